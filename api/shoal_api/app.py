@@ -33,7 +33,7 @@ from shoal_api.blueprint import refuse
 from shoal_api.context import Context, attach
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.metrics.metrics import Metrics
-from shoal_api.protocol_paths import ProtocolPaths, joined
+from shoal_api.protocol_paths import ProtocolPaths, joined_paths
 from shoal_api.protocols import cohere, infinity, jina, ollama, openai, smaller_services, tei, voyage, weaviate
 from shoal_api.request import JsonRequest, json_request
 from shoal_api.routes import indexes, inference, jobs, pages, pool, service
@@ -56,16 +56,16 @@ _ROUTES = (
     pages.api,
 )
 
-#: The beginning of a path that names the pool which is to answer.
+#: The beginning of a path that names the pool to answer.
 _POOL_PATH = re.compile(r"/pools/([^/]+)(?=/)")
 
-#: The status under which requests are counted whose clients have gone.
+#: The status in the metrics of a request whose client disconnected before the response.
 _CLIENT_GONE = 499
 
-#: Routes that supervisors and Prometheus ask all the time: they have no span.
+#: Routes that supervisors and Prometheus request all the time. They get no spans.
 _QUIET_ROUTES = ("/health", "/ready", "/metrics")
 
-#: The routes of the compatible protocols, by the names that the settings have for them.
+#: The routes of the compatible protocols, by the protocols' names in the settings.
 PROTOCOL_APIS = {
     "openai": openai.api,
     "tei": tei.api,
@@ -82,36 +82,36 @@ PROTOCOL_APIS = {
 
 
 class _App(AsyncFlask):
-    """An application that lets requests in by access control, receives their bodies, and counts them."""
+    """The application. It admits requests by access control, receives their bodies, and counts them."""
 
     request_class = JsonRequest
     response_class = WholeResponse
 
-    #: The description of Shoal's own routes, by their paths.
+    #: The OpenAPI descriptions of Shoal's own routes, by their paths.
     own_paths: Mapping[str, PathItem] = MappingProxyType({})
 
     def add_url_rule(self, rule: str, *args: Any, **options: Any) -> None:
-        """Register a view; one whose path ends with a slash answers without the slash too, instead of a redirect."""
+        """Register a view. A path that ends with a slash is answered without the slash too, and is not redirected."""
         path = rule.rstrip("/") or "/"
         if path != rule:
             options["strict_slashes"] = False  # a redirect would lead to the host that the request names
         super().add_url_rule(path, *args, **options)
 
     def register_api(self, api: APIBlueprint, **options: Any) -> None:
-        """Add the routes of a blueprint, and describe them; an own route that is there already stays as it was."""
+        """Add the routes of a blueprint and their descriptions. A route that Shoal has already stays as it is."""
         earlier = dict(self.paths)
         super().register_api(api, **options)
         for path, item in earlier.items():
             if (later := self.paths[path]) is not item:
-                self.paths[path] = joined(item, later, self.own_paths.get(path))
+                self.paths[path] = joined_paths(item, later, self.own_paths.get(path))
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        #: The names of the query parameters of each of Shoal's own views, which take no others.
+        #: The names of the only query parameters that each of Shoal's own views accepts, by its endpoint.
         self.own_parameters: dict[str, Collection[str]] = {}
 
     async def respond(self, environ: "WSGIEnvironment") -> Response:
-        """Return the response to a request, which counts as under way until the response is closed."""
+        """Return the response to a request. The request is counted as under way until the response is closed."""
         path, pool = environ["PATH_INFO"], ""
         pools = Context.all_of(self)
         if len(pools) > 1 and (named := _POOL_PATH.match(path)) and named[1] in pools:
@@ -130,7 +130,7 @@ class _App(AsyncFlask):
         return response
 
     async def full_dispatch(self) -> Response:
-        """Return the response to the request, as a part of its trace, with a span of its own where spans are on."""
+        """Return the response to the request as part of the request's trace, with a span if tracing is on."""
         request, tracer = json_request(), Context.of(self).tracer
         given = traceparent.valid(request.environ.get("HTTP_TRACEPARENT"))
         method, route = (request.method, request.url_rule.rule) if request.url_rule else ("HTTP", "unmatched")
@@ -154,7 +154,7 @@ class _App(AsyncFlask):
             span.end()
 
     async def dispatch(self) -> Any:
-        """Return the view's answer, and drop a small body that nothing has read."""
+        """Return the view's answer. A small body that nothing has read is dropped first."""
         request = json_request()
         try:
             answer = await self._answer(request)
@@ -165,7 +165,7 @@ class _App(AsyncFlask):
         return answer
 
     async def _answer(self, request: JsonRequest) -> Any:
-        """Return the view's answer, if access control lets the request in, once its body is here."""
+        """Admit the request, receive its body, and return the view's answer."""
         context = Context.of(self)
         context.paths.fall_back(request)
         await context.access.admit(request)
@@ -199,7 +199,7 @@ class _App(AsyncFlask):
             raise RequestTimeout(f"the body did not arrive within {most_s:g} s: send it faster, or less") from None
 
     async def close(self) -> None:
-        """Close the connections of the pools."""
+        """Close the clients of all pools."""
         for context in Context.all_of(self).values():
             await context.client.close()
 
@@ -223,7 +223,7 @@ class _App(AsyncFlask):
 
 
 def create_app(settings: Settings) -> AsyncFlask:
-    """Return the application, with a client of each pool; Redis may start later. Raises BadSetting."""
+    """Return the application, with a client for each pool; Redis may start later. Raises BadSetting."""
     app = _App(
         __name__,
         info=Info(title="Shoal", version=__version__, description="Embeds text and searches it by meaning."),
@@ -233,7 +233,7 @@ def create_app(settings: Settings) -> AsyncFlask:
         doc_ui=False,
         static_folder=None,
     )
-    # A path with an empty part is unknown, and is not redirected; at its beginning werkzeug drops all slashes but one.
+    # A path with an empty part is unknown, and is not redirected. Of slashes at the beginning, werkzeug keeps one.
     app.url_map.merge_slashes = app.url_map.redirect_defaults = False
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
     errors.install(app)
@@ -257,7 +257,7 @@ def create_app(settings: Settings) -> AsyncFlask:
 
 
 def _attach_contexts(app: _App, settings: Settings, paths: ProtocolPaths) -> None:
-    """Give the application the context of each pool that it serves."""
+    """Create the contexts of all pools that the application serves, and attach them to it."""
     others = [replace(settings, pool=name, pools="", indexes="", model_aliases=name) for name in settings.pool_names()]
     if others:  # the name of each pool is an alias of its model
         settings = replace(settings, model_aliases=f"{settings.model_aliases},{settings.pool}")
@@ -284,5 +284,5 @@ def _attach_contexts(app: _App, settings: Settings, paths: ProtocolPaths) -> Non
 
 
 def from_environment() -> AsyncFlask:
-    """Return the application as the environment sets it, for any WSGI server."""
+    """Return the application with settings from the environment, for any WSGI server."""
     return create_app(Settings.from_environment())

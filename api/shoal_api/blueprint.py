@@ -1,4 +1,4 @@
-"""Blueprints, whose views get their arguments checked, and the messages for what pydantic refuses."""
+"""Blueprints whose views get checked arguments, and error messages for arguments that pydantic refuses."""
 
 from functools import wraps
 from inspect import iscoroutinefunction
@@ -12,11 +12,11 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal_api.request import json_request
 
-#: The place of the body among the models of a view's arguments, as flask_openapi3 has them.
+#: The index of the body in flask_openapi3's list of the models of a view's arguments.
 _BODY = 5
 
-#: The value that a field takes, by pydantic's type of error.
-_TAKES = {
+#: The words for the value that a field accepts, by the type of pydantic's error.
+_ACCEPTED = {
     "string_type": "a string",
     "string_too_long": "a string of at most {max_length:,} characters",
     "list_type": "a list",
@@ -37,17 +37,17 @@ _TAKES = {
     "union_tag_not_found": "a string, a list of strings, or token ids",
 }
 
-#: Most errors of one field that go into a message: pydantic has one for each kind of value that the field takes.
+#: Most errors of one field in a message. Pydantic reports one for each kind of value that the field accepts.
 _MAX_KINDS = 8
 
-#: Names of kinds of values, which pydantic puts among the names of fields in the place of an error.
+#: Names of kinds of values, which pydantic mixes with the names of fields in the path to an error.
 _KINDS = {"str", "int", "bool", "float"}
 
 _Shape = TypeVar("_Shape", bound=BaseModel)
 
 
 class Blueprint(APIBlueprint):
-    """The routes of one subject, with its `tag` and the shape of its `errors`; operations are named after views."""
+    """The routes of one subject, with a `tag` and a shape of `errors`. Operations in OpenAPI are named after views."""
 
     def __init__(self, name: str, import_name: str, tag: str, errors: Any):
         protocol = name if ".protocols." in import_name else ""
@@ -64,7 +64,7 @@ class Blueprint(APIBlueprint):
 
     @staticmethod
     def create_view_func(func: Any, *arguments: Any, **options: Any) -> Any:
-        """Return the view with its arguments checked; a body alone is checked without flask_openapi3's detours."""
+        """Return the view with a check of its arguments. A body alone is checked without flask_openapi3's detours."""
         body = arguments[_BODY]
         if list(filter(None, arguments)) != [body] or not iscoroutinefunction(func):
             return APIBlueprint.create_view_func(func, *arguments, **options)
@@ -79,7 +79,7 @@ class Blueprint(APIBlueprint):
 
 
 def checked(shape: type[_Shape], value: Any) -> _Shape:
-    """Return the value in its shape; raises InvalidRequest."""
+    """Return the value as an instance of the shape. Raises InvalidRequest if the value does not fit."""
     try:
         return shape.model_validate(value)
     except ValidationError as error:
@@ -87,14 +87,14 @@ def checked(shape: type[_Shape], value: Any) -> _Shape:
 
 
 def refuse(error: ValidationError) -> NoReturn:
-    """Raise InvalidRequest, naming the first field that is wrong, its value, and the value that it takes."""
+    """Raise InvalidRequest, whose message has the first wrong field, its value, and the values that it accepts."""
     details = error.errors(include_url=False)
     first = [detail for detail in details if detail["loc"][0] == details[0]["loc"][0]]
     depths = [sum(isinstance(part, int) for part in detail["loc"]) for detail in first]
     deepest = [detail for detail, depth in zip(first, depths, strict=True) if depth == max(depths)]
     detail = deepest[0]
     name = ""
-    for part in detail["loc"]:  # as JavaScript would write it
+    for part in detail["loc"]:  # written as in JavaScript: `documents[0].text`
         if isinstance(part, int):
             name += f"[{part}]"
         elif part.isidentifier() and part not in _KINDS:
@@ -103,7 +103,7 @@ def refuse(error: ValidationError) -> NoReturn:
         raise InvalidRequest(f"{name} is missing: it is required") from None
     kinds = []
     for each in deepest[:_MAX_KINDS]:
-        words = _TAKES.get(each["type"])
+        words = _ACCEPTED.get(each["type"])
         kinds.append(each["msg"] if words is None else words.format_map(each.get("ctx", {})))
     takes = " or ".join(dict.fromkeys(kinds))
     raise InvalidRequest(f"{name} is {excerpt(detail['input'])}: it takes {takes}") from None

@@ -24,7 +24,7 @@ from shoal_api.viewers.pool_state import PoolReader
 if TYPE_CHECKING:
     from shoal.process.spans import Tracer
 
-#: Where an application has the context of its own pool, and the contexts of all.
+#: Keys of Flask's extensions: for the context of the application's own pool, and for the contexts of all its pools.
 _OWN, _ALL = "shoal", "shoal.pools"
 
 P = ParamSpec("P")
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts that the requests for one pool share; `stopping` is set once the server is to stop."""
+    """The objects that all requests for one pool share. `stopping` is set once the server is told to stop."""
 
     settings: Settings
     client: AsyncClient
@@ -48,28 +48,28 @@ class Context:
     tracer: "Tracer | None" = None
 
     async def in_thread(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Return the result of a function that blocks, from one of the threads for views."""
+        """Run a blocking function in one of the threads for views, and return its result."""
         return await run_in(self.threads, partial(function, *args, **named))
 
     @classmethod
     def of(cls, app: Flask) -> Self:
-        """Return the context of the own pool of `app`."""
+        """Return the context of the application's own pool."""
         found: Self = app.extensions[_OWN]
         return found
 
     @classmethod
     def all_of(cls, app: Flask) -> Mapping[str, Self]:
-        """Return the contexts of `app` by the names of their pools, its own first."""
+        """Return the contexts of the application by the names of their pools, its own pool first."""
         found: Mapping[str, Self] = app.extensions[_ALL]
         return found
 
 
 def attach(app: Flask, contexts: Mapping[str, Context]) -> None:
-    """Give an application the contexts of its pools, by the names of these; the first one is its own."""
+    """Give an application the contexts of its pools, by the names of the pools. The first pool is its own."""
     app.extensions[_OWN], app.extensions[_ALL] = next(iter(contexts.values())), contexts
 
 
-#: What Flask's proxy of the current application looks up.
+#: The context variable behind Flask's proxy of the current application.
 _CURRENT: Any = app_ctx.__wrapped__  # type: ignore[attr-defined]
 
 
@@ -80,5 +80,5 @@ def context() -> Context:
 
 
 def contexts() -> list[Context]:
-    """Return the contexts of the pools that may answer the current request: one, once a pool is chosen."""
+    """Return the contexts of the pools that may answer the current request: only one, once a pool is chosen."""
     return [context()] if json_request().pool else list(Context.all_of(_CURRENT.get().app).values())

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 from flask import Response
@@ -16,35 +15,35 @@ from shoal.errors import InvalidRequest, TooLarge, Unavailable
 from shoal.operations import Decode, Embed, Search
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal_api.access.access_control import JSON_BYTES
-from shoal_api.answers.response import rendered
-from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.answers.response import json_response
+from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.context import context
 from shoal_api.request import json_request
 
-#: Dimension by which the size of an answer is estimated until a worker has told the dimension of its model. Few models
-#: have a greater one.
+#: Dimension from which the size of an answer is estimated until a worker has reported its model's dimension. Few models
+#: have a greater dimension.
 _ASSUMED_DIMENSION = 1_024
 
-#: Most hits that a request may ask for, which the API holds at the same time.
+#: Most hits that a request may ask for, because the API has all of them in memory at a time.
 MAX_REQUEST_HITS = 100_000
 
-#: The header `Idempotency-Key`, for the description of a route that submits jobs.
+#: OpenAPI's description of the header `Idempotency-Key`, for routes that submit jobs.
 IDEMPOTENCY_KEY: dict[str, Any] = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "Of a submit: the same key and request within a day answer the job that was submitted first",
+    "description": "For a submit: the same key and request within a day return the job that was submitted first",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 
-#: The header of a request that wants the vectors of one model alone, for the description of its route.
+#: OpenAPI's description of the header by which a request asks for the vectors of one model only.
 FINGERPRINT: dict[str, Any] = {
     "name": FINGERPRINT_HEADER,
     "in": "header",
-    "description": "Answer with vectors of the model that has this fingerprint; if there is none, 409 model_mismatch",
+    "description": "Use only the model with this fingerprint. Without such a model, the answer is 409 model_mismatch",
     "schema": {"type": "string"},
 }
 
-#: Headers of a response that did what `Prefer` asked for.
+#: Headers of the response to a submit that `Prefer: respond-async` asked for.
 PREFERENCE_APPLIED = {"Preference-Applied": "respond-async"}
 
 
@@ -58,24 +57,24 @@ def prefers_async() -> bool:
 
 
 def refuse_idempotency_key(remedy: str) -> None:
-    """Raise InvalidRequest, with the remedy, if the current request has an idempotency key, which only submits have."""
+    """Raise InvalidRequest with the remedy if the current request, which is no submit, has an idempotency key."""
     if "HTTP_IDEMPOTENCY_KEY" in json_request().environ:
         raise InvalidRequest(f"Idempotency-Key goes with a submit, which this request is not: {remedy}")
 
 
 async def call(job: Job, remedy: str = "split the list", lane: str = "interactive") -> Reply:
-    """Send the job, as several if it is long, and return its reply; it is withdrawn if the client disconnects."""
+    """Send the job, in parts if it is long, and return its reply. A job whose client disconnects is withdrawn."""
     shared, request = context(), json_request()
     settings, job = shared.settings, _of_request(job)
     job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     if isinstance(job, Search):
         job.check_hits(MAX_REQUEST_HITS, "request")
     if job.queries:
-        shared.access.hold(request, int(put_share(job) * MAX_PUT_BYTES))  # the copies of the query
+        shared.access.hold(request, int(put_share(job) * MAX_PUT_BYTES))  # each part has a copy
     most = settings.max_response_mb * 2**20
     has_rows = isinstance(job, Embed) and job.options.output == "vector"  # vectors of tokens have a limit of their own
     if has_rows and 4 * MAX_DIMENSIONS * len(job.texts) > most:
-        dimension = job.options.dimensions or await shared.pool.dimension()  # 0 until a worker has told it
+        dimension = job.options.dimensions or await shared.pool.dimension()  # 0 until a worker has reported it
         num_bytes = 4 * (dimension or _ASSUMED_DIMENSION) * len(job.texts)
         if dimension and num_bytes > most:
             raise TooLarge(
@@ -88,15 +87,15 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
 
 
 def wanted_fingerprint() -> str | None:
-    """Return the fingerprint that the current request names, if it does. Raises InvalidRequest for an empty one."""
+    """Return the fingerprint that the current request names, or None. Raises InvalidRequest for an empty one."""
     fingerprint = json_request().environ.get("HTTP_X_MODEL_FINGERPRINT")
-    if fingerprint == "":  # the server makes it of bytes that are no ASCII, too
+    if fingerprint == "":  # the server also leaves a value empty that is not ASCII
         raise InvalidRequest(f"{FINGERPRINT_HEADER} has no fingerprint: name one, as answers have it, or leave it out")
     return fingerprint
 
 
 def _of_request(job: Job) -> Job:
-    """Return the job, pinned to the fingerprint that the current request names, if it does."""
+    """Return the job, pinned to the fingerprint that the current request names, if there is one."""
     fingerprint = wanted_fingerprint()
     return replace(job, fingerprint=fingerprint) if fingerprint else job
 
@@ -107,14 +106,14 @@ async def answer_vectors(
     in_json: Callable[[Reply], Any],
     remedy: str = "split the list",
 ) -> Response:
-    """Embed texts, and return their vectors as the request accepts them: in JSON, what `in_json` returns."""
-    wanted = VectorFormat.of_request()
+    """Embed texts, and return their vectors in the format that the request accepts; `in_json` returns the JSON."""
+    media_type = accepted_type()
     reply = await call(Embed([texts] if isinstance(texts, str) else texts, options), remedy)
-    return wanted.answer(reply, arrays_of(reply), partial(in_json, reply))
+    return vectors_response(reply, media_type, in_json=in_json)
 
 
 async def as_texts(name: str, value: str | list[str] | list[int] | list[list[int]]) -> list[str]:
-    """Return the texts of a field called `name`; a worker decodes token ids, if the settings allow ids."""
+    """Return the texts of a field called `name`. A worker decodes token ids, if the settings allow them."""
     if isinstance(value, str):
         return [value]
     if not value or isinstance(value[0], str):
@@ -140,7 +139,7 @@ async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | 
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
     job_id = await client.put(job, lane, json_request().client_name, json_request().headers.get("Idempotency-Key"))
     status = "queued" if job_id == job.id else (await client.queue.status(job_id))[0]
-    return rendered(
+    return json_response(
         {"id": job_id, "status": status},
         202,
         {"Location": f"{json_request().root_path}/v1/jobs/{job_id}", **(headers or {})},
@@ -148,7 +147,7 @@ async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | 
 
 
 def writer(index: str) -> IndexWriter:
-    """Return the writer of an index for the current request, which writes all of it in one step, or nothing."""
+    """Return the writer of an index for the current request. It writes all changes of the request in one step."""
     shared, request = context(), json_request()
     return shared.client.writer(
         index,

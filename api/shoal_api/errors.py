@@ -1,4 +1,4 @@
-"""Errors as responses: one table of HTTP statuses, and the shape of the route's protocol."""
+"""Errors as responses: their HTTP statuses, and their bodies in the dialect of the route's protocol."""
 
 import logging
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from shoal.contract import traceparent
 from shoal.contract.excerpt import excerpt
 from shoal.errors import Internal, ShoalError
 from shoal.process import logs
-from shoal_api.answers.response import rendered
+from shoal_api.answers.response import json_response
 from shoal_api.context import context
 from shoal_api.request import json_request
 from shoal_api.schema.errors import STATUS, ErrorBody, ErrorShape
@@ -37,7 +37,7 @@ def answer_error(error: ShoalError) -> Response:
         headers["Retry-After"] = str(getattr(error, "retry_after_s", 1))
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="shoal"'
-    return _rendered(error.code, error.message, status, headers)
+    return _error_response(error.code, error.message, status, headers)
 
 
 def answer_http_error(error: HTTPException) -> Response:
@@ -53,23 +53,23 @@ def answer_http_error(error: HTTPException) -> Response:
     elif status == 413:
         limit = context().settings.max_request_bytes
         message = f"the body is larger than {limit:,} bytes (SHOAL_MAX_REQUEST_BYTES): split the list"
-    return _rendered(code, message, status, headers)
+    return _error_response(code, message, status, headers)
 
 
 def answer_unexpected_error(error: Exception) -> Response:
-    """Return the response to any other error, and log it without its message, which could hold a text."""
+    """Return the response to any other error, and log it without its message, which could contain a text."""
     facts = logs.about(None, json_request().client_name, traceparent.current())
     _log.error("%s %s failed: %s", request.method, request.url_rule, logs.places(error), extra=facts)
     return answer_error(Internal("the server failed unexpectedly: its log has the traceback, please report it"))
 
 
-def _rendered(code: str, message: str, status: int, headers: Mapping[str, str]) -> Response:
+def _error_response(code: str, message: str, status: int, headers: Mapping[str, str]) -> Response:
     context().metrics.errors.labels(code).inc()
-    return rendered(_dialect().error_body(code, message, status), status, headers)
+    return json_response(_dialect().error_body(code, message, status), status, headers)
 
 
 def _dialect() -> type[ErrorShape]:
-    """Return the dialect of the current request's route; without a route, the dialect of the nearest path."""
+    """Return the dialect of the current request's route; for an unknown path, of the nearest known path above it."""
     name = request.blueprint or context().paths.owner(request.path)
     errors = getattr(current_app.blueprints.get(name), "errors", ErrorBody)
     found: type[ErrorShape] = errors.for_body(json_request().field_names)

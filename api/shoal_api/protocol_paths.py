@@ -1,4 +1,4 @@
-"""Paths of the compatible protocols: those that several of them share, and those below which one of them answers."""
+"""Paths of the compatible protocols: which protocol answers on a path that several share, and for an unknown path."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from shoal_api.request import JsonRequest
 
 #: Endpoints that may share a path, each with the fields by which it recognises a body that is meant for it. The first
 #: endpoint of a path that recognises the body answers.
-TOLD_BY = {
+RECOGNISED_BY = {
     "tei.embed_or_score": {"inputs", "query"},
     "cohere.embed": {"texts"},
     "voyage.embeddings": {"input_type", "truncation", "output_dimension", "output_dtype"},
@@ -35,8 +35,8 @@ TOLD_BY = {
     "infinity.rerank": {"documents"},
 }
 
-#: The same endpoints in another order: the first one of a path answers the bodies that no endpoint recognises, and
-#: errors of the path.
+#: The same endpoints in another order. The first endpoint of a path answers the bodies that no endpoint recognises, and
+#: the path's errors.
 FALLBACKS = (
     "tei.embed_or_score",
     "cohere.embed",
@@ -56,7 +56,7 @@ FALLBACKS = (
 
 
 class ProtocolPaths:
-    """The paths of the protocols, below their `prefixes`. Raises BadSetting for two routes that nothing tells apart."""
+    """The paths of the protocols, below their `prefixes`. Raises BadSetting if two routes cannot be told apart."""
 
     def __init__(self, app: Flask, prefixes: Mapping[str, str]):
         self._owners: dict[str, str] = {}
@@ -76,21 +76,21 @@ class ProtocolPaths:
         self._owners = {path: min(names) for path, names in below.items() if len(names) == 1} | self._owners
 
     def fall_back(self, request: JsonRequest) -> None:
-        """Give the request the rule that answers for its path, if several have it, until its body is read."""
+        """Set the rule by which a request is answered until its body is read, if several protocols share its path."""
         if request.method == "POST" and request.url_rule is not None:
             request.url_rule = self._fallbacks.get(request.url_rule.rule, request.url_rule)
 
     def choose(self, request: JsonRequest) -> None:
-        """Give the request the rule of the protocol that its body is meant for, if several have its path."""
+        """Set the rule that the request's body is meant for, if several protocols share its path."""
         if request.method != "POST" or request.url_rule is None:
             return
         if rules := self._shared.get(request.url_rule.rule):
             names = request.get_json().keys()
-            fitting = (rule for rule in rules if not TOLD_BY[rule.endpoint].isdisjoint(names))
+            fitting = (rule for rule in rules if not RECOGNISED_BY[rule.endpoint].isdisjoint(names))
             request.url_rule = next(fitting, request.url_rule)
 
     def owner(self, path: str) -> str:
-        """Return the name of the blueprint that has the route, or the prefix, that the path is or is below."""
+        """Return the name of the blueprint that has the path, or the nearest path above it; else an empty text."""
         path = path.rstrip("/")
         while path and path not in self._owners:
             path = path.rpartition("/")[0]
@@ -102,7 +102,7 @@ def _blueprint(rule: Rule) -> str:
 
 
 def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rule]]:
-    """Return the rules of each path that several protocols answer, in the order of `TOLD_BY`; raise BadSetting."""
+    """Return the rules of each shared path, in the order of `RECOGNISED_BY`. Raises BadSetting."""
     found: defaultdict[tuple[str, str], list[Rule]] = defaultdict(list)
     for rule in app.url_map.iter_rules():
         if _blueprint(rule) in prefixes:
@@ -111,35 +111,35 @@ def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rul
     shared = {path: rules for (_, path), rules in found.items() if len(rules) > 1}
     for path, rules in shared.items():
         for first, second in combinations(rules, 2):
-            fields, others = TOLD_BY.get(first.endpoint), TOLD_BY.get(second.endpoint)
+            fields, others = RECOGNISED_BY.get(first.endpoint), RECOGNISED_BY.get(second.endpoint)
             if not fields or not others or fields == others:
                 method = min((second.methods or set()) - {"HEAD", "OPTIONS"})
                 raise BadSetting(
                     f"protocols has {_blueprint(first)} and {_blueprint(second)}, which both answer {method} {path}: "
                     "mount one of them below another path"
                 )
-        rules.sort(key=lambda rule: list(TOLD_BY).index(rule.endpoint))
+        rules.sort(key=lambda rule: list(RECOGNISED_BY).index(rule.endpoint))
     return shared
 
 
-def joined(earlier: PathItem, later: PathItem, own: PathItem | None) -> PathItem:
-    """Return the operations of both; of two for a method, an own one as it is, else one that has all of both."""
+def joined_paths(earlier: PathItem, later: PathItem, own: PathItem | None) -> PathItem:
+    """Return the operations of both. Two operations of one method are merged, except if Shoal has its own."""
     operations = {}
     for method in earlier.model_fields_set | later.model_fields_set:
         first, second = getattr(earlier, method), getattr(later, method)
         is_shared = first and second and not getattr(own, method, None)
-        operations[method] = _merged(first, second) if is_shared else first or second
+        operations[method] = _joined_operation(first, second) if is_shared else first or second
     return later.model_copy(update=operations)
 
 
-def _merged(first: Operation, second: Operation) -> Operation:
-    """Return the operation that takes and answers what either does."""
+def _joined_operation(first: Operation, second: Operation) -> Operation:
+    """Return one operation that accepts the bodies, and gives the answers, of both."""
     requests = (first.requestBody, second.requestBody)
     bodies = [body.content if isinstance(body, RequestBody) else {} for body in requests]
     responses = dict(first.responses or {})
     for status, response in (second.responses or {}).items():
         known = responses.setdefault(status, response)
-        content = _either(known.content or {}, response.content or {})
+        content = _joined_content(known.content or {}, response.content or {})
         names = (known.headers or {}) | (response.headers or {})
         responses[status] = known.model_copy(update={"content": content, "headers": names or None})
     words = f"{', '.join(second.tags or ())}: {second.summary}"
@@ -147,14 +147,14 @@ def _merged(first: Operation, second: Operation) -> Operation:
         "tags": [*(first.tags or ()), *(second.tags or ())],
         "description": "\n\n".join(filter(None, (first.description, words, second.description))),
         "parameters": [*(first.parameters or ()), *(second.parameters or ())] or None,
-        "requestBody": RequestBody(content=_either(*bodies)) if any(bodies) else None,
+        "requestBody": RequestBody(content=_joined_content(*bodies)) if any(bodies) else None,
         "responses": responses,
     }
     return first.model_copy(update={name: value for name, value in update.items() if value})
 
 
-def _either(first: Mapping[str, MediaType], second: Mapping[str, MediaType]) -> dict[str, MediaType]:
-    """Return the content of which each media type has the schema of one or the other."""
+def _joined_content(first: Mapping[str, MediaType], second: Mapping[str, MediaType]) -> dict[str, MediaType]:
+    """Return the media types of both, each with a schema that allows the values of either."""
     found = dict(first)
     for name, media in second.items():
         known = _schemas(found[name]) if name in found else []
@@ -164,7 +164,7 @@ def _either(first: Mapping[str, MediaType], second: Mapping[str, MediaType]) -> 
 
 
 def _schemas(media: MediaType) -> list[Any]:
-    """Return the schemas of which a value of the media type has one."""
+    """Return the alternative schemas of a media type."""
     schema = media.media_type_schema
     if isinstance(schema, Schema) and schema.anyOf:
         return list(schema.anyOf)

@@ -1,4 +1,4 @@
-"""Requests: their body, a JSON object or a msgpack map, and what access control found out about them."""
+"""Requests: their body, a JSON object or a msgpack map, and the facts that access control notes about them."""
 
 import asyncio
 import json
@@ -21,20 +21,20 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
 from shoal.operations import MAX_VALUES
 
-#: Name of an entry of a request's environment, which has its `ReceivedBody` where the server is no WSGI server.
+#: Key of a request's environment, whose value is its `ReceivedBody`. A WSGI server does not set it.
 BODY = "shoal.body"
 
-#: Most digits of a content length that are looked at: more would still be over every limit, and slow to convert.
+#: Most digits of a content length that are read. A longer number exceeds every limit anyway, and is slow to convert.
 MAX_LENGTH_DIGITS = 18
 
-#: Size of the pieces of a body, or of a file that is sent.
+#: Size of the pieces in which the API reads an upload or a file.
 PIECE_BYTES = 2**16
 
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
 
-#: Most opening brackets and braces in a body, those within texts included. Reading 32 MiB of empty objects would take
-#: 1.5 GB and some seconds, in which the process answers no other request.
+#: Most opening brackets and braces in a body, also within its texts. Reading 32 MiB of empty objects would need 1.5 GB
+#: and some seconds, during which the process could answer no other request.
 MAX_BRACKETS = 500_000
 
 #: Most names of fields in a body; a part of a text that looks like a name counts too. Reading the 3 million names that
@@ -51,13 +51,13 @@ MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vn
 
 
 class ReceivedBody(Protocol):
-    """A body that is read once."""
+    """A body, which can be read only once."""
 
     async def all(self) -> bytes:
-        """Return all of it."""
+        """Return the whole body."""
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """Yield it piece by piece."""
+        """Yield the body piece by piece."""
 
 
 class WsgiBody:
@@ -68,11 +68,11 @@ class WsgiBody:
         self._num_left = sys.maxsize if num_bytes is None else num_bytes
 
     async def all(self) -> bytes:
-        """Return all of it."""
+        """Return the whole body."""
         return b"".join([piece async for piece in self.pieces()])
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield it piece by piece."""
+        """Yield the body piece by piece."""
         while self._num_left and (piece := await asyncio.to_thread(self._source.read, min(self._num_left, 2**20))):
             self._num_left -= len(piece)
             yield piece
@@ -84,16 +84,16 @@ class JsonRequest(Request):
     #: The client: the name of its API key or its address, once access control has let the request in.
     client_name = ""
 
-    #: The pool that answers: the name in the path, or once the model is known that of its pool; else the API's own.
+    #: The name of the pool that answers, from the path or from the model's name; empty for the API's own pool.
     pool = ""
 
-    #: True if the request may do what is for operators: its key is an admin's, or none is needed.
+    #: True if the request may use the routes for operators: its key has the role admin, or none is needed.
     is_admin = False
 
     #: True if the body is a file, which the view reads piece by piece.
     is_upload = False
 
-    #: True once the body is read, or is being read: that is possible once.
+    #: True once the reading of the body has begun. It is possible only once.
     is_read = False
 
     #: Bytes of an upload that have arrived.
@@ -102,7 +102,7 @@ class JsonRequest(Request):
     #: True while the request counts as one under way.
     is_counted = False
 
-    #: Bytes in memory that the request is counted for: its body, and a large response.
+    #: Bytes in memory that access control counts for the request: its body, and a large response.
     num_held_bytes = 0
 
     #: True once the Accept header was read to choose the format of the response.
@@ -127,7 +127,7 @@ class JsonRequest(Request):
         self._data = b""
 
     async def receive(self, count: Callable[[int], None]) -> None:
-        """Read the body into memory, unless it is an upload; `count` is told of its bytes before they are kept."""
+        """Read the body into memory, unless it is an upload. `count` gets the number of bytes before they are kept."""
         size, most = self.declared_bytes, self.max_content_length or sys.maxsize
         if size == 0 or self.is_upload:
             return
@@ -156,7 +156,7 @@ class JsonRequest(Request):
                 )
 
     async def drop(self, num_bytes: int) -> None:
-        """Read and drop so much of a body that is refused: many clients read no response before they sent all."""
+        """Read and drop `num_bytes` of a refused body: many clients read no response before they have sent all."""
         self.is_read = True
         if num_bytes > 0:
             async for piece in self.body.pieces():
@@ -166,19 +166,19 @@ class JsonRequest(Request):
 
     @property
     def body(self) -> ReceivedBody:
-        """The body as the server has it."""
+        """The body, to be read from the server."""
         return self.environ.get(BODY) or WsgiBody(self.environ["wsgi.input"], self.declared_bytes)
 
     @property
     def declared_bytes(self) -> int | None:
-        """The size of the body as the headers have it; None if they do not say."""
+        """The size of the body according to the headers, or None if they do not say it."""
         if "HTTP_TRANSFER_ENCODING" in self.environ:
             return None
         size = self.environ.get("CONTENT_LENGTH") or "0"
         return int(size[:MAX_LENGTH_DIGITS]) if size.isdecimal() else 0
 
     def get_json(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the body as a dict, once it is received; an upload has an empty one.
+        """Return the received body as a dict, which is empty for an upload.
 
         Raises InvalidJson, InvalidText for half of a surrogate pair, InvalidRequest for JSON that is no object, and
         TooLarge for JSON of more than `MAX_BRACKETS` or `MAX_NAMES`, or msgpack of more than `MAX_VALUES` values.
@@ -220,10 +220,10 @@ class JsonRequest(Request):
         return orjson.loads(data)
 
     def num_unread_bytes(self) -> int:
-        """Return the size of a small body, or an upload, that nothing has read: it is dropped before the response.
+        """Return the size of a small body, or of an upload, that nothing has read. It is dropped before the response.
 
-        The server would close the connection on them, and the kernel then resets it: a client that sends its body after
-        the headers, as most do, could lose the response. One with an Expect header sends no body that is not asked for.
+        If it stayed unread, the server would close the connection and the kernel would reset it. A client that still
+        sends its body could then lose the response. A client with an Expect header sends a body only when asked to.
         """
         if self.is_read or "HTTP_EXPECT" in self.environ:
             return 0
@@ -233,7 +233,7 @@ class JsonRequest(Request):
         return size if size <= MAX_DROPPED_BYTES else 0
 
 
-#: What Flask's proxy of the current request looks up: to go through the proxy costs as much as a small function.
+#: The context variable behind Flask's proxy of the current request. The proxy itself costs as much as a small function.
 _CURRENT: Any = request_ctx.__wrapped__  # type: ignore[attr-defined]
 
 
@@ -250,7 +250,7 @@ def _parse_error(data: bytes, error: orjson.JSONDecodeError | MalformedJob) -> S
     with suppress(ValueError, RecursionError):  # `int` refuses NaN, which is no JSON
         try:
             json.dumps(json.loads(data, parse_constant=int), ensure_ascii=False).encode()
-        except UnicodeEncodeError:  # JSON but for half of a surrogate pair, for orjson an error of syntax
+        except UnicodeEncodeError:  # JSON with half of a surrogate pair, for orjson a syntax error
             return InvalidText(
                 f"the body has half of a surrogate pair at {place}, which UTF-8 cannot hold: remove or replace it"
             )

@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,6 +126,24 @@ class TestStream:
             job = delivery.job()
             queue.reply([Answer(delivery, reply_to(job), job.reply_to)])
             assert (await first).tolist() == [5]
+        await wait_for(lambda: queue.backlog()["bulk"] == 0)
+
+    @in_loop
+    async def test_closing_it_withdraws_a_job_that_was_sent_again(self, queue: Queue, client: AsyncClient) -> None:
+        """A job whose vectors have another fingerprint than the first ones is sent again, under another id."""
+        stream = client.open_stream("bulk", {})
+        for text in ("x", "yy"):
+            await stream.send([text])
+        await wait_for(lambda: queue.backlog()["bulk"] == 2)
+        for delivery, fingerprint in zip(queue.take("a", ["bulk"], 2), "ab", strict=True):
+            job = delivery.job()
+            queue.reply([Answer(delivery, replace(reply_to(job), fingerprint=fingerprint), job.reply_to)])
+        assert (await stream.receive()).tolist() == [[1.0]]
+        second = asyncio.create_task(stream.receive())
+        await wait_for(lambda: queue.backlog()["bulk"] == 1)
+        second.cancel()
+        await outcomes([second])
+        stream.close()
         await wait_for(lambda: queue.backlog()["bulk"] == 0)
 
     @in_loop

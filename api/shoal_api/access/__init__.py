@@ -1,1 +1,1 @@
-"""Access to the API: keys, rates, quotas, CORS. Imports the contract, the broker, and the API's request."""
+"""Access to the API: keys, rates, shares, CORS. Imports the contract, the broker, and the API's request."""

@@ -1,4 +1,4 @@
-"""Access control, which every request passes before its body is read: keys, roles, rates, shares, browsers."""
+"""Access control: keys, roles, rates, shares and origins. Every request passes it before its body is read."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -17,31 +17,31 @@ from shoal_api.access.api_keys import ApiKey, Keyring
 from shoal_api.access.rate_limit import RateLimits
 from shoal_api.request import JsonRequest
 
-#: Routes that may be read without a key, beside those below `OPEN_PATHS`, which are files of pages.
+#: Routes that may be read without a key. So may files of pages: their paths begin with one of `OPEN_PATHS`.
 OPEN_ROUTES = ("/", "/health", "/ready", "/docs", "/openapi.json")
 
 #: Beginnings of the routes that need the key of an admin.
 _ADMIN_ROUTES = ("/v1/dead", "/v1/indexes/")
 
-#: The routes that take a file as their body where the query has its `name`.
+#: Routes whose body is a file if the query has a `name`.
 UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
 
-#: Most connections of a process; more wait in the backlog. An idle one takes some kilobytes.
+#: Most connections of a process; further ones wait in the backlog. An idle connection needs some kilobytes of memory.
 MAX_CONNECTIONS = 4_096
 
-#: Most requests of a process that may take minutes: uploads, downloads and event streams of jobs.
+#: Most requests of a process, at a time, that may last minutes: uploads, downloads and event streams of jobs.
 MAX_LASTING = 64
 
-#: Routes that monitoring asks, which are answered whatever else is under way.
+#: Routes for monitoring. They are answered however many other requests are under way.
 _ALWAYS_ANSWERED = ("/health", "/ready")
 
-#: Requests of the largest size, each with a response of the largest, of which a process has the bytes at a time.
+#: A process accepts the bytes of this many requests and responses of the largest size at a time.
 _LARGEST_AT_A_TIME = 4
 
-#: Bytes that a 32-bit float takes in JSON for each of its own bytes: a response may be JSON.
+#: Bytes of JSON for each byte of a 32-bit float. Vectors are floats, and a response may be JSON.
 JSON_BYTES = 2.5
 
-#: Names of this machine. The DNS cannot make the browser of another machine use them for this one.
+#: Names by which only programs on this machine reach it. No entry in the DNS changes where they lead.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 #: Methods that change nothing, so a browser may follow another site's link with them.
@@ -49,11 +49,11 @@ _SAFE_METHODS = ("GET", "HEAD")
 
 
 class Shares:
-    """The shares that clients hold of `total`. Thread-safe.
+    """The parts of a limited `total` that clients hold. Thread-safe.
 
-    A client may hold at most as much as it leaves free for all others (dynamic thresholds, Choudhury and Hahne, 1998):
-    so one that is alone gets half, several greedy ones get less each, and something is left for the next client. A
-    client that holds nothing gets whatever is free. `name` is what error messages call the whole.
+    A client may hold at most as much as it leaves free for all others (dynamic thresholds, Choudhury and Hahne, 1998).
+    So a client that is alone gets half, several greedy clients get less each, and something is left for the next
+    client. A client that holds nothing may get all that is free. Error messages call the total `name`.
     """
 
     def __init__(self, total: int, name: str):
@@ -64,7 +64,7 @@ class Shares:
         self._lock = Lock()
 
     def acquire(self, client: str, num: int) -> None:
-        """Count `num` more for the client; raise Overloaded if it would then hold more than its share."""
+        """Add `num` to the amount that the client holds. Raises Overloaded if that would exceed its share."""
         with self._lock:
             held, free = self._held.get(client, 0), self._num_free - num
             if free < 0 or (held and held + num > free):
@@ -76,7 +76,7 @@ class Shares:
             self._num_free = free
 
     def release(self, client: str, num: int) -> None:
-        """Count `num` fewer for the client."""
+        """Subtract `num` from the amount that the client holds."""
         with self._lock:
             self._num_free += num
             if left := self._held.pop(client, 0) - num:
@@ -84,7 +84,7 @@ class Shares:
 
 
 class AccessControl:
-    """The rules by which requests are let in. Thread-safe. Raises BadSetting for a wrong key file."""
+    """The rules that admit or refuse requests. Thread-safe. Raises BadSetting for a wrong key file."""
 
     def __init__(self, settings: Settings):
         self._keys = settings.keys
@@ -108,7 +108,7 @@ class AccessControl:
         return self._keyring is not None
 
     async def admit(self, request: JsonRequest) -> None:
-        """Let a request in, and note its client. Raises Unauthorized, Forbidden, RateLimited or Overloaded."""
+        """Admit a request, and note its client. Raises Unauthorized, Forbidden, RateLimited or Overloaded."""
         route = request.url_rule.rule if request.url_rule else ""
         if route in _ALWAYS_ANSWERED or request.method == "OPTIONS":  # browsers send OPTIONS without the key
             return
@@ -124,7 +124,7 @@ class AccessControl:
         request.is_counted = True
 
     def still_allows(self, request: JsonRequest) -> bool:
-        """Return True if a request that was let in has the same key and role as then."""
+        """Return True if the key of an admitted request is still valid, with the name and the role that it had."""
         if self._keyring is None:
             return True
         try:
@@ -139,13 +139,13 @@ class AccessControl:
         request.num_held_bytes += num_bytes
 
     def release(self, request: JsonRequest) -> None:
-        """Count the request and its bytes no longer: its response is sent, or its client has gone."""
+        """Stop counting the request and its bytes: its response is sent, or its client has disconnected."""
         self._requests.release(request.client_name, int(request.is_counted))
         self._bytes.release(request.client_name, request.num_held_bytes)
         request.is_counted, request.num_held_bytes = False, 0
 
     def count_lasting(self, request: JsonRequest) -> Callable[[], None]:
-        """Count a request that may take minutes, until the returned function is called. Raises Overloaded."""
+        """Count a request that may last minutes, until the returned function is called. Raises Overloaded."""
         self._lasting.acquire(request.client_name, 1)
         return partial(self._lasting.release, request.client_name, 1)
 
@@ -154,7 +154,7 @@ class AccessControl:
         return RateLimits(self._broker, self._keys)
 
     def _authorize(self, environ: Mapping[str, Any], route: str) -> ApiKey | None:
-        """Return the request's key, or None where none is needed."""
+        """Return the request's key, or None if it needs none. Raises Unauthorized and Forbidden."""
         if self._keyring is None:
             self._check_browser(environ)
             return None
@@ -166,10 +166,10 @@ class AccessControl:
         return key
 
     def _check_browser(self, environ: Mapping[str, Any]) -> None:
-        """Raise Forbidden for a request that a web page of another site made a browser send without its user's wish.
+        """Raise Forbidden for a request that a web page of another site made a browser send.
 
-        Such a page can send requests to this machine, and can read the responses if its own host name leads here (DNS
-        rebinding).
+        Such a page can send requests to this machine without its user's knowledge. It can also read the responses, if
+        its own host name leads here (DNS rebinding).
         """
         host = environ.get("HTTP_HOST", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -184,7 +184,7 @@ class AccessControl:
 
 
 def _is_foreign(environ: Mapping[str, Any]) -> bool:
-    """Return true if a page of another origin sent this; browsers without Sec-Fetch-Site send at least Origin."""
+    """Return True if a page of another origin sent the request. Browsers without Sec-Fetch-Site send Origin."""
     if site := environ.get("HTTP_SEC_FETCH_SITE"):
         return site not in ("none", "same-origin")
     origin = environ.get("HTTP_ORIGIN")
@@ -193,7 +193,7 @@ def _is_foreign(environ: Mapping[str, Any]) -> bool:
 
 @lru_cache(4_096)
 def network_of(address: str) -> str:
-    """Return an IPv4 address as it is, and the /64 network of an IPv6 address: one client has 2^64 of those."""
+    """Return an IPv4 address unchanged, and the /64 network of an IPv6 address: one client has 2^64 such addresses."""
     try:
         ip = ip_address(address)
     except ValueError:  # a connection by a Unix socket has no address
@@ -204,7 +204,7 @@ def network_of(address: str) -> str:
 
 
 def address_of(environ: Mapping[str, Any], num_proxies: int) -> str:
-    """Return the address that a request came from, as the first of `num_proxies` trusted proxies has noted it."""
+    """Return the address of a request's client. With `num_proxies` trusted proxies, the first of them has noted it."""
     if num_proxies:
         noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
         if len(noted) >= num_proxies and (address := noted[-num_proxies].strip()):

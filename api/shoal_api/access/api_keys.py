@@ -1,8 +1,8 @@
 """API keys: a file of names, roles and digests, which is read again when it changes.
 
 A line of the file is `NAME ROLE DIGEST [RATE]`: `web user 5f2c… 100/second`. The digest is the key's SHA-256, in hex.
-One round of it is enough: a key is 256 random bits, which cannot be guessed, so the slow hash that passwords need would
-only cost time in each request. Empty lines and lines that begin with `#` are ignored and kept.
+One round of SHA-256 is enough, because a key has 256 random bits and cannot be guessed. The slow hash that passwords
+need would only cost time in each request. Empty lines and lines that begin with `#` are ignored and kept.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ from shoal.errors import BadSetting, Unauthorized
 #: The beginning of every key, by which programs that search for leaked secrets can recognise one.
 PREFIX = "shoal_"
 
-#: Least time between two checks of the file for changes.
+#: Least time between two checks of the file for changes, in seconds.
 _CHECK_EVERY_S = 1.0
 
-#: A name begins with a letter and has no colon, so that none looks like a network address.
+#: A name begins with a letter and has no colon, so that no name looks like a network address.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """The name, role, digest and rate of a key; not the key itself. Raises BadSetting for a wrong one."""
+    """The name, role, digest and rate of a key, without the key itself. Raises BadSetting if one of them is wrong."""
 
     name: str
     role: str
@@ -56,7 +56,7 @@ class ApiKey:
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """Return the key of a line. An error does not repeat the line, which could hold a key by mistake."""
+        """Return the key in a line of the file. Errors do not repeat the line: it could contain a secret by mistake."""
         parts = line.split()
         if len(parts) not in (3, 4) or not _DIGEST.fullmatch(parts[2]):
             raise BadSetting("a line takes NAME ROLE DIGEST [RATE], where DIGEST is a SHA-256 in hex")
@@ -70,14 +70,14 @@ class ApiKey:
 
 
 class Keyring:
-    """The keys of a file, read again when it changes. Thread-safe. Raises BadSetting if it cannot be read."""
+    """The keys of a file, read again when the file changes. Thread-safe. Raises BadSetting for a wrong file."""
 
     def __init__(self, path: Path):
         self._path = path
         self._load()
 
     def authenticate(self, environ: Mapping[str, Any]) -> ApiKey:
-        """Return the key that a request carries. Raises Unauthorized if it carries none, or one that is not known."""
+        """Return the key that a request carries. Raises Unauthorized without a key, and for an unknown key."""
         scheme, _, token = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
         secret = token.strip() if scheme.lower() == "bearer" else str(environ.get("HTTP_X_API_KEY", ""))
         if not secret:
@@ -87,11 +87,11 @@ class Keyring:
         return key
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key with this secret, or None, in a time that does not tell how much of a guess is right."""
+        """Return the key with this secret, or None. The time it takes does not show how much of a guess is right."""
         if time.monotonic() > self._next_check_s:
             self._reload_if_changed()
         digest = hashlib.sha256(secret.encode()).digest()
-        found = self._by_digest.get(digest)  # no part of a digest can be chosen
+        found = self._by_digest.get(digest)  # no client can choose a part of a digest, so time shows nothing
         return found if found and hmac.compare_digest(found.digest, digest) else None
 
     def _load(self) -> None:
@@ -112,7 +112,7 @@ class Keyring:
 
 
 def read(path: Path) -> list[ApiKey]:
-    """Return the keys of the file; raises BadSetting, naming the line that is wrong."""
+    """Return the keys of the file. Raises BadSetting, whose message names the wrong line."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -132,7 +132,7 @@ def read(path: Path) -> list[ApiKey]:
 
 
 def add(path: Path, name: str, role: str, rate: str) -> str:
-    """Make a key, add its line to the file, which is created if needed, and return the key, which is kept nowhere."""
+    """Make a key, add its line to the file, and return the key. The file may be new. The key is stored nowhere."""
     keys = read(path) if path.exists() else []
     secret = PREFIX + secrets.token_urlsafe(32)
     key = ApiKey(name, role, hashlib.sha256(secret.encode()).digest(), rate)
@@ -144,7 +144,7 @@ def add(path: Path, name: str, role: str, rate: str) -> str:
 
 
 def drop(path: Path, name: str) -> None:
-    """Remove the key of that name from the file."""
+    """Remove the key with this name from the file."""
     if name not in [key.name for key in read(path)]:
         raise BadSetting(f"{path} has no key that is called {name}: `shoal key list` shows all")
     lines = path.read_text("utf-8").splitlines()
@@ -152,7 +152,7 @@ def drop(path: Path, name: str) -> None:
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    """Write into the existing file: a container that has mounted it would not see a new one in its place."""
+    """Write the lines into the existing file: a container that has mounted it would not see a new file in its place."""
     path.touch()
     with path.open("r+", encoding="utf-8") as file:
         file.write("".join(f"{line}\n" for line in lines))
@@ -164,7 +164,7 @@ def _is_key(line: str) -> bool:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Return a value that differs once the file was changed."""
+    """Return a value that changes whenever the file is changed."""
     try:
         state = path.stat()
     except OSError:

@@ -9,26 +9,26 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.replies import FINGERPRINT_HEADER
 from shoal.errors import BadSetting
 
-#: Request headers that a page of an allowed origin may send, a key among them.
+#: Request headers that a page of an allowed origin may send, the headers for keys included.
 _REQUEST_HEADERS = (
     *("Accept", "Authorization", "Content-Type", "Idempotency-Key"),
     *("Prefer", "Traceparent", "X-API-Key", FINGERPRINT_HEADER),
 )
 
-#: Response headers that such a page may read, beside the few that browsers let every page read.
+#: Response headers that such a page may read, besides the few that browsers let every page read.
 _RESPONSE_HEADERS = (
     *("Location", "Preference-Applied", "RateLimit", "RateLimit-Policy", "Retry-After", FINGERPRINT_HEADER),
     *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Dtype", "X-Shape", "X-Tokens", "X-Truncated"),
 )
 
-#: Time for which a browser may cache the answer to a preflight request, in seconds: Chromium accepts no longer one.
+#: Time for which a browser may cache the answer to a preflight request, in seconds: the longest for Chromium.
 _MAX_AGE_S = 7_200
 
 _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")
 
 
 def install(app: Flask, origins: str) -> None:
-    """Let pages of these origins use the API, without cookies. Raises BadSetting for a name that is no origin."""
+    """Let web pages of these origins use the API, without cookies. Raises BadSetting for a name that is no origin."""
     names = [name.strip() for name in origins.split(",")]
     for name in names:
         if name != "*" and not _ORIGIN.fullmatch(name):

@@ -11,7 +11,7 @@ from shoal_api.access.api_keys import ApiKey
 
 
 class RateLimits:
-    """The counters of keys that have a rate, each a sliding window. Thread-safe."""
+    """The sliding-window counters of the keys that have a rate. Thread-safe."""
 
     def __init__(self, broker: Broker, keys: Keys):
         from limits import parse
@@ -24,9 +24,9 @@ class RateLimits:
         self._parse = cache(parse)
 
     def count(self, key: ApiKey) -> tuple[dict[str, str], RateLimited | None]:
-        """Count one request; return the headers that tell of the rate, and the error of a request that came too early.
+        """Count one request; return the headers that describe the rate, and an error if the request came too early.
 
-        It takes one round trip if the request is within the rate. The headers are those of
+        A request within the rate costs one round trip to Redis. The headers follow
         draft-ietf-httpapi-ratelimit-headers-10. Raises Unavailable without Redis.
         """
         rate = self._parse(key.rate)

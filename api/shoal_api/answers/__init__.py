@@ -1,1 +1,1 @@
-"""Answers: responses, formats of vectors, types of numbers."""
+"""Answers: HTTP responses, and the formats and number types of their vectors."""

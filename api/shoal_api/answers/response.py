@@ -1,4 +1,4 @@
-"""Responses: JSON bodies, and the headers that all have."""
+"""Responses: JSON bodies, and the headers that all responses have."""
 
 import time
 from base64 import b64encode
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 #: Headers of every response: browsers must not guess its type, nor send its address along with links.
 SAFETY = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
 
-#: The policy that no other site may show the response as part of its own page.
+#: The content security policy by which no other site may show the response as part of its own page.
 NO_FRAMES = "frame-ancestors 'none'"
 
-#: Body from which on a response is large: the bytes are counted until its client has read it.
+#: Size above which a response is large: its bytes count for its client until the client has read them.
 LARGE_BYTES = 2**20
 
-#: Name of an entry of a request's environment, which has the loop that runs coroutines under WSGI.
+#: Key of a request's environment, whose value is the event loop that runs coroutines under WSGI.
 LOOP = "shoal.loop"
 
 
 class PlainHeaders(Headers):
-    """Headers whose names and values are known to be right: werkzeug looks at each of them, in ten calls."""
+    """Headers whose names and values need no check: werkzeug's check makes ten calls for each header."""
 
     def __init__(self, items: Mapping[str, str]):
         super().__init__()
@@ -41,7 +41,7 @@ class PlainHeaders(Headers):
 
 
 class WholeResponse(Response):
-    """A response whose body is complete in memory; what `call_on_close` is given is called once it is sent."""
+    """A response whose body is complete in memory. Once it is sent, the functions of `call_on_close` are called."""
 
     #: Headers that restrict browsers and caches. The page at /docs has others.
     safety: tuple[tuple[str, str], ...] = (
@@ -51,7 +51,7 @@ class WholeResponse(Response):
     )
 
     def head(self) -> list[tuple[str, str]]:
-        """Return the headers, which have the length."""
+        """Return all headers, `safety` included."""
         return [*self.headers.to_wsgi_list(), *self.safety]
 
     def has_body(self, method: str) -> bool:
@@ -59,7 +59,7 @@ class WholeResponse(Response):
         return method != "HEAD" and self.status_code not in (204, 304)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Send the headers, and return the body, to a WSGI server."""
+        """Start the response, and return its body for a WSGI server."""
         body = self.get_data()
         if len(body) > LARGE_BYTES:
             return self.send([body], environ, start_response)
@@ -70,7 +70,7 @@ class WholeResponse(Response):
     def send(
         self, pieces: Iterable[bytes], environ: "WSGIEnvironment", start_response: "StartResponse"
     ) -> Iterable[bytes]:
-        """Send the headers, and return the pieces of the body, if there is one, to a WSGI server."""
+        """Start the response, and return the pieces of its body, if it has one, for a WSGI server."""
         start_response(self.status, self.head())
         if self.has_body(environ["REQUEST_METHOD"]):
             return ClosingIterator(pieces, self.close)
@@ -86,7 +86,7 @@ class StreamedResponse(WholeResponse):
         self.pieces = pieces
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Send the headers, and return the pieces, to a WSGI server."""
+        """Start the response, and return its pieces for a WSGI server."""
 
         async def following() -> bytes | None:
             return await anext(self.pieces, None)
@@ -95,7 +95,7 @@ class StreamedResponse(WholeResponse):
 
 
 class FileResponse(WholeResponse):
-    """A response whose body is an open file, which is closed with it."""
+    """A response whose body is an open file. Closing the response closes the file."""
 
     def __init__(self, file: BinaryIO, headers: Mapping[str, str]):
         super().__init__(headers=Headers(headers))
@@ -103,30 +103,32 @@ class FileResponse(WholeResponse):
         self.call_on_close(file.close)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Send the headers, and return the file piece by piece, to a WSGI server."""
+        """Start the response, and return the file piece by piece for a WSGI server."""
         return self.send(iter(lambda: self.file.read(PIECE_BYTES), b""), environ, start_response)
 
 
-def rendered(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return the value as a JSON response."""
-    return sent(json_line(value), "application/json", status, headers)
+    return bytes_response(json_line(value), "application/json", status, headers)
 
 
 def json_line(value: Any) -> bytes:
-    """Return a line of JSON; float32 arrays become the shortest digits that read back the same."""
+    """Return the value as a line of JSON. Numbers of float32 arrays get the fewest digits that read back the same."""
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
 
 def is_json(value: Any) -> bool:
-    """Return True if the value reads back the same from the JSON that `rendered` makes of it; NaN becomes null."""
+    """Return True if the value reads back the same from the JSON that `json_response` writes; NaN would become null."""
     try:
         return bool(orjson.loads(orjson.dumps(value)) == value)
     except TypeError:
         return False
 
 
-def sent(data: bytes, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with these bytes, which are of the media type."""
+def bytes_response(
+    data: bytes, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a response with these bytes and this media type."""
     described = {"Content-Type": media_type, "Content-Length": str(len(data)), **(headers or {})}
     return WholeResponse([data], status, PlainHeaders(described))
 
@@ -137,7 +139,7 @@ def base64_rows(rows: NDArray[Any]) -> list[str]:
 
 
 def with_tei_headers(response: Response, reply: Reply, job: Job) -> Response:
-    """Add what the job took, as Text Embeddings Inference tells it: times in whole ms."""
+    """Add the headers by which Text Embeddings Inference reports a job's cost. Times are in whole milliseconds."""
     total_ms = str(int((time.perf_counter() - json_request().started_s) * 1000))
     timings = {name: str(int(seconds * 1000)) for name, seconds in reply.timings.items()}
     num_chars = len(job.texts) * sum(map(len, job.queries.values())) + sum(map(len, job.texts))
@@ -157,7 +159,7 @@ def with_tei_headers(response: Response, reply: Reply, job: Job) -> Response:
 
 
 def result_fields(reply: Reply) -> dict[str, Any]:
-    """Return the fields of the result of a job beside its vectors, hits or scores."""
+    """Return the fields of a job's result, except its vectors, hits and scores."""
     return {
         "id": reply.id,
         "status": reply.status,
@@ -172,14 +174,14 @@ def result_fields(reply: Reply) -> dict[str, Any]:
 
 
 def search_fields(reply: Reply) -> dict[str, Any]:
-    """Return the fields of the answer to a search: its hits, and what else it asks for."""
+    """Return the fields of a search's answer: hits, index version, and the cursors, totals and facets asked for."""
     asked: dict[str, Any] = {"cursors": reply.cursors, "totals": reply.totals, "facets": reply.facets}
     found: dict[str, Any] = {"results": reply.hits, "index_version": reply.index_version}
     return found | {name: value for name, value in asked.items() if value is not None}
 
 
 def cost_headers(reply: Reply) -> dict[str, str]:
-    """Return `Server-Timing` in ms, the numbers of tokens, truncated texts and cached ones, and the fingerprint."""
+    """Return headers with the timings in ms, the numbers of tokens, truncated and cached texts, and the fingerprint."""
     timings = reply.timings
     return {
         "Server-Timing": ", ".join([f"{name[:-2]};dur={timings.get(name, 0.0) * 1000:.3f}" for name in TIMINGS]),

@@ -1,7 +1,6 @@
-"""Formats of responses with vectors: their types of numbers, and the media types that a request may accept."""
+"""Formats of responses with vectors: their number types, and the media types that a request may accept."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from io import BytesIO
@@ -17,10 +16,10 @@ from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.replies import CHUNK_COLUMNS, Reply
 from shoal.errors import NotAcceptable
-from shoal_api.answers.response import cost_headers, rendered, sent
+from shoal_api.answers.response import bytes_response, cost_headers, json_response
 from shoal_api.request import MSGPACK_TYPES, json_request
 
-#: Arrays by their names: `embeddings` with a row for each vector, and what else is needed to read them.
+#: Arrays by their names: `embeddings`, with a row for each vector, and the arrays that are needed to read it.
 Arrays = dict[str, NDArray[Any]]
 
 NumberType = Literal["float32", "float16", "int8", "binary", "ubinary"]
@@ -35,18 +34,18 @@ JSON = "application/json"
 RAW = "application/octet-stream"
 ARROW = "application/vnd.apache.arrow.stream"
 
-#: Longest Accept header that is read: one of 64 KiB would take a third of a second. Browsers send some 150 characters.
+#: Longest Accept header that is read. Reading 64 KiB would take a third of a second; browsers send some 150 characters.
 _MAX_ACCEPT_CHARS = 1_000
 
-#: Accept headers whose choice is remembered: programs send few.
+#: Most Accept headers whose media type is remembered. Programs send few different ones.
 _MAX_REMEMBERED = 64
 
 
 def convert(vectors: NDArray[np.float32], number_type: str) -> Arrays:
     """Return the vectors, float32 `[rows, dimension]`, as little-endian arrays of the number type.
 
-    `embeddings` is `[rows, dimension]`, and for packed bits `[rows, dimension / 8]`, rounded up. `int8` has the array
-    `scales` too, float32 `[rows]`, by which its rows are multiplied to restore the vectors.
+    `embeddings` is `[rows, dimension]`, and for packed bits `[rows, dimension / 8]`, rounded up. `int8` adds the array
+    `scales`, float32 `[rows]`: each row times its scale restores the vector.
     """
     if number_type == "float32":
         return {"embeddings": vectors.astype("<f4", copy=False)}
@@ -55,16 +54,16 @@ def convert(vectors: NDArray[np.float32], number_type: str) -> Arrays:
     if number_type == "int8":  # the largest number, without the sign, becomes 127; zeros have the scale 0
         scales = np.abs(vectors).max(axis=1) / np.float32(_MAX_INT8)
         rows = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None])
-        within = np.clip(rows, -_MAX_INT8, _MAX_INT8)  # scales near 0 are rounded much
+        within = np.clip(rows, -_MAX_INT8, _MAX_INT8)  # a scale near 0 is rounded, so a number may exceed 127
         return {"embeddings": within.astype("i1"), "scales": scales.astype("<f4", copy=False)}
     bits = np.packbits(vectors > 0, axis=1)  # the first number is the highest bit of the first byte
-    if number_type == "binary":  # each byte minus 128, as other services do that answer signed bytes
+    if number_type == "binary":  # each byte minus 128, as in other services that return signed bytes
         bits = (bits ^ np.uint8(128)).view("i1")
     return {"embeddings": bits}
 
 
 def _msgpack(arrays: Arrays, fields: Mapping[str, Any] | None = None) -> bytes:
-    """Return a map of the arrays, each a map of its dtype, shape and bytes, with the fields beside them."""
+    """Return a msgpack map of the fields and the arrays. Each array is a map of its dtype, shape and bytes."""
     maps = {
         name: {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes()}
         for name, array in arrays.items()
@@ -73,7 +72,7 @@ def _msgpack(arrays: Arrays, fields: Mapping[str, Any] | None = None) -> bytes:
 
 
 def _npy(arrays: Arrays) -> bytes:
-    """Return the arrays as one .npy file after the other."""
+    """Return the arrays as .npy files, one after the other."""
     buffer = BytesIO()
     for array in arrays.values():
         np.lib.format.write_array(buffer, array, allow_pickle=False)
@@ -103,7 +102,7 @@ def _arrow(arrays: Arrays) -> bytes:
     return bytes(sink.getvalue())
 
 
-#: The function that renders arrays, for each media type but JSON.
+#: The function that renders arrays, for each media type except JSON.
 FORMATS: dict[str, Callable[[Arrays], bytes]] = {
     **dict.fromkeys(MSGPACK_TYPES, _msgpack),
     RAW: lambda arrays: b"".join(array.tobytes() for array in arrays.values()),
@@ -116,55 +115,51 @@ FORMATS: dict[str, Callable[[Arrays], bytes]] = {
 OFFERED = (JSON, *(name for name in FORMATS if name != ARROW or find_spec("pyarrow")))
 
 
-@dataclass(frozen=True, slots=True)
-class VectorFormat:
-    """The format in which a request wants vectors."""
-
-    media_type: str
-
-    @classmethod
-    def of_request(cls) -> "VectorFormat":
-        """Return the format that the current request accepts; JSON if it does not say. Raises NotAcceptable."""
-        request = json_request()
-        request.is_negotiated = True
-        header = request.environ.get("HTTP_ACCEPT", "")
-        media_type = _best(header) if len(header) <= _MAX_ACCEPT_CHARS else None
-        if media_type is None:
-            more = "" if ARROW in OFFERED else f"; with the extra arrow installed on the server, as {ARROW} too"
-            raise NotAcceptable(f"Accept is {excerpt(header)}: vectors come as {', '.join(OFFERED)}{more}")
-        return cls(media_type)
-
-    def answer(
-        self,
-        reply: Reply,
-        arrays: Arrays,
-        in_json: Callable[[], Any] | None = None,
-        fields: Mapping[str, Any] | None = None,
-    ) -> Response:
-        """Return a response of the arrays, with the cost of the reply in headers; in JSON it is what `in_json` returns.
-
-        In JSON and in msgpack the `fields` stand beside the arrays. Without either, the JSON is the list of vectors
-        alone, or a map of the arrays if there are scales or chunks.
-        """
-        headers = cost_headers(reply)
-        if self.media_type == JSON and in_json is not None:
-            return rendered(in_json(), headers=headers)
-        if self.media_type == JSON:
-            named = listed(arrays)
-            if fields is None:
-                return rendered(named if len(named) > 1 else named["embeddings"], headers=headers)
-            return rendered({**fields, **named}, headers=headers)
-        vectors = arrays["embeddings"]
-        headers |= {"X-Dtype": vectors.dtype.name, "X-Shape": ",".join(map(str, vectors.shape))}
-        data = _msgpack(arrays, fields) if self.media_type in MSGPACK_TYPES else FORMATS[self.media_type](arrays)
-        return sent(data, self.media_type, headers=headers)
+def accepted_type() -> str:
+    """Return the media type that the current request accepts; JSON without an Accept header. Raises NotAcceptable."""
+    request = json_request()
+    request.is_negotiated = True
+    header = request.environ.get("HTTP_ACCEPT", "")
+    media_type = _best(header) if len(header) <= _MAX_ACCEPT_CHARS else None
+    if media_type is None:
+        more = "" if ARROW in OFFERED else f"; with the extra arrow installed on the server, as {ARROW} too"
+        raise NotAcceptable(f"Accept is {excerpt(header)}: vectors come as {', '.join(OFFERED)}{more}")
+    return media_type
 
 
-def arrays_of(reply: Reply, number_type: str = "float32") -> Arrays:
+def vectors_response(
+    reply: Reply,
+    media_type: str,
+    number_type: str = "float32",
+    *,
+    in_json: Callable[[Reply], Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
+) -> Response:
+    """Return a response with the vectors of a reply, and with headers that report the cost of the reply.
+
+    JSON is the value of `in_json`, if given. Otherwise it is a map of the `fields` and the arrays, or without `fields`
+    the list of vectors alone (with scales or chunks, a map of the arrays). msgpack has the `fields` too.
+    """
+    headers = cost_headers(reply)
+    if media_type == JSON and in_json is not None:
+        return json_response(in_json(reply), headers=headers)
+    arrays = arrays_of(reply, number_type)
+    if media_type == JSON:
+        named = listed(arrays)
+        if fields is None:
+            return json_response(named if len(named) > 1 else named["embeddings"], headers=headers)
+        return json_response({**fields, **named}, headers=headers)
+    vectors = arrays["embeddings"]
+    headers |= {"X-Dtype": vectors.dtype.name, "X-Shape": ",".join(map(str, vectors.shape))}
+    data = _msgpack(arrays, fields) if media_type in MSGPACK_TYPES else FORMATS[media_type](arrays)
+    return bytes_response(data, media_type, headers=headers)
+
+
+def arrays_of(reply: Reply, number_type: str) -> Arrays:
     """Return the vectors of a reply as arrays of the number type.
 
-    With a vector for each token or chunk, `offsets` is there too, int64 `[texts + 1]`: the vectors of text `n` are the
-    rows from `offsets[n]` to before `offsets[n + 1]`. `chunks` is int64 `[vectors, 3]`: start, stop and tokens.
+    Vectors of tokens or chunks add `offsets`, int64 `[texts + 1]`: the vectors of text `n` are the rows from
+    `offsets[n]` to before `offsets[n + 1]`. Chunks also add `chunks`, int64 `[vectors, 3]`: start, stop and tokens.
     """
     assert reply.vectors is not None
     arrays = convert(reply.vectors, number_type)
@@ -178,7 +173,7 @@ def arrays_of(reply: Reply, number_type: str = "float32") -> Arrays:
 
 
 def listed(arrays: Arrays) -> Mapping[str, Any]:
-    """Return the arrays for JSON: if there are offsets, each is cut into one part for each text."""
+    """Return the arrays for JSON. If there are offsets, each array is cut into one part for each text."""
     offsets = arrays.get("offsets")
     if offsets is None:
         return arrays
@@ -194,7 +189,7 @@ def listed(arrays: Arrays) -> Mapping[str, Any]:
 @lru_cache(maxsize=_MAX_REMEMBERED)
 def _best(header: str) -> str | None:
     """Return the media type that fits the Accept header best, or None if none does."""
-    # Java sends `*/*; q=.2`, which the grammar does not have. Parameters such as a charset change nothing here.
+    # Java sends `*/*; q=.2`, which the grammar does not allow. Parameters such as a charset are ignored.
     asked = parse_accept_header(header.replace("q=.", "q=0."), MIMEAccept)
     if not asked:
         return JSON

@@ -1,4 +1,4 @@
-"""The long jobs of requests: submitted with a file that is uploaded or named, and looked at by their clients."""
+"""Long jobs over HTTP: clients submit them with a file that they upload or name, and watch them."""
 
 import asyncio
 import time
@@ -27,28 +27,28 @@ from shoal.long_jobs.long_jobs import LongJobs, new_job_id
 from shoal.long_jobs.status import LongJobStatus, public_map, public_text
 from shoal.process.allowed_path import allowed_path
 from shoal.process.private_network import check_address
-from shoal_api.answers.response import rendered
+from shoal_api.answers.response import json_response
 from shoal_api.context import Context, context
 from shoal_api.long_jobs.upload_store import JobFolder, discard_rest
 from shoal_api.request import json_request
 from shoal_api.schema.indexes import BuildBody, BuildQuery
 from shoal_api.schema.long_jobs import BulkBody, BulkQuery
 
-#: The fields of a request with an upload are those of its query; the fields of any other are those of its body.
+#: The fields of a request. A request with an upload has them in its query, any other request in its body.
 Fields = BulkBody | BulkQuery | BuildBody | BuildQuery
 
-#: Interval at which a long job is looked at while a request waits for its end.
+#: Seconds between two reads of a long job's status while a request waits for the job's end.
 _LOOK_EVERY_S = 0.05
 
-#: Ended jobs of a client that are read, at most, to find its unfinished ones; and the seconds after which a client with
-#: too many unfinished jobs may try again.
+#: Most ended jobs of a client that are read to find its unfinished jobs. Seconds after which a client with too many
+#: unfinished jobs may try again.
 _MAX_ENDED, _WAIT_S = 1_000, 60
 
 _NO_RUNNER = "no runner is alive: start one with `shoal jobs`"
 
 
 def own_job(job_id: str) -> LongJobStatus:
-    """Return a long job that the client of the request may see; raise UnknownJob, also for another client's."""
+    """Return a long job that the client of the request may see. Raises UnknownJob, also for another client's job."""
     with suppress(UnknownJob, MissingExtra, Unsupported):  # without RQ, or on a cluster, there are no long jobs
         job = context().long_jobs.status(job_id)
         if json_request().is_admin or job.client == json_request().client_name:
@@ -57,23 +57,23 @@ def own_job(job_id: str) -> LongJobStatus:
 
 
 def describe(found: Context, *jobs: LongJobStatus) -> list[dict[str, Any]]:
-    """Return all that is known of each of the jobs, as JSON has it."""
+    """Return a JSON object with all facts about each job."""
     note = _note(found.long_jobs) if any(job.status == "queued" for job in jobs) else None
     return [public_map(job, found.settings) | {"note": note if job.status == "queued" else None} for job in jobs]
 
 
 def state(job_id: str, status: str) -> dict[str, Any]:
-    """Return the id and the status of a long job, and why it does not begin if no runner is alive."""
+    """Return the id and the status of a long job, and a note why it does not begin, if no runner is alive."""
     return {"id": job_id, "status": status, "note": _note(context().long_jobs) if status == "queued" else None}
 
 
 def accepted(job_id: str, status: str) -> Response:
     """Return 202 with the state of a long job and its location."""
-    return rendered(state(job_id, status), 202, {"Location": f"{json_request().root_path}/v1/jobs/{job_id}"})
+    return json_response(state(job_id, status), 202, {"Location": f"{json_request().root_path}/v1/jobs/{job_id}"})
 
 
 async def wait(job_id: str, timeout_s: float) -> LongJobStatus:
-    """Return a long job once it has ended, and after that time as it is then."""
+    """Return a long job once it has ended, or as it is after `timeout_s`."""
     until_s, status = time.monotonic() + timeout_s, context().long_jobs.status
     while not (job := await context().in_thread(status, job_id)).has_ended and time.monotonic() < until_s:
         await asyncio.sleep(_LOOK_EVERY_S)
@@ -81,7 +81,7 @@ async def wait(job_id: str, timeout_s: float) -> LongJobStatus:
 
 
 def raise_failure(job: LongJobStatus) -> None:
-    """Raise the error with which a long job has failed, or was cancelled, if it did."""
+    """Raise the error of a long job that has failed or was cancelled; do nothing for any other job."""
     if failure := job.failure():
         raise type(failure)(public_text(failure.message, context().settings))
 
@@ -104,13 +104,13 @@ def submit_with_file(
     body: BulkBody | BuildBody,
     arguments: Callable[[JobFolder], dict[str, Any]],
 ) -> Response:
-    """Submit a job whose source is the body, or a file that it names; `arguments` makes its other arguments."""
+    """Submit a job whose source is the body, or a file that the body names. `arguments` returns its other arguments."""
     fields = body if query.name is None else query
     client, key = json_request().client_name, request.headers.get("Idempotency-Key")
     try:
         with context().uploads.new(client, None if key is None else check_key(key)) as folder:
             _check(query, fields)
-            # A digest of what the request asks for; of an upload, the size stands for its content.
+            # A digest of what the request asks for. It covers the size of an upload instead of the content.
             size = json_request().is_upload and request.content_length
             asked = f"{kind} {request.path} {fields.model_dump_json()} {size}"
             digest = blake2b(asked.encode(), digest_size=16).hexdigest()
@@ -127,17 +127,17 @@ def submit_with_file(
                 try:
                     context().long_jobs.submit(kind, given, webhook=fields.webhook, client=client, job_id=job_id)
                 except ShoalError as error:
-                    if not isinstance(error, Unavailable):  # else the job may have been put
+                    if not isinstance(error, Unavailable):  # if Redis was lost, the job may have been put
                         folder.submitted = None
                     raise
     finally:
-        if json_request().is_upload:  # clients send all of a body
+        if json_request().is_upload:  # many clients read no response before they have sent all
             discard_rest(json_request())
     return accepted(job_id, context().long_jobs.status(job_id).status)
 
 
 def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
-    """Raise an error for fields that are wrong, and without Redis, before a file is received that would be lost."""
+    """Raise an error for wrong fields, or without Redis, before a file is received in vain."""
     if query.name is None and query.model_fields_set:
         raise InvalidRequest(
             f"{min(query.model_fields_set)} is in the query: put it into the body, or give the `name` of a file there "
@@ -149,7 +149,7 @@ def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
 
 
 def _source(fields: Fields, folder: JobFolder) -> str:
-    """Return the source of the job, once it is uploaded if it is the body."""
+    """Return the source of the job. If the source is the body, receive it first."""
     if isinstance(fields, BulkQuery | BuildQuery):
         return folder.receive(json_request(), fields.name or "", context().stopping.is_set)
     if fields.source is None:
@@ -166,5 +166,5 @@ def _source(fields: Fields, folder: JobFolder) -> str:
 
 
 def _note(long_jobs: LongJobs) -> str | None:
-    """Return what keeps queued jobs from beginning; None if a runner is alive."""
+    """Return why queued jobs do not begin, or None if a runner is alive."""
     return None if long_jobs.num_runners() else _NO_RUNNER

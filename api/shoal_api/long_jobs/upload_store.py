@@ -1,8 +1,8 @@
 """The folders of long jobs that came over HTTP: made for uploads and results, and removed when no job needs them.
 
-A folder is locked while a request fills it. It gets the id of its job just before the job is submitted; by that a later
-request finds out whether the folder is still needed. A folder that is not locked and has no id is left over from a
-process that died.
+A folder is locked while a request fills it. It gets the id of its job just before the job is submitted. By the id, a
+later request finds out whether the folder is still needed. An unlocked folder without an id is left over from a process
+that died.
 """
 
 import errno
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Files of the folder: the id of the job; the same id before the job is submitted and while it is deleted; and an
-#: upload that is not complete yet.
+#: Files in a folder: the id of its job; the id while it is being written, or while the job is being deleted; and an
+#: incomplete upload.
 _JOB, _NO_JOB, _PARTIAL = ".job", ".job.new", ".upload"
 
-#: Bytes of an upload from one check of the space that all uploads take to the next.
+#: Bytes of an upload between two checks of the space that all uploads need.
 _CHECK_EVERY_BYTES = 64 * 2**20
 
 #: Longest name of an upload, in bytes of UTF-8.
 _MAX_NAME_BYTES = 200
 
-#: Most folders of earlier jobs that are looked at when one is made: folders that no job needs are removed.
+#: Most folders of earlier jobs that are checked when a new one is made. Folders that no job needs are removed.
 _CHECKED_AT_A_TIME = 20
 
-#: Age from which a folder is looked at: a younger one may be about to be locked.
+#: Age from which a folder is checked, in seconds. A younger folder may be about to be locked.
 _MIN_AGE_S = 60.0
 
 #: Time for which the upload of a job that failed or was cancelled is kept, so that the job can be retried.
@@ -63,10 +63,10 @@ _RETRY_KEPT_S = 86_400.0
 #: or the API may now use another Redis.
 _UNKNOWN_KEPT_S = 7 * 86_400.0
 
-#: Time for which an idempotency key counts.
+#: Time for which an idempotency key is valid.
 _DAY_S = 86_400.0
 
-#: Seconds to wait before another attempt where the space for uploads is taken.
+#: Seconds after which a client may try again if the space for uploads is used up.
 _WAIT_S = 60
 
 
@@ -82,11 +82,11 @@ class UploadStore(JobFolders):
 
     @contextmanager
     def new(self, client: str, idempotency_key: str | None = None) -> Iterator["JobFolder"]:
-        """Make a folder for a job, or find the folder of its idempotency key; it is removed at the end unless kept."""
+        """Make the folder of a job, or find it by the idempotency key. After the block, remove it if it has no job."""
         with suppress(OSError):
             unchecked = self._unchecked or self.names()
             names, self._unchecked = unchecked[:_CHECKED_AT_A_TIME], unchecked[_CHECKED_AT_A_TIME:]
-            for old in names:  # of requests at the same time, several may check one
+            for old in names:  # several requests may check the same folder at a time
                 self._clean(self.folder / old)
         name = self._name(owner_name(client), idempotency_key)
         with translated(self.folder), closing(JobFolder(self, name)) as folder:
@@ -94,14 +94,14 @@ class UploadStore(JobFolders):
 
     @contextmanager
     def removal(self, client: str, job_id: str) -> Iterator[None]:
-        """Remove the folder of a client's job after the block, which deletes the job. Raises Overloaded, Internal."""
+        """Remove the folder of a client's job once the block has deleted the job. Raises Overloaded and Internal."""
         own = [self.folder / name for name in self.names() if name.startswith(owner_name(client))]
         folder = next((path for path in own if (job := submitted_in(path)) and job[0] == job_id), None)
         if folder is None:
             yield
             return
         with translated(folder), locked(folder):
-            # A folder without the id of a job is removed later, if this process cannot do it or ends before.
+            # Without the id, a later request removes the folder if this process cannot remove it or ends before.
             (folder / _JOB).replace(folder / _NO_JOB)
             try:
                 yield
@@ -114,7 +114,7 @@ class UploadStore(JobFolders):
                 raise Internal("the job is deleted, but not all of its files: the server's log names their folder")
 
     def check_space(self, owner: str = "", num_bytes: int = 0) -> None:
-        """Raise Overloaded if the uploads of the owner, with `num_bytes` more, take over what is free beside them."""
+        """Raise Overloaded if the uploads of the owner, with `num_bytes` more, are larger than the space left free."""
         sizes, num_free, num_owned = self._upload_sizes(owner)
         if num_owned + num_bytes > num_free:
             for name in (name for name, size in sizes.items() if size):
@@ -129,13 +129,13 @@ class UploadStore(JobFolders):
             )
 
     def _upload_sizes(self, owner: str) -> tuple[dict[str, int], int, int]:
-        """Return the bytes of the upload in each folder, those that are free, and those that the owner has."""
+        """Return the bytes of each folder's uploads, the bytes that are free, and the bytes of the owner's uploads."""
         sizes = {name: _num_upload_bytes(self.folder / name) for name in self.names()}
         num_owned = sum(size for name, size in sizes.items() if owner and name.startswith(owner))
         return sizes, self._max_bytes - sum(sizes.values()), num_owned
 
     def _name(self, owner: str, idempotency_key: str | None) -> str:
-        """Return the name of the folder for a request: one that it may have begun yesterday, else that of today."""
+        """Return the name of a request's folder: today's, or yesterday's if its key made that within the last day."""
         if idempotency_key is None:
             return f"{owner}-{secrets.token_hex(12)}"
         today = int(time.time() / _DAY_S)
@@ -164,28 +164,28 @@ class UploadStore(JobFolders):
             except ShoalError:
                 return
         if job is None:
-            with suppress(OSError, Overloaded), locked(folder):  # no request fills it, or has done so meanwhile
+            with suppress(OSError, Overloaded), locked(folder):  # Overloaded: a request fills it
                 if submitted_in(folder) == submitted:
                     shutil.rmtree(folder, ignore_errors=True)
         elif job.status == "done" or (job.has_ended and time.time() - (job.ended_at or math.inf) > _RETRY_KEPT_S):
             before = folder.stat()
             for path in uploads_in(folder):
                 path.unlink(missing_ok=True)
-            os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))  # its age stays
+            os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))  # the folder keeps its age
 
 
 class JobFolder:
-    """The folder of one job, locked until it is closed. Its name begins with that of its owner."""
+    """The folder of one job, locked until it is closed. The folder's name begins with the owner's name."""
 
     def __init__(self, store: UploadStore, name: str):
         self._store = store
         self._path = store.folder / name
-        while True:  # another request may remove the folder in this moment
+        while True:  # another request may remove the folder at this moment
             self._path.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
                 self._descriptor = lock(self._path)
                 break
-        #: The id of the job and the digest of its request, if there is a job already. Else the folder is removed.
+        #: The id of the job and the digest of its request. While it is None, `close` removes the folder.
         self.submitted = submitted_in(self._path)
 
     @property
@@ -194,7 +194,7 @@ class JobFolder:
         return f"{self._store.place}/{self._path.name}/{RESULT}"
 
     def receive(self, request: JsonRequest, name: str, is_stopping: Callable[[], bool]) -> str:
-        """Write the body to a file of that name; return its place relative to the folder for files."""
+        """Write the body to a file with this name, and return the file's place, relative to the folder for files."""
         if (
             not name.isprintable()
             or set(name) & set("/\\")
@@ -225,11 +225,11 @@ class JobFolder:
                         self._store.check_space()
                 file.flush()
                 os.fsync(file.fileno())
-            partial.replace(self._path / name)  # a job that was submitted after all reads one that is complete
+            partial.replace(self._path / name)  # a job that was submitted after all reads a complete file
         return f"{self._store.place}/{self._path.name}/{name}"
 
     def keep(self, job_id: str, digest: str) -> None:
-        """Keep the folder until the job with this id, of a request with this digest, is forgotten."""
+        """Note the job's id and its request's digest in the folder, which is then kept until the job is forgotten."""
         partial = self._path / _NO_JOB
         with translated(self._path):
             partial.write_text(f"{job_id} {digest}")
@@ -252,13 +252,13 @@ def submitted_in(folder: Path) -> tuple[str, str] | None:
 
 
 def uploads_in(folder: Path) -> list[Path]:
-    """Return the files that were uploaded into the folder, one of them perhaps not whole."""
+    """Return the files that were uploaded into the folder. One of them may be incomplete."""
     return [path for path in folder.iterdir() if path.name not in (_JOB, _NO_JOB) and not path.is_dir()]
 
 
 @contextmanager
 def translated(folder: Path) -> Iterator[None]:
-    """Raise DiskFull or Internal for an error of the system in the block."""
+    """Raise DiskFull or Internal in place of an OSError in the block."""
     try:
         yield
     except OSError as error:
@@ -270,7 +270,7 @@ def translated(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder in the block. Raises FileNotFoundError and Overloaded as `lock` does."""
+    """Hold the folder's lock during the block. Raises FileNotFoundError and Overloaded, as `lock` does."""
     descriptor = lock(folder)
     try:
         yield
@@ -279,7 +279,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def lock(folder: Path) -> int:
-    """Return a descriptor that holds the folder's lock until it is closed. Raises Overloaded, and FileNotFoundError."""
+    """Return a descriptor that holds the folder's lock until it is closed. Raises Overloaded and FileNotFoundError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -301,14 +301,14 @@ def _age_s(path: Path) -> float:
 
 
 def _num_upload_bytes(folder: Path) -> int:
-    """Return the bytes of the upload in the folder, without files that are gone by now."""
+    """Return the bytes of the uploads in the folder, or 0 if the folder is gone by now."""
     with suppress(FileNotFoundError):
         return sum(map(file_size, uploads_in(folder)))
     return 0
 
 
 def _num_bytes_of(request: JsonRequest, most: int) -> int:
-    """Return the length that the request has for its body; raise InvalidRequest without one, and TooLarge."""
+    """Return the request's Content-Length. Raises InvalidRequest if there is none, and TooLarge."""
     length = request.environ.get("CONTENT_LENGTH", "")[:MAX_LENGTH_DIGITS]
     if "HTTP_TRANSFER_ENCODING" in request.environ or not length.isdecimal() or not int(length):
         raise InvalidRequest(
@@ -324,7 +324,7 @@ def _num_bytes_of(request: JsonRequest, most: int) -> int:
 
 
 def discard_rest(request: JsonRequest) -> None:
-    """Read and drop the rest of an upload that is refused, as far as that is worth while."""
+    """Read and drop the rest of a refused upload, up to `MAX_DISCARDED` times the limit for other bodies."""
     request.is_read = True
     num_left = (request.declared_bytes or 0) - request.num_uploaded_bytes
     num_left = min(num_left, MAX_DISCARDED * (request.max_content_length or 0))

@@ -26,10 +26,10 @@ from shoal_api.metrics.tei import tei_metrics
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-#: The lines of Redis's INFO that are of interest.
+#: The lines of Redis's INFO with the memory in use and its limit.
 _MEMORY = re.compile(rb"^(used_memory|maxmemory):(\d+)", re.MULTILINE)
 
-#: Measurements of a lane: the metric, its help, and its value.
+#: Gauges of a lane: the metric's name, its help, and the function that returns its value.
 _LANE_GAUGES: tuple[tuple[str, str, Callable[[LaneLoad, LaneLimits], float]], ...] = (
     ("shoal_lane_jobs", "Unanswered jobs in the lane.", lambda load, _: load.num_jobs),
     ("shoal_lane_texts", "Texts of the unanswered jobs.", lambda load, _: load.num_texts),
@@ -46,7 +46,7 @@ _LANE_GAUGES: tuple[tuple[str, str, Callable[[LaneLoad, LaneLimits], float]], ..
     ),
 )
 
-#: Metrics of which the minimum over the processes is reported; others are summed.
+#: Metrics that report the minimum over the processes. Other metrics report the sum.
 _MINIMUM = ("process_start_time_seconds", "process_max_fds")
 
 
@@ -55,7 +55,7 @@ class Metrics:
 
     def __init__(self, clients: Mapping[str, AsyncClient]):
         self._registry = CollectorRegistry()
-        own: CollectorRegistry | None = None  # with shared files, from which all metrics are collected
+        own: CollectorRegistry | None = None  # None: all metrics are collected from shared files
         if folder := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
             MultiProcessCollector(self._registry, folder)  # type: ignore[no-untyped-call]
             self._registry.register(_ProcessesCollector(Path(folder)))
@@ -121,7 +121,7 @@ class Metrics:
         return float(sum(sample.value for sample in samples if sample.labels.get("pool") == pool))
 
     def _count_lookups(self) -> None:
-        """Count the lookups since the last time; each client counts its own, without knowing of Prometheus."""
+        """Add the look-ups in the cache since the last call to the counters. Each client counts its own look-ups."""
         with self._lock:
             for pool, client in self._clients.items():
                 counted, before = client.num_cached, self._num_counted[pool]
@@ -131,7 +131,7 @@ class Metrics:
                     self._cache_misses.labels(pool).inc(counted[1] - before[1])
 
     def render(self, pool: PoolSnapshot | None, memory: bytes | None, of_api: bool = True) -> bytes:
-        """Return the metrics of a pool and of Redis's memory as text, and with `of_api` those of the API."""
+        """Return the metrics of a pool and of Redis's memory as text, and with `of_api` the metrics of the API too."""
         self._count_lookups()
         families = [*describe(pool, memory), *(self._registry.collect() if of_api else ())]
         of_tei = [each for each in tei_metrics(families) if of_api or each.name == "te_queue_size"]
@@ -140,7 +140,7 @@ class Metrics:
 
 
 class _Families(Collector):
-    """Metrics that were collected before."""
+    """Metrics that are collected already, in the form that `generate_latest` needs."""
 
     def __init__(self, families: Sequence[Metric]):
         self._families = families
@@ -151,13 +151,13 @@ class _Families(Collector):
 
 
 class _ProcessesCollector(Collector):
-    """The metrics of the processes that have metric files in a folder and the same parent as this one."""
+    """The metrics of all processes that have metric files in a folder and the same parent as this process."""
 
     def __init__(self, folder: Path):
         self._folder = folder
 
     def collect(self) -> Iterator[Metric]:
-        """Yield prometheus_client's process metrics, for all of the processes together."""
+        """Yield prometheus_client's process metrics, for all these processes together."""
         found: dict[str, list[Metric]] = {}
         pids = {int(file.stem.rpartition("_")[2]) for file in self._folder.glob("*.db")}
         for pid in filter(_is_sibling, pids):
@@ -171,7 +171,7 @@ class _ProcessesCollector(Collector):
 
 
 def _is_sibling(pid: int) -> bool:
-    """Return true if the process lives and has this one's parent: another program may have its number by now."""
+    """Return True if the process is alive and a sibling of this one: another program may have its number by now."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getppid()
     except OSError:
@@ -179,7 +179,7 @@ def _is_sibling(pid: int) -> bool:
 
 
 def describe(pool: PoolSnapshot | None, memory: bytes | None) -> Iterator[Metric]:
-    """Yield the metrics of Redis and of the lanes and results; without Redis, the one that says so."""
+    """Yield the metrics of Redis, lanes, results and dead letters; without Redis, only `shoal_redis_up`."""
     yield GaugeMetricFamily("shoal_redis_up", "1 if Redis answers, else 0.", int(pool is not None))
     if pool is None:
         return

@@ -1,4 +1,4 @@
-"""Text Embeddings Inference's names for what Shoal measures, for dashboards and autoscalers that know them."""
+"""Shoal's metrics under Text Embeddings Inference's names, for dashboards and autoscalers that know these names."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
-#: Last parts of the routes that embed or compare, in all protocols. Only the last part is compared, as a protocol may
-#: be mounted below a path. The empty one stands for `/`.
+#: Last parts of the routes that embed or compare texts, in all protocols. A protocol may be mounted below any path, so
+#: only the last part of a route is compared. The route `/` has an empty last part.
 _LAST_PARTS = frozenset(
     (
         *("embed", "embed_all", "similarity", "", "rerank", "embeddings", "vectors", "predict"),
@@ -17,7 +17,7 @@ _LAST_PARTS = frozenset(
 
 
 def tei_metrics(families: Iterable[Metric]) -> Iterator[Metric]:
-    """Yield the metrics that can be made of Shoal's own; they have no type, as counters do not end with `_total`."""
+    """Yield the metrics that follow from Shoal's. They have no type, because the counters do not end with `_total`."""
     found = {family.name: family.samples for family in families}
     requests = [sample for sample in found.get("shoal_http_request_seconds", ()) if _embeds(sample)]
     counted = [sample for sample in requests if sample.name.endswith("_count")]
@@ -41,7 +41,7 @@ def tei_metrics(families: Iterable[Metric]) -> Iterator[Metric]:
 
 
 def _embeds(sample: Sample) -> bool:
-    """Return true for a count or time of requests to embed or compare, and not of their `_created` time."""
+    """Return True for a count or time of requests that embed or compare texts, but not for a `_created` time."""
     route, method = sample.labels.get("route", ""), sample.labels.get("method", "POST")
     return method == "POST" and route.rpartition("/")[2] in _LAST_PARTS and not sample.name.endswith("_created")
 
@@ -62,7 +62,7 @@ def _failure(status: int) -> str:
 
 
 def _by_method(name: str, meaning: str, counted: Iterable[Sample], batches: Iterable[Sample]) -> Metric:
-    """Return the numbers of requests with one text and with several; one whose texts were not read has one."""
+    """Return the numbers of requests with one text and with several. A request with unread texts counts as one text."""
     metric, num_batches = Metric(name, meaning, "unknown"), _total(batches)
     metric.add_sample(name, {"method": "single"}, _total(counted) - num_batches)
     metric.add_sample(name, {"method": "batch"}, num_batches)
@@ -70,7 +70,7 @@ def _by_method(name: str, meaning: str, counted: Iterable[Sample], batches: Iter
 
 
 def _durations(answered: Iterable[Sample]) -> Metric:
-    """Return the histogram of the times to answer, of all routes and statuses together."""
+    """Return one histogram of the times to answer, for all routes and statuses together."""
     sums: dict[tuple[str, str], float] = {}
     for sample in answered:
         key = (sample.name.rpartition("_")[2], sample.labels.get("le", ""))

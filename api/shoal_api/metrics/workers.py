@@ -1,7 +1,7 @@
-"""The metrics of workers, made of their heartbeats and written as Prometheus reads them.
+"""The metrics of workers, made from their heartbeats and written in Prometheus's text format.
 
-prometheus_client takes 11 µs to write a line, and hundreds of workers have tens of thousands of lines, for which no
-thread of the process could do anything else. So these lines are written here.
+prometheus_client needs 11 µs to write a line. Hundreds of workers have tens of thousands of lines, and no other thread
+of the process could run meanwhile. So this module writes the lines itself.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ _COUNTERS = (
     ("cache_refused", "shoal_worker_cache_refused", "Texts that Redis refused to store in the cache."),
 )
 
-#: Measurements of a worker: the name in its heartbeat, the metric and its help.
+#: Gauges of a worker: the name in its heartbeat, the metric and its help.
 _GAUGES = (
     (
         "clock_offset_s",
@@ -104,7 +104,7 @@ def _histograms(workers: Heartbeats) -> Iterator[str]:
 
 
 def _samples(name: str, labels: str, histogram: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a histogram as heartbeats have it, whose counts are cumulative in Prometheus."""
+    """Yield the lines of a histogram from a heartbeat. In Prometheus, its counts are cumulative."""
     limits = [*map(float, histogram["limits"]), "+Inf"]
     counts = list(accumulate(histogram["counts"]))
     for limit, count in zip(limits, counts, strict=True):

@@ -13,7 +13,7 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
 from shoal.operations import Embed
-from shoal_api.answers.response import base64_rows, cost_headers, rendered
+from shoal_api.answers.response import base64_rows, cost_headers, json_response
 from shoal_api.answers.vector_format import convert
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
@@ -39,12 +39,14 @@ class CohereBody(Body):
     model_config = example(texts=["a text"], input_type="search_document")
     texts: TextList = Field(description="The texts")
     model: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
-    input_type: InputType | None = Field(None, description="Chooses the prompt of the model, if it has one for this")
+    input_type: InputType | None = Field(
+        None, description="Kind of the texts: chooses the model's prompt for it, if there is one"
+    )
     embedding_types: Annotated[list[Format], Field(fail_fast=True, max_length=MAX_FORMATS)] | None = Field(
         None, description="Formats of the vectors"
     )
     truncate: Literal["NONE", "START", "END"] | None = Field(
-        "END", description="End at which texts are cut; null: END; NONE refuses"
+        "END", description="End at which texts that are too long are cut; null: END; NONE refuses them"
     )
     output_dimension: ShortenedTo = None
     priority: Ignored = None
@@ -61,13 +63,13 @@ class CohereFieldsBody(CohereRerankBody):
     """A query, and documents to score for it, which may have several fields."""
 
     rank_fields: Annotated[list[Name], Field(fail_fast=True, min_length=1, max_length=MAX_RANK_FIELDS)] | None = Field(
-        None, description="Different names of the fields that are read of documents that are objects; null: `text`"
+        None, description="Names of the fields to read from documents that are objects, each once; null: `text`"
     )
     max_chunks_per_doc: Ignored = None
 
 
 class CohereAnswer(BaseModel):
-    """The fields of both answers."""
+    """The fields that both kinds of answers have."""
 
     model_config = WITH_COST
     id: str
@@ -104,7 +106,7 @@ api = Blueprint("cohere", __name__, "Cohere", one_field("CohereError", "message"
 @api.post("/", responses={200: CohereEmbeddings})
 @api.post("/v2/embed", responses={200: CohereEmbeddings})
 async def embed(body: CohereBody) -> Response:
-    """Embed texts: one vector of length 1 for each, in order, in each of the formats that are asked for."""
+    """Embed texts: one vector of length 1 for each, in order, in each format that is asked for."""
     return await _embed(body, body.embedding_types or ["float"], version="2")
 
 
@@ -125,7 +127,7 @@ async def rerank_v1(body: CohereFieldsBody) -> Response:
     """Score documents for a query by some of their fields, best first."""
     fields = body.rank_fields or ["text"]
     for n, name in enumerate(fields):
-        if name in fields[:n]:  # the texts would have more characters than the body
+        if name in fields[:n]:  # else the texts could be far larger than the body
             raise InvalidRequest(f"rank_fields has {excerpt(name)} twice: name each field once")
     return _ranking(*await rank(body, fields), version="1")
 
@@ -141,11 +143,11 @@ def rerank_meta(reply: Reply, version: str) -> dict[str, Any]:
 
 def _ranking(reply: Reply, found: list[dict[str, Any]], version: str) -> Response:
     answer = {"id": reply.id, "results": found, "meta": rerank_meta(reply, version)}
-    return rendered(answer, headers=cost_headers(reply))
+    return json_response(answer, headers=cost_headers(reply))
 
 
 def formatted(vectors: NDArray[np.float32], name: Format) -> Any:
-    """Return the vectors, float32 `[texts, dimension]`, in the format of that name."""
+    """Return the vectors, float32 `[texts, dimension]`, in the format with this name."""
     if name == "float":
         return vectors
     if name == "base64":
@@ -175,4 +177,4 @@ async def _embed(body: CohereBody, types: Sequence[Format] | None, version: str)
     cost = {"input_tokens": sum(reply.tokens)}
     meta = {"api_version": {"version": version}, "billed_units": cost, "tokens": cost}
     answer = {"response_type": kind, "embeddings": embeddings, "id": reply.id, "texts": body.texts, "meta": meta}
-    return rendered(answer, headers=cost_headers(reply))
+    return json_response(answer, headers=cost_headers(reply))

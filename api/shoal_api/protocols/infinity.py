@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from shoal.contract.jobs import LANES
 from shoal.contract.options import MAX_DIMENSIONS, Options
 from shoal.contract.replies import Reply
-from shoal_api.answers.response import cost_headers, rendered
+from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import answer_vectors
@@ -20,7 +20,7 @@ from shoal_api.schema.body import Body, Ignored, Name, TextList, Texts, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED
 from shoal_api.schema.responses import WITH_COST
 
-#: The model that Infinity's client names if it was told none.
+#: The name that Infinity's client sends if its user names no model.
 _UNSPECIFIED = "default/not-specified"
 
 Model = Annotated[Name | None, AfterValidator(lambda name: None if name == _UNSPECIFIED else name)]
@@ -45,7 +45,7 @@ class InfinityRerankBody(RerankBody):
 
     documents: TextList = Field(description="The texts")  # type: ignore[assignment]
     model: Model = Field(None, description="The served reranker, or an alias of it; null: the served one")
-    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are")
+    raw_scores: bool = Field(False, description="Return the reranker's scores unchanged")
 
 
 class RankedText(BaseModel):
@@ -78,10 +78,10 @@ class InfinityEmbeddings(EmbeddingList):
 class LaneStats(BaseModel):
     """The load of the lanes."""
 
-    queue_fraction: float = Field(description="Part of the lanes' limit of texts that is used")
+    queue_fraction: float = Field(description="Used part of the lanes' limit on texts")
     queue_absolute: int = Field(description="Texts that wait or are being embedded")
-    results_pending: int = Field(description="The same")
-    batch_size: int = Field(description="Most texts that a worker takes for a pass")
+    results_pending: int = Field(description="The same as `queue_absolute`")
+    batch_size: int = Field(description="Most texts that a worker computes together")
 
 
 class InfinityModel(ModelBody):
@@ -123,7 +123,7 @@ async def rerank(body: InfinityRerankBody) -> Response:
     """Score texts for a query, best first."""
     reply, found = await rank(body, raw_scores=body.raw_scores, as_objects=False)
     answer = {"object": "rerank", "results": found, "model": reply.model, "usage": usage(reply)}
-    return rendered(answer | _about(reply), headers=cost_headers(reply))
+    return json_response(answer | _about(reply), headers=cost_headers(reply))
 
 
 def _about(reply: Reply) -> dict[str, Any]:
@@ -145,4 +145,4 @@ async def models() -> Response:
     capabilities = [(name, "embed") for name in await served_models()]
     capabilities += [(name, "rerank") for name in await served_models("reranker")]
     data = [{"id": name, **about, "capabilities": [capability]} for name, capability in capabilities]
-    return rendered({"object": "list", "data": data})
+    return json_response({"object": "list", "data": data})

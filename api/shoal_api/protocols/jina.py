@@ -1,4 +1,4 @@
-"""Jina: POST /v1/embeddings, and POST /v1/rerank, whose answer has what clients of Cohere's older route read too."""
+"""Jina: POST /v1/embeddings and POST /v1/rerank. The answer to a rerank has the fields of Cohere's older route too."""
 
 from typing import Any, Literal
 
@@ -6,7 +6,7 @@ from flask import Response
 from pydantic import BaseModel, Field
 
 from shoal.contract.options import Options
-from shoal_api.answers.response import cost_headers, rendered
+from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors
 from shoal_api.protocols.cohere import rerank_meta
@@ -26,7 +26,7 @@ class JinaBody(Body):
     model_config = example(input=["a text"], task="retrieval.passage")
     input: Texts = Field(description="One text or several")
     model: Name | None = Field(None, description="A name of the served model; null: the served one")
-    task: Task | None = Field(None, description="Chooses the prompt of the model, if it has one for this")
+    task: Task | None = Field(None, description="Kind of the texts: chooses the model's prompt for it, if there is one")
     dimensions: ShortenedTo = None
     embedding_type: Literal["float", "base64"] | None = Field(None, description="Lists of numbers, or base64 of floats")
     normalized: bool = Field(True, description="Scale vectors to length 1")
@@ -38,7 +38,7 @@ class JinaBody(Body):
 class JinaRerankBody(RerankBody):
     """A query, and documents to score for it."""
 
-    return_documents: bool = Field(True, description="Answer the documents too")
+    return_documents: bool = Field(True, description="Return the documents too")
 
 
 class JinaRanking(BaseModel):
@@ -74,4 +74,4 @@ async def rerank(body: JinaRerankBody) -> Response:
     """Score documents for a query, best first."""
     reply, found = await rank(body)
     answer = {"object": "list", "id": reply.id, "model": reply.model, "results": found, "usage": usage(reply)}
-    return rendered(answer | {"meta": rerank_meta(reply, "1")}, headers=cost_headers(reply))
+    return json_response(answer | {"meta": rerank_meta(reply, "1")}, headers=cost_headers(reply))

@@ -10,7 +10,7 @@ from shoal.errors import ModelNotFound, NotReady
 from shoal_api.context import Context, context, contexts
 from shoal_api.request import json_request
 
-#: The names that the prompt for a kind of text may have, by the protocols' words for the kind.
+#: The names that models use for their prompt for a kind of text, by the protocols' words for the kind.
 _PROMPTS = {
     **dict.fromkeys(("query", "search_query", "retrieval.query"), QUERY_PROMPTS),
     **dict.fromkeys(("document", "passage", "search_document", "retrieval.passage"), DOCUMENT_PROMPTS),
@@ -20,18 +20,18 @@ _PROMPTS = {
 
 
 async def served_models(part: str = "model") -> list[str]:
-    """Return the names of the models, or of the rerankers, of ready workers: one a pool, unless they are replaced."""
+    """Return the models, or rerankers, of ready workers. A pool has one, unless its workers are being replaced."""
     return sorted({name for found in contexts() for name in await _served(found, part)})
 
 
 async def known_names() -> list[str]:
-    """Return every name by which a request may ask for a model that is served, the aliases too, but for `*`."""
+    """Return every name and alias by which a request may ask for a served model, except `*`."""
     names = [name for found in contexts() if await _served(found) for name in await _names(found)]
     return [name for name in dict.fromkeys(names) if name != ANY_NAME]
 
 
-async def describe_model(name: str) -> Mapping[str, Any] | None:
-    """Return the heartbeat of a ready worker that serves the model, or of any for an alias; None without one."""
+async def model_heartbeat(name: str) -> Mapping[str, Any] | None:
+    """Return the heartbeat of a ready worker that serves the model, or None. Any worker of a pool serves an alias."""
     workers = [
         about
         for found in contexts()
@@ -42,7 +42,7 @@ async def describe_model(name: str) -> Mapping[str, Any] | None:
 
 
 async def prompt_for(kind: str | None) -> str | None:
-    """Return the name of the model's prompt for a kind of text, None if it has none. Raises NotReady."""
+    """Return the name of the model's prompt for a kind of text, or None if it has none. Raises NotReady."""
     names = _PROMPTS.get(kind or "", ())
     if not names:
         return None
@@ -54,10 +54,10 @@ async def prompt_for(kind: str | None) -> str | None:
 
 
 async def check_model(name: str | None, part: str = "model") -> None:
-    """Let the pool that serves the model, or the reranker, of this name answer the request.
+    """Choose the pool that serves the model, or the reranker, with this name, to answer the current request.
 
     A single pool without a ready worker may serve any name: the request waits for a worker. Raises ModelNotFound, and
-    NotReady while one of several pools cannot tell whether it serves the name.
+    NotReady if one of several pools has no ready worker and may serve the name.
     """
     if name is None:
         return

@@ -12,11 +12,11 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, ModelNotFound
-from shoal_api.answers.response import json_line, rendered, sent
+from shoal_api.answers.response import bytes_response, json_line, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import answer_vectors
-from shoal_api.protocols.model_names import check_model, describe_model, known_names, served_models
+from shoal_api.protocols.model_names import check_model, known_names, model_heartbeat, served_models
 from shoal_api.request import json_request
 from shoal_api.schema.body import Body, Dimensions, Ignored, Name, Text, Texts, example
 from shoal_api.schema.errors import BAD_REQUEST, one_field
@@ -48,11 +48,11 @@ class OllamaPromptBody(Body):
 
 
 class OllamaModelBody(Body):
-    """A model."""
+    """The name of a model."""
 
     model_config = example(model="sentence-transformers/all-MiniLM-L6-v2")
     model: Name | None = Field(None, description="The served model, or an alias of it, also with `:latest` after it")
-    name: Name | None = Field(None, description="Older name of `model`, read where that is missing or empty")
+    name: Name | None = Field(None, description="Older name of `model`, read if `model` is missing or empty")
 
     def asked(self) -> str:
         """Return the name of the model; raises InvalidRequest without one."""
@@ -62,7 +62,7 @@ class OllamaModelBody(Body):
 
 
 class OllamaShowBody(OllamaModelBody):
-    """A model to tell about."""
+    """A model to describe."""
 
     verbose: Ignored = None
     system: Ignored = None
@@ -71,14 +71,14 @@ class OllamaShowBody(OllamaModelBody):
 
 
 class OllamaPullBody(OllamaModelBody):
-    """A model to pull, which is there already or nowhere."""
+    """A model to pull. Only a served model can be pulled, and nothing is loaded."""
 
-    stream: bool | None = Field(None, description="Answer lines of JSON; null: true; false answers one object")
+    stream: bool | None = Field(None, description="Return lines of JSON; null: true; false returns one object")
     insecure: Ignored = None
 
 
 class OllamaEmbeddings(BaseModel):
-    """One vector for each text, in order, and what they cost."""
+    """One vector for each text, in order, and their cost."""
 
     model_config = IN_ANY_FORMAT
     model: str
@@ -96,7 +96,7 @@ class OllamaEmbedding(BaseModel):
 
 
 class OllamaDetails(BaseModel):
-    """The kind of a model; what is not known is empty."""
+    """The kind of a model. Unknown properties are empty."""
 
     format: str
     family: str
@@ -145,7 +145,7 @@ class OllamaVersion(BaseModel):
 
 api = Blueprint("ollama", __name__, "Ollama", one_field("OllamaError", "error", BAD_REQUEST))
 
-#: The time when a model was changed: not known.
+#: The time of a model's last change, which is not known.
 _NEVER = datetime.fromtimestamp(0, UTC).isoformat()
 
 
@@ -180,45 +180,45 @@ async def embeddings(body: OllamaPromptBody) -> Response:
 
 @api.get("/api/tags", responses={200: OllamaModels})
 async def tags() -> Response:
-    """List the model that is served under each of its names, the aliases too."""
-    return rendered({"models": [await _about(name) for name in await known_names()]})
+    """List the served model under each of its names, its aliases too."""
+    return json_response({"models": [await _about(name) for name in await known_names()]})
 
 
 @api.get("/api/ps", responses={200: OllamaModels})
 async def running() -> Response:
-    """List the models that are in memory: those that are served."""
-    return rendered({"models": [await _about(name) for name in await served_models()]})
+    """List the models in memory, which are the served models."""
+    return json_response({"models": [await _about(name) for name in await served_models()]})
 
 
 @api.post("/api/show", responses={200: OllamaShow})
 async def show(body: OllamaShowBody) -> Response:
-    """Tell about a model."""
+    """Describe a model."""
     await check_model(name := body.asked())
-    model = await describe_model(name)
+    model = await model_heartbeat(name)
     if model is None:
         raise ModelNotFound(f"no ready worker serves {excerpt(name)}: wait for one")
     sizes = {"embedding_length": model.get("dimension"), "context_length": model.get("max_tokens")}
     info = {"general.architecture": "bert", **{f"bert.{size}": value for size, value in sizes.items()}}
     about = {"details": _details(model), "model_info": info, "capabilities": ["embedding"], "modified_at": _NEVER}
-    return rendered(about)
+    return json_response(about)
 
 
 @api.post("/api/pull", responses={200: OllamaStatus})
 async def pull(body: OllamaPullBody) -> Response:
-    """Tell that a model is there, which clients ask for before they use it; no other can be had."""
+    """Confirm that a model is served: clients ask before they use it. No other model can be pulled."""
     await check_model(body.asked())
     kind = "application/json" if body.stream is False else "application/x-ndjson"
-    return sent(json_line({"status": "success"}), kind)
+    return bytes_response(json_line({"status": "success"}), kind)
 
 
 @api.get("/api/version", responses={200: OllamaVersion})
 async def version() -> Response:
-    """Tell the version of Shoal."""
-    return rendered({"version": __version__})
+    """Return the version of Shoal."""
+    return json_response({"version": __version__})
 
 
 async def _about(name: str) -> dict[str, Any]:
-    model = await describe_model(name) or {}
+    model = await model_heartbeat(name) or {}
     return {
         "name": name,
         "model": name,

@@ -11,8 +11,8 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import ModelNotFound
 from shoal.operations import Embed
-from shoal_api.answers.response import base64_rows, rendered
-from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.answers.response import base64_rows, json_response
+from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import as_texts, call
 from shoal_api.protocols.model_names import check_model, served_models
@@ -44,7 +44,7 @@ class Embedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """The tokens that the model read, with the prompt's and with special ones."""
+    """The number of tokens that the model read, with the prompt's tokens and special tokens."""
 
     prompt_tokens: int
     total_tokens: int
@@ -82,7 +82,7 @@ class ModelList(BaseModel):
     data: list[ModelBody]
 
 
-#: OpenAI's word for the kind of an error with this status; `invalid_request_error` for any other below 500.
+#: OpenAI's words for the kinds of errors, by their statuses. Any other below 500 is an `invalid_request_error`.
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -113,7 +113,7 @@ api = Blueprint("openai", __name__, "OpenAI", OpenAIError)
 
 
 class ModelName(BaseConverter):
-    """The rest of a path as a model's name, which may have slashes, also at its beginning if it is a folder."""
+    """The rest of a path as a model's name. The name may contain slashes, and begins with one if it is a folder."""
 
     regex = ".+"
     part_isolating = False
@@ -126,14 +126,14 @@ api.record(lambda state: state.app.url_map.converters.update(model_name=ModelNam
 async def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     await check_model(body.model)
-    wanted = VectorFormat.of_request()
+    media_type = accepted_type()
     job = Embed(await as_texts("input", body.input), Options(dimensions=body.dimensions))
     reply = await call(job)
-    return wanted.answer(reply, arrays_of(reply), lambda: embedding_list(reply, body.encoding_format))
+    return vectors_response(reply, media_type, in_json=lambda reply: embedding_list(reply, body.encoding_format))
 
 
 def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) -> dict[str, Any]:
-    """Return the vectors of a reply, or rows that are made of them, in OpenAI's shape."""
+    """Return the vectors of a reply, or the rows that were made from them, in OpenAI's shape."""
     rows = reply.vectors if rows is None else rows
     if encoding_format == "base64":
         rows = base64_rows(rows)
@@ -146,7 +146,7 @@ def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) 
 
 
 def usage(reply: Reply) -> dict[str, int]:
-    """Return the tokens of all texts, or pairs, of a reply."""
+    """Return the number of tokens of all texts, or pairs, of a reply, in OpenAI's shape."""
     num_tokens = sum(reply.tokens)
     return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
 
@@ -154,17 +154,17 @@ def usage(reply: Reply) -> dict[str, int]:
 @api.get("/v1/models", responses={200: ModelList})
 async def models() -> Response:
     """List the models that are served."""
-    return rendered({"object": "list", "data": [_about(name) for name in await served_models()]})
+    return json_response({"object": "list", "data": [_about(name) for name in await served_models()]})
 
 
 @api.get("/v1/models/<model_name:model>", responses={200: ModelBody})
 async def model(path: ModelPath) -> Response:
-    """Tell that a model is served; an alias is answered with the model that it stands for."""
+    """Describe a served model. An alias is answered with the name of its model."""
     await check_model(path.model)
     served = await served_models()
     if not served:
         raise ModelNotFound(f"no ready worker serves {excerpt(path.model)}: wait for one")
-    return rendered(_about(path.model if path.model in served else served[0]))
+    return json_response(_about(path.model if path.model in served else served[0]))
 
 
 def _about(name: str) -> dict[str, Any]:

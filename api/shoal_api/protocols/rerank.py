@@ -21,13 +21,13 @@ class RerankBody(Body):
     """A query, and documents to score for it."""
 
     model_config = example(query="a storm", documents=["rain", "market"])
-    query: Text = Field(description="The text that the documents are scored for")
+    query: Text = Field(description="Text for which the documents are scored")
     documents: Annotated[list[Text | Annotated[dict[str, Any], TEXT]], Field(fail_fast=True), TEXTS] = Field(
         description="Texts, or objects with a `text`"
     )
     model: Name | None = Field(None, description="The served reranker, or an alias of it; null: the served one")
-    top_n: TopN | None = Field(None, description="Answer this many of the best; null: all")
-    return_documents: bool = Field(False, description="Answer the documents too")
+    top_n: TopN | None = Field(None, description="Return this many of the best documents; null: all")
+    return_documents: bool = Field(False, description="Return the documents too")
 
 
 class RankedDocument(BaseModel):
@@ -47,7 +47,7 @@ async def rank(
     top_n: int | None = None,
     as_objects: bool = True,
 ) -> tuple[Reply, list[dict[str, Any]]]:
-    """Score the documents by these fields; return the reply and the best of them, best first. Raises ModelNotFound."""
+    """Score documents by these fields; return the reply and the best documents, best first. Raises ModelNotFound."""
     await check_model(body.model, "reranker")
     texts = [
         document if isinstance(document, str) else "\n".join(_value(n, document, name) for name in fields)
@@ -71,7 +71,7 @@ async def rank(
 
 
 def best_first(reply: Reply) -> list[int]:
-    """Return the numbers of the texts by their scores; of equal ones, the first comes first."""
+    """Return the positions of the texts, the highest score first. Texts with equal scores keep their order."""
     assert reply.scores is not None
     order: list[int] = np.argsort(-reply.scores, kind="stable").tolist()
     return order

@@ -10,8 +10,8 @@ from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal.operations import Embed, Search
 from shoal.operations.search import MAX_K
-from shoal_api.answers.response import cost_headers, rendered
-from shoal_api.answers.vector_format import RAW, VectorFormat, arrays_of
+from shoal_api.answers.response import cost_headers, json_response
+from shoal_api.answers.vector_format import RAW, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, call
 from shoal_api.protocols.model_names import check_model
@@ -22,11 +22,11 @@ from shoal_api.schema.responses import IN_ANY_FORMAT, VECTOR_HEADERS, WITH_COST
 
 
 class SimilarBody(Body):
-    """A text to find similar ones for in the default index."""
+    """A text for which similar items in the default index are found."""
 
     model_config = example(text="self driving cars navigation", num_results=3)
     text: Text | None = Field(None, description="The text")
-    keywords: Text | None = Field(None, description="Another name of `text`; not read beside it")
+    keywords: Text | None = Field(None, description="Another name of `text`; ignored if there is a `text`")
     num_results: int = Field(5, ge=1, le=MAX_K, description="Items to find")
 
 
@@ -45,7 +45,7 @@ class PredictBody(Body):
 
 
 class PredictQuery(BaseModel):
-    """The vectors that are wanted."""
+    """The kind of vectors to return."""
 
     output: Literal["vector", "tokens"] = Field("vector", description="One vector for each text, or for each token")
 
@@ -59,7 +59,7 @@ class Predictions(BaseModel):
 
 
 class NamedModelBody(Body):
-    """Texts to embed with a model that is named."""
+    """Texts to embed, and the name of the model."""
 
     model_config = example(input=["a text", "another text"])
     input: Texts = Field(description="One text or several")
@@ -93,7 +93,7 @@ async def similar(body: SimilarBody) -> Response:
     for hit in reply.hits[0]:
         score = np.format_float_positional(np.float32(hit["score"]), trim="0")  # the fewest digits of a 32-bit float
         lines.append(f"Item:{hit['text']} (index: {hit['id']} score:{score})")
-    return rendered({"text": lines}, headers=cost_headers(reply))
+    return json_response({"text": lines}, headers=cost_headers(reply))
 
 
 @predict_api.post("/predict", responses={200: Predictions})
@@ -117,7 +117,7 @@ async def json_embed(body: NamedModelBody) -> Response:
 
 @wire_formats_api.post("/raw_embed/", responses={200: _BYTES})
 async def raw_embed(body: NamedModelBody) -> Response:
-    """Embed texts: their vectors as little-endian 32-bit floats, one after the other, whatever is accepted."""
+    """Embed texts: their vectors as little-endian 32-bit floats, one after the other, whatever Accept asks for."""
     await check_model(body.model_name)
     reply = await call(Embed(as_list(body.input)))
-    return VectorFormat(RAW).answer(reply, arrays_of(reply))
+    return vectors_response(reply, RAW)

@@ -1,6 +1,6 @@
 """Text Embeddings Inference: /embed, /embed_all, /similarity, /rerank, /tokenize, /decode, POST /, and others.
 
-At the root, POST /embed, GET /info and GET /health are Shoal's own, which take and answer what its clients need.
+At the root, Shoal's own POST /embed, GET /info and GET /health serve the clients of Text Embeddings Inference too.
 """
 
 from typing import Any, Literal, NoReturn, cast
@@ -14,8 +14,8 @@ from shoal.contract.options import Options
 from shoal.errors import Unsupported
 from shoal.operations import Decode, Embed, Rerank, Tokenize
 from shoal.operations.tokenize import check_tokenizer_request
-from shoal_api.answers.response import cost_headers, rendered, with_tei_headers
-from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.answers.response import cost_headers, json_response, with_tei_headers
+from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint, checked
 from shoal_api.enqueue import as_texts, call
 from shoal_api.protocols.rerank import best_first
@@ -28,14 +28,14 @@ from shoal_api.schema.responses import ANY_FORMAT, COST_HEADERS, TEI_HEADERS, VE
 
 
 class TeiTruncation(Body):
-    """Options of how texts that are too long are read."""
+    """Options for texts that are too long."""
 
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
     truncation_direction: TruncationDirection = Field("Right", description="End at which texts are cut")
 
 
 class TeiOptions(TeiTruncation):
-    """Options of how the model reads texts."""
+    """Options for how the model reads texts."""
 
     prompt_name: Name | None = Field(None, description="Name of the model's prompt to put before each text")
 
@@ -58,7 +58,7 @@ class TeiEmbedBody(TeiTokensBody):
 
 
 class SimilarityInputs(Body):
-    """A text, and those to compare it with."""
+    """A text, and the texts to compare it with."""
 
     source_sentence: Text
     sentences: TextList
@@ -69,7 +69,7 @@ class SimilarityBody(Body):
 
     model_config = example(inputs={"source_sentence": "a text", "sentences": ["another", "a third"]})
     inputs: SimilarityInputs = Field(description="The texts")
-    parameters: TeiOptions | None = Field(None, description="Options of how the model reads them")
+    parameters: TeiOptions | None = Field(None, description="Options for how the model reads the texts")
     options: Ignored = None
 
 
@@ -77,10 +77,10 @@ class TeiRerankBody(TeiTruncation):
     """A query, and texts to score for it."""
 
     model_config = example(query="a storm", texts=["rain", "market"])
-    query: Text = Field(description="The text that the others are scored for")
+    query: Text = Field(description="Text for which the others are scored")
     texts: TextList = Field(description="The texts")
-    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, not from 0 to 1")
-    return_text: bool = Field(False, description="Answer the texts too")
+    raw_scores: bool = Field(False, description="Return the reranker's scores unchanged, not from 0 to 1")
+    return_text: bool = Field(False, description="Return the texts too")
 
 
 class TokenizeBody(Body):
@@ -101,7 +101,7 @@ class DecodeBody(Body):
 
 
 class TeiPiece(BaseModel):
-    """A token of a text, and its place there in characters; null for one that was added."""
+    """A token of a text, and its place there in characters; null for an added token."""
 
     id: int
     text: str
@@ -135,7 +135,7 @@ class TeiTokenVectors(RootModel[list[list[list[float]]]]):
 
 
 class Similarities(RootModel[list[float]]):
-    """The cosine of the source sentence and each other one."""
+    """The cosine of the source sentence and each other sentence."""
 
     model_config = _SCORES
 
@@ -166,7 +166,7 @@ _ANY_SHAPE = [
     {"$ref": f"#/components/schemas/{shape.__name__}"} for shape in (TeiEmbedBody, SimilarityBody, TeiRerankBody)
 ]
 
-#: The body of POST /, for the description.
+#: OpenAPI's description of the body of POST /.
 _ANY_BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": {"oneOf": _ANY_SHAPE}}}}
 }
@@ -186,14 +186,14 @@ async def embed_all(body: TeiTokensBody) -> Response:
 
 @api.post("/similarity", responses={200: Similarities})
 async def similarity(body: SimilarityBody) -> Response:
-    """Compare a text with others: the cosine of each, in order."""
+    """Compare a text with others: the cosine of the text and each other one, in order."""
     _refuse_empty("inputs.sentences", body.inputs.sentences)
     parameters = body.parameters or TeiOptions.model_construct()
     job = Embed([body.inputs.source_sentence, *body.inputs.sentences], _options(parameters, parameters.prompt_name))
     reply = await call(job)
     assert reply.vectors is not None
     first, *others = reply.vectors
-    return with_tei_headers(rendered(np.array(others) @ first, headers=cost_headers(reply)), reply, job)
+    return with_tei_headers(json_response(np.array(others) @ first, headers=cost_headers(reply)), reply, job)
 
 
 @api.post("/", responses={200: VectorsOrScores}, openapi_extensions=_ANY_BODY)
@@ -211,33 +211,33 @@ async def embed_or_score() -> Response:
 
 @api.post("/tokenize", responses={200: TeiPieces})
 async def tokenize(body: TokenizeBody) -> Response:
-    """Tell the tokens of texts, which are not cut."""
+    """Return the tokens of texts. No text is cut."""
     _refuse_empty("inputs", body.inputs)
     texts = as_list(body.inputs)
     check_tokenizer_request("characters", sum(map(len, texts)))
     job = Tokenize(texts, Options(prompt_name=body.prompt_name), special_tokens=body.add_special_tokens)
-    return rendered((await call(job)).pieces)
+    return json_response((await call(job)).pieces)
 
 
 @api.post("/decode", responses={200: TeiTexts})
 async def decode(body: DecodeBody) -> Response:
-    """Tell the text that ids of tokens stand for."""
+    """Return the texts whose token ids are given."""
     _refuse_empty("ids", body.ids)
     lists = [part for part in body.ids if isinstance(part, list)] or [cast(list[int], body.ids)]
     check_tokenizer_request("ids", sum(map(len, lists)))
     job = Decode([" ".join(map(str, ids)) for ids in lists], special_tokens=not body.skip_special_tokens)
-    return rendered((await call(job)).decoded)
+    return json_response((await call(job)).decoded)
 
 
 @api.post("/embed_sparse", responses={424: TeiError})
 async def embed_sparse() -> NoReturn:
-    """Refuse: the model makes dense vectors."""
+    """Refuse the request: the model makes dense vectors only."""
     raise Unsupported("the served model makes no sparse vectors: use /embed")
 
 
 @api.post("/predict", responses={424: TeiError})
 async def predict() -> NoReturn:
-    """Refuse: the model is no classifier."""
+    """Refuse the request: the model is no classifier."""
     raise Unsupported("the served model is no classifier: it makes vectors, by /embed")
 
 
@@ -253,36 +253,36 @@ async def rerank(body: TeiRerankBody) -> Response:
     ranks = [{"index": n, "score": reply.scores[n]} for n in best_first(reply)]
     if body.return_text:
         ranks = [about | {"text": body.texts[about["index"]]} for about in ranks]
-    return with_tei_headers(rendered(ranks, headers=cost_headers(reply)), reply, job)
+    return with_tei_headers(json_response(ranks, headers=cost_headers(reply)), reply, job)
 
 
 @api.get("/info", responses={200: Info})
 async def info() -> Response:
-    """Tell the model, the workers and the limits of the service."""
-    return rendered(await service.describe())
+    """Describe the service: its model, indexes, workers and limits."""
+    return json_response(await service.describe())
 
 
 @api.get("/health", responses={200: Ready})
 async def health() -> Response:
-    """Tell that a ready worker will answer requests."""
-    return rendered({"status": "ready", "workers": await service.num_ready()})
+    """Check that a ready worker will answer requests."""
+    return json_response({"status": "ready", "workers": await service.num_ready()})
 
 
 async def _vectors(body: TeiTokensBody, **options: Any) -> Response:
     _refuse_empty("inputs", body.inputs)
-    wanted = VectorFormat.of_request()
+    media_type = accepted_type()
     job = Embed(await as_texts("inputs", body.inputs), _options(body, body.prompt_name, **options))
     reply = await call(job)
-    return with_tei_headers(wanted.answer(reply, arrays_of(reply)), reply, job)
+    return with_tei_headers(vectors_response(reply, media_type), reply, job)
 
 
 def _options(body: TeiTruncation, prompt_name: str | None = None, **others: Any) -> Options:
-    """Return the options of a body, and others, under Shoal's names."""
+    """Return the options of a body, and further ones, under Shoal's names."""
     side = body.truncation_direction.lower()
     return Options(truncate=body.truncate is not False, truncation_side=side, prompt_name=prompt_name, **others)
 
 
 def _refuse_empty(name: str, items: Any) -> None:
-    """Raise BadRequest for an empty list, which this protocol tells from other wrong values."""
+    """Raise BadRequest for an empty list: this protocol has an error of its own for it."""
     if items == []:
         raise BadRequest(f"{name} is an empty list: send at least one item")

@@ -1,4 +1,4 @@
-"""Voyage: POST /v1/embeddings and POST /v1/rerank, with fields and answers of its own."""
+"""Voyage: POST /v1/embeddings and POST /v1/rerank."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from shoal.contract.options import Options
 from shoal.operations import Embed
-from shoal_api.answers.response import cost_headers, rendered
+from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.cohere import formatted
@@ -28,12 +28,12 @@ class VoyageBody(Body):
     input: Texts = Field(description="One text or several")
     model: Name | None = Field(None, description="A name of the served model; null: the served one")
     input_type: Literal["query", "document"] | None = Field(
-        None, description="Chooses the prompt of the model, if it has one for this"
+        None, description="Kind of the texts: chooses the model's prompt for it, if there is one"
     )
     truncation: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
     output_dimension: ShortenedTo = None
     output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = Field(
-        None, description="Type of the numbers, as Cohere's format of that name; null: float"
+        None, description="Type of the numbers, as in Cohere's format with the same name; null: float"
     )
     encoding_format: Literal["base64"] | None = Field(
         None, description="base64: the bytes of the numbers, floats of 32 bits in little-endian order"
@@ -43,8 +43,8 @@ class VoyageBody(Body):
 class VoyageRerankBody(InfinityRerankBody):
     """A query, and texts to score for it."""
 
-    top_k: TopN | None = Field(None, description="Answer this many of the best; null: all")
-    truncation: bool | None = Field(None, description="Cut what is too long; null: true; false refuses it")
+    top_k: TopN | None = Field(None, description="Return this many of the best texts; null: all")
+    truncation: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
 
 
 class VoyageRanking(BaseModel):
@@ -72,7 +72,7 @@ async def embeddings(body: VoyageBody) -> Response:
     reply = await call(Embed(as_list(body.input), options))
     assert reply.vectors is not None
     rows = formatted(reply.vectors, body.output_dtype or "float")
-    return rendered(embedding_list(reply, body.encoding_format, rows), headers=cost_headers(reply))
+    return json_response(embedding_list(reply, body.encoding_format, rows), headers=cost_headers(reply))
 
 
 @api.post("/v1/rerank", responses={200: VoyageRanking})
@@ -81,4 +81,4 @@ async def rerank(body: VoyageRerankBody) -> Response:
     options = Options(truncate=body.truncation is not False)
     reply, found = await rank(body, options=options, raw_scores=body.raw_scores, top_n=body.top_k, as_objects=False)
     answer = {"object": "list", "data": found, "model": reply.model, "usage": usage(reply)}
-    return rendered(answer, headers=cost_headers(reply))
+    return json_response(answer, headers=cost_headers(reply))

@@ -9,7 +9,7 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
 from shoal.operations import Rerank
-from shoal_api.answers.response import WholeResponse, cost_headers, rendered
+from shoal_api.answers.response import WholeResponse, cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, call
 from shoal_api.protocols.model_names import prompt_for
@@ -20,10 +20,10 @@ from shoal_api.schema.responses import IN_ANY_FORMAT, WITH_COST, Info
 
 
 class WeaviateConfig(Body):
-    """The way to embed."""
+    """Options of an embedding."""
 
     task_type: Literal["", "query", "passage"] | None = Field(
-        None, description="Chooses the prompt of the model, if it has one"
+        None, description="Kind of the texts: chooses the model's prompt for it, if there is one"
     )
     dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
     pooling_strategy: Ignored = None
@@ -34,16 +34,16 @@ class WeaviateBody(Body):
 
     model_config = example(text="a text", config={"task_type": "passage"})
     text: Text | None = Field(None, description="The text")
-    texts: TextList | None = Field(None, description="The texts, if there are several; not read beside `text`")
-    config: WeaviateConfig | None = Field(None, description="The way to embed them")
+    texts: TextList | None = Field(None, description="Several texts; ignored if there is a `text`")
+    config: WeaviateConfig | None = Field(None, description="Options of the embedding")
 
 
 class WeaviateRerankBody(Body):
     """A query, and texts to score for it."""
 
     model_config = example(query="a storm", property="title", documents=["rain", "market"])
-    query: Text = Field(description="The text that the others are scored for")
-    property: Text | None = Field(None, description="The only text, without `documents`; not read beside them")
+    query: Text = Field(description="Text for which the others are scored")
+    property: Text | None = Field(None, description="A single text; ignored if there are `documents`")
     documents: TextList | None = Field(None, description="The texts")
 
 
@@ -81,7 +81,7 @@ api = Blueprint("weaviate", __name__, "Weaviate", one_field("WeaviateError", "er
 
 @api.post("/vectors", responses={200: WeaviateVectors})
 async def vectors(body: WeaviateBody) -> Response:
-    """Embed the text of an object or a query, or several: vectors of length 1."""
+    """Embed one text or several: vectors of length 1."""
     config = body.config or WeaviateConfig.model_construct()
     prompt_name = await prompt_for(config.task_type)
     texts = body.texts if body.text is None else [body.text]
@@ -114,23 +114,23 @@ async def rerank(body: WeaviateRerankBody) -> Response:
     else:
         pairs = zip(body.documents, reply.scores, strict=True)
         found = {"scores": [{"document": document, "score": score} for document, score in pairs]}
-    return rendered({"query": body.query, **found}, headers=cost_headers(reply))
+    return json_response({"query": body.query, **found}, headers=cost_headers(reply))
 
 
 @api.get("/meta", responses={200: Info})
 async def meta() -> Response:
-    """Tell the model, the workers and the limits of the service."""
-    return rendered(await service.describe())
+    """Describe the service: its model, indexes, workers and limits."""
+    return json_response(await service.describe())
 
 
 @api.get("/.well-known/ready", responses={204: None})
 async def ready() -> Response:
-    """Tell that a ready worker will answer requests."""
+    """Check that a ready worker will answer requests."""
     await service.num_ready()
     return WholeResponse(status=204)
 
 
 @api.get("/.well-known/live", responses={204: None})
 async def live() -> Response:
-    """Tell that the process is alive."""
+    """Check that the process is alive."""
     return WholeResponse(status=204)

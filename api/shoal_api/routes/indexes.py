@@ -9,7 +9,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.keys import NAME, NAME_RULE
 from shoal.errors import InvalidRequest
 from shoal.long_jobs.long_jobs import UNLISTED_S
-from shoal_api.answers.response import rendered
+from shoal_api.answers.response import json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import IDEMPOTENCY_KEY, writer
@@ -32,7 +32,7 @@ from shoal_api.schema.long_jobs import LongJobSubmitted
 
 api = Blueprint("indexes", __name__, "indexes", ErrorBody)
 
-#: The answers of the routes that a runner does the work of: with its result, or while it is not done.
+#: The answers of the routes whose work a runner does: its result, or 202 while it is not done.
 _VERSIONS: dict[Any, Any] = {200: Versions, 202: LongJobSubmitted}
 
 
@@ -44,19 +44,19 @@ async def indexes() -> Response:
     described = [
         {"name": name, "fields": {}, **about, "error": errors.get(name)} for name, about in pool.indexes.items()
     ]
-    return rendered({"indexes": described, "errors": errors})
+    return json_response({"indexes": described, "errors": errors})
 
 
 @api.post("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
 async def add_documents(path: IndexPath, body: DocumentsBody) -> Response:
-    """Add documents to an index that is served, each in place of the one that has its id: all of them, or none."""
+    """Add documents to a served index: all of them, or none. A document replaces the one with the same id."""
     json_request().num_texts = len(body.documents)
     return _written(path.index, *await writer(_checked(path.index)).add(body.documents))
 
 
 @api.delete("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
 async def delete_documents(path: IndexPath, body: IdsBody) -> Response:
-    """Delete documents from an index that is served, by their ids: all of them, or none."""
+    """Delete documents from a served index by their ids: all of them, or none."""
     return _written(path.index, *await writer(_checked(path.index)).delete(body.ids))
 
 
@@ -66,7 +66,7 @@ async def delete_documents(path: IndexPath, body: IdsBody) -> Response:
     openapi_extensions={"parameters": [IDEMPOTENCY_KEY]},
 )
 def build_index(path: IndexPath, query: BuildQuery, body: BuildBody) -> Response:
-    """Build a version of an index of a file: below a root, at a URL, or with `name` the one that is the body."""
+    """Build a version of an index from a file: below a root, at a URL, or, with `name`, in the body."""
     fields = body if query.name is None else query
     arguments = fields.arguments()
     return submit_with_file("build_index", query, body, lambda _: {"name": _checked(path.index), **arguments})
@@ -92,16 +92,16 @@ async def roll_back(path: IndexPath) -> Response:
 
 @api.delete("/v1/indexes/<index>/versions/<version>", responses=_VERSIONS)
 async def delete_version(path: VersionPath) -> Response:
-    """Delete a version of an index that is not served."""
+    """Delete a version of an index. The served version cannot be deleted."""
     return await _manage(path.index, "delete", path.version)
 
 
 def _written(index: str, num: int, position: str) -> Response:
-    return rendered({"index": index, "num": num, "position": position})
+    return json_response({"index": index, "num": num, "position": position})
 
 
 async def _manage(index: str, action: str, version: str | None = None) -> Response:
-    """Let a runner do it, and return the versions after it; return 202 if no runner has done it in time."""
+    """Let a runner do the action, and return the versions after it, or 202 if no runner has done it in time."""
     long_jobs = context().long_jobs
     arguments = {"name": _checked(index), "action": action, "version": version}
     until_s = time.monotonic() + context().settings.request_timeout_s
@@ -109,13 +109,13 @@ async def _manage(index: str, action: str, version: str | None = None) -> Respon
     has_runner = await context().in_thread(long_jobs.has_runner, min(UNLISTED_S, until_s - time.monotonic()))
     job = await wait(job_id, until_s - time.monotonic() if has_runner else 0.0)
     if job.status == "done":
-        return rendered(job.result)
+        return json_response(job.result)
     raise_failure(job)
     return await context().in_thread(accepted, job_id, job.status)
 
 
 def _checked(index: str) -> str:
-    """Return the name of an index; raise InvalidRequest for one that could be that of another folder."""
+    """Return the name of an index. Raises InvalidRequest for a name that could lead to another folder."""
     if not NAME.fullmatch(index) or index.startswith("."):
         raise InvalidRequest(f"the index is {excerpt(index)}: it takes {NAME_RULE}, and does not begin with a dot")
     return index

@@ -3,8 +3,8 @@
 from flask import Response
 
 from shoal.errors import InvalidRequest
-from shoal_api.answers.response import cost_headers, rendered, result_fields, search_fields, with_tei_headers
-from shoal_api.answers.vector_format import NUMBER_TYPES, VectorFormat, arrays_of
+from shoal_api.answers.response import cost_headers, json_response, result_fields, search_fields, with_tei_headers
+from shoal_api.answers.vector_format import NUMBER_TYPES, accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import FINGERPRINT, PREFERENCE_APPLIED, as_texts, call, prefers_async, submit
 from shoal_api.request import json_request
@@ -19,10 +19,10 @@ api = Blueprint("inference", __name__, "wait for the answer", ErrorBody)
 @embed_api.post("/embed", responses={200: Embeddings}, openapi_extensions={"parameters": [FINGERPRINT]})
 async def embed(body: EmbedBody) -> Response:
     """Embed texts: one vector for each, in order."""
-    wanted = None if prefers_async() else VectorFormat.of_request()
+    media_type = None if prefers_async() else accepted_type()
     job = embed_job(body, await as_texts("inputs", body.inputs))
-    if wanted is None:
-        if body.output_dtype != NUMBER_TYPES[0]:  # a submitted job's is chosen when it is read
+    if media_type is None:
+        if body.output_dtype != NUMBER_TYPES[0]:  # a submitted job gets its type when its result is read
             raise InvalidRequest(
                 f'output_dtype "{body.output_dtype}" does not go with Prefer: respond-async: fetch the result with '
                 f"?output_dtype={body.output_dtype}"
@@ -30,7 +30,7 @@ async def embed(body: EmbedBody) -> Response:
         return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = await call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
     fields = result_fields(reply) if body.answer == "result" else None
-    response = wanted.answer(reply, arrays_of(reply, body.output_dtype), fields=fields)
+    response = vectors_response(reply, media_type, body.output_dtype, fields=fields)
     return with_tei_headers(response, reply, job) if is_tei_body(json_request().field_names) else response
 
 
@@ -41,7 +41,7 @@ async def search(body: SearchBody) -> Response:
     if prefers_async():
         return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = await call(job, lane=body.lane)
-    return rendered(search_fields(reply), headers=cost_headers(reply))
+    return json_response(search_fields(reply), headers=cost_headers(reply))
 
 
 @api.post("/score", responses={200: Scores}, openapi_extensions={"parameters": [FINGERPRINT]})
@@ -51,4 +51,4 @@ async def score(body: ScoreBody) -> Response:
     if prefers_async():
         return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = await call(job, lane=body.lane)
-    return rendered({"scores": reply.scores}, headers=cost_headers(reply))
+    return json_response({"scores": reply.scores}, headers=cost_headers(reply))

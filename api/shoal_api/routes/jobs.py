@@ -18,8 +18,8 @@ from shoal.errors import UnknownFile, UnknownJob
 from shoal.job_folders import owner_name
 from shoal.long_jobs.status import public_text
 from shoal.process.allowed_path import allowed_path
-from shoal_api.answers.response import FileResponse, rendered, result_fields, search_fields
-from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.answers.response import FileResponse, json_response, result_fields, search_fields
+from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
 from shoal_api.enqueue import FINGERPRINT, IDEMPOTENCY_KEY, submit, wanted_fingerprint
@@ -70,16 +70,16 @@ async def submit_job(body: JobBody) -> Response:
 
 @api.get("/v1/jobs", responses={200: LongJobs})
 def long_jobs(query: ListQuery) -> Response:
-    """List long jobs, the newest first: those of the request's key, or with the key of an admin all."""
+    """List long jobs, the newest first: the jobs of the request's key, or, for the key of an admin, all jobs."""
     client = None if json_request().is_admin else json_request().client_name
     jobs = context().long_jobs.list(client, query.limit)
-    return rendered({"jobs": describe(context(), *jobs)})
+    return json_response({"jobs": describe(context(), *jobs)})
 
 
 @api.get("/v1/jobs/<id>", responses={200: AnyJobStatus})
 async def job_status(path: JobPath) -> Response:
-    """Tell the status of a job, with its timings once it is done, or that of a long job, with its progress."""
-    return rendered(await _state(path.id))
+    """Return the status of a job, with its timings once it is done; or a long job, with its progress."""
+    return json_response(await _state(path.id))
 
 
 @api.get("/v1/jobs/<id>/events", responses=_EVENTS)
@@ -104,73 +104,73 @@ async def job_events(path: JobPath) -> Response:
     openapi_extensions={"parameters": [FINGERPRINT]},
 )
 async def job_result(path: JobPath, query: ResultQuery) -> Response:
-    """Fetch the result of a job, after up to `wait` seconds; 202 with the status of the job while there is none."""
-    wanted, pin, client = VectorFormat.of_request(), wanted_fingerprint(), context().client
+    """Fetch the result of a job, after up to `wait` seconds; 202 with the status of the job if there is none yet."""
+    media_type, pin, client = accepted_type(), wanted_fingerprint(), context().client
     try:
         reply = await client.connect().wait_result(path.id, query.wait)
     except UnknownJob:
         job_id = (await context().in_thread(own_job, path.id)).id
         job = await wait(job_id, query.wait)
         if job.status == "done":
-            return rendered((await context().in_thread(describe, context(), job))[0])
+            return json_response((await context().in_thread(describe, context(), job))[0])
         raise_failure(job)
-        return rendered(await context().in_thread(state, job_id, job.status), 202)
+        return json_response(await context().in_thread(state, job_id, job.status), 202)
     if reply is None:
-        return rendered({"id": path.id, "status": (await client.queue.status(path.id))[0]}, 202)
+        return json_response({"id": path.id, "status": (await client.queue.status(path.id))[0]}, 202)
     reply = Reply.join([reply.of_pinned(pin)])
     if reply.scores is not None:
-        return rendered({**result_fields(reply), "scores": reply.scores})
+        return json_response({**result_fields(reply), "scores": reply.scores})
     if reply.vectors is None:
-        return rendered({**result_fields(reply), **search_fields(reply)})
-    return wanted.answer(reply, arrays_of(reply, query.output_dtype), fields=result_fields(reply))
+        return json_response({**result_fields(reply), **search_fields(reply)})
+    return vectors_response(reply, media_type, query.output_dtype, fields=result_fields(reply))
 
 
 @api.post("/v1/jobs/<id>/cancel", responses={200: AnyJobState})
 async def cancel_job(path: JobPath) -> Response:
-    """Cancel a job that is not answered yet, or a long job, whether it runs or not; return its status after that."""
+    """Cancel a job that is not answered yet, or a long job that waits or runs; return its new status."""
     try:
-        return rendered(await _cancelled(path.id))
+        return json_response(await _cancelled(path.id))
     except UnknownJob:
         status = await context().in_thread(lambda: context().long_jobs.cancel(own_job(path.id).id))
-        return rendered(await context().in_thread(state, path.id, status))
+        return json_response(await context().in_thread(state, path.id, status))
 
 
 @api.delete("/v1/jobs/<id>", responses={200: AnyDeletedJob})
 async def delete_job(path: JobPath) -> Response:
     """Delete a long job that has ended, with its files; cancel a job that is not answered yet."""
     try:
-        return rendered(await _cancelled(path.id))
+        return json_response(await _cancelled(path.id))
     except UnknownJob:
-        return rendered(await context().in_thread(_deleted, path.id))
+        return json_response(await context().in_thread(_deleted, path.id))
 
 
 @api.post("/v1/jobs/<id>/pause", responses={200: LongJobState})
 def pause_job(path: JobPath) -> Response:
-    """Pause a long job until it is resumed; return its status after that."""
-    return rendered(state(path.id, context().long_jobs.pause(own_job(path.id).id)))
+    """Pause a long job until it is resumed; return its new status."""
+    return json_response(state(path.id, context().long_jobs.pause(own_job(path.id).id)))
 
 
 @api.post("/v1/jobs/<id>/resume", responses={200: LongJobState})
 def resume_job(path: JobPath) -> Response:
-    """Let a long job that is paused go on where it was; return its status after that."""
-    return rendered(state(path.id, context().long_jobs.resume(own_job(path.id).id)))
+    """Let a paused long job go on where it stopped; return its new status."""
+    return json_response(state(path.id, context().long_jobs.resume(own_job(path.id).id)))
 
 
 @api.post("/v1/jobs/<id>/retry", responses={200: LongJobState})
 def retry_job(path: JobPath) -> Response:
-    """Let a long job that failed or was cancelled go on where it was; return its status after that."""
+    """Let a failed or cancelled long job go on where it stopped; return its new status."""
     job = own_job(path.id)
     check_room_for_job()
-    return rendered(state(job.id, context().long_jobs.retry(job.id)))
+    return json_response(state(job.id, context().long_jobs.retry(job.id)))
 
 
 @long_jobs_api.post("/v1/bulk", responses={202: LongJobSubmitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
 def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
-    """Embed a file: one that is below a root or at a URL, or with `name` the one that is the body."""
+    """Embed a file: below a root, at a URL, or, with `name`, in the body."""
     fields = body if query.name is None else query
 
     def arguments(folder: JobFolder) -> dict[str, object]:
-        Options(**fields.options())  # raises InvalidRequest for options at odds
+        Options(**fields.options())  # raises InvalidRequest for conflicting options
         context().uploads.check_results(owner_name(json_request().client_name))
         columns = {"text_column": fields.text_column, "id_column": fields.id_column}
         return {**columns, "format": fields.format, "options": fields.options(), "out": folder.result}
@@ -180,7 +180,7 @@ def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
 
 @long_jobs_api.get("/v1/jobs/<id>/files/<name>", responses=_FILE)
 async def result_file(path: FilePath) -> Response:
-    """Fetch a file of the result of a bulk embedding that is done: `manifest.json`, or one that it names."""
+    """Fetch a file of the result of a finished bulk embedding: `manifest.json`, or a file that the manifest names."""
     file = await context().in_thread(_open, path.id, path.name)
     size = os.fstat(file.fileno()).st_size
     response = FileResponse(file, {"Content-Type": "application/octet-stream", "Content-Length": f"{size}"})
@@ -189,7 +189,7 @@ async def result_file(path: FilePath) -> Response:
 
 
 def _open(job_id: str, name: str) -> BinaryIO:
-    """Return a file of the result of a job, opened; raise UnknownFile. One of text has the paths of `public_text`."""
+    """Return an open file of a job's result. Raises UnknownFile. The list of bad rows hides the server's folders."""
     job = own_job(job_id)
     if job.kind != "embed_file" or job.status != "done":
         raise UnknownFile(
@@ -208,17 +208,17 @@ def _open(job_id: str, name: str) -> BinaryIO:
 
 
 def open_result(folder: Path, name: str) -> BinaryIO:
-    """Return a file of a result, opened; raise UnknownFile for a name that is that of no file in the folder."""
+    """Return an open file of the folder of a result. Raises UnknownFile if the folder has no file with this name."""
     with suppress(OSError):
         if _RESULT_NAME.fullmatch(name) and stat.S_ISREG((folder / name).lstat().st_mode):
-            # The file may be another one by now: a link could lead out of the folder, and a pipe would be waited for.
+            # The entry may be another by now: a link could lead out of the folder, and opening a pipe would wait.
             descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             return os.fdopen(descriptor, "rb")
     raise UnknownFile(f"the result has no file {excerpt(name)}: its manifest.json names the files")
 
 
 async def _state(job_id: str) -> dict[str, Any]:
-    """Return what is known of a job, or of a long job that the client may see; raise UnknownJob."""
+    """Return the state of a job, or of a long job that the client may see. Raises UnknownJob."""
     try:
         return await _short_state(context(), job_id)
     except UnknownJob:
@@ -226,7 +226,7 @@ async def _state(job_id: str) -> dict[str, Any]:
 
 
 async def _cancelled(job_id: str) -> dict[str, Any]:
-    """Cancel a job, and return its status after that; raise UnknownJob if it is none, or a long one."""
+    """Cancel a job, and return its new status. Raises UnknownJob, also for a long job."""
     return {"id": job_id, "status": await context().client.queue.cancel(job_id)}
 
 

@@ -18,7 +18,7 @@ from werkzeug.datastructures import Headers
 
 from shoal import __version__
 from shoal_api.access.access_control import OPEN_ROUTES
-from shoal_api.answers.response import NO_FRAMES, SAFETY, WholeResponse, rendered
+from shoal_api.answers.response import NO_FRAMES, SAFETY, WholeResponse, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
 from shoal_api.request import MSGPACK_TYPES, json_request
@@ -29,10 +29,10 @@ from shoal_api.schema.responses import RATE_HEADERS, Links
 api = Blueprint("page", __name__, "service", ErrorBody)
 docs_api = Blueprint("docs", __name__, "service", ErrorBody)
 
-#: The folder of the files.
+#: The folder of the page's files.
 FOLDER = Path(__file__).parent.parent / "page"
 
-#: The media types of the files that are served; others in the folder are not.
+#: The media types of the served files, by the end of their names. Other files in the folder are not served.
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -41,16 +41,16 @@ MEDIA_TYPES = {
     ".woff2": "font/woff2",
 }
 
-#: The content security policy of the page: it loads, and asks, this server alone.
+#: The content security policy of the page: it loads files from this server, and sends requests to it, and to no other.
 _OWN_FILES_ONLY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     f"connect-src 'self'; base-uri 'none'; form-action 'none'; {NO_FRAMES}"
 )
 
-#: Headers of each file. A browser keeps a file, and asks each time whether it has changed.
+#: Headers of each file. A browser keeps a file, and asks at each use whether it has changed.
 _SAFETY = (*SAFETY, ("Cache-Control", "no-cache"), ("Content-Security-Policy", _OWN_FILES_ONLY))
 
-#: The content security policy of the page: its own files and its inline script. Swagger UI sets inline styles.
+#: The content security policy of Swagger UI's page: its own files and its inline script. Swagger UI sets inline styles.
 _SWAGGER_POLICY = (
     "default-src 'none'; script-src 'self' {script}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     f"connect-src 'self'; base-uri 'none'; form-action 'none'; {NO_FRAMES}"
@@ -67,12 +67,12 @@ _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "bi
 
 _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
-#: A reference to a schema, which has its name.
+#: A reference in OpenAPI to a schema, by the schema's name.
 _REFERENCE = re.compile(r"#/components/schemas/([\w.-]+)")
 
 
 class PageFile(NamedTuple):
-    """A file of the page: its bytes, as they are and compressed, and what its headers tell of it."""
+    """A file of the page: its bytes, plain and compressed, and the values of its headers."""
 
     data: bytes
     packed: bytes
@@ -94,25 +94,25 @@ def files() -> Mapping[str, PageFile]:
 
 @api.get("/", responses={200: Links})
 async def root() -> Response:
-    """Answer the page to browsers, and to programs the links to what says more."""
+    """Return the page to browsers, and links to the documentation to programs."""
     request = json_request()
     request.is_negotiated = True
     if request.accept_mimetypes["text/html"] > request.accept_mimetypes["application/json"]:
-        return _sent(files()["index.html"])
+        return _file_response(files()["index.html"])
     below = request.root_path
     links = {"docs": f"{below}/docs", "openapi": f"{below}/openapi.json", "info": f"{below}/info"}
-    return rendered({"name": "shoal", "version": __version__, **links})
+    return json_response({"name": "shoal", "version": __version__, **links})
 
 
 @api.get("/page/<path:file>", doc_ui=False)
 async def page_file(path: PageFilePath) -> Response:
-    """Answer a file of the page."""
+    """Return a file of the page."""
     found = files().get(path.file)
-    return _sent(found) if found else abort(404)
+    return _file_response(found) if found else abort(404)
 
 
-def _sent(file: PageFile) -> Response:
-    """Return a file, compressed if the browser takes that, or 304 if it has the file already."""
+def _file_response(file: PageFile) -> Response:
+    """Return a file, compressed if the browser accepts that, or 304 if the browser has the file already."""
     request = json_request()
     headers = Headers({"ETag": f'W/"{file.etag}"', "Vary": "Accept-Encoding"})
     if request.if_none_match.contains_weak(file.etag):
@@ -129,7 +129,7 @@ def _sent(file: PageFile) -> Response:
 
 
 def install(app: OpenAPI) -> None:
-    """Add the description and the page to `app`."""
+    """Add OpenAPI's description, and the page to browse it, to the application."""
     if Context.of(app).access.needs_keys:
         app.security_schemes = _SECURITY_SCHEMES
     app.config["SWAGGER_CONFIG"] = {"validatorUrl": None}  # the default sends the description to a public server
@@ -161,8 +161,8 @@ def openapi() -> Response:
         for operation in (description["paths"][route]["get"] for route in OPEN_ROUTES):
             operation["security"] = []
     else:
-        description["components"].pop("securitySchemes", None)  # which are null
-    return rendered(description)
+        description["components"].pop("securitySchemes", None)  # they are null
+    return json_response(description)
 
 
 @docs_api.get("/docs", responses={302: None})
@@ -172,7 +172,7 @@ async def docs() -> AnyResponse:
 
 
 def _confine(response: Response) -> Response:
-    """Have the page or file in memory, and set its security policy."""
+    """Read the page or file into memory, and set its security policy."""
     response.direct_passthrough = False
     response.set_data(response.get_data())
     response.close()
@@ -185,7 +185,7 @@ def _confine(response: Response) -> Response:
 
 
 def _describe_defaults(schemas: dict[str, Any], bodies: list[Any]) -> None:
-    """Say the defaults of bodies' fields in words: generators of clients take a field with `default` for required."""
+    """Move the defaults of bodies' fields into their descriptions: client generators require a field with `default`."""
     names = {ref for body in bodies for ref in _REFERENCE.findall(str(body))}
     seen: set[str] = set()
     while names - seen:

@@ -1,4 +1,4 @@
-"""GET /v1/pool: lanes, workers, jobs and dead letters, and what the workers do. /v1/dead: dead letters."""
+"""GET /v1/pool: the state of lanes, workers, jobs and dead letters. /v1/dead: dead letters."""
 
 from contextlib import suppress
 from dataclasses import asdict
@@ -8,7 +8,7 @@ from flask import Response
 
 from shoal.errors import MissingExtra
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
-from shoal_api.answers.response import rendered
+from shoal_api.answers.response import json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
 from shoal_api.enqueue import refuse_idempotency_key
@@ -37,12 +37,12 @@ MAX_SHOWN, MAX_RECENT = 30, 100
 
 @api.get("/v1/pool", responses={200: PoolBody})
 async def pool() -> Response:
-    """Tell what the lanes hold and the workers do now, and the newest jobs that the key may see."""
+    """Return the state of the lanes and the workers, and the newest jobs that the key may see."""
     found, is_admin = context(), json_request().is_admin
     client = None if is_admin else json_request().client_name
     measured = await found.pool.measure()
     letters = await DeadLetters(found.client.queue).newest(MAX_SHOWN) if is_admin else []
-    return rendered(
+    return json_response(
         measured
         | {
             "every_s": found.pool.every_s,
@@ -55,7 +55,7 @@ async def pool() -> Response:
 
 
 def _long_jobs(found: Context, client: str | None) -> list[dict[str, Any]]:
-    """Return the newest long jobs. RQ, which takes some MB, is not loaded while there are none."""
+    """Return the newest long jobs. RQ, which needs some MB of memory, is not loaded if there are none."""
     if found.long_jobs.is_empty():
         return []
     with suppress(MissingExtra):
@@ -67,25 +67,25 @@ def _long_jobs(found: Context, client: str | None) -> list[dict[str, Any]]:
 async def dead_letters(query: ListQuery) -> Response:
     """List the jobs that could not be answered, the newest first."""
     count, letters = await context().client.queue.num_dead(), await _letters().newest(query.limit)
-    return rendered({"count": count, "dead": [describe(letter) for letter in letters]})
+    return json_response({"count": count, "dead": [describe(letter) for letter in letters]})
 
 
 @dead_letters_api.get("/v1/dead/<id>", responses={200: DeadLetterBody})
 async def dead_letter(path: DeadLetterPath) -> Response:
-    """Show one of them, with its texts and the traceback if there is one."""
+    """Show a dead letter with its texts, and with the traceback if there is one."""
     letter = await _letters().get(path.id)
     job = letter.job()
     asked = None if job is None else {"texts": job.texts, "options": asdict(job.options)}
     about = {"traceback": letter.traceback, "asked": asked, "size_bytes": letter.size_bytes}
-    return rendered({**describe(letter), **about, "bytes": None if job else letter.data[:MAX_SHOWN_BYTES].hex()})
+    return json_response({**describe(letter), **about, "bytes": None if job else letter.data[:MAX_SHOWN_BYTES].hex()})
 
 
 @dead_letters_api.post("/v1/dead/<id>/retry", responses={202: Submitted})
 async def retry_dead_letter(path: DeadLetterPath) -> Response:
-    """Submit the job again, under a new id by which its result can be fetched."""
+    """Submit the job of a dead letter again, under a new id by which its result can be fetched."""
     refuse_idempotency_key("repeat it without a key, as a dead letter is put again once")
     job_id = await _letters().retry(path.id)
-    return rendered(
+    return json_response(
         {"id": job_id, "status": "queued"}, 202, {"Location": f"{json_request().root_path}/v1/jobs/{job_id}"}
     )
 
@@ -94,7 +94,7 @@ async def retry_dead_letter(path: DeadLetterPath) -> Response:
 async def drop_dead_letter(path: DeadLetterPath) -> Response:
     """Delete a dead letter."""
     await _letters().drop(path.id)
-    return rendered({"id": path.id, "dropped": True})
+    return json_response({"id": path.id, "dropped": True})
 
 
 def _letters() -> DeadLetters:
@@ -102,7 +102,7 @@ def _letters() -> DeadLetters:
 
 
 def describe(letter: DeadLetter) -> dict[str, Any]:
-    """Return what names a dead letter and its job, without texts, as JSON has it."""
+    """Return a JSON object that describes a dead letter and its job, without texts."""
     outline = letter.outline()
     return {
         "id": letter.id,

@@ -14,7 +14,7 @@ from shoal.errors import NotReady, ShoalError
 from shoal.operations.search import MAX_K
 from shoal.viewers.pool_meter import PoolSnapshot
 from shoal_api.access.access_control import MAX_CONNECTIONS
-from shoal_api.answers.response import WholeResponse, rendered
+from shoal_api.answers.response import WholeResponse, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.request import json_request
@@ -51,17 +51,17 @@ _LIMITS = (
 
 @api.get("/health", responses={200: Health})
 async def health() -> Response:
-    """Tell that the process answers; asks no other process."""
-    return rendered({"status": "ok"})
+    """Check that this process answers. It asks no other process."""
+    return json_response({"status": "ok"})
 
 
 @api.get("/ready", responses={200: Ready})
 async def ready(query: ReadyQuery) -> Response:
-    """Tell that requests will be answered: Redis answers, and a ready worker serves the index that is asked for.
+    """Check that requests will be answered: Redis answers, and a ready worker serves the index that is asked for.
 
     Without `index`, every index that the API's own settings name must be served.
     """
-    return rendered({"status": "ready", "workers": await num_ready(query.index)})
+    return json_response({"status": "ready", "workers": await num_ready(query.index)})
 
 
 async def num_ready(index: str | None = None) -> int:
@@ -85,12 +85,12 @@ async def num_ready(index: str | None = None) -> int:
 
 @api.get("/info", responses={200: Info})
 async def info() -> Response:
-    """Tell the model, the indexes, the workers and the limits of the service."""
-    return rendered(await describe())
+    """Describe the service: its model, indexes, workers and limits."""
+    return json_response(await describe())
 
 
 async def describe() -> dict[str, Any]:
-    """Return the description of the service, with the fields that clients of Text Embeddings Inference read."""
+    """Return a description of the service, with the fields that clients of Text Embeddings Inference read."""
     pool, settings = await context().pool.read(), context().settings
     first: Mapping[str, Any] = next(iter(pool.ready.values()), {})
     model = first.get("model") or ""
@@ -107,7 +107,7 @@ async def describe() -> dict[str, Any]:
             for worker_id, about in pool.workers.items()
         ],
         "workers_alive": len(pool.workers),
-        # As Text Embeddings Inference has it; what is told of a build is null, as Shoal has no build.
+        # Fields of Text Embeddings Inference. Its fields about a build are null, because Shoal has no build.
         "model_id": model,
         "served_model_name": model,
         "model_sha": None,
@@ -131,6 +131,6 @@ async def metrics() -> Response:
     pool, memory, queue = None, None, context().client.queue
     with suppress(ShoalError):
         pool = await PoolSnapshot.take(queue)
-        memory = await queue.commands.execute("INFO", "memory")  # which the user of Redis may not be allowed to ask
+        memory = await queue.commands.execute("INFO", "memory")  # the user of Redis may lack the right
     text = await context().in_thread(context().metrics.render, pool, memory, not json_request().pool)
     return WholeResponse(text, content_type=CONTENT_TYPE_LATEST)

@@ -1,1 +1,1 @@
-"""The shapes of requests and responses, by pydantic. Imports the contract and the formats of vectors."""
+"""The shapes of requests and responses, as pydantic's models. Imports the contract and the formats of vectors."""

@@ -1,4 +1,4 @@
-"""Bodies of requests: which fields they take, how strictly, and the bounds of each kind of field."""
+"""Bodies of requests: how strictly they are checked, and the bounds of each kind of field."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from shoal.contract.options import MAX_CHUNK_TOKENS, MAX_DIMENSIONS
 
 
 class Body(BaseModel):
-    """A JSON object: types are taken strictly, and fields that are unknown and not `Ignored` are refused."""
+    """A JSON object. Its values are not converted to other types, and unknown fields are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -31,12 +31,12 @@ def example(**fields: Any) -> ConfigDict:
 
 @dataclass(frozen=True, slots=True)
 class BoundedBy:
-    """The check that bounds a value in place of its schema, and why it does."""
+    """The check that bounds a value in place of its schema, and the reason."""
 
     check: str
 
 
-#: All checks that bound values in place of a schema: settings decide the bound, or Redis and Python have the same one.
+#: All checks that bound values in place of a schema. A setting decides the bound, or programs without HTTP have it too.
 CHECKS = (TEXT, TEXTS, SEARCH, DOCUMENTS, TOKENS, UNREAD) = (
     BoundedBy("check_texts and check_query: SHOAL_MAX_TEXT_CHARS decides"),
     BoundedBy("check_texts: SHOAL_MAX_BACKLOG_TEXTS and SHOAL_MAX_JOB_TEXTS decide"),
@@ -55,7 +55,7 @@ Path = Annotated[str, Field(max_length=MAX_VALUE_CHARS)]
 #: A text to compute.
 Text = Annotated[str, TEXT]
 
-#: Several of them. The check stops at the first error: the errors of all items of a large list would fill the memory.
+#: Several texts. The check stops at the first error: the errors of all items of a large list would fill the memory.
 TextList = Annotated[list[Text], Field(fail_fast=True), TEXTS]
 
 #: One text, or several.
@@ -69,7 +69,7 @@ IdLists = Annotated[list[Ids], Field(fail_fast=True), TEXTS]
 
 Dimensions = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
 
-#: A dimension to which the vectors of most protocols are cut.
+#: The dimension to which vectors are cut, in most protocols.
 ShortenedTo = Annotated[
     Dimensions | None, Field(description="Keep this many numbers of each vector, and normalise again")
 ]
@@ -77,7 +77,7 @@ ShortenedTo = Annotated[
 ChunkTokens = Annotated[int, Field(ge=1, le=MAX_CHUNK_TOKENS)]
 ChunkOverlap = Annotated[int, Field(ge=0, le=MAX_CHUNK_TOKENS)]
 
-#: A number of the best to answer, which may be more than there are.
+#: The number of best items to return. It may exceed the number of items.
 TopN = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 #: A time in Unix seconds.

@@ -1,4 +1,4 @@
-"""The shapes of errors, and the statuses that go with them: one class for each dialect."""
+"""The shapes and HTTP statuses of errors. Each dialect has a class: Shoal's own, and one for each other protocol."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
 from shoal_api.schema.responses import ERROR_HEADERS, described
 
-#: Codes of errors by the HTTP status that a response with them has.
+#: Codes of errors by the HTTP status of a response with them.
 _CODES = {
     400: ("invalid_json", "malformed_job", "unsupported_version"),
     401: ("unauthorized",),
@@ -30,17 +30,17 @@ _CODES = {
     507: ("disk_full",),
 }
 
-#: HTTP status of each code that a response can have; an error of any other code is a defect of the server, and 500.
+#: HTTP status of each code that a response can have. An error with any other code is a defect of the server, and 500.
 STATUS = {code: status for status, codes in _CODES.items() for code in codes}
 
-#: Codes that most compatible protocols answer with 400, where Shoal's own routes answer 422.
+#: Codes that most compatible protocols answer with 400. Shoal's own routes answer them with 422.
 BAD_REQUEST = dict.fromkeys(("invalid_request", "invalid_text", "text_too_long"), 400)
 
-#: The status of a request that the model does not support. Not 501: clients of these protocols repeat a request after a
-#: status of 500 and above, which would be in vain.
+#: The status of a request that the model does not support. It is not 501, because clients of these protocols would
+#: repeat the request in vain after a status of 500 or above.
 UNSUPPORTED = {"unsupported": 400}
 
-#: Text Embeddings Inference's word for the kind of an error with this status; `Validation` for any other.
+#: Text Embeddings Inference's words for the kinds of errors, by their statuses. Any other error is a `Validation`.
 _TEI_KINDS = {424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
 #: Fields that only clients of Text Embeddings Inference send to Shoal's own POST /embed, by which they are recognised.
@@ -63,12 +63,12 @@ class ErrorShape(BaseModel):
 
     @classmethod
     def for_body(cls, field_names: Collection[str]) -> "type[ErrorShape]":
-        """Return the dialect in which a request is answered whose body has these fields."""
+        """Return the dialect for the answer to a request whose body has these fields."""
         return cls
 
 
 def one_field(name: str, field: str, statuses: Mapping[str, int] | None = None) -> type[ErrorShape]:
-    """Return the dialect of that name, in which an error is one field with the message."""
+    """Return a dialect with this name, in which an error is one field with the message."""
     fields: dict[str, Any] = {field: (str, ...)}
     shape = create_model(name, __base__=ErrorShape, __doc__="The body of a response with an error.", **fields)
     shape.statuses = statuses or {}
@@ -78,7 +78,7 @@ def one_field(name: str, field: str, statuses: Mapping[str, int] | None = None) 
 class ErrorDetail(BaseModel):
     """An error, for a program and for a person."""
 
-    code: str = Field(description="A stable word, to decide by", json_schema_extra={"enum": list(STATUS)})
+    code: str = Field(description="A stable word, for programs", json_schema_extra={"enum": list(STATUS)})
     message: str = Field(description="A sentence for a person; may change")
 
 
@@ -117,7 +117,7 @@ class TeiError(ErrorShape):
 
 
 class OwnOrTeiError(RootModel[ErrorBody | TeiError]):
-    """The body of a response with an error: of the second shape to a body of Text Embeddings Inference's clients."""
+    """The body of a response with an error. Clients of Text Embeddings Inference get the second shape."""
 
     model_config = ErrorShape.model_config
 
@@ -128,5 +128,5 @@ class OwnOrTeiError(RootModel[ErrorBody | TeiError]):
 
 
 def is_tei_body(field_names: Collection[str]) -> bool:
-    """Return True if a body of POST /embed with these fields is one of Text Embeddings Inference's clients."""
+    """Return True if a body of POST /embed with these fields comes from a client of Text Embeddings Inference."""
     return not _TEI_FIELDS.isdisjoint(field_names)

@@ -11,18 +11,18 @@ from shoal_api.schema.responses import described
 
 _ID = Annotated[Any, WithJsonSchema({"type": "string", "minLength": 1}), DOCUMENTS]
 
-#: A document, which the writer of an index checks as all clients do.
+#: A document. This schema is for the description only: `IndexWriter` checks documents for all clients.
 _DOCUMENT = WithJsonSchema(
     {
         "title": "Document",
         "type": "object",
         "required": ["id", "text"],
         "properties": {
-            "id": {"type": "string", "minLength": 1, "description": "Id by which it is replaced and deleted"},
+            "id": {"type": "string", "minLength": 1, "description": "Id by which the document is replaced and deleted"},
             "text": {"type": "string", "minLength": 1, "description": "Text to embed and to search"},
         },
         "additionalProperties": True,
-        "description": "Its other fields, none of them `score`, are any values of JSON and come back with a hit",
+        "description": "Other fields may have any value of JSON and come back with a hit. None may be called `score`",
     }
 )
 
@@ -33,7 +33,7 @@ class DocumentsBody(Body):
     model_config = example(documents=[{"id": "storm-7", "text": "Storm closes ports in Brittany", "topic": "weather"}])
     documents: Annotated[list[Annotated[Any, _DOCUMENT, DOCUMENTS]], DOCUMENTS] = Field(
         min_length=1,
-        description="At most 1,000; with their vectors, at most 1 MiB: some 600 short ones of 384 dimensions",
+        description="At most 1,000. With their vectors, at most 1 MiB: some 600 short documents of 384 dimensions",
     )
 
 
@@ -52,26 +52,28 @@ class DocumentsWritten(BaseModel):
     model_config = described(example={"index": "news", "num": 1, "position": "7-482091736550318624"})
     index: str
     num: int = Field(description="Number of documents, or of ids")
-    position: str = Field(description="Place of the change among all of the index; workers tell up to which they are")
+    position: str = Field(
+        description="Position of the change among all changes of the index. Workers report their own position"
+    )
 
 
 class _BuildFields(SourceFields):
-    """The fields of a build beside its source."""
+    """The fields of a build, except its source."""
 
     on_bad: Literal["raise", "skip"] = Field("raise", description="Bad rows: end the build, or leave them out")
     publish: bool = Field(True, description="Serve the new version when it is built")
-    full: bool = Field(False, description="Embed all texts, also those that the version which was built last has")
+    full: bool = Field(False, description="Embed all texts, also texts that the last version has")
     drop_changes_before: UnixTime | None = Field(
         None, description="Forget documents added and deleted before this time, in Unix seconds"
     )
-    language: Language | None = Field(None, description="Language of the words; without it, it is found")
+    language: Language | None = Field(None, description="Language of the words; null: it is found from them")
     chunk_tokens: ChunkTokens | None = Field(
-        None, description="Cut documents into chunks of at most so many tokens, each a row of the index"
+        None, description="Cut documents into chunks of at most this many tokens, each a row of the index"
     )
     chunk_overlap: ChunkOverlap = Field(0, description="Most tokens that two neighbouring chunks share")
     field_kinds: list[Name] = Field(
         [],
-        description='Kinds of fields that are not to be found by their values, as "year=number"',
+        description='Kinds of fields, such as "year=number", instead of the kinds found from their values',
         max_length=256,
         fail_fast=True,
     )
@@ -115,20 +117,20 @@ class PublishBody(Body):
 
 
 class VersionInfo(BaseModel):
-    """A version of an index; null where its files do not tell."""
+    """A version of an index. A field is null if the files of the version do not have it."""
 
     version: str
     is_current: bool = Field(description="True for the version that is served")
     count: int | None = Field(description="Number of documents, or of their chunks")
     num_documents: int | None = Field(description="Number of documents")
     built_at: str | None
-    source: str | None = Field(description="File that it was built from")
+    source: str | None = Field(description="File from which the version was built")
     model: str | None
     digest: str | None = Field(description="Digest of the model")
-    num_embedded: int | None = Field(description="Documents that were embedded; the rest was taken over")
+    num_embedded: int | None = Field(description="Documents that were embedded. The vectors of the others were reused")
     num_bad: int | None = Field(description="Rows of the file that were left out")
     size_bytes: int
-    error: str | None = Field(description="Why it cannot be served")
+    error: str | None = Field(description="Why the version cannot be served")
 
 
 class Versions(BaseModel):
@@ -148,18 +150,20 @@ class IndexInfo(BaseModel):
     built_at: str
     model: str
     digest: str
-    fingerprint: str = Field(description="Tells models apart whose vectors of a text differ; empty for older versions")
+    fingerprint: str = Field(
+        description="Differs between models whose vectors of a text differ; empty for older versions"
+    )
     dimension: int
     prompt: str = Field(description="Name of the prompt before each text; empty for the model's default")
     num_changes: int = Field(description="Number of documents that were added, replaced or deleted since it was built")
     changes_through: str = Field(description="Position of the last change that is searched")
     ids_are_positions: bool = Field(
-        description="True if its source has no column of ids: the id of a document is its position there, and changes "
-        "of such ids are refused"
+        description="True if the source has no column of ids. The id of a document is then its position in the source, "
+        "and changes of such ids are refused"
     )
     fields: dict[str, str] = Field(
-        description="Kind of each field of its documents by which searches filter and sort: keyword, number, date, "
-        "boolean or stored; of 100 fields at most, none for versions of earlier releases"
+        description="Kind of each field of the documents, by which searches filter and sort: keyword, number, date, "
+        "boolean or stored. It has at most 100 fields, and none for versions of earlier releases"
     )
     error: str | None = Field(
         description="Reason why a worker does not serve the version that was published last, or some changes"
@@ -171,6 +175,6 @@ class Indexes(BaseModel):
 
     indexes: list[IndexInfo]
     errors: dict[str, str] = Field(
-        description="By the name of each index, also of one that no worker can serve, the reason why a worker does not "
-        "serve the version that was published last, or some changes"
+        description="Reasons why a worker does not serve the version that was published last, or some changes, by the "
+        "name of the index, also of an index that no worker can serve"
     )

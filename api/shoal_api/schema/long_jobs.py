@@ -13,15 +13,15 @@ _ID = "05994f8ba4d8bac6959289ef"
 
 
 class SourceFields(Body):
-    """The columns of a source, and the URL to tell of the end of its job."""
+    """The columns of a source, and the URL to notify when the job has ended."""
 
-    text_column: Name | None = Field(None, description="Column with the texts; null: the one that looks like it")
+    text_column: Name | None = Field(None, description="Column with the texts; null: the column that looks like it")
     id_column: Name | None = Field(None, description="Column with the ids; null: `id`, or the positions from 0")
-    webhook: Path | None = Field(None, description="URL that is sent the status of the job when it has ended")
+    webhook: Path | None = Field(None, description="URL to which the status of the job is sent when the job has ended")
 
 
 class _BulkFields(SourceFields, TextOptions):
-    """The fields of a bulk embedding beside its source."""
+    """The fields of a bulk embedding, except its source."""
 
     format: Literal["safetensors", "npy", "parquet", "jsonl"] = Field(
         "safetensors", description="Format of the files of the result"
@@ -29,9 +29,9 @@ class _BulkFields(SourceFields, TextOptions):
     normalize: bool = Field(OPTION_DEFAULTS["normalize"], description="Scale vectors to length 1")
     dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
     chunk_tokens: ChunkTokens | None = Field(
-        None, description="Cut no text off: make its vector of chunks of at most so many tokens"
+        None, description="Read all of each text: its vector is made from chunks of at most this many tokens"
     )
-    chunk_overlap: ChunkOverlap = Field(0, description="Most tokens that two neighbours share")
+    chunk_overlap: ChunkOverlap = Field(0, description="Most tokens that two neighbouring chunks share")
 
     def options(self) -> dict[str, Any]:
         """Return the options of the embedding that were given."""
@@ -63,16 +63,16 @@ class BulkQuery(_BulkFields):
 class FilePath(BaseModel):
     """The path of a file of a result."""
 
-    id: Name = Field(description="Id that the submit answered")
+    id: Name = Field(description="Id that the submit returned")
     name: Path = Field(description="Name of the file, as `manifest.json` has it")
 
 
 class ProgressBody(BaseModel):
-    """The part of a long job that is done."""
+    """The progress of a long job."""
 
     rows: int = Field(description="Rows of the source that were read")
     num_bad: int = Field(description="Rows that were left out")
-    first_bad: list[str] = Field(description="What is wrong with the first of them")
+    first_bad: list[str] = Field(description="Errors of the first of these rows")
     fraction: float | None = Field(description="Part of the source that is done, from 0 to 1")
     step: str = Field(description="The work under way")
     rows_per_s: float | None
@@ -80,7 +80,7 @@ class ProgressBody(BaseModel):
 
 
 class LongJobError(BaseModel):
-    """The error with which a long job ended, or was last tried."""
+    """The error of a long job that ended, or of its last attempt."""
 
     code: str
     message: str
@@ -91,8 +91,8 @@ class WebhookState(BaseModel):
 
     url: str = Field(description="URL without its query")
     status: Literal["pending", "sent", "failed"]
-    answer: int | None = Field(description="Status of the receiver's answer, once it is sent")
-    error: LongJobError | None = Field(description="Why the last try failed")
+    answer: int | None = Field(description="HTTP status of the receiver's answer, once the webhook is sent")
+    error: LongJobError | None = Field(description="Why the last attempt failed")
 
 
 _LONG_JOB = {
@@ -132,23 +132,23 @@ class LongJob(BaseModel):
     started_at: float | None
     ended_at: float | None
     progress: ProgressBody
-    result: Any = Field(description="What it did, once it is done")
+    result: Any = Field(description="The result of the job, once it is done")
     error: LongJobError | None
-    worker: str = Field(description="A digest of the name of the runner that has it, or had it last")
-    webhook: WebhookState | None = Field(description="What became of the webhook; null in lists")
-    note: str | None = Field(description="Why it does not begin, if no runner is alive")
+    worker: str = Field(description="A digest of the name of the runner that has the job, or had it last")
+    webhook: WebhookState | None = Field(description="The outcome of the webhook; null in lists")
+    note: str | None = Field(description="Why the job does not begin, if no runner is alive")
 
 
 class LongJobState(BaseModel):
-    """A long job and the status it now has."""
+    """A long job and its present status."""
 
     id: str
     status: Literal["queued", "running", "paused", "done", "failed", "cancelled"]
-    note: str | None = Field(None, description="Why it does not begin, if no runner is alive")
+    note: str | None = Field(None, description="Why the job does not begin, if no runner is alive")
 
 
 class LongJobSubmitted(LongJobState):
-    """A long job that was put."""
+    """A long job that was submitted."""
 
     model_config = described(
         answer_headers={"Location": SUBMITTED_HEADERS["Location"]},
@@ -167,18 +167,18 @@ class AnyJobStatus(RootModel[JobStatus | LongJob]):
 
 
 class AnyJobState(RootModel[JobState | LongJobState]):
-    """A job or a long job and the status it now has."""
+    """A job or a long job, and its present status."""
 
 
 class DeletedJob(BaseModel):
-    """A long job that is forgotten."""
+    """A long job that was deleted."""
 
     id: str
     status: Literal["deleted"]
 
 
 class AnyDeletedJob(RootModel[DeletedJob | JobState]):
-    """A long job that is forgotten, or a job and the status it now has."""
+    """A long job that was deleted, or a job and its present status."""
 
 
 class AnyJobResult(RootModel[JobResult | LongJob]):

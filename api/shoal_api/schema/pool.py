@@ -1,4 +1,4 @@
-"""The shapes of the pool's state (its lanes, workers and jobs of late) and of dead letters."""
+"""The shapes of the pool's state (its lanes, workers and recent jobs) and of dead letters."""
 
 from typing import Any, Literal
 
@@ -11,20 +11,20 @@ from shoal_api.schema.responses import Timings
 
 
 class PoolLane(BaseModel):
-    """A lane: what it holds, and the waits in it; null where no job came out of it lately."""
+    """A lane: its jobs, and their waits. A wait is null if no job left the lane in the last minute."""
 
     lane: str
     num_jobs: int = Field(description="Jobs that are not answered yet")
-    num_texts: int = Field(description="Their texts")
-    num_bytes: int = Field(description="Their size")
-    oldest_age_s: float = Field(description="Seconds since the first of them was put")
+    num_texts: int = Field(description="Texts of these jobs")
+    num_bytes: int = Field(description="Size of these jobs, in bytes")
+    oldest_age_s: float = Field(description="Seconds since the first of these jobs was put")
     wait_p50_s: float | None = Field(description="Seconds that half of the jobs of the last minute waited at most")
-    wait_p95_s: float | None = Field(description="The same of 95 % of them")
+    wait_p95_s: float | None = Field(description="Seconds that 95 % of these jobs waited at most")
     wait_max_s: float | None = Field(description="Longest wait of the last minute")
 
 
 class PoolWorker(BaseModel):
-    """A worker; null where its heartbeat does not tell. What it did is from its last heartbeats, 5 s apart."""
+    """A worker, from its last heartbeats, 5 s apart. A field is null if the heartbeats do not have it."""
 
     id: str
     state: str = Field(description="`ready`, `stalled`, `unsynchronised`, or `gone`: not alive, for 10 minutes at most")
@@ -38,14 +38,14 @@ class PoolWorker(BaseModel):
     memory_bytes: int | None = Field(description="Memory of its process")
     jobs_per_s: float | None = Field(description="Jobs that it answered in a second")
     computed_texts_per_s: float | None = Field(description="Texts that it computed in a second")
-    busy: float | None = Field(description="Share of the time in which its engine computed")
-    batch_fill: float | None = Field(description="Mean share of the tokens that a pass may have, of the last minute")
+    busy: float | None = Field(description="Share of time during which its engine computed")
+    batch_fill: float | None = Field(description="Mean share of the most tokens of a pass, in the last minute")
     written_at: float | None = Field(description="Time of its last heartbeat, in Unix seconds")
-    seen_at: float = Field(description="Time when it was alive last")
+    seen_at: float = Field(description="Time when it was alive last, in Unix seconds")
 
 
 class RecentJob(BaseModel):
-    """A job that was answered; null where its bytes did not tell, or it was not computed."""
+    """A job that was answered. A field is null if the job could not be read, or was not computed."""
 
     id: str | None
     op: str | None
@@ -53,26 +53,26 @@ class RecentJob(BaseModel):
     client: str = Field(description="Name of the key, or address, that it came from; empty if unknown")
     num_texts: int | None
     num_tokens: int | None = Field(description="Tokens that were computed")
-    num_cached: int | None = Field(description="Texts that the cache had")
+    num_cached: int | None = Field(description="Texts found in the cache")
     status: Status
     error: str | None = Field(description="Code of the error")
     ended_at: float = Field(description="Time when it was answered, in Unix seconds")
-    total_s: float = Field(description="Seconds from when Redis took it in")
+    total_s: float = Field(description="Seconds from its arrival in Redis to its answer")
     worker: str
     timings: Timings | dict[str, float]
 
 
 class Rates(BaseModel):
-    """The rates of all workers together, by the last two heartbeats of each; null where nothing was done."""
+    """The rates of all workers together, from the last two heartbeats of each; null if nothing was done."""
 
     num_workers: int
     jobs_per_s: float | None = Field(description="Jobs answered in a second")
     failed_per_s: float | None = Field(description="Jobs answered with an error")
     computed_texts_per_s: float | None = Field(description="Texts computed")
-    cached_texts_per_s: float | None = Field(description="Texts that the cache had, for workers or this API")
+    cached_texts_per_s: float | None = Field(description="Texts found in the cache, by workers or this API")
     tokens_per_s: float | None = Field(description="Tokens computed")
-    busy: float | None = Field(description="Share of the time in which engines computed")
-    cache_hit_rate: float | None = Field(description="Share of texts that the cache had, in the last minute")
+    busy: float | None = Field(description="Share of time during which engines computed")
+    cache_hit_rate: float | None = Field(description="Share of texts found in the cache, in the last minute")
     queue_s: float | None = Field(description="Mean time of a job in its lane")
     tokenize_s: float | None
     encode_s: float | None
@@ -82,11 +82,11 @@ class Rates(BaseModel):
 class DeadLetterPath(BaseModel):
     """The path of a dead letter."""
 
-    id: Name = Field(description="Id that the list of dead letters has")
+    id: Name = Field(description="Id from the list of dead letters")
 
 
 class DeadLetterBrief(BaseModel):
-    """A job that could not be answered; null where the beginning of its bytes does not tell."""
+    """A job that could not be answered. A field is null if the beginning of the job cannot be read."""
 
     id: str = Field(description="Id of the dead letter")
     time: float = Field(description="Time when the job was given up, in Unix seconds")
@@ -95,7 +95,7 @@ class DeadLetterBrief(BaseModel):
     num_texts: int | None
     lane: str
     deliveries: int = Field(description="Number of deliveries to a worker")
-    worker: str = Field(description="Worker that it was delivered to last")
+    worker: str = Field(description="Worker to which it was delivered last")
     reason: str
 
 
@@ -123,7 +123,7 @@ class Dropped(BaseModel):
 
 
 class PoolBody(BaseModel):
-    """The pool now. Times are Redis's."""
+    """The present state of the pool. Times are by Redis's clock."""
 
     time: float = Field(description="Time of the measurement, in Unix seconds")
     every_s: float = Field(description="Seconds from one measurement to the next")

@@ -36,18 +36,18 @@ from shoal_api.schema.body import (
     example,
 )
 
-#: Longest that a request for a job's result may wait, in seconds.
+#: Longest time for which a request for a job's result may wait, in seconds.
 MAX_WAIT_S = 60
 
-#: Text Embeddings Inference's words for the end at which texts are cut. The OpenAPI description leaves out those in
-#: small letters: generators of clients make one name of both.
+#: Text Embeddings Inference's words for the end at which texts are cut. OpenAPI's description leaves out the words in
+#: small letters, because client generators make one name of both.
 TruncationDirection = Annotated[
     Literal["Left", "Right", "left", "right"], WithJsonSchema({"enum": ["Left", "Right"], "type": "string"})
 ]
 
 
 def _kind_of_input(value: Any) -> str | None:
-    """Return the tag of the kind of `TextsOrIds` that a value is to be; the first item of a list decides."""
+    """Return the tag of the alternative of `TextsOrIds` that a value is meant for. A list's first item decides."""
     if isinstance(value, str):
         return "a text"
     if not isinstance(value, list):
@@ -72,17 +72,17 @@ _DEFAULTS = OPTION_DEFAULTS | SEARCH_DEFAULTS
 
 
 def _option(name: str, description: str) -> Any:
-    """Return the field of an option, with its default in `shoal.Options` or `shoal.SearchOptions`."""
+    """Return the field of an option, with its default from `shoal.Options` or `shoal.SearchOptions`."""
     return Field(_DEFAULTS[name], description=description)
 
 
 _LANE: Any = Field(
-    "interactive", description="Bulk jobs let interactive ones go first; a small share of them always runs"
+    "interactive", description="Bulk jobs let interactive ones go first, but a small share of bulk jobs always runs"
 )
 
 
 class TruncationOptions(Body):
-    """Options of how texts are cut that are too long for the model."""
+    """Options for texts that are too long for the model."""
 
     truncate: bool = _option("truncate", "Cut texts that are too long for the model; false refuses them")
     truncation_side: TruncationSide = _option("truncation_side", "End at which texts are cut")
@@ -92,22 +92,22 @@ class TruncationOptions(Body):
 
 
 class TextOptions(TruncationOptions):
-    """Options of how the model reads texts."""
+    """Options for how the model reads texts."""
 
     pooling: Pooling | None = _option("pooling", "null: as the model says")
     prompt_name: Name | None = _option("prompt_name", "Name of the model's prompt to put before each text")
 
 
 class EmbedOptions(TextOptions):
-    """Options of how vectors are made."""
+    """Options for how vectors are made."""
 
     normalize: bool = _option("normalize", "Scale vectors to length 1")
     output: Output = _option("output", "One vector for each text, for each token, or for each chunk")
     dimensions: Dimensions | None = _option("dimensions", "Keep this many numbers of each vector")
     chunk_tokens: ChunkTokens | None = _option(
-        "chunk_tokens", "Cut no text off: cut each into chunks of at most so many tokens"
+        "chunk_tokens", "Read all of each text: cut it into chunks of at most this many tokens"
     )
-    chunk_overlap: ChunkOverlap = _option("chunk_overlap", "Most tokens that two neighbours share")
+    chunk_overlap: ChunkOverlap = _option("chunk_overlap", "Most tokens that two neighbouring chunks share")
 
 
 _Item = TypeVar("_Item")
@@ -121,7 +121,7 @@ _Number = Annotated[float, SEARCH]
 
 
 class SearchFields(Body):
-    """Options of how an index is searched."""
+    """Options for how an index is searched."""
 
     mode: Mode = _option("mode", "Rank by meaning, by words, or by both")
     alpha: Annotated[float, Field(ge=0, le=1)] | None = _option("alpha", "Share of the meaning in a hybrid search")
@@ -132,23 +132,23 @@ class SearchFields(Body):
     group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE)] = _option("group_size", "Most hits of a group")
     facets: _List[_String] | None = _option("facets", "Fields whose values are counted")
     facets_top_n: Annotated[int, Field(ge=1, le=MAX_TOP_N)] | None = _option(
-        "facets_top_n", "Count the values of so many best documents; null: of all that the filter leaves"
+        "facets_top_n", "Count the values of this many best documents; null: of all documents that pass the filter"
     )
-    fields: _List[_String] | None = _option("fields", "Fields that hits have beside id and score; null: all")
+    fields: _List[_String] | None = _option("fields", "Fields that hits have besides id and score; null: all")
     snippet: _Map | None = _option("snippet", "Show the passage of each hit that fits best")
-    cursor: _String | None = _option("cursor", "Page to answer: empty for the first one, then as answered")
+    cursor: _String | None = _option("cursor", "Page to return: empty for the first page, then the last cursor")
     min_score: _Number | None = _option("min_score", "Least score of a hit")
-    explain: bool = _option("explain", "Tell for each hit what its score is made of")
-    like: _List[_String] | None = _option("like", "Ids of documents that hits are to be like")
+    explain: bool = _option("explain", "Show the parts of each hit's score")
+    like: _List[_String] | None = _option("like", "Ids of documents that hits should be like")
     vectors: _List[_List[_Number]] | None = _option("vectors", "Vectors to search for, as the model makes them")
-    negative: Texts | None = Field(None, description="Texts that hits are not to be like")
-    fuse: bool = _option("fuse", "Answer one list of hits for all that is asked together")
+    negative: Texts | None = Field(None, description="Texts that hits should not be like")
+    fuse: bool = _option("fuse", "Return one list of hits for all queries together")
     rerank: _Map | None = _option("rerank", "Let the reranker order the best hits")
     diversity: Annotated[float, Field(ge=0, le=1)] | None = _option("diversity", "How much hits differ from each other")
 
 
 class EmbedBody(EmbedOptions):
-    """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too."""
+    """Texts to embed. Bodies of Text Embeddings Inference's clients are accepted too."""
 
     model_config = example(inputs=["first text", "second text"], dimensions=2)
     inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
@@ -159,14 +159,14 @@ class EmbedBody(EmbedOptions):
     output_dtype: NumberType = Field("float32", description="Type of the numbers in the answer")
     answer: Literal["vectors", "result"] = Field(
         "vectors",
-        description="The vectors alone, or the result of a job: what it cost, and how much of each text was read",
+        description="The vectors alone, or the result of a job: with its cost, and how much of each text was read",
     )
     lane: Lane = _LANE
     options: Ignored = None
 
 
 class SearchBody(TextOptions, SearchFields):
-    """Queries to search an index for, or vectors, or documents that hits are to be like."""
+    """A search of an index: by queries, by vectors, or by documents that hits should be like."""
 
     model_config = example(queries="europe climate change storm", k=1, mode="hybrid")
     queries: Texts | None = Field(None, description="One query or several; needed unless there are `vectors` or `like`")
@@ -179,13 +179,13 @@ class ScoreBody(TruncationOptions):
     """Texts to score for a query."""
 
     model_config = example(query="storm in europe", inputs=["market falls", "a gale hits france"])
-    query: Text = Field(description="The text that the others are scored for")
+    query: Text = Field(description="Text for which the others are scored")
     inputs: Texts = Field(description="One text or several")
-    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, not from 0 to 1")
+    raw_scores: bool = Field(False, description="Return the reranker's scores unchanged, not from 0 to 1")
     lane: Lane = _LANE
 
 
-#: The fields of a job beside `op` and `lane`, by its `op`: the texts first.
+#: The fields that a job may have besides `op`, `lane` and `timeout_s`, by its `op`.
 _FIELDS_OF = {
     "embed": ("inputs", *EmbedOptions.model_fields),
     "search": ("queries", "k", "index", *TextOptions.model_fields, *SearchFields.model_fields),
@@ -197,13 +197,13 @@ class JobBody(EmbedOptions, SearchFields):
     """A job to submit: `inputs` to embed or to score for a query, or `queries` to search for."""
 
     model_config = example(op="embed", inputs=["a text"], lane="bulk")
-    op: Literal["embed", "search", "rerank"] = Field(description="What to do")
+    op: Literal["embed", "search", "rerank"] = Field(description="The operation")
     inputs: Texts | None = Field(None, description="Texts of op embed and rerank")
     queries: Texts | None = Field(None, description="Queries of op search")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, with op search")
     index: Name = Field("default", description="Name of the index, with op search")
-    query: Text | None = Field(None, description="The text that the others are scored for, with op rerank")
-    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, with op rerank")
+    query: Text | None = Field(None, description="Text for which the others are scored, with op rerank")
+    raw_scores: bool = Field(False, description="Return the reranker's scores unchanged, with op rerank")
     lane: Lane = _LANE
     timeout_s: float | None = Field(
         None, ge=0, le=MAX_DEADLINE_S, allow_inf_nan=False, description="Seconds after which the job is not computed"
@@ -211,7 +211,7 @@ class JobBody(EmbedOptions, SearchFields):
 
 
 def embed_job(body: EmbedBody | JobBody, texts: list[str]) -> Embed:
-    """Return the job that embeds the texts of a body; raises InvalidRequest for options at odds."""
+    """Return the job that embeds the texts of a body. Raises InvalidRequest for conflicting options."""
     options = vars(body) | {"truncate": body.truncate is not False}
     if isinstance(body, EmbedBody) and body.truncation_direction is not None:
         options["truncation_side"] = body.truncation_direction.lower()
@@ -219,7 +219,7 @@ def embed_job(body: EmbedBody | JobBody, texts: list[str]) -> Embed:
 
 
 def search_job(body: SearchBody | JobBody) -> Search:
-    """Return the job of a body that searches; raises InvalidRequest if there is nothing to search for."""
+    """Return the search job of a body. Raises InvalidRequest if there is nothing to search for."""
     given = {name: getattr(body, name) for name in body.model_fields_set.intersection(SEARCH_NAMES)}
     negative = [] if body.negative is None else as_list(body.negative)
     if body.negative is not None:
@@ -235,13 +235,13 @@ def search_job(body: SearchBody | JobBody) -> Search:
 
 
 def rerank_job(body: ScoreBody | JobBody, texts: Texts) -> Rerank:
-    """Return the job that scores texts for the query of a body; raises InvalidRequest for an empty query."""
+    """Return the job that scores texts for the query of a body. Raises InvalidRequest for an empty query."""
     options = Options.from_map(vars(body))
     return Rerank(as_list(texts), options, query=body.query, raw_scores=body.raw_scores, first_text=body.first_text)
 
 
 def submitted_job(body: JobBody) -> Job:
-    """Return the job; raises InvalidRequest if its texts are missing, or for a field that `op` does not take."""
+    """Return the job of a body. Raises InvalidRequest for missing texts, or a field that its `op` does not have."""
     fields = _FIELDS_OF[body.op]
     for name in sorted(body.model_fields_set.difference(fields, ("op", "lane", "timeout_s"))):
         if getattr(body, name) != JobBody.model_fields[name].default:  # generated clients send defaults
@@ -265,7 +265,7 @@ def as_list(texts: str | list[str]) -> list[str]:
 class JobPath(BaseModel):
     """The path of a job."""
 
-    id: Name = Field(description="Id that the submit answered")
+    id: Name = Field(description="Id that the submit returned")
 
 
 class ListQuery(BaseModel):
@@ -282,12 +282,12 @@ class ResultQuery(BaseModel):
 
 
 class PageFilePath(BaseModel):
-    """The name of a file of the page, with the folders that it is in."""
+    """The name of a file of the page, with its folders."""
 
     file: Path
 
 
 class ReadyQuery(BaseModel):
-    """The condition to check beside a ready worker."""
+    """The index that has to be served."""
 
     index: Name | None = Field(None, description="Name of an index that a ready worker must serve")

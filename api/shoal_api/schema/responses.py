@@ -1,4 +1,4 @@
-"""The shapes of responses: the OpenAPI page is made from them, and nothing is checked against them."""
+"""The shapes of responses, for OpenAPI's description only. No response is checked against them."""
 
 from typing import Any, Literal, cast
 
@@ -30,13 +30,13 @@ VECTOR_HEADERS = COST_HEADERS | {
     "X-Shape": _header("In another format than JSON: the numbers of rows and columns, such as 2,384"),
 }
 
-#: The headers with which Text Embeddings Inference tells the cost of an answer; times are in whole milliseconds.
+#: The headers by which Text Embeddings Inference reports the cost of an answer. Times are in whole milliseconds.
 TEI_HEADERS = {
     "X-Compute-Type": _header("`cpu`"),
     "X-Compute-Characters": _header("Characters of all texts", "integer"),
     "X-Compute-Tokens": _header("Tokens of all texts", "integer"),
     "X-Compute-Time": _header("Time of the whole request", "integer"),
-    "X-Total-Time": _header("The same", "integer"),
+    "X-Total-Time": _header("The same as `X-Compute-Time`", "integer"),
     "X-Queue-Time": _header("Time of waiting in the lane", "integer"),
     "X-Tokenization-Time": _header("Time of tokenizing", "integer"),
     "X-Inference-Time": _header("Time of encoding", "integer"),
@@ -62,7 +62,7 @@ RATE_HEADERS = {
 
 
 def described(*, example: Any = None, answer_headers: Any = None, **others: Any) -> ConfigDict:
-    """Return the configuration of a shape with what the description of its response has beside it."""
+    """Return the configuration of a shape with an example, and with the headers and other facts of its response."""
     extra = {"headers": answer_headers, **others}
     config: dict[str, Any] = {"openapi_extra": {name: value for name, value in extra.items() if value}}
     return cast(ConfigDict, config | ({} if example is None else {"json_schema_extra": {"example": example}}))
@@ -95,7 +95,7 @@ class ChunkPlace(BaseModel):
 
 
 class ChunkEmbeddings(BaseModel):
-    """One vector for each chunk of each text, and where the chunks are; int8 ones have scales."""
+    """One vector for each chunk of each text, and the places of the chunks. Vectors of type int8 have scales."""
 
     model_config = described(
         example={
@@ -109,13 +109,13 @@ class ChunkEmbeddings(BaseModel):
 
 
 class Hit(BaseModel):
-    """A document found, with its other fields beside these."""
+    """A document that was found, with its other fields beside these."""
 
     model_config = ConfigDict(extra="allow")
     id: str
     score: float
     text: str | None = Field(None, description="Left out if the `fields` of the search do not name it")
-    explain: dict[str, Any] | None = Field(None, description="What the score is made of, where that is asked for")
+    explain: dict[str, Any] | None = Field(None, description="The parts of the score, if they are asked for")
 
 
 _VERSION = "20261121T030000Z-5d41c7"
@@ -133,9 +133,9 @@ class SearchResults(BaseModel):
 
     model_config = described(answer_headers=COST_HEADERS, example={"results": [[_HIT]], "index_version": _VERSION})
     results: list[list[Hit]]
-    index_version: str = Field(description="Version of the index that was searched; all hits are of that one")
+    index_version: str = Field(description="Version of the index that was searched. All hits come from it")
     cursors: list[str | None] | None = Field(None, description="For each list, the cursor of its next page, if any")
-    totals: list[int] | None = Field(None, description="For each list, the documents that could be in it")
+    totals: list[int] | None = Field(None, description="For each list, the number of documents that could be in it")
     facets: list[dict[str, Any]] | None = Field(None, description="For each list, the counts of the values of fields")
 
 
@@ -156,7 +156,7 @@ class Timings(BaseModel):
 
 
 class JobState(BaseModel):
-    """A job and the status it now has."""
+    """A job and its present status."""
 
     id: str
     status: Status
@@ -167,7 +167,7 @@ def _link(operation: str, description: str) -> dict[str, Any]:
 
 
 class Submitted(JobState):
-    """A job that was put, or was put before with the same idempotency key."""
+    """A job that was submitted now, or before with the same idempotency key."""
 
     model_config = described(
         answer_headers=SUBMITTED_HEADERS,
@@ -187,7 +187,7 @@ class JobStatus(JobState):
 
 
 class JobResult(JobState):
-    """The result of a job: `embeddings`, `results` or `scores`, and what it cost."""
+    """The result of a job: `embeddings`, `results` or `scores`, and its cost."""
 
     model_config = described(
         **ANY_FORMAT,
@@ -210,7 +210,7 @@ class JobResult(JobState):
     results: list[list[Hit]] | None = None
     index_version: str | None = Field(None, description="Version of the index that was searched")
     cursors: list[str | None] | None = Field(None, description="For each list of hits, the cursor of its next page")
-    totals: list[int] | None = Field(None, description="For each list of hits, the documents that could be in it")
+    totals: list[int] | None = Field(None, description="Per list of hits, the number of documents that could be in it")
     facets: list[dict[str, Any]] | None = Field(None, description="For each list of hits, the counts of values")
     scores: list[float] | None = Field(None, description="The score of each text of a rerank")
     tokens: list[int] = Field(description="Tokens of each text")
@@ -250,12 +250,12 @@ class Ready(BaseModel):
 
 
 class Info(BaseModel):
-    """The model, indexes, limits and workers of the service; null where no ready worker tells."""
+    """The model, indexes, limits and workers of the service; null if no ready worker reports it."""
 
     version: str
     model: str | None
     digest: str | None
-    fingerprint: str | None = Field(description="Tells models apart whose vectors of a text differ")
+    fingerprint: str | None = Field(description="Differs between models whose vectors of a text differ")
     dimension: int | None
     max_tokens: int | None
     engine: str | None
@@ -266,7 +266,7 @@ class Info(BaseModel):
     limits: dict[str, float]
     workers: list[dict[str, Any]]
     workers_alive: int
-    model_id: str = Field(description="This and what follows: as Text Embeddings Inference tells it")
+    model_id: str = Field(description="This field and the fields below it are Text Embeddings Inference's")
     served_model_name: str
     model_sha: None
     model_dtype: str
@@ -283,7 +283,7 @@ class Info(BaseModel):
 
 
 class Links(BaseModel):
-    """Links to the pages that say more; a browser gets a page to use the service with."""
+    """Links to the documentation. A browser gets a page on which to use the service."""
 
     model_config = described(content={"text/html": MediaType(schema=Schema(type=DataType.STRING))})
     name: str

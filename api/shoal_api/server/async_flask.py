@@ -28,7 +28,7 @@ from shoal_api.request import json_request
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-#: Threads of a process for views that are no coroutines: they read files, or ask Redis by a library that blocks.
+#: Threads of a process for views that are no coroutines. Such views read files, or use a blocking library for Redis.
 NUM_THREADS = 32
 
 _T = TypeVar("_T")
@@ -45,13 +45,13 @@ class _NoSessions(SessionInterface):
 
 
 class AsyncFlask(OpenAPI):
-    """A Flask application whose views are coroutines, in the server's event loop or in `loop`, or run in threads."""
+    """A Flask application whose views are coroutines, or run in threads. Under WSGI, the coroutines run in `loop`."""
 
     session_interface = _NoSessions()
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.loop = LoopThread(self.close, "shoal-loop", NUM_THREADS)  # for bodies, which may come slowly
+        self.loop = LoopThread(self.close, "shoal-loop", NUM_THREADS)  # its threads read bodies, which may come slowly
         self.threads = ThreadPoolExecutor(NUM_THREADS, "shoal-view")
         #: The threads of uploads, which may take minutes each.
         self.upload_threads = ThreadPoolExecutor(MAX_LASTING, "shoal-upload")
@@ -62,7 +62,7 @@ class AsyncFlask(OpenAPI):
 
     @abstractmethod
     async def close(self) -> None:
-        """Close what is open in the event loop."""
+        """Close the connections of the event loop."""
 
     async def respond_in(self, context: RequestContext) -> Response:
         """Return the response to a request, within its context."""
@@ -89,7 +89,7 @@ class AsyncFlask(OpenAPI):
         return self.finalize_request(answer)
 
     async def dispatch(self) -> Any:
-        """Return the answer of the view of the request's route, which there is."""
+        """Return the answer of the request's view. The request has a route."""
         request = json_request()
         rule: Any = request.url_rule
         if request.method == "OPTIONS" and rule.provide_automatic_options:
@@ -100,7 +100,7 @@ class AsyncFlask(OpenAPI):
         return await run_in(self.upload_threads if request.is_upload else self.threads, partial(view, **arguments))
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
-        """Return the routes by path and method alone: Flask would check and encode the host name as well."""
+        """Return an adapter that finds routes by path and method alone: Flask's would check the host name as well."""
         if request is None:
             return None
         host, path = request.environ.get("HTTP_HOST", ""), request.path
@@ -114,5 +114,5 @@ class AsyncFlask(OpenAPI):
 
 
 async def run_in(threads: ThreadPoolExecutor, function: Callable[[], _T]) -> _T:
-    """Return the result of a function that one of the threads runs in the present context."""
+    """Run a function in one of the threads, in the present context, and return its result."""
     return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, function)

@@ -19,36 +19,36 @@ from shoal_api.request import BODY
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.shutdown import OPEN_FILES, connections_on, listeners_on
 
-#: Time after which it is watched whether the client of a request is still there, in seconds.
+#: Seconds after which the server begins to watch whether the client of a request disconnects.
 WATCH_AFTER_S = 1.0
 
-#: Interval at which it is looked whether the client has read a large response, in seconds.
+#: Seconds between two checks whether the client has read a large response.
 LOOK_EVERY_S = 0.05
 
-#: Time for which the file of a response stays open at least, in seconds: the server opens it a moment later itself.
+#: Least time for which the file of a response stays open, in seconds. Granian opens it itself, a moment later.
 FILE_OPEN_S = 1.0
 
-#: What is the same for all requests in the environment that Flask reads.
+#: The entries of Flask's environment that are the same for all requests.
 _ENVIRONMENT = {"SCRIPT_NAME": "", "wsgi.input_terminated": True, "SERVER_SOFTWARE": "Granian"}
 
 _log = logging.getLogger(__name__)
 
 
 class RsgiBody:
-    """The body of a request of Granian's."""
+    """The body of a request that Granian receives."""
 
     def __init__(self, protocol: HTTPProtocol):
         self._protocol = protocol
 
     async def all(self) -> bytes:
-        """Return all of it. Raises InvalidRequest for one that breaks off."""
+        """Return the whole body. Raises InvalidRequest if it breaks off."""
         try:
             return await self._protocol()
         except ProtocolClosed:
             raise InvalidRequest("the body breaks off: send all of it") from None
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield it piece by piece. Raises InvalidRequest for one that breaks off."""
+        """Yield the body piece by piece. Raises InvalidRequest if it breaks off."""
         try:
             async for piece in self._protocol:
                 yield piece
@@ -57,7 +57,7 @@ class RsgiBody:
 
 
 class ThreadInput:
-    """The body of an upload for the thread that reads it; each piece has to come within `timeout_s`."""
+    """The body of an upload, for the thread that reads it. Each piece has to come within `timeout_s`."""
 
     def __init__(self, body: RsgiBody, timeout_s: float):
         self._body = body
@@ -67,7 +67,7 @@ class ThreadInput:
         self._rest = b""
 
     def read(self, num_bytes: int) -> bytes:
-        """Return up to so many bytes, once some are here; none at the end, or if none come for too long."""
+        """Wait for bytes, and return at most `num_bytes`; none at the end, or if none come within `timeout_s`."""
         if not self._rest:
             self._pieces = self._pieces or self._body.pieces()
             coming = asyncio.run_coroutine_threadsafe(self._next(self._pieces), self._loop)
@@ -85,7 +85,7 @@ class ThreadInput:
 
 
 class RsgiServer:
-    """Answers the requests to the port of this process; a client that stops reading for `timeout_s` is cut off."""
+    """Answers the requests to the port of this process. A client that stops reading for `timeout_s` is cut off."""
 
     def __init__(self, app: AsyncFlask, port: int, timeout_s: float):
         self._app = app
@@ -102,7 +102,7 @@ class RsgiServer:
     async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         """Answer a request."""
         if earlier := self._sending.pop(scope.client, None):
-            earlier.set()  # the client has read the response before on this connection
+            earlier.set()  # a new request: the client has read the response before
         task, watching = asyncio.current_task(), list[asyncio.Task[None]]()
         watch = asyncio.get_running_loop().call_later(
             WATCH_AFTER_S, lambda: watching.append(asyncio.create_task(_watch(protocol, task)))
@@ -149,10 +149,10 @@ class RsgiServer:
             BODY: body,
         }
         for name, value in (named := scope.headers.items()):
-            if "_" not in name:  # else it could pass for another one
+            if "_" not in name:  # else `X_A` could pass for `X-A`
                 key = "HTTP_" + name.upper().replace("-", "_")
                 environ[key] = f"{environ[key]},{value}" if key in environ else value
-        for name in set(scope.headers.keys()).difference(dict(named)):  # `items` lacks those whose values are not ASCII
+        for name in set(scope.headers.keys()).difference(dict(named)):  # `items` lacks values that are not ASCII
             if "_" not in name:
                 environ["HTTP_" + name.upper().replace("-", "_")] = ""
         if (kind := environ.pop("HTTP_CONTENT_TYPE", None)) is not None:
@@ -162,7 +162,7 @@ class RsgiServer:
         return environ
 
     async def _send(self, response: WholeResponse, scope: Scope, protocol: HTTPProtocol) -> None:
-        """Send the response; a large one is sent when this returns, and any other soon after."""
+        """Send the response. A large response is sent when this returns, any other soon after."""
         status, head = response.status_code, response.head()
         if not response.has_body(scope.method):
             protocol.response_empty(status, head)
@@ -174,18 +174,18 @@ class RsgiServer:
         elif isinstance(response, FileResponse):
             protocol.response_file(status, head, f"{OPEN_FILES}/{response.file.fileno()}")
             await asyncio.sleep(FILE_OPEN_S)
-            await self._sent(scope)
+            await self._wait_until_read(scope)
         else:
             data = response.get_data()
             protocol.response_bytes(status, head, data)
             if len(data) > LARGE_BYTES:
                 del data
                 response.response = []  # the server has a copy
-                await self._sent(scope)
+                await self._wait_until_read(scope)
 
-    async def _sent(self, scope: Scope) -> None:
-        """Return once the client has read its response, as far as the system tells, or has gone."""
-        # The generator goes with the call, and with it its own descriptor of the connection.
+    async def _wait_until_read(self, scope: Scope) -> None:
+        """Return once the client has read its response, as far as the system can say, or has disconnected."""
+        # The generator ends with the call, and closes its own descriptor of the connection.
         found = await asyncio.to_thread(
             lambda: next((own.dup() for own in connections_on(self._port) if _is_to(own, scope)), None)
         )
@@ -217,7 +217,7 @@ def _is_to(connection: socket.socket, scope: Scope) -> bool:
 
 
 def _num_unsent_bytes(connection: socket.socket) -> int:
-    """Return how many bytes the client has not taken yet; 0 where the system does not tell."""
+    """Return how many bytes the client has not received yet, or 0 if the system cannot say."""
     with suppress(OSError):
         return int(struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, b"\0" * 4))[0])
     return 0

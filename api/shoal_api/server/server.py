@@ -1,4 +1,4 @@
-"""The server that runs the application: Granian, processes with an event loop each."""
+"""The server that runs the application: Granian, with one event loop in each process."""
 
 import gc
 import logging
@@ -34,13 +34,13 @@ from shoal_api.server.shutdown import SETTLE_S, drain, on_stop_signal
 if TYPE_CHECKING:
     from shoal_api.server.rsgi import RsgiServer
 
-#: Longest time that running requests may take once the server was told to stop: the longest wait for a result and 5 s.
+#: Longest time that running requests may last after the server is told to stop: the longest wait for a result and 5 s.
 _STOP_S = 65
 
 #: Largest headers of a request, all together. Granian checks after each read, so headers of up to twice this may pass.
 MAX_HEADER_BYTES = 65_536
 
-#: Most files that a process has open beside its clients' connections: connections to Redis, libraries, metrics.
+#: Most files that a process has open besides its clients' connections: connections to Redis, libraries, metrics.
 _OTHER_FILES = 1_024
 
 #: Time between two checks that the parent process is alive.
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Server(Granian):  # type: ignore[valid-type,misc]
-    """Granian with processes for each of several addresses; by itself it has one address."""
+    """Granian with processes for each of several addresses. Granian itself listens on one address."""
 
     def __init__(self, target: str, addresses: Sequence[str], **options: Any):
         super().__init__(target, address=addresses[0], **options)
@@ -103,9 +103,9 @@ def serve(settings: Settings) -> None:
 
 
 def _load_app(settings: Settings) -> "RsgiServer":
-    """Make the application in the process that serves it, as its threads would not survive a fork."""
+    """Make the application in the process that serves it, because its threads would not survive a fork."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # `_stop` waits until Granian has set its own handler
-    gc.disable()  # while modules load it finds nothing and takes a tenth of the time
+    gc.disable()  # it finds nothing while modules load, and takes a tenth of that time
     from shoal_api.app import create_app
     from shoal_api.context import Context
     from shoal_api.server.rsgi import RsgiServer
@@ -117,7 +117,7 @@ def _load_app(settings: Settings) -> "RsgiServer":
         app = create_app(settings)
     except ShoalError as error:
         raise SystemExit(error.line) from error
-    gc.freeze()  # what exists by now lives as long as the process: the collector need not look at it again and again
+    gc.freeze()  # all objects until now live as long as the process: the collector need not look at them again
     gc.enable()
     server = RsgiServer(app, settings.port, settings.receive_timeout_s)
     tracer = Context.of(app).tracer
@@ -140,7 +140,7 @@ def _stop(server: "RsgiServer", port: int, stopping: threading.Event, send_spans
 
 
 def _end() -> None:
-    """Let Granian have the signal by which it ends."""
+    """Send this process the signal at which Granian ends."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -153,7 +153,7 @@ def _stop_with_parent(parent: int | None) -> None:
 
 
 def _raise_file_limit() -> int:
-    """Raise the limit of open files as far as needed; return how many connections a process may have."""
+    """Raise the limit of open files as far as needed and possible; return how many connections a process may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
     num_files = max(soft, min(MAX_CONNECTIONS + _OTHER_FILES, most))

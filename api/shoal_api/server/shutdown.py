@@ -20,13 +20,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-#: Time without data after which a connection counts as idle.
+#: Time without data after which a connection is idle, in seconds.
 IDLE_S = 1.0
 
-#: Longest time that a process keeps connections that are not idle once it was told to stop.
+#: Longest time for which a process that is told to stop keeps connections that are not idle, in seconds.
 DRAIN_S = 5.0
 
-#: Interval at which connections are looked at.
+#: Seconds between two checks of the connections.
 SETTLE_S = 0.05
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -38,17 +38,17 @@ _NO_INTERFACE = 2**31 - 1
 #: Folder with an entry for each file that the process has open.
 OPEN_FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 
-#: Whether the system tells when data last came and went on a connection.
+#: True if the system reports when data last came and went on a connection.
 HAS_TCP_INFO = sys.platform == "linux"
 
-#: The fields of `struct tcp_info` of Linux that `_TcpInfo` has.
+#: The fields of Linux's `struct tcp_info` that `_TcpInfo` has.
 _TCP_INFO = struct.Struct("=24xI16xI4xI72xQ")
 
 
 #: The system's tables of TCP connections, of IPv4 and IPv6.
 _CONNECTION_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
-#: A connection in these tables that a client has begun and not yet established, with its local port.
+#: A line of these tables for a connection that a client has begun but not yet established. The group is the local port.
 _HANDSHAKE = re.compile(r"^ *\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 03 ", re.MULTILINE)
 
 
@@ -67,7 +67,7 @@ def drain(port: int) -> None:
     """Refuse new connections to `port`, and return once all clients are idle, but after at most `DRAIN_S`."""
     if sys.platform == "linux":
         for listener in listeners_on(port):
-            # It needs no privilege, but only once: the next process that shares the listener may not do it again.
+            # This needs no privilege the first time. The next process that shares the listener may not do it again.
             with suppress(OSError):
                 listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
     until_s = time.monotonic() + DRAIN_S
@@ -76,7 +76,7 @@ def drain(port: int) -> None:
 
 
 def _is_in_use(port: int) -> bool:
-    """Return True if a client is about to be connected, waits to be accepted, or is not idle, in this order."""
+    """Return True if a client is about to be connected, waits to be accepted, or is not idle, checked in this order."""
     tables = [table.read_text() for table in _CONNECTION_TABLES if table.exists()]
     if any(int(local_port, 16) == port for table in tables for local_port in _HANDSHAKE.findall(table)):
         return True  # clients that no socket of the process shows yet
@@ -86,7 +86,7 @@ def _is_in_use(port: int) -> bool:
 
 
 def _is_idle(connection: socket.socket) -> bool:
-    """Return True if data came, none for `IDLE_S`, and none waits to be read; False if the system does not tell."""
+    """Return True if data came, but none for `IDLE_S`, and none waits to be read; False if the system cannot say."""
     if not HAS_TCP_INFO:
         return False
     num_unread_bytes = struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))[0]
@@ -96,7 +96,7 @@ def _is_idle(connection: socket.socket) -> bool:
 
 
 class _TcpInfo(NamedTuple):
-    """The kernel's record of a connection, or of a listening socket. Times begin with the connection."""
+    """The kernel's record of a connection, or of a listening socket. Without data, times count from its beginning."""
 
     #: The number of segments on their way; of a listening socket, the number of connections not yet accepted.
     num_unacknowledged: int
@@ -109,12 +109,12 @@ class _TcpInfo(NamedTuple):
 
 
 def _tcp_info(sock: socket.socket) -> _TcpInfo:
-    """Return the kernel's record of a socket, where the system `HAS_TCP_INFO`."""
+    """Return the kernel's record of a socket, if the system `HAS_TCP_INFO`."""
     return _TcpInfo._make(_TCP_INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)))
 
 
 def connections_on(port: int) -> Iterator[socket.socket]:
-    """Yield the connections on the port that lead to a client, each open until the next one is asked for."""
+    """Yield the connections on the port that lead to a client. Each is closed when the next one is asked for."""
     for sock in _sockets_on(port):
         with suppress(OSError):
             sock.getpeername()
@@ -122,12 +122,12 @@ def connections_on(port: int) -> Iterator[socket.socket]:
 
 
 def listeners_on(port: int) -> Iterator[socket.socket]:
-    """Yield the sockets that take connections on the port, each open until the next one is asked for."""
+    """Yield the sockets that accept connections on the port. Each is closed when the next one is asked for."""
     return (sock for sock in _sockets_on(port) if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
 def _sockets_on(port: int) -> Iterator[socket.socket]:
-    """Yield a socket of the same connection for each socket of the process that is bound to the port."""
+    """Yield a duplicate of each socket of the process that is bound to the port."""
     for descriptor in os.listdir(OPEN_FILES):
         try:
             if not stat.S_ISSOCK(os.stat(f"{OPEN_FILES}/{descriptor}").st_mode):

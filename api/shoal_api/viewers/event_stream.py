@@ -1,4 +1,4 @@
-"""Server-sent events: their form, and those of a job, for as long as its client reads."""
+"""Server-sent events: their format, and the events of a job."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from shoal_api.answers.response import StreamedResponse, json_line
 from shoal_api.context import context
 from shoal_api.request import json_request
 
-#: Interval at which the job is looked at.
+#: Seconds between two reads of the job's status.
 LOOK_EVERY_S = 1.0
 
 #: Longest time without an event, after which a comment shows whether the client is still there.
@@ -20,10 +20,10 @@ KEEP_ALIVE_S = 5.0
 #: Longest time of a stream. A client connects again then, perhaps to another process.
 MAX_STREAM_S = 600.0
 
-#: States in which nothing more happens to a job.
+#: Statuses of a job that has ended.
 _ENDED = ("done", "failed", "cancelled", "expired")
 
-#: Milliseconds after which a browser connects again.
+#: The first line of a stream. A browser connects again so many milliseconds after the stream has ended.
 FIRST = b"retry: 1000\n\n"
 
 _KEEP_ALIVE = b": the job is as before\n\n"
@@ -44,7 +44,7 @@ def as_stream(events: AsyncIterator[bytes]) -> StreamedResponse:
 
 
 def event(name: str, line: bytes) -> bytes:
-    """Return an event with a line of data, which has its line break."""
+    """Return an event with a line of data, which ends with a line break."""
     return b"event: %b\ndata: %b\n" % (name.encode(), line)
 
 
@@ -56,7 +56,7 @@ async def events_of_job(read: Callable[[], Awaitable[dict[str, Any]]], stopping:
     while time.monotonic() < started_s + MAX_STREAM_S:
         try:
             found = await read()
-        except UnknownJob:  # it was forgotten meanwhile
+        except UnknownJob:  # Redis has forgotten the job meanwhile
             yield event("end", json_line(last))
             return
         except ShoalError:  # Redis is away: it may come back

@@ -1,4 +1,4 @@
-"""The workers of the pool, their indexes and what they do, as the routes report them."""
+"""The state of the pool for the routes that report it: its workers, indexes and rates."""
 
 import asyncio
 import math
@@ -14,8 +14,8 @@ from shoal.viewers.pool_meter import WINDOW_S, PoolMeter, PoolSnapshot
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
-#: Time for which a reading of the pool is used again, in seconds. Reading the heartbeats of hundreds of workers takes
-#: milliseconds, and some of the routes that need them are open to clients without a key.
+#: Time for which the state of the pool is used again, in seconds. Reading the heartbeats of hundreds of workers takes
+#: milliseconds, and some routes that need the state are open to clients without a key.
 MAX_AGE_S = 0.25
 
 #: Time from one measurement of the pool to the next, in seconds, however many viewers ask.
@@ -31,7 +31,7 @@ class PoolState:
 
     @property
     def ready(self) -> Heartbeats:
-        """The workers that answer jobs, and those that start for one."""
+        """The heartbeats of the workers that answer jobs, or start for one."""
         return {worker_id: about for worker_id, about in self.workers.items() if about.get("state") in ANSWERING}
 
     @property
@@ -42,7 +42,7 @@ class PoolState:
 
     @property
     def index_errors(self) -> dict[str, str]:
-        """By the name of each index whose current version a ready worker does not serve, the reason."""
+        """The reasons why a ready worker does not serve the current version of an index, by the index's name."""
         return {name: why for worker in self.ready.values() for name, why in worker.get("index_errors", {}).items()}
 
     @property
@@ -53,11 +53,10 @@ class PoolState:
 
 
 class PoolReader:
-    """The reader of the pool for all requests of a process, which asks Redis for heartbeats once in `max_age_s`."""
+    """Reads the pool for all requests of a process, with heartbeats from Redis that are at most `max_age_s` old."""
 
-    def __init__(self, client: AsyncClient, num_cached: Callable[[], float] = lambda: 0, max_age_s: float = MAX_AGE_S):
-        self.max_age_s, self.every_s = max_age_s, EVERY_S
-        self._num_cached = num_cached
+    def __init__(self, client: AsyncClient, num_cached: Callable[[], float]):
+        self.max_age_s, self.every_s = MAX_AGE_S, EVERY_S
         self._meter = PoolMeter(num_cached)
         self._measured: dict[str, Any] = {}
         self._measured_at = -math.inf
@@ -69,7 +68,7 @@ class PoolReader:
         self._reading: asyncio.Future[PoolState] | None = None
 
     async def read(self) -> PoolState:
-        """Return the state of the pool; one without workers is read anew, so that the first is seen at once."""
+        """Return the state of the pool. A pool without workers is read anew, so the first worker is seen at once."""
         if self._state and self._state.workers and time.monotonic() - self._read_at < self.max_age_s:
             return self._state
         if self._reading is None:
@@ -91,12 +90,12 @@ class PoolReader:
             self._reading = None
 
     async def dimension(self) -> int:
-        """Return the dimension of ready workers' vectors, or of the last that were; 0 if none was seen yet."""
+        """Return the dimension of ready workers' vectors, or of the workers ready before; 0 if none was ready yet."""
         await self.read()
         return self._dimension
 
     async def measure(self) -> dict[str, Any]:
-        """Return what `PoolMeter` measures, at most `every_s` old; after a minute without a viewer it begins anew."""
+        """Return `PoolMeter`'s measurements, at most `every_s` old. A minute without viewers makes rates begin anew."""
         async with self._measuring:
             age_s = time.monotonic() - self._measured_at
             if age_s >= self.every_s:

@@ -4,17 +4,16 @@ import io
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import RedisServer, wait_until
 from flask import Flask, Response
 from flask.testing import FlaskClient
+from keys_file import KeysFile
 
 from shoal.errors import Overloaded
 from shoal.settings import Settings
-from shoal_api.access import api_keys
 from shoal_api.access.access_control import Shares, network_of
 from shoal_api.context import Context
 from shoal_api.request import json_request
@@ -22,31 +21,12 @@ from shoal_api.request import json_request
 pytest_plugins = ["api_fixtures"]
 
 
-class Keys:
-    """A file of keys, and the header that carries each."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.user = self.make("user")
-        self.admin = self.make("ops", "admin")
-
-    def make(self, name: str, role: str = "user", rate: str = "") -> dict[str, str]:
-        """Make a key and return the header that carries it."""
-        return {"Authorization": f"Bearer {api_keys.add(self.path, name, role, rate)}"}
-
-
-#: Longest wait for a worker, of which there is none, in seconds.
+#: Longest wait for a worker, in seconds. There is no worker.
 SHORT_S = 0.05
 
 
 @pytest.fixture
-def keys_file(tmp_path: Path) -> Keys:
-    """Return a file with keys of a user and an admin."""
-    return Keys(tmp_path / "keys")
-
-
-@pytest.fixture
-def guarded(make_app: MakeApp, keys_file: Keys) -> FlaskClient:
+def guarded(make_app: MakeApp, keys_file: KeysFile) -> FlaskClient:
     """Return a client of an application that needs keys."""
     return make_app(api_keys_file=str(keys_file.path)).test_client()
 
@@ -61,7 +41,7 @@ OPEN = {("/", "GET"), ("/health", "GET"), ("/ready", "GET"), ("/docs", "GET"), (
 
 
 class TestKeys:
-    def test_every_route_but_those_that_are_open_needs_one(self, guarded: FlaskClient, stub: StubWorker) -> None:
+    def test_every_route_needs_one_except_the_open_routes(self, guarded: FlaskClient, stub: StubWorker) -> None:
         found = paths(guarded)
         assert found > OPEN
         for path, method in found:
@@ -70,20 +50,20 @@ class TestKeys:
         assert guarded.get("/nowhere").status_code == 401
         assert guarded.get("/docs", follow_redirects=True).status_code == 200
 
-    def test_it_is_a_bearer_token_or_a_header_of_its_own(self, guarded: FlaskClient, keys_file: Keys) -> None:
+    def test_it_is_a_bearer_token_or_a_header_of_its_own(self, guarded: FlaskClient, keys_file: KeysFile) -> None:
         secret = keys_file.user["Authorization"].partition(" ")[2]
         for value in (f"Bearer {secret}", f"bearer {secret}", f"Bearer  {secret} "):
             assert guarded.get("/info", headers={"Authorization": value}).status_code == 200
         assert guarded.get("/info", headers={"X-API-Key": secret}).status_code == 200
         assert guarded.get("/info", headers={"X-API-Key": secret[:-1]}).status_code == 401
 
-    def test_a_wrong_one_is_refused_before_the_body_is_looked_at(self, guarded: FlaskClient) -> None:
+    def test_a_wrong_key_is_refused_before_the_body_is_read(self, guarded: FlaskClient) -> None:
         for wrong in ("Bearer", "Bearer x", "Basic dXNlcjp4", "", "Bearer \xff"):
             response = guarded.post("/embed", data=b"no json", headers={"Authorization": wrong})
             assert error_of(response, 401)[0] == "unauthorized"
             assert response.headers["WWW-Authenticate"] == 'Bearer realm="shoal"'
 
-    def test_some_routes_need_an_admins(self, make_app: MakeApp, keys_file: Keys) -> None:
+    def test_some_routes_need_the_key_of_an_admin(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         guarded = make_app(api_keys_file=str(keys_file.path), request_timeout_s=SHORT_S).test_client()
         for path, method in paths(guarded) - OPEN:
             response = guarded.open(path, method=method, headers=keys_file.user)
@@ -91,12 +71,12 @@ class TestKeys:
         assert error_of(guarded.get("/v1/dead", headers=keys_file.user), 403)[0] == "forbidden"
         assert guarded.get("/v1/dead", headers=keys_file.admin).status_code == 200
 
-    def test_without_a_file_none_is_needed(self, make_app: MakeApp) -> None:
+    def test_without_a_key_file_no_key_is_needed(self, make_app: MakeApp) -> None:
         api = make_app(request_timeout_s=SHORT_S).test_client()
         assert not [path for path, method in paths(api) if api.open(path, method=method).status_code in (401, 403)]
         assert "security" not in api.get("/openapi.json").get_json()
 
-    def test_the_description_says_what_needs_one(self, guarded: FlaskClient) -> None:
+    def test_the_description_says_which_routes_need_a_key(self, guarded: FlaskClient) -> None:
         described = guarded.get("/openapi.json").get_json()
         schemes = described["components"]["securitySchemes"]
         assert schemes["bearer"].items() >= {"type": "http", "scheme": "bearer"}.items()
@@ -117,7 +97,7 @@ def recording(seen: list[str]) -> Callable[[Response], Response]:
 
 
 class TestClientName:
-    def test_it_is_the_keys_name_or_else_the_address(self, make_app: MakeApp, keys_file: Keys) -> None:
+    def test_it_is_the_keys_name_or_else_the_address(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         app = make_app(api_keys_file=str(keys_file.path))
         seen: list[str] = []
         app.after_request(recording(seen))
@@ -135,7 +115,7 @@ class TestClientName:
         ):
             assert network_of(address) == network
 
-    def test_proxies_are_believed_as_far_as_they_are_trusted(self, make_app: MakeApp) -> None:
+    def test_only_trusted_proxies_are_believed(self, make_app: MakeApp) -> None:
         seen: list[str] = []
         for num_trusted in range(4):
             app = make_app(trusted_proxies=num_trusted)
@@ -145,7 +125,7 @@ class TestClientName:
 
 
 class TestRates:
-    def test_a_key_may_be_used_so_often(self, make_app: MakeApp, keys_file: Keys) -> None:
+    def test_a_key_may_be_used_as_often_as_its_rate_says(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         slow, other = keys_file.make("slow", rate="5/hour"), keys_file.make("other", rate="5/hour")
         one, two = (make_app(api_keys_file=str(keys_file.path)).test_client() for _ in range(2))
         answers = [api.get("/info", headers=slow) for api in (one, two) * 3]
@@ -157,7 +137,7 @@ class TestRates:
         assert 0 < int(answers[-1].headers["Retry-After"]) <= 7_200
         assert one.get("/info", headers=other).status_code == 200
 
-    def test_it_may_be_used_again_after_a_while(self, make_app: MakeApp, keys_file: Keys) -> None:
+    def test_a_key_past_its_rate_may_be_used_again_after_a_while(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         quick = keys_file.make("quick", rate="1/second")
         api = make_app(api_keys_file=str(keys_file.path)).test_client()
 
@@ -167,15 +147,17 @@ class TestRates:
         for status in (200, 429, 200):  # two requests may fall into different seconds
             wait_until(partial(answers, status))
 
-    def test_one_without_a_rate_asks_redis_nothing(
-        self, make_app: MakeApp, keys_file: Keys, own_redis: RedisServer
+    def test_a_key_without_a_rate_sends_nothing_to_redis(
+        self, make_app: MakeApp, keys_file: KeysFile, own_redis: RedisServer
     ) -> None:
         own_redis.stop()
         api = make_app(api_keys_file=str(keys_file.path), redis_url=own_redis.url).test_client()
         response = api.get("/metrics", headers=keys_file.user)
         assert (response.status_code, "RateLimit" in response.headers) == (200, False)
 
-    def test_without_redis_it_is_unavailable(self, make_app: MakeApp, keys_file: Keys, own_redis: RedisServer) -> None:
+    def test_without_redis_it_is_unavailable(
+        self, make_app: MakeApp, keys_file: KeysFile, own_redis: RedisServer
+    ) -> None:
         slow = keys_file.make("slow", rate="5/hour")
         own_redis.stop()
         api = make_app(api_keys_file=str(keys_file.path), redis_url=own_redis.url).test_client()
@@ -189,7 +171,7 @@ class TestShares:
         assert held == [128, 64, 32, 16, 8, 4, 2]
         assert taken(shares, "newcomer") == 1
 
-    def test_a_client_that_holds_nothing_gets_what_is_free(self) -> None:
+    def test_a_client_that_holds_nothing_gets_all_that_is_free(self) -> None:
         shares = Shares(256, "things")
         shares.acquire("a", 200)
         with pytest.raises(Overloaded, match=r"this client has 200 of 256 things, and 1 more are not granted now"):
@@ -203,7 +185,7 @@ class TestShares:
 
 
 class TestBytes:
-    """A process of the tests holds 4 * (1,000 + 2.5 * 2**20) bytes of requests and responses, a client half of them."""
+    """A process here accepts 4 * (1,000 + 2.5 * 2**20) bytes of requests and responses, of a client half as many."""
 
     MOST = 4 * (1_000 + 5 * 2**19)
 
@@ -213,7 +195,9 @@ class TestBytes:
         return make_app(max_request_bytes=1_000, max_response_mb=1)
 
     @pytest.mark.parametrize("headers", [{"Content-Length": "700"}, {"Transfer-Encoding": "chunked"}])
-    def test_a_client_with_many_is_refused_another_body(self, make_app: MakeApp, headers: dict[str, str]) -> None:
+    def test_a_client_that_holds_many_bytes_is_refused_another_body(
+        self, make_app: MakeApp, headers: dict[str, str]
+    ) -> None:
         for num_free, status in ((2_000, 400), (900, 429)):
             app = make_app(max_request_bytes=1_000, max_response_mb=1)
             shares = Context.of(app).access._bytes
@@ -241,17 +225,17 @@ class TestBytes:
         response.close()
         assert Context.of(app).access._bytes._held == {}
 
-    def test_a_request_that_fails_gives_them_back(self, app: Flask) -> None:
+    def test_a_request_that_fails_gives_its_bytes_back(self, app: Flask) -> None:
         assert [app.test_client().post("/embed", data=b"{").status_code for _ in range(5)] == [400] * 5
         assert Context.of(app).access._bytes._held == {}
 
-    def test_health_is_answered_whatever_is_held(self, app: Flask) -> None:
+    def test_health_is_answered_however_many_bytes_are_held(self, app: Flask) -> None:
         Context.of(app).access._bytes.acquire("127.0.0.1", self.MOST)
         response = app.test_client().post("/embed", json={"inputs": "a"})
         assert error_of(response, 429)[0] == "overloaded"
         assert response.headers["Retry-After"] == "1"
         assert app.test_client().get("/health").status_code == 200
-        assert app.test_client().get("/ready").status_code == 503  # by the lack of a worker, not by what is held
+        assert app.test_client().get("/ready").status_code == 503  # for lack of a worker, not because of the bytes
 
 
 def taken(shares: Shares, client: str) -> int:
@@ -265,7 +249,7 @@ def taken(shares: Shares, client: str) -> int:
 
 
 class TestBrowsers:
-    """Web pages of other sites, which could use an API without keys in the name of the person who looks at them."""
+    """Web pages of other sites, which could use an API without keys through the browser of their reader."""
 
     def test_it_answers_by_the_names_of_this_machine_alone(self, make_app: MakeApp) -> None:
         api = make_app(host="shoal.test").test_client()
@@ -275,7 +259,7 @@ class TestBrowsers:
             code, message = error_of(api.get("/info", headers={"Host": host}), 403)
             assert (code, "--allow-anonymous anywhere" in message) == ("forbidden", True)
 
-    def test_any_name_will_do_where_it_is_allowed(self, make_app: MakeApp, keys_file: Keys) -> None:
+    def test_any_host_name_is_answered_if_the_settings_allow_it(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         for api in (make_app(allow_anonymous="anywhere"), make_app(api_keys_file=str(keys_file.path))):
             asked = api.test_client().get("/info", headers={"Host": "my.example", **keys_file.user})
             assert asked.status_code == 200
@@ -298,12 +282,12 @@ class TestBrowsers:
         response = api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers=headers)
         assert response.status_code == status
 
-    def test_a_browser_that_says_only_the_origin_is_believed(self, api: FlaskClient) -> None:
+    def test_a_browser_that_sends_only_the_origin_is_believed(self, api: FlaskClient) -> None:
         for origin, status in (("https://evil.example", 403), ("http://localhost", 202), ("http://localhost:1", 403)):
             response = api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers={"Origin": origin})
             assert response.status_code == status
 
-    def test_a_link_may_lead_here(self, api: FlaskClient) -> None:
+    def test_a_link_on_another_site_may_lead_here(self, api: FlaskClient) -> None:
         assert api.get("/docs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 302
 
 

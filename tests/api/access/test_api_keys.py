@@ -1,4 +1,4 @@
-"""API keys: what a file of them may hold, how it is changed, and that the change is heeded."""
+"""API keys: what their file may contain, how it is changed, and that the API notices a change."""
 
 import hashlib
 import os
@@ -65,7 +65,7 @@ def test_a_wrong_line_is_named_and_not_repeated(path: Path, line: str, words: st
 
 
 @pytest.mark.parametrize("replaces", [False, True])
-def test_a_change_that_keeps_the_size_is_heeded(path: Path, replaces: bool) -> None:
+def test_a_change_that_keeps_the_size_is_noticed(path: Path, replaces: bool) -> None:
     first = api_keys.add(path, "web", "user", "")
     keys = Keyring(path)
     before = path.stat()
@@ -83,7 +83,9 @@ def test_a_change_that_keeps_the_size_is_heeded(path: Path, replaces: bool) -> N
     assert keys.find(first) is None
 
 
-def test_a_file_that_breaks_or_goes_changes_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_breaks_or_disappears_leaves_the_keys_as_they_are(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     secret = api_keys.add(path, "first", "user", "")
     keys = Keyring(path)
     path.write_text("a mistake\n")
@@ -107,7 +109,7 @@ def test_keys_are_made_listed_and_dropped_by_command(path: Path) -> None:
     assert found is None
 
 
-def test_what_cannot_be_done_is_said(path: Path) -> None:
+def test_a_command_that_cannot_be_done_says_why(path: Path) -> None:
     path.write_text(f"ops admin {DIGEST}\n")
     for arguments, words in (
         (("new", "ops"), "has a key that is called ops"),
@@ -121,5 +123,5 @@ def test_what_cannot_be_done_is_said(path: Path) -> None:
         assert path.read_text() == f"ops admin {DIGEST}\n"
 
 
-def test_without_a_file_it_says_how_to_name_one() -> None:
+def test_without_a_file_commands_say_how_to_name_one() -> None:
     assert "SHOAL_API_KEYS_FILE" in run("key", "list").stderr

@@ -33,7 +33,7 @@ from shoal_api.server.server import MAX_HEADER_BYTES
 
 pytest_plugins = ["api_fixtures"]
 
-#: Time in which a server that does not wait for a body would have answered, unless the machine is busy.
+#: Time in which a server that does not wait for a body answers, except on a busy machine.
 SOON_S = 0.1
 
 GOOD = {"inputs": "storm"}
@@ -110,14 +110,14 @@ class Tricklers:
 
 
 def wait_for_headers_to_time_out(api: ApiProcess, times: int) -> None:
-    """Return after so many times `receive_timeout_s`."""
+    """Wait until the server has cut off this many clients for slow headers, one after the other."""
     for _ in range(times):
         with closing(api.send(b"GET /")) as connection:
             wait_until(lambda: is_closed(connection))
 
 
 def being_answered(pool: ThreadPoolExecutor, api: ApiProcess, stub: StubWorker) -> "Future[Answer]":
-    """Return a request that the server has received whole; one that came too slowly, and was cut off, is sent again."""
+    """Return a request that the server has received whole. If it came too slowly and was cut off, send it again."""
     while True:
         asking = pool.submit(api.ask, "POST", "/embed", GOOD)
         wait_until(lambda: asking.done() or stub.queue.backlog()["interactive"])  # noqa: B023 - it is called here
@@ -163,7 +163,7 @@ class TestSlowCallers:
             stub.resume()
             assert waiting.result().status == 200
 
-    def test_headers_that_do_not_come_are_cut_off(self, impatient: Impatient) -> None:
+    def test_a_client_that_sends_no_headers_is_cut_off(self, impatient: Impatient) -> None:
         for sent in (b"", b"GET / HTTP/1.1\r\nHost: loc", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
             with closing(impatient[0].send(sent)) as connection:
                 wait_until(partial(is_closed, connection))
@@ -175,7 +175,7 @@ class TestSlowCallers:
             wait_until(lambda: num_connections(api) == 1)
             wait_until(lambda: num_connections(api) == 0)
 
-    def test_it_asks_the_system_for_as_many_files_as_its_connections_take(self, start_api: StartApi) -> None:
+    def test_the_server_raises_its_limit_of_open_files_for_its_connections(self, start_api: StartApi) -> None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         api = start_api(FewFiles)
         allowed = api.server.rlimit(psutil.RLIMIT_NOFILE)[0]
@@ -203,7 +203,7 @@ class TestSizes:
 
 class TestStarting:
     @pytest.mark.parametrize("command", ["api", "serve"])
-    def test_it_refuses_to_answer_anybody_unless_that_is_said(self, command: str, tmp_path: Path) -> None:
+    def test_it_refuses_to_answer_all_hosts_without_keys_unless_told_to(self, command: str, tmp_path: Path) -> None:
         port = free_port()
         done = run(command, "--host", "0.0.0.0", "--port", port, home=tmp_path)
         assert (done.returncode, done.stderr.splitlines()[-1][-13:]) == (1, "[bad_setting]")
@@ -217,7 +217,7 @@ class TestStarting:
         assert guarded.ask("GET", "/info", authorization=f"Bearer {secret}").status == 200
         assert start_api(host="0.0.0.0", allow_anonymous="anywhere").ask("GET", "/info", host="a.b").status == 200
 
-    def test_settings_that_are_wrong_are_said(self, tmp_path: Path) -> None:
+    def test_wrong_settings_are_reported(self, tmp_path: Path) -> None:
         for setting, words in (
             ({"api_keys_file": tmp_path / "none"}, f"cannot be read from {tmp_path / 'none'} (No such file"),
             ({"cors_origins": "example.com"}, 'cors_origins has "example.com"'),
@@ -228,7 +228,7 @@ class TestStarting:
 
 
 class TestHeaders:
-    def test_every_answer_has_those_that_keep_browsers_careful(self, shared_api: ApiProcess) -> None:
+    def test_every_answer_has_the_headers_that_restrict_browsers(self, shared_api: ApiProcess) -> None:
         for method, path in (
             ("GET", "/"),
             ("GET", "/nowhere"),
@@ -257,7 +257,7 @@ class TestHeaders:
 
 
 class TestOtherSites:
-    """The request by which a browser asks whether a page of another site may send a key."""
+    """A page of another site, for which a browser first asks whether the page may send a key."""
 
     PREFLIGHT: ClassVar = {
         "origin": "https://app.example",
@@ -265,11 +265,11 @@ class TestOtherSites:
         "access_control_request_headers": "authorization,content-type",
     }
 
-    def test_none_may_by_default(self, shared_api: ApiProcess) -> None:
+    def test_no_other_site_may_use_the_api_by_default(self, shared_api: ApiProcess) -> None:
         headers = shared_api.ask("OPTIONS", "/embed", **self.PREFLIGHT).headers
         assert not [name for name in headers if name.lower().startswith("access-control")]
 
-    def test_one_that_is_named_may_send_a_key_and_read_what_it_cost(
+    def test_a_named_site_may_send_a_key_and_read_the_cost_headers(
         self, start_api: StartApi, stub: StubWorker, tmp_path: Path
     ) -> None:
         secret = api_keys.add(tmp_path / "keys", "web", "user", "")
@@ -292,7 +292,7 @@ class TestOtherSites:
         other = api.ask("GET", "/health", origin="https://[2001:db8::1]:8443")
         assert other.headers["Access-Control-Allow-Origin"] == "https://[2001:db8::1]:8443"
 
-    def test_others_may_not(self, make_app: MakeApp) -> None:
+    def test_other_sites_may_not(self, make_app: MakeApp) -> None:
         api = make_app(cors_origins="https://app.example").test_client()
         preflight = {name.replace("_", "-"): value for name, value in self.PREFLIGHT.items()}
         for origin in ("https://evil.example", "https://app.example.evil", "http://app.example", "null"):
@@ -300,7 +300,7 @@ class TestOtherSites:
                 answer = api.open("/embed", method=method, headers=preflight | {"origin": origin})
                 assert "Access-Control-Allow-Origin" not in answer.headers
 
-    def test_all_may_where_that_is_said(self, make_app: MakeApp) -> None:
+    def test_all_sites_may_if_the_settings_say_so(self, make_app: MakeApp) -> None:
         response = make_app(cors_origins="*").test_client().get("/", headers={"origin": "https://any.example"})
         assert response.headers["Access-Control-Allow-Origin"] == "*"
 
@@ -316,7 +316,7 @@ def test_a_body_of_many_empty_objects_is_refused_unread(make_app: MakeApp) -> No
     assert error_of(api.post("/embed", data=fitting), 422)[0] == "invalid_request"
 
 
-def test_logs_hold_no_key_and_no_text(
+def test_logs_contain_no_key_and_no_text(
     redis_url: str, keys: Keys, tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path, tmp_path: Path
 ) -> None:
     secret, text = api_keys.add(tmp_path / "keys", "web", "user", "1000/second"), "a marker 7Kq2 that nobody may log"
@@ -336,7 +336,7 @@ def test_logs_hold_no_key_and_no_text(
 
 
 def bodies(text: str) -> list[tuple[str, bytes]]:
-    """Return requests with the text in them, good ones and bad ones."""
+    """Return good and bad requests that contain the text."""
     good = [
         ("/embed", {"inputs": text}),
         ("/search", {"queries": [text], "k": 3}),
@@ -354,14 +354,14 @@ def bodies(text: str) -> list[tuple[str, bytes]]:
 
 
 def ask(port: int, path: str, body: bytes, key: str) -> None:
-    """Send one request with that key; any answer but 500 will do."""
+    """Send one request with this key; fail the test only if the answer is 500."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as connection:
         headers = {"Authorization": f"Bearer {key}", "X-API-Key": key, "Origin": "https://a.example"}
         connection.request("POST", path, body, headers)
         assert connection.getresponse().status != 500
 
 
-def test_small_bodies_that_come_unasked_are_read(make_app: MakeApp) -> None:
+def test_small_bodies_that_no_route_reads_are_read_and_dropped(make_app: MakeApp) -> None:
     api = make_app().test_client()
     for size, headers, num_read in (
         (MAX_DROPPED_BYTES, {}, MAX_DROPPED_BYTES),

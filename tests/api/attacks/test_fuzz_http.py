@@ -69,7 +69,7 @@ KNOWN = (ErrorBody, *(api.errors for api in PROTOCOL_APIS.values()))
 WORDS = st.text(max_size=12) | st.sampled_from(
     ["nan", "inf", "1e999", "-1", "0", "0-0", "1-1", "a" * 5_000, "..", "../../etc", "a{b}", "\0", "9" * 30, "٣", " "]
 )
-#: What a header may hold by HTTP, and what matters here.
+#: Header values that HTTP allows, and values that matter here.
 HEADERS = {
     "Prefer": ["respond-async", "respond-async, wait=5", ";", "wait=x", ""],
     "Idempotency-Key": ["a", "x" * 300, "", "é".encode().decode("latin-1"), '"a"'],
@@ -110,7 +110,7 @@ def check(response: TestResponse, about: dict[str, Any] | None = None) -> None:
         assert str(status) in about["responses"]
     if status >= 400 and response.request.method != "HEAD":
         code, message = _told(response.get_json())
-        words = (str(code), "invalid_request")  # a body without a code may depend on it
+        words = (str(code), "invalid_request")  # an error without a code may stand for either
         dialects = [d for d in KNOWN if response.get_json() in [d.error_body(word, message, status) for word in words]]
         assert dialects
         assert code in (None, "invalid_request") or {**STATUS, **dialects[0].statuses}.get(code) == status
@@ -125,7 +125,7 @@ def _told(body: dict[str, Any]) -> tuple[str | None, str]:
 
 @st.composite
 def bodies(draw: st.DrawFn, path: str) -> bytes:
-    """Draw a good body with odd values, or damaged, or none."""
+    """Draw a body: a good one with odd values, a damaged one, or any bytes."""
     good = BODIES.get(path, {})
     text = json.dumps(draw(changed(good, JSON_VALUES) if good else JSON_VALUES)).encode()
     return draw(st.just(text) | mutated(st.just(text), JSON_CLAIMS) | st.binary(max_size=30))
@@ -175,7 +175,7 @@ def test_job_that_was_accepted(quick: FlaskClient, data: st.DataObject) -> None:
 
 
 @fuzz(20, values=changed(ABOUT), raw=st.binary() | mutated(st.just(wire.pack(ABOUT))) | ODD.map(packed))
-def test_what_is_said_of_odd_workers(quick: FlaskClient, queue: Queue, values: dict[str, Any], raw: bytes) -> None:
+def test_routes_that_describe_odd_workers(quick: FlaskClient, queue: Queue, values: dict[str, Any], raw: bytes) -> None:
     for worker_id, beat in (("a", packed(values)), ("b", raw)):
         queue.redis.zadd(queue.keys.alive, {worker_id: 1e13})
         queue.redis.set(queue.keys.worker(worker_id), beat, ex=60)
@@ -185,7 +185,7 @@ def test_what_is_said_of_odd_workers(quick: FlaskClient, queue: Queue, values: d
 
 
 @fuzz(20, values=changed(ABOUT), later=changed(ABOUT))
-def test_what_is_computed_of_odd_workers(queue: Queue, values: dict[str, Any], later: dict[str, Any]) -> None:
+def test_measurements_of_odd_workers(queue: Queue, values: dict[str, Any], later: dict[str, Any]) -> None:
     meter = PoolMeter()
     queue.redis.zadd(queue.keys.alive, {"a": 1e13})
     for beat in (values, ABOUT | {"written_at": 9.0}, later, ABOUT | {"written_at": 1e9}):

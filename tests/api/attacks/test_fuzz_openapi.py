@@ -1,8 +1,8 @@
 """Every route of the OpenAPI document at a running service, asked by schemathesis.
 
-It makes good and bad requests from the document, and follows jobs from their submit. No answer is a defect, or one that
-the document does not have. The test suite runs a few cases for each route, the same ones every time; `scripts/fuzz`
-runs many more, and all that a limit or a type of the document makes.
+It makes good and bad requests from the document, and follows jobs from their submit. No answer may be a defect, and the
+document has every answer. The test suite runs a few cases for each route, the same ones every time. `scripts/fuzz` runs
+many more, with every case that a limit or a type of the document leads to.
 """
 
 import os
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed"),
 ]
 
-#: Cases that are drawn for a route, for each unit of `FACTOR`: fewer in the test suite, where they are always the same.
+#: Cases for each route and each unit of `FACTOR`. The test suite runs fewer, and always the same ones.
 DRAWN_PER_ROUTE = 1 if FACTOR == 1 else 2
 
 HERE = TESTS / "shared/cases"

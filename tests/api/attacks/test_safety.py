@@ -1,4 +1,4 @@
-"""Files and names that could do harm: nothing in them is run, and none leads out of its folder."""
+"""Files and names that could do harm: no file is run as code, and no name leads out of its folder."""
 
 import ast
 import json
@@ -20,14 +20,14 @@ from shoal_workers.model.source import find_source
 ROOT = TESTS.parent
 PACKAGES = [ROOT / "shared" / "shoal", ROOT / "api" / "shoal_api", ROOT / "workers" / "shoal_workers"]
 
-#: Modules that make objects, or run code, out of bytes.
+#: Modules that make objects from bytes, or run code in them.
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "code", "runpy"}
 
-#: Functions that do, or that give a command to a shell.
+#: Functions that do the same, or that give a command to a shell.
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "torch.load", "torch.hub.load", "import_module"}
 FORBIDDEN_CALLS |= {"importlib.import_module", "os.system", "os.popen", "subprocess.getoutput"}
 
-#: Arguments that must have this value where they are given, and that `np.load` and the like must be given.
+#: Arguments that must have this value if they are given. Calls such as `np.load` must be given them.
 ONLY = {
     "trust_remote_code": False,
     "shell": False,
@@ -44,7 +44,7 @@ ALLOWED = {
 
 
 def found_in(path: Path) -> Iterator[str]:
-    """Every dangerous thing that the module does, by name."""
+    """Return every dangerous use in the module, by name."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
@@ -72,7 +72,7 @@ def test_no_code_is_made_of_bytes_and_no_shell_is_called() -> None:
     assert found == set(ALLOWED)
 
 
-def test_the_search_finds_what_it_looks_for(tmp_path: Path) -> None:
+def test_the_search_finds_each_dangerous_use(tmp_path: Path) -> None:
     for line in (
         "import pickle",
         "from yaml import load",
@@ -98,7 +98,7 @@ def source(tiny_source: Path, tmp_path: Path) -> Path:
 
 
 class Bomb:
-    """Leaves a file behind when it is unpickled."""
+    """An object that writes a file when it is unpickled."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -116,7 +116,7 @@ def test_a_model_that_is_a_pickle_is_refused(source: Path, tmp_path: Path) -> No
 
 
 def change_layer(source: Path, number: int, **fields: str) -> None:
-    """Change what the model says of one of its layers."""
+    """Change the entry of one layer in the model's list of layers."""
     layers = json.loads((source / "modules.json").read_text())
     layers[number] |= fields
     (source / "modules.json").write_text(json.dumps(layers))
@@ -166,7 +166,7 @@ def test_the_hubs_cache_has_links_of_its_own(source: Path, tmp_path: Path) -> No
         Model.read("tiny", snapshot)
 
 
-def test_a_name_of_a_model_leads_nowhere_else(tmp_path: Path) -> None:
+def test_the_name_of_a_model_leads_out_of_no_folder(tmp_path: Path) -> None:
     for name in (
         "../../etc",
         "/etc",
@@ -196,7 +196,7 @@ def folder(index_folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(index_folder, tmp_path / "index"))
 
 
-def test_a_version_elsewhere_is_refused(folder: Path) -> None:
+def test_a_version_outside_of_the_index_is_refused(folder: Path) -> None:
     shutil.copytree(current_version(folder), folder.parent / "other")
     for name in ("..", ".", "../other", "/", "/etc", "a/b", "v/../v", "", " "):
         (folder / CURRENT).write_text(name)

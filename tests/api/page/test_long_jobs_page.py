@@ -27,13 +27,13 @@ def test_every_argument_of_every_kind_is_listed() -> None:
         assert {item.name for item in fields(request)} <= rows[kind], kind
 
 
-def test_every_setting_that_is_named_exists() -> None:
+def test_every_named_setting_exists() -> None:
     named = set(re.findall(r"`(SHOAL_\w+)`", read(PAGE)))
     assert len(named) > 5
     assert named <= {variable(item.name) for item in fields(Settings)} | {"SHOAL_HOME"}
 
 
-def test_the_schedules_are_read(settings: Settings, tmp_path: Path) -> None:
+def test_the_schedules_of_the_page_can_be_read(settings: Settings, tmp_path: Path) -> None:
     (text,) = re.findall(r"<<'END'\n(.*?)END\n", read(PAGE), re.DOTALL)
     (path := tmp_path / "schedules.toml").write_text(text)
     with LongJobs(settings) as jobs:

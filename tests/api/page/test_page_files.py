@@ -1,4 +1,4 @@
-"""The files of the page: who gets them, with which headers, and where those of other projects are from."""
+"""The files of the page: who gets them, with which headers, and where other projects' files come from."""
 
 import gzip
 import re
@@ -12,7 +12,7 @@ from shoal_api.routes.pages import FOLDER, files
 
 pytest_plugins = ["api_fixtures"]
 
-#: What Chromium sends when somebody opens a page.
+#: The Accept header that Chromium sends when a user opens a page.
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"}
 
 #: Most bytes of all files, compressed.
@@ -38,7 +38,7 @@ class TestTheRoot:
 
 
 class TestFiles:
-    def test_each_that_the_page_names_is_there(self, api: FlaskClient) -> None:
+    def test_each_file_that_the_page_names_exists(self, api: FlaskClient) -> None:
         page = api.get("/", headers=BROWSER).get_data(as_text=True)
         named = re.findall(r'(?:href|src)="(page/[^"]+)"', page)
         views = re.findall(r'data-view="(\w+)"', page)
@@ -48,7 +48,7 @@ class TestFiles:
             assert response.status_code == 200
             assert response.headers["X-Content-Type-Options"] == "nosniff"
 
-    def test_each_that_a_script_imports_is_there(self) -> None:
+    def test_each_file_that_a_script_imports_exists(self) -> None:
         for name, file in files().items():
             if name.endswith(".js") and not name.startswith("vendor/"):
                 imported = re.findall(r'from "(\.[^"]+)"', file.data.decode())
@@ -62,33 +62,33 @@ class TestFiles:
             assert rules["frame-ancestors"] == "'none'"
             assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
 
-    def test_a_browser_that_has_a_file_gets_no_second_one(self, api: FlaskClient) -> None:
+    def test_a_browser_that_has_a_file_does_not_get_it_again(self, api: FlaskClient) -> None:
         first = api.get("/page/main.js")
         again = api.get("/page/main.js", headers={"If-None-Match": first.headers["ETag"]})
         assert (again.status_code, again.data) == (304, b"")
         assert first.headers["Cache-Control"] == "no-cache"
         assert api.get("/page/main.js", headers={"If-None-Match": 'W/"another"'}).status_code == 200
 
-    def test_they_come_compressed(self, api: FlaskClient) -> None:
+    def test_files_are_sent_compressed(self, api: FlaskClient) -> None:
         plain = api.get("/page/main.js")
         packed = api.get("/page/main.js", headers={"Accept-Encoding": "gzip"})
         assert (packed.headers["Content-Encoding"], plain.headers.get("Content-Encoding")) == ("gzip", None)
         assert gzip.decompress(packed.data) == plain.data
         assert len(packed.data) < len(plain.data)
 
-    def test_nothing_else_is_served(self, api: FlaskClient) -> None:
+    def test_no_other_file_is_served(self, api: FlaskClient) -> None:
         for name in ("none.js", "../app.py", "..%2fapp.py", "vendor/README.md", "vendor", "", "/etc/passwd"):
             assert error_of(api.get(f"/page/{name}"), 404)[0] == "not_found"
 
-    def test_all_of_them_are_small(self) -> None:
+    def test_all_files_together_are_small(self) -> None:
         assert sum(min(len(file.data), len(file.packed)) for file in files().values()) <= MAX_PACKED_BYTES
 
-    def test_none_names_another_site(self) -> None:
+    def test_no_file_names_another_site(self) -> None:
         own = {name: file.data.decode() for name, file in files().items() if not name.endswith(".woff2")}
         own = {name: text for name, text in own.items() if not name.startswith("vendor/")}
         assert len(own) > 10
         found = {address for text in own.values() for address in re.findall(r"https?://[\w.]+", text)}
-        assert found == {"http://www.w3.org"}  # the name of SVG
+        assert found == {"http://www.w3.org"}  # the name of SVG's format
 
     def test_no_text_becomes_markup(self) -> None:
         unsafe = re.compile(r"unsafeHTML|innerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function")
@@ -99,7 +99,7 @@ class TestFiles:
         ] == []
 
 
-def test_the_files_of_other_projects_are_those_that_are_listed() -> None:
+def test_the_files_of_other_projects_are_all_listed() -> None:
     rows = {name.strip("`"): cells for name, cells in table(VENDOR, "file").items()}
     own = {path.name for path in (FOLDER / "vendor").iterdir()} - {"README.md"}
     assert rows.keys() == {name for name in own if not name.endswith(".LICENSE")}

@@ -26,7 +26,7 @@ pytest_plugins = ["browser_fixtures"]
 pytestmark = pytest.mark.wide
 
 
-def test_without_a_worker_it_says_so(open_page: OpenPage, listen: Listen, make_app: MakeApp) -> None:
+def test_without_a_worker_the_page_says_so(open_page: OpenPage, listen: Listen, make_app: MakeApp) -> None:
     page = open_page(f"{listen(make_app())}/")
     expect(page.get_by_role("alert")).to_contain_text("No worker is ready")
     expect(page.locator(".status")).to_have_text("no worker")
@@ -34,7 +34,7 @@ def test_without_a_worker_it_says_so(open_page: OpenPage, listen: Listen, make_a
     assert serious_faults(page) == []
 
 
-def test_without_redis_it_says_so(
+def test_without_redis_the_page_says_so(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer
 ) -> None:
     own_redis.stop()
@@ -89,7 +89,7 @@ def test_a_key_is_asked_for_and_kept(
     expect(page.locator(".hit")).to_have_count(20)
 
 
-def test_whoever_enters_no_key_that_can_be_one_is_not_asked_again(
+def test_a_user_who_enters_no_possible_key_is_not_asked_again(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker, tmp_path: Path
 ) -> None:
     api_keys.add(tmp_path / "keys", "reader", "user", "")
@@ -110,7 +110,7 @@ def test_whoever_enters_no_key_that_can_be_one_is_not_asked_again(
     expect(dialog).to_be_visible()
 
 
-def test_what_was_typed_and_found_stays_when_the_service_comes_back(open_page: OpenPage, page_url: str) -> None:
+def test_query_and_hits_stay_when_the_service_comes_back(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url)
     page.locator("#query").fill("storm")
     page.get_by_role("button", name="More hits").scroll_into_view_if_needed()
@@ -135,7 +135,7 @@ def test_what_was_typed_and_found_stays_when_the_service_comes_back(open_page: O
     assert "query=rain+rain" in page.url
 
 
-def test_behind_a_proxy_that_strips_a_prefix(
+def test_the_page_works_behind_a_proxy_that_strips_a_prefix(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker
 ) -> None:
     app: Any = make_app()

@@ -30,7 +30,7 @@ pytest_plugins = ["browser_fixtures", "long_job_fixtures"]
 
 pytestmark = pytest.mark.wide
 
-#: Rows of a file that no runner embeds before a test looks at it.
+#: Rows of a file: so many that no runner has embedded them before a test looks.
 NUM_ROWS = 50_000
 
 #: A phone.
@@ -38,7 +38,7 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touc
 
 
 def quick(app: AsyncFlask) -> AsyncFlask:
-    """Return the application, whose pool is to be read more often."""
+    """Return the application, which reads the pool more often than usual."""
     Context.of(app).pool.every_s = 0.1
     return app
 
@@ -50,7 +50,7 @@ def pool_url(listen: Listen, make_app: MakeApp, page_worker: Worker) -> str:
 
 
 def announce(worker: Worker, **changes: object) -> None:
-    """Write the worker's heartbeat, with other values where they are given."""
+    """Write the worker's heartbeat, with the given values changed."""
     pool = Pool(worker.consumer.broker, worker.consumer.keys, alive_s=3_600)
     pool.announce(worker.id, about(worker) | changes)
 
@@ -129,7 +129,7 @@ def test_redis_may_go_away_and_come_back(
     expect(stale).to_have_count(0)
 
 
-def test_an_api_that_is_away_is_asked_again(open_page: OpenPage, pool_url: str, page_worker: Worker) -> None:
+def test_an_api_that_does_not_answer_is_asked_again(open_page: OpenPage, pool_url: str, page_worker: Worker) -> None:
     page = open_page(pool_url)
     workers = page.get_by_role("region", name="Workers")
     expect(workers).to_contain_text("ready")
@@ -180,7 +180,9 @@ def test_heartbeats_that_no_worker_wrote_hide_nothing_else(
     shot(page, "pool-odd")
 
 
-def test_it_fits_a_phone_and_the_dark(open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue) -> None:
+def test_it_fits_a_phone_and_a_dark_theme(
+    open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue
+) -> None:
     bury(queue, f"poisoned: {HOSTILE}")
     announce(page_worker, recent=[recent("x" * 24, 9.0, client=HOSTILE * 3)] * 8)
     looks: dict[str, dict[str, object]] = {"pool-phone": PHONE, "pool-wide": {}}
@@ -191,13 +193,13 @@ def test_it_fits_a_phone_and_the_dark(open_page: OpenPage, pool_url: str, page_w
         assert faults_in_both_colours(page, name) == []
 
 
-def test_a_duration_is_told_as_people_say_it(open_page: OpenPage, page_url: str) -> None:
+def test_a_duration_is_shown_as_people_say_it(open_page: OpenPage, page_url: str) -> None:
     tell = "async (all) => all.map((await import('/page/parts/quantity.js')).duration)"
     told = open_page(page_url).evaluate(tell, [0.0004, 0.25, 1.5, 59, 60, 100, 3_600, 5_400, 200_000])
     assert told == ["0.4 ms", "250 ms", "1.5 s", "59 s", "1 min", "1 min 40 s", "1 h", "1 h 30 min", "2 days 7 h"]
 
 
-def test_a_job_shows_how_far_it_is(
+def test_a_job_shows_its_progress(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, settings: Settings, stub: StubWorker, rq: Rq, tmp_path: Path
 ) -> None:
     app = quick(make_app())

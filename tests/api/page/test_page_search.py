@@ -42,11 +42,11 @@ def search(page: "Page", words: str) -> None:
     expect(page.locator("#query")).to_be_focused()
     page.keyboard.type(words)
     expect(page).to_have_url(re.compile(re.escape(urlencode({"query": words}))))
-    wait_until_drawn(page)  # that it is busy
+    wait_until_drawn(page)  # the sign of a busy page
     expect(page.locator(".search")).to_have_attribute("aria-busy", "false")
 
 
-def test_somebody_types_filters_and_copies(open_page: OpenPage, page_url: str) -> None:
+def test_a_user_types_filters_and_copies(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url, permissions=["clipboard-read", "clipboard-write"])
     expect(page.get_by_text("65 documents by meaning")).to_be_visible()
     shot(page, "search-first")
@@ -162,11 +162,11 @@ def test_an_earlier_answer_never_takes_the_place_of_a_later_one(open_page: OpenP
 
 
 def answer_with(status: int, body: str) -> "Callable[[Route], None]":
-    """Return what answers a request in place of the API."""
+    """Return a handler that answers a request in place of the API."""
     return lambda route: route.fulfill(status=status, body=body)
 
 
-def test_an_answer_that_is_not_the_apis_is_said_and_asked_for_again(open_page: OpenPage, page_url: str) -> None:
+def test_an_answer_that_is_not_from_the_api_is_reported_and_asked_for_again(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url)
     search(page, "storm")
     for status, body, told in (
@@ -208,7 +208,7 @@ def test_a_page_by_plain_http_copies_too(open_page: OpenPage, page_url: str) -> 
     assert page.evaluate("board.readText()").startswith("curl ")
 
 
-def test_back_and_forward_lead_through_what_was_asked(open_page: OpenPage, page_url: str) -> None:
+def test_back_and_forward_lead_through_earlier_queries(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url)
     search(page, "storm")
     page.get_by_role("button", name="More hits").scroll_into_view_if_needed()
@@ -229,7 +229,7 @@ def test_back_and_forward_lead_through_what_was_asked(open_page: OpenPage, page_
     expect(page.locator(".matrix")).to_be_visible()
     page.go_back()
     expect(page.get_by_role("group", name="Filters in force")).to_be_visible()
-    page.route("**/search", lambda route: route.abort())  # so what comes back was kept
+    page.route("**/search", lambda route: route.abort())  # so the hits that come back were kept
     page.go_back()
     expect(page.get_by_role("group", name="Filters in force")).to_have_count(0)
     assert hits(page) == alike
@@ -247,7 +247,7 @@ def test_back_and_forward_lead_through_what_was_asked(open_page: OpenPage, page_
     expect(page.locator("#query")).to_have_value("")
 
 
-def test_counts_are_of_the_best_documents_in_the_order_of_their_bars(open_page: OpenPage, serve_many: str) -> None:
+def test_facets_count_the_best_documents_and_are_ordered_by_count(open_page: OpenPage, serve_many: str) -> None:
     page = open_page(f"{serve_many}#search?query=storm")
     expect(page.get_by_text("The best 20 of 260")).to_be_visible()
     expect(page.get_by_text("Counts of the best 100")).to_be_visible()
@@ -278,7 +278,7 @@ def test_a_whole_hit_is_on_the_first_screen(open_page: OpenPage, page_url: str) 
         assert place["y"] < hit["y"] + hit["height"] <= bar["y"]
 
 
-def test_on_a_phone(open_page: OpenPage, page_url: str) -> None:
+def test_the_page_fits_a_phone(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url, color_scheme="light", **PHONE)
     expect(page.locator("nav")).to_be_visible()
     expect(page.locator(".search")).to_have_attribute("aria-busy", "false")

@@ -30,7 +30,7 @@ class TestEmbed:
         assert (body["response_type"], body["texts"]) == ("embeddings_by_type", TEXTS)
         assert body["meta"]["tokens"] == body["meta"]["billed_units"] == {"input_tokens": 10}
 
-    def test_without_a_format_they_are_floats(self, api: FlaskClient) -> None:
+    def test_without_a_format_vectors_are_floats(self, api: FlaskClient) -> None:
         body = api.post("/v2/embed", json={"texts": TEXTS, "embedding_types": None}).get_json()
         assert list(body["embeddings"]) == ["float"]
         body = api.post("/v1/embed", json={"texts": TEXTS}).get_json()
@@ -57,7 +57,7 @@ class TestEmbed:
         assert response.status_code == 400
         assert "a text has 11 tokens" in response.get_json()["message"]
 
-    def test_null_stands_for_what_is_not_chosen(self, api: FlaskClient) -> None:
+    def test_null_is_the_same_as_no_choice(self, api: FlaskClient) -> None:
         optional = ("model", "input_type", "embedding_types", "truncate", "output_dimension")
         body = api.post("/v1/embed", json={"texts": TEXTS} | dict.fromkeys(optional)).get_json()
         assert np.array_equal(np.array(body["embeddings"], np.float32), VECTORS)

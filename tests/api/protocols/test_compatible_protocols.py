@@ -1,31 +1,30 @@
-"""Compatible protocols can be switched off and mounted elsewhere, and each tells of errors in its own dialect."""
+"""Compatible protocols can be switched off and mounted elsewhere, and each reports errors in its own dialect."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from api_stub import MakeApp, StubWorker
 from conftest import RedisServer
 from flask.testing import FlaskClient
+from keys_file import KeysFile
 from werkzeug.test import TestResponse
 
 from shoal.errors import BadSetting
 from shoal.settings import PROTOCOLS, Settings
-from shoal_api.access import api_keys
 from shoal_api.app import PROTOCOL_APIS
 
 pytest_plugins = ["api_fixtures"]
 
 
-def test_each_that_the_settings_know_has_routes_and_a_dialect() -> None:
+def test_each_protocol_in_the_settings_has_routes_and_a_dialect() -> None:
     assert set(PROTOCOLS) == set(PROTOCOL_APIS)
     assert all(api.name == name for name, api in PROTOCOL_APIS.items())
     assert Settings().protocol_prefixes() == dict.fromkeys(PROTOCOLS, "")
 
 
 @pytest.mark.usefixtures("stub")
-def test_each_has_a_path_of_its_own_where_one_is_set(make_app: MakeApp) -> None:
+def test_each_protocol_answers_below_the_path_that_is_set(make_app: MakeApp) -> None:
     mounted = make_app(protocols="openai=/ai/openai").test_client()
     assert mounted.post("/ai/openai/v1/embeddings", json={"input": "a"}).status_code == 200
     assert mounted.post("/ai/openai/v1/embeddings", json={}).get_json()["error"]["type"] == "invalid_request_error"
@@ -36,7 +35,7 @@ def test_each_has_a_path_of_its_own_where_one_is_set(make_app: MakeApp) -> None:
     assert "/ai/openai/v1/embeddings" not in usual.get("/openapi.json").get_json()["paths"]
 
 
-def test_without_any_the_own_routes_are_left(make_app: MakeApp) -> None:
+def test_without_protocols_only_shoals_own_routes_are_left(make_app: MakeApp) -> None:
     api = make_app(protocols="").test_client()
     assert api.get("/v1/models").get_json()["error"]["code"] == "not_found"
     paths = api.get("/openapi.json").get_json()["paths"]
@@ -53,7 +52,7 @@ def test_a_setting_that_cannot_be_read_is_refused() -> None:
             Settings(protocols=f"tei={path}")
 
 
-def test_two_with_the_same_route_are_refused(make_app: MakeApp) -> None:
+def test_two_protocols_with_the_same_route_are_refused(make_app: MakeApp) -> None:
     for protocols, message in (
         ("openai,infinity=/v1", "openai and infinity, which both answer POST /v1/embeddings"),
         ("cohere,tei=/v2", "cohere and tei, which both answer POST /v2/embed"),
@@ -66,7 +65,7 @@ def test_two_with_the_same_route_are_refused(make_app: MakeApp) -> None:
 OPENAI = {"message", "type", "param", "code"}
 OWN = {"code", "message"}
 
-#: Unknown paths and wrong methods, the status, and the names in the error: of its fields, or of an object's in `error`.
+#: Unknown paths and wrong methods, the status, and the names of the error's fields, or of the fields of its `error`.
 UNKNOWN = [
     ("GET", "/v1/embeddings", 405, OPENAI),
     ("POST", "/v1/models/a", 405, OPENAI),
@@ -88,7 +87,7 @@ UNKNOWN = [
 ]
 
 
-def test_what_is_below_a_protocols_path_is_unknown_in_its_shape(api: FlaskClient, make_app: MakeApp) -> None:
+def test_an_unknown_path_below_a_protocols_path_has_an_error_in_its_shape(api: FlaskClient, make_app: MakeApp) -> None:
     for method, path, status, names in UNKNOWN:
         response = api.open(path, method=method)
         body = response.get_json()
@@ -102,10 +101,10 @@ def test_what_is_below_a_protocols_path_is_unknown_in_its_shape(api: FlaskClient
 
 
 class TestSlashes:
-    """A slash at the end or the beginning of a path is never redirected, as the Host header would choose where to."""
+    """A slash at the end or the beginning of a path is never redirected: the Host header would choose the target."""
 
     @pytest.mark.parametrize("prefix", ["", "/ai/{}"])
-    def test_no_path_is_redirected_but_that_of_the_docs(self, make_app: MakeApp, prefix: str) -> None:
+    def test_no_path_is_redirected_except_the_docs(self, make_app: MakeApp, prefix: str) -> None:
         protocols = ",".join(f"{name}={prefix.format(name)}".rstrip("=") for name in PROTOCOLS)
         app = make_app(protocols=protocols, request_timeout_s=0.01)  # the map's route asks a worker
         api, redirected = app.test_client(), set()
@@ -118,7 +117,7 @@ class TestSlashes:
         assert redirected == {"/docs"}
 
     @pytest.mark.usefixtures("stub")
-    def test_below_a_path_the_root_is_at_the_path_itself(self, make_app: MakeApp) -> None:
+    def test_the_root_of_a_protocol_below_a_path_is_the_path_itself(self, make_app: MakeApp) -> None:
         api = make_app(protocols="tei=/tei").test_client()
         for path in ("/tei", "/tei/"):
             assert len(api.post(path, json={"inputs": ["a", "b"]}).get_json()) == 2
@@ -126,13 +125,13 @@ class TestSlashes:
             assert (response.status_code, {*response.headers["Allow"].split(", ")}) == (405, {"OPTIONS", "POST"})
             assert api.options(path).status_code == 200
 
-    def test_several_at_the_beginning_are_one(self, api: FlaskClient) -> None:
+    def test_several_slashes_at_the_beginning_are_one(self, api: FlaskClient) -> None:
         doubled = api.get("/", environ_overrides={"PATH_INFO": "//health"})
         assert doubled.get_json() == api.get("/health").get_json()
         assert api.get("/a//health").status_code == 404
 
 
-#: A route of each protocol, a body that it takes, and the place of the message in its errors.
+#: A route of each protocol, a body that it accepts, and the place of the message in its errors.
 ROUTES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("/v1/embeddings", {"input": ["a"]}, ("error", "message")),
     ("/", {"inputs": ["a"]}, ("error",)),
@@ -150,7 +149,7 @@ ROUTES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 
 
 class TestEachError:
-    """Each error of a protocol's route has a message where its clients look for it: a string, never an object."""
+    """Each error of a protocol's route has its message in the place that clients read: a string, never an object."""
 
     @pytest.mark.usefixtures("stub")
     def test_of_the_request(self, make_app: MakeApp) -> None:
@@ -166,10 +165,9 @@ class TestEachError:
             check_error(api.post(path, data=b"{"), 400, place)
 
     @pytest.mark.usefixtures("stub")
-    def test_of_the_client(self, make_app: MakeApp, tmp_path: Path) -> None:
-        key = api_keys.add(tmp_path / "keys", "slow", "user", "1/minute")
-        api = make_app(api_keys_file=str(tmp_path / "keys")).test_client()
-        headers = {"Authorization": f"Bearer {key}"}
+    def test_of_the_client(self, make_app: MakeApp, keys_file: KeysFile) -> None:
+        headers = keys_file.make("slow", rate="1/minute")
+        api = make_app(api_keys_file=str(keys_file.path)).test_client()
         assert api.post("/", json={"inputs": "a"}, headers=headers).status_code == 200
         for path, body, place in ROUTES:
             check_error(api.post(path, json=body), 401, place)
@@ -193,14 +191,14 @@ def check_error(response: TestResponse, status: int | tuple[int, ...], place: tu
     return found
 
 
-#: The model that a worker says it has, names by which it may be asked for, and names of other models.
+#: The model in a worker's heartbeat, names by which a request may ask for it, and names of other models.
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
 ITS_NAMES = (NAME, "all-MiniLM-L6-v2", "ALL-minilm-l6-V2", "all-minilm", "all-minilm:latest")
 OTHER_NAMES = ("MiniLM-L6-v2", "other/all-MiniLM-L6-v2", "all-minilm:33m", "all-MiniLM-L12-v2", ":latest")
 
 
 class TestNames:
-    """A pool serves one model, which may be asked for by the names that the world has for it."""
+    """A pool serves one model. A request may ask for it by any of its usual names."""
 
     def test_of_the_model(self, api: FlaskClient, stub: StubWorker) -> None:
         stub.announce(model=NAME)
@@ -221,7 +219,7 @@ class TestNames:
             assert {api.post(path, json=body | {"model": name}).status_code for name in ITS_NAMES} == {200}
             assert {api.post(path, json=body | {"model": name}).status_code for name in OTHER_NAMES} == {404}
 
-    def test_a_refusal_has_them_all(self, make_app: MakeApp, stub: StubWorker) -> None:
+    def test_a_refusal_names_them_all(self, make_app: MakeApp, stub: StubWorker) -> None:
         stub.announce(model=NAME)
         api = make_app(model_aliases="ada").test_client()
         message = api.post("/v1/embeddings", json={"input": "a", "model": "babbage"}).get_json()["error"]["message"]

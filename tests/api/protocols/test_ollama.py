@@ -12,7 +12,7 @@ pytest_plugins = ["api_fixtures"]
 
 @pytest.mark.usefixtures("stub")
 class TestEmbed:
-    def test_vectors_come_with_what_they_cost(self, api: FlaskClient) -> None:
+    def test_vectors_come_with_their_cost(self, api: FlaskClient) -> None:
         for name in ("stub", "stub:latest"):
             asked = {"model": name, "input": ["a", "b c"], "options": {"num_ctx": 8}, "keep_alive": "5m"}
             body = api.post("/api/embed", json=asked | {"truncate": None}).get_json()
@@ -21,7 +21,7 @@ class TestEmbed:
             assert 0 < body["total_duration"] / 1e9 < 60
 
     def test_options_reach_the_worker(self, api: FlaskClient) -> None:
-        for dimensions, size in ((2, 2), (4, 4), (5, 4)):  # more than there are are all
+        for dimensions, size in ((2, 2), (4, 4), (5, 4)):  # a larger number means all
             asked = {"model": "stub", "input": "a", "dimensions": dimensions}
             assert np.shape(api.post("/api/embed", json=asked).get_json()["embeddings"]) == (1, size)
         response = api.post("/api/embed", json={"model": "stub", "input": "a b c d e f g h i", "truncate": False})
@@ -34,7 +34,7 @@ class TestEmbed:
 
 
 @pytest.mark.usefixtures("stub")
-def test_a_pull_tells_that_the_served_model_is_there_and_no_other(api: FlaskClient) -> None:
+def test_a_pull_confirms_the_served_model_and_no_other(api: FlaskClient) -> None:
     for asked in ({"model": "stub"}, {"name": "STUB:latest", "stream": True, "insecure": False}):
         response = api.post("/api/pull", json=asked)
         assert (response.status_code, response.mimetype) == (200, "application/x-ndjson")
@@ -47,7 +47,7 @@ def test_a_pull_tells_that_the_served_model_is_there_and_no_other(api: FlaskClie
 
 
 class TestModels:
-    def test_it_is_listed_under_each_name(self, make_app: MakeApp, stub: StubWorker) -> None:
+    def test_a_model_is_listed_under_each_name(self, make_app: MakeApp, stub: StubWorker) -> None:
         stub.announce(model="sentence-transformers/all-MiniLM-L6-v2")
         api = make_app(model_aliases="mine,*").test_client()
         models = api.get("/api/tags").get_json()["models"]
@@ -57,7 +57,7 @@ class TestModels:
         assert (models[0]["details"]["family"], models[0]["details"]["quantization_level"]) == ("bert", "f32")
         assert [model["name"] for model in api.get("/api/ps").get_json()["models"]] == names[:1]
 
-    def test_it_is_shown_under_an_alias_too(self, make_app: MakeApp, stub: StubWorker) -> None:
+    def test_a_model_is_shown_under_an_alias_too(self, make_app: MakeApp, stub: StubWorker) -> None:
         api = make_app(model_aliases="nomic-embed-text").test_client()
         for name in ("stub", "nomic-embed-text:latest"):
             body = api.post("/api/show", json={"model": name}).get_json()
@@ -70,7 +70,7 @@ class TestModels:
         assert api.post("/api/show", json={"model": "llama3"}).status_code == 404
 
     @pytest.mark.usefixtures("stub")
-    def test_it_may_be_named_by_an_alias_with_the_tag_and_by_the_older_field(self, make_app: MakeApp) -> None:
+    def test_a_model_may_be_named_by_an_alias_with_the_tag_and_by_the_older_field(self, make_app: MakeApp) -> None:
         api = make_app(model_aliases="mine:latest").test_client()
         assert api.post("/api/embed", json={"model": "mine:latest", "input": "a"}).status_code == 200
         assert api.post("/api/embeddings", json={"model": "mine:latest", "prompt": "a"}).status_code == 200
@@ -84,9 +84,9 @@ class TestModels:
         ):
             assert api.post("/api/show", json=asked).status_code == status
 
-    def test_without_a_worker_there_is_none(self, api: FlaskClient) -> None:
+    def test_without_a_worker_there_is_no_model(self, api: FlaskClient) -> None:
         assert api.get("/api/tags").get_json() == {"models": []}
         assert api.post("/api/show", json={"model": "stub"}).status_code == 404
 
-    def test_the_version_is_ours(self, api: FlaskClient) -> None:
+    def test_the_version_is_shoals(self, api: FlaskClient) -> None:
         assert api.get("/api/version").get_json() == {"version": __version__}

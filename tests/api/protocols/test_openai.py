@@ -30,7 +30,7 @@ def error_of(response: TestResponse, status: int) -> tuple[str, str, str]:
 
 @pytest.mark.usefixtures("stub")
 class TestEmbeddings:
-    def test_vectors_come_as_lists_of_numbers_with_what_they_cost(self, api: FlaskClient) -> None:
+    def test_vectors_come_as_lists_of_numbers_with_their_cost(self, api: FlaskClient) -> None:
         response = embed(api, input=TEXTS, model="stub", user="u-1")
         body = response.get_json()
         assert (body["object"], body["model"], body["usage"]) == (
@@ -60,7 +60,7 @@ class TestEmbeddings:
         assert response.get_json()["usage"]["prompt_tokens"] == 8
         assert response.headers["X-Truncated"] == "1"
 
-    def test_token_ids_are_decoded_where_the_setting_allows_it(self, api: FlaskClient, make_app: MakeApp) -> None:
+    def test_token_ids_are_decoded_if_the_setting_allows_it(self, api: FlaskClient, make_app: MakeApp) -> None:
         own = make_app(token_ids="own").test_client()
         for ids, texts in (([5, 6], ["5 6"]), ([[5, 6], [7]], ["5 6", "7"])):
             kind, code, message = error_of(embed(api, input=ids), 400)
@@ -85,7 +85,7 @@ class TestEmbeddings:
             kind, _, message = error_of(api.post("/v1/embeddings", json=body), 400)
             assert (kind, words in message) == ("invalid_request_error", True), message
 
-    def test_a_failure_is_the_servers(self, api: FlaskClient) -> None:
+    def test_a_failure_is_an_error_of_the_server(self, api: FlaskClient) -> None:
         assert error_of(embed(api, input="fail"), 500)[:2] == ("server_error", "internal")
 
 
@@ -106,20 +106,20 @@ class TestModels:
             assert "ask for stub" in message
 
     @pytest.mark.usefixtures("stub")
-    def test_an_alias_is_answered_with_what_it_is(self, make_app: MakeApp) -> None:
+    def test_an_alias_is_answered_with_its_model(self, make_app: MakeApp) -> None:
         for aliases in ("ada, text-embedding-3-small", "*"):
             api = make_app(model_aliases=aliases).test_client()
             assert embed(api, input="a", model="text-embedding-3-small").get_json()["model"] == "stub"
             assert api.get("/v1/models/ada").get_json()["id"] == "stub"
 
-    def test_without_a_worker_none_is_listed_and_a_request_waits_for_one(self, make_app: MakeApp) -> None:
+    def test_without_a_worker_no_model_is_listed_and_a_request_waits_for_one(self, make_app: MakeApp) -> None:
         api = make_app(model_aliases="*", request_timeout_s=0.01).test_client()
         assert api.get("/v1/models").get_json()["data"] == []
         assert error_of(api.get("/v1/models/any"), 404)[1] == "model_not_found"
         assert error_of(embed(api, input="a", model="any"), 504)[:2] == ("server_error", "timeout")
 
 
-def test_a_full_lane_says_when_to_come_again(make_app: MakeApp) -> None:
+def test_a_full_lane_says_when_to_try_again(make_app: MakeApp) -> None:
     api = make_app(max_backlog_texts=2).test_client()
     api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
     response = embed(api, input=["a", "b"])

@@ -15,14 +15,14 @@ VECTORS = np.array([vector_of(text) for text in TEXTS])
 
 
 def rows(api: FlaskClient, **body: Any) -> list[Any]:
-    """Return the vectors that the route answers, and fail the test unless their shape is OpenAI's."""
+    """Return the vectors in the route's answer; fail the test if the answer does not have OpenAI's shape."""
     found = api.post("/v1/embeddings", json={"input": TEXTS, "model": "stub", **body}).get_json()
     assert (found["object"], found["model"], found["usage"]["total_tokens"] > 0) == ("list", "stub", True)
     assert [item["index"] for item in found["data"]] == [0, 1]
     return [item["embedding"] for item in found["data"]]
 
 
-#: Fields beside the texts, and words of the message that refuses them.
+#: Fields beside the texts, and words of the error that refuses them.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"output_dtype": "float64"}, "output_dtype is"),
     ({"output_dtype": "binary"}, "the vectors have 4 numbers"),
@@ -37,7 +37,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.usefixtures("stub")
 class TestVoyage:
-    def test_what_its_client_sends_is_answered_with_what_it_decodes(self, api: FlaskClient) -> None:
+    def test_its_clients_requests_get_answers_that_the_client_decodes(self, api: FlaskClient) -> None:
         plain = {"input_type": None, "truncation": True, "output_dtype": None, "output_dimension": None}
         found = [base64.b64decode(row) for row in rows(api, encoding_format="base64", **plain)]
         assert np.array_equal([np.frombuffer(row, "<f4") for row in found], VECTORS)
@@ -76,7 +76,7 @@ def test_infinity(api: FlaskClient) -> None:
     assert np.array_equal(np.frombuffer(base64.b64decode(item["embedding"]), "<f4"), VECTORS[0, :2])
 
 
-def test_infinitys_models_have_the_load_of_the_lanes(api: FlaskClient, stub: StubWorker) -> None:
+def test_infinitys_models_show_the_load_of_the_lanes(api: FlaskClient, stub: StubWorker) -> None:
     stub.pause()
     api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
     model, reranker = api.get("/models").get_json()["data"]

@@ -38,10 +38,10 @@ class TestSimilar:
             lines = ["Item:document 0 (index: 0 score:1.0)", "Item:document 1 (index: 1 score:0.9)"]
             assert response.get_json() == {"text": lines}
             assert response.headers["X-Tokens"] == "6"
-        assert len(api.post("/similar", json={"text": "a"}).get_json()["text"]) == 3  # all that the index has, up to 5
+        assert len(api.post("/similar", json={"text": "a"}).get_json()["text"]) == 3  # all documents, up to 5
 
     @pytest.mark.usefixtures("serving")
-    def test_the_items_are_those_that_a_search_finds(self, api: FlaskClient) -> None:
+    def test_the_items_are_the_hits_of_a_search(self, api: FlaskClient) -> None:
         (hits,) = api.post("/search", json={"queries": "storm rain", "k": 4}).get_json()["results"]
         lines = api.post("/similar", json={"keywords": "storm rain", "num_results": 4}).get_json()["text"]
         found = [re.fullmatch(r"Item:(.+) \(index: (\d+) score:(\d\.\d+)\)", line) for line in lines]
@@ -90,7 +90,7 @@ class TestWireFormats:
             response = api.post(path, json={"model_name": "other", "input": "a"})
             assert error_of(response, 404)[0] == "model_not_found"
 
-    def test_the_body_is_the_numbers_alone(self, api: FlaskClient) -> None:
+    def test_the_body_contains_only_the_numbers(self, api: FlaskClient) -> None:
         for path, accept in (("/raw_embed/", "*/*"), ("/raw_embed", "application/json")):
             asked = {"model_name": "stub", "input": TEXTS}
             response = api.post(path, json=asked, headers={"Accept": accept})

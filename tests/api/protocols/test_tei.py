@@ -1,4 +1,4 @@
-"""Text Embeddings Inference's routes, and Shoal's own that its clients use: bodies, answers and errors."""
+"""Text Embeddings Inference's routes, and Shoal's own routes that its clients use: bodies, answers and errors."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from api_stub import MakeApp, StubWorker, error_of, vector_of
 from flask.testing import FlaskClient
+from keys_file import KeysFile
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.test import TestResponse
 
 from shoal.operations.tokenize import MAX_REQUEST_PIECES
-from shoal_api.access import api_keys
 
 pytest_plugins = ["api_fixtures"]
 
@@ -35,7 +35,7 @@ def rows(response: TestResponse) -> NDArray[np.float32]:
 @pytest.mark.usefixtures("stub")
 @pytest.mark.parametrize("path", ["/", "/embed"])
 class TestEmbed:
-    def test_its_bodies_are_taken(self, api: FlaskClient, path: str) -> None:
+    def test_its_bodies_are_accepted(self, api: FlaskClient, path: str) -> None:
         body = {"truncate": None, "truncation_direction": "Left", "prompt_name": None, "normalize": False}
         assert np.array_equal(rows(api.post(path, json={"inputs": TEXTS, **body})), [vector_of(text) for text in TEXTS])
         assert np.array_equal(rows(api.post(path, json={"inputs": TEXTS[0]})), [vector_of(TEXTS[0])])
@@ -69,7 +69,7 @@ def test_the_direction_is_the_side(api: FlaskClient, direction: str) -> None:
 
 
 @pytest.mark.usefixtures("stub")
-def test_without_a_field_of_its_own_the_own_route_has_its_own_errors_and_headers(api: FlaskClient) -> None:
+def test_without_a_field_of_its_clients_shoals_route_has_shoals_errors_and_headers(api: FlaskClient) -> None:
     assert error_of(api.post("/embed", json={"inputs": 5}), 422)[0] == "invalid_request"
     assert "X-Total-Time" not in api.post("/embed", json={"inputs": TEXTS}).headers
 
@@ -145,7 +145,7 @@ def test_empty_lists_have_a_type_of_their_own(api: FlaskClient, path: str, body:
 
 
 @pytest.mark.usefixtures("stub")
-def test_headers_tell_what_a_request_took(api: FlaskClient) -> None:
+def test_headers_report_the_cost_of_a_request(api: FlaskClient) -> None:
     for path, body in (
         ("/", {"inputs": TEXTS}),
         ("/embed", {"inputs": TEXTS, "truncation_direction": "Left"}),
@@ -168,12 +168,12 @@ def test_what_the_model_cannot_do_is_refused(api: FlaskClient) -> None:
         assert (kind, "the served model" in message) == ("Backend", True)
 
 
-def test_without_a_worker_it_is_unhealthy(make_app: MakeApp) -> None:
+def test_without_a_worker_the_service_is_unhealthy(make_app: MakeApp) -> None:
     response = make_app(request_timeout_s=0.01).test_client().post("/", json={"inputs": "a"})
     assert (tei_error_of(response, 503)[0], response.headers["Retry-After"]) == ("Unhealthy", "1")
 
 
-def test_a_full_lane_says_when_to_come_again(make_app: MakeApp) -> None:
+def test_a_full_lane_says_when_to_try_again(make_app: MakeApp) -> None:
     api = make_app(max_backlog_texts=2).test_client()
     api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
     response = api.post("/", json={"inputs": ["a", "b"]})
@@ -190,7 +190,7 @@ class TestService:
         assert [info[name] for name in ("sha", "docker_label", "max_batch_requests")] == [None] * 3
 
     @pytest.mark.usefixtures("stub")
-    def test_a_batch_of_the_size_that_it_tells_is_answered_and_no_larger_one(self, make_app: MakeApp) -> None:
+    def test_a_batch_of_the_described_size_is_answered_and_no_larger_one(self, make_app: MakeApp) -> None:
         api = make_app(max_response_mb=1).test_client()
         size = api.get("/info").get_json()["max_client_batch_size"]
         assert size == 2**20 // (4 * 4)
@@ -207,13 +207,12 @@ class TestService:
         stub.announce(state="starting")
         assert tei_error_of(api.get("/tei/health"), 503)[0] == "Unhealthy"
 
-    def test_it_needs_a_key_where_one_is_needed(self, make_app: MakeApp, tmp_path: Any) -> None:
-        api_keys.add(tmp_path / "keys", "user", "user", "")
-        api = make_app(api_keys_file=str(tmp_path / "keys")).test_client()
+    def test_its_routes_need_a_key_if_the_api_does(self, make_app: MakeApp, keys_file: KeysFile) -> None:
+        api = make_app(api_keys_file=str(keys_file.path)).test_client()
         assert api.get("/").status_code == 200
         assert tei_error_of(api.post("/", json={"inputs": "a"}), 401)[0] == "Validation"
 
-    def test_the_own_routes_are_described_where_both_have_one(self, api: FlaskClient) -> None:
+    def test_shoals_own_route_is_described_if_both_have_one(self, api: FlaskClient) -> None:
         paths = api.get("/openapi.json").get_json()["paths"]
         assert paths["/embed"]["post"]["tags"] == ["wait for the answer"]
         assert paths["/info"]["get"]["tags"] == ["service"]
@@ -222,7 +221,7 @@ class TestService:
 
 
 @pytest.mark.usefixtures("stub")
-def test_the_metrics_have_its_names_too(api: FlaskClient) -> None:
+def test_the_metrics_have_tei_names_too(api: FlaskClient) -> None:
     for body in ({"inputs": "a"}, {"inputs": 5}, {"inputs": "fail"}):
         for path in ("/embed", "/"):
             api.post(path, json=body)

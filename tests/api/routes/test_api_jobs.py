@@ -1,4 +1,4 @@
-"""Submit and fetch over HTTP."""
+"""Jobs over HTTP: submitted first, and fetched later."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,7 +21,7 @@ pytest_plugins = ["api_fixtures"]
 
 
 def submit(api: FlaskClient, **body: Any) -> str:
-    """Submits a job and returns where it is."""
+    """Submit a job, and return the path of its status."""
     response = api.post("/v1/jobs", json=body)
     job = response.get_json()
     assert response.status_code == 202
@@ -78,7 +78,7 @@ class TestResult:
             assert [answer.result().status_code for answer in answers] == [200] * len(places)
 
 
-def test_token_vectors_are_a_list_for_each_text_also_where_it_has_one_token(make_app: MakeApp, queue: Queue) -> None:
+def test_token_vectors_are_a_list_for_each_text_even_with_one_token(make_app: MakeApp, queue: Queue) -> None:
     job = Embed(["a", "b"], Options(output="tokens"))
     queue.put("interactive", [job])
     reply = Reply(job.id, vectors=np.ones((2, 4), np.float32), output="tokens", tokens=[1, 1])
@@ -110,7 +110,7 @@ class TestStatus:
 
 
 class TestCancel:
-    def test_a_waiting_job_is_taken_back(self, api: FlaskClient) -> None:
+    def test_a_waiting_job_is_cancelled(self, api: FlaskClient) -> None:
         place = submit(api, op="embed", inputs="a")
         assert api.delete(place).get_json() == {"id": place.rpartition("/")[2], "status": "cancelled"}
         assert api.get(place).get_json()["status"] == "cancelled"
@@ -123,7 +123,7 @@ class TestCancel:
         assert api.delete(place).get_json()["status"] == "done"
 
 
-#: Jobs that are refused, and words that say why; `invalid_request` but for the last three.
+#: Jobs that are refused, and words that say why. The code is `invalid_request` except for the last three.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "op is missing"),
     ({"op": "train", "inputs": "a"}, "it takes 'embed', 'search' or 'rerank'"),
@@ -162,14 +162,14 @@ def test_a_bad_wait_is_refused_in_words(api: FlaskClient) -> None:
         assert (code, f'wait is "{wait}": it takes {words}' in message) == ("invalid_request", True)
 
 
-def test_a_full_lane_takes_no_job(make_app: MakeApp) -> None:
+def test_a_full_lane_refuses_a_job(make_app: MakeApp) -> None:
     api = make_app(max_backlog=1).test_client()
     submit(api, op="embed", inputs="a")
     assert error_of(api.post("/v1/jobs", json={"op": "embed", "inputs": "a"}), 429)[0] == "overloaded"
     submit(api, op="embed", inputs="a", lane="bulk")
 
 
-def test_what_not_even_an_empty_lane_takes_is_too_large(make_app: MakeApp) -> None:
+def test_a_job_that_even_an_empty_lane_refuses_is_too_large(make_app: MakeApp) -> None:
     api = make_app(max_backlog_texts=3).test_client()
     response = api.post("/v1/jobs", json={"op": "embed", "inputs": ["a"] * 4})
     message = "4 texts at a time are over what the interactive lane takes, 3 (SHOAL_MAX_BACKLOG_TEXTS): split the list"

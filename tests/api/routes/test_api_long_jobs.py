@@ -39,7 +39,7 @@ def events_of(response: TestResponse) -> list[tuple[str, Any]]:
 
 @pytest.mark.usefixtures("files")
 class TestBulk:
-    def test_it_is_put_and_says_that_no_runner_is_alive(self, api: FlaskClient) -> None:
+    def test_it_is_submitted_and_says_that_no_runner_is_alive(self, api: FlaskClient) -> None:
         place = submit(api, text_column="text", format="npy", dimensions=2, normalize=False)
         job = api.get(place).get_json()
         assert (job["kind"], job["status"]) == ("embed_file", "queued")
@@ -70,7 +70,7 @@ class TestBulk:
             ({"source": "a", "webhook": "ftp://x"}, 422, "invalid_request", "http:// or https://"),
         ],
     )
-    def test_what_cannot_be_done_is_refused(
+    def test_a_job_that_cannot_be_done_is_refused(
         self, api: FlaskClient, files: Path, fields: dict[str, Any], status: int, code: str, words: str
     ) -> None:
         (files / "link").symlink_to("/etc")
@@ -85,7 +85,7 @@ class TestBulk:
         allowed = make_app(roots="http://127.0.0.1/", private_hosts="127.0.0.1").test_client()
         submit(allowed, **source)
 
-    def test_a_client_has_some_that_have_not_ended(self, make_app: MakeApp) -> None:
+    def test_a_client_may_have_a_limited_number_of_unfinished_jobs(self, make_app: MakeApp) -> None:
         api = make_app(max_long_jobs_per_client=2).test_client()
         first, second = submit(api), submit(api)
         api.post(f"{second}/pause")
@@ -125,7 +125,7 @@ class TestState:
         assert error_of(api.delete(place), 404)[0] == "unknown_job"
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
-    def test_its_result_is_waited_for_as_that_of_a_job(self, api: FlaskClient, rq: Rq) -> None:
+    def test_a_request_can_wait_for_its_result(self, api: FlaskClient, rq: Rq) -> None:
         place = submit(api)
         job_id = place.rpartition("/")[2]
         response = api.get(f"{place}/result?wait=0.05")
@@ -140,7 +140,7 @@ class TestState:
         rq.set(job_id, status="canceled")
         assert error_of(api.get(f"{place}/result"), 409) == ("cancelled", f"job {job_id} was cancelled")
 
-    def test_it_tells_nothing_of_the_machine(self, api: FlaskClient, rq: Rq, files: Path) -> None:
+    def test_it_shows_nothing_of_the_machine(self, api: FlaskClient, rq: Rq, files: Path) -> None:
         place = submit(api)
         job_id = place.rpartition("/")[2]
         error = {"code": "file_error", "message": f"another process writes into {files}/jobs/a/vectors: wait"}
@@ -161,13 +161,13 @@ class TestState:
         assert len(api.get("/v1/jobs?limit=2").get_json()["jobs"]) == 2
         assert error_of(api.get("/v1/jobs?limit=1001"), 422)
 
-    def test_an_unknown_one_is_not_found(self, api: FlaskClient) -> None:
+    def test_an_unknown_job_is_not_found(self, api: FlaskClient) -> None:
         for job_id in ("none", "0" * 24, "..%2f..", "%00"):
             for method, path in OF_A_JOB:
                 code = error_of(api.open(f"/v1/jobs/{job_id}{path}", method=method), 404)[0]
                 assert code in ("unknown_job", "not_found"), job_id
 
-    def test_without_redis_they_are_unavailable(self, make_app: MakeApp, own_redis: RedisServer) -> None:
+    def test_without_redis_long_jobs_are_unavailable(self, make_app: MakeApp, own_redis: RedisServer) -> None:
         own_redis.stop()
         api = make_app(redis_url=own_redis.url).test_client()
         for response in (
@@ -200,7 +200,7 @@ class TestKeys:
             ({"path": "?name=a.csv", "data": b"text\na\n"}, {"path": "?name=a.csv", "data": b"text\n"}),
         ],
     )
-    def test_an_idempotency_key_counts_for_one_client(
+    def test_an_idempotency_key_is_valid_for_one_client(
         self, guarded: Guarded, first: dict[str, Any], other: dict[str, Any]
     ) -> None:
         def put(name: str, key: str = "k", path: str = "", **options: Any) -> TestResponse:
@@ -212,7 +212,7 @@ class TestKeys:
         assert "asks something else" in error_of(put("ann", **other), 422)[1]
         assert error_of(put("ann", "", **first), 422)[0] == "invalid_request"
 
-    def test_what_others_have_uploaded_is_no_source(self, guarded: Guarded) -> None:
+    def test_files_that_other_clients_uploaded_are_no_source(self, guarded: Guarded) -> None:
         place = submitted(guarded.ask("ann", "POST", "/v1/bulk?name=a.csv", data=b"text\na\n"))
         source = guarded.ask("ann", "GET", place).get_json()["arguments"]["source"]
         for name in (source, f"./{source}"):
@@ -233,7 +233,7 @@ class TestKeys:
 
 @pytest.mark.usefixtures("files")
 class TestIndexes:
-    def test_a_build_is_put(self, api: FlaskClient) -> None:
+    def test_a_build_is_submitted(self, api: FlaskClient) -> None:
         place = submitted(api.post("/v1/indexes/news/builds", json={"source": "news.csv", "publish": False}))
         job = api.get(place).get_json()
         assert job["kind"] == "build_index"
@@ -252,7 +252,7 @@ class TestIndexes:
             "field_kinds": [],
         }
 
-    def test_a_build_takes_an_upload(self, api: FlaskClient, files: Path) -> None:
+    def test_a_build_accepts_an_upload(self, api: FlaskClient, files: Path) -> None:
         query = "name=a.csv&publish=false&field_kinds=a=date&field_kinds=b=keyword"
         place = submitted(api.post(f"/v1/indexes/news/builds?{query}", data=b"text\na\n"))
         arguments = api.get(place).get_json()["arguments"]
@@ -289,7 +289,7 @@ class TestEvents:
         found = api.get(place).get_json()
         assert events_of(api.get(f"{place}/events")) == [("progress", found), ("end", found)]
 
-    def test_a_short_job_has_one_too(self, api: FlaskClient) -> None:
+    def test_a_short_job_has_a_stream_too(self, api: FlaskClient) -> None:
         place = api.post("/v1/jobs", json={"op": "embed", "inputs": "a"}).headers["Location"]
         api.post(f"{place}/cancel")
         assert [name for name, _ in events_of(api.get(f"{place}/events"))] == ["progress", "end"]
@@ -298,7 +298,7 @@ class TestEvents:
         response = api.head(f"{submit(api)}/events")
         assert (response.status_code, response.get_data()) == (200, b"")
 
-    def test_a_client_has_some_at_a_time(self, make_app: MakeApp) -> None:
+    def test_a_client_may_have_a_limited_number_of_streams(self, make_app: MakeApp) -> None:
         app = make_app()
         api, place = app.test_client(), submit(app.test_client())
         access = app.extensions["shoal"].access

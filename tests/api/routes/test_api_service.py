@@ -27,7 +27,7 @@ pytest_plugins = ["api_fixtures"]
 
 
 def samples(api: FlaskClient) -> dict[tuple[str, ...], float]:
-    """The metrics by name and the values of their labels, in the order of the labels' names."""
+    """Return the metrics by their names and the values of their labels, in the order of the labels' names."""
     families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
     return {
         (sample.name, *dict(sorted(sample.labels.items())).values()): sample.value
@@ -37,7 +37,7 @@ def samples(api: FlaskClient) -> dict[tuple[str, ...], float]:
 
 
 class TestInfo:
-    def test_it_says_what_is_served(self, api: FlaskClient, stub: StubWorker) -> None:
+    def test_it_describes_what_is_served(self, api: FlaskClient, stub: StubWorker) -> None:
         info = api.get("/info").get_json()
         assert (info["version"], info["model"], info["dimension"], info["max_tokens"]) == (__version__, "stub", 4, 8)
         assert (info["engine"], info["precision"], info["digest"], info["prompts"]) == ("none", "f32", "d", ["query"])
@@ -88,7 +88,7 @@ class TestMetrics:
         assert found["shoal_build_info", __version__] == found["shoal_redis_up",] == 1
 
     @pytest.mark.usefixtures("stub")
-    def test_workers_counters_are_those_of_their_heartbeat(self, api: FlaskClient) -> None:
+    def test_workers_counters_come_from_their_heartbeats(self, api: FlaskClient) -> None:
         found = samples(api)
         assert found["shoal_workers_alive",] == 1
         assert found["shoal_workers_ready",] == 1
@@ -123,7 +123,7 @@ class TestDescription:
         assert described == routes
         assert ("/v1/jobs/{id}/result", "GET") in routes
 
-    def test_it_has_no_gaps(self, api: FlaskClient) -> None:
+    def test_every_operation_is_described_and_every_reference_has_its_schema(self, api: FlaskClient) -> None:
         response = api.get("/openapi.json")
         document, described = response.get_json(), response.get_data(as_text=True)
         for operation in (operation for methods in document["paths"].values() for operation in methods.values()):
@@ -171,7 +171,7 @@ class TestErrors:
         assert error_of(response, 405)[0] == "method_not_allowed"
         assert "POST" in response.headers["Allow"]
 
-    def test_a_surprise_is_logged_without_what_it_says(
+    def test_an_unexpected_error_is_logged_without_its_message(
         self, make_app: MakeApp, caplog: pytest.LogCaptureFixture
     ) -> None:
         app = make_app()

@@ -43,7 +43,7 @@ MB = 2**20
 
 @pytest.fixture
 def jobs(settings: Settings) -> Path:
-    """Return the folder of the folders of jobs."""
+    """Return the folder that contains the folders of jobs."""
     return UploadStore(settings, _none).folder
 
 
@@ -51,9 +51,10 @@ def _none(job_id: str) -> LongJobStatus:
     raise UnknownJob(job_id)
 
 
-def upload(api: FlaskClient, name: str = "news.csv", data: bytes = CONTENT, **options: Any) -> Any:
-    """Upload a file to embed."""
-    return api.post("/v1/bulk", query_string={"name": name}, data=data, **options)
+def upload(api: FlaskClient, name: str = "news.csv", data: bytes = CONTENT, key: str = "", **options: Any) -> Any:
+    """Upload a file to embed, with an idempotency key if one is given."""
+    headers = {"Idempotency-Key": key} if key else {}
+    return api.post("/v1/bulk", query_string={"name": name}, data=data, headers=headers, **options)
 
 
 class TestUpload:
@@ -88,29 +89,29 @@ class TestUpload:
             ({"CONTENT_LENGTH": "99"}, "the body has 13 bytes, but Content-Length says 99"),
         ],
     )
-    def test_one_whose_end_is_not_known_leaves_nothing(
+    def test_an_upload_of_unknown_length_leaves_nothing(
         self, api: FlaskClient, jobs: Path, environ: dict[str, str], words: str
     ) -> None:
         assert words in error_of(upload(api, environ_overrides=environ), 422)[1]
         assert list(jobs.iterdir()) == []
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
-    def test_fields_that_are_wrong_are_refused(self, api: FlaskClient) -> None:
+    def test_wrong_fields_are_refused(self, api: FlaskClient) -> None:
         for field in ("fromat=npy", "format=pickle", "source=b.csv"):
             assert error_of(api.post(f"/v1/bulk?name=a.csv&{field}", data=CONTENT), 422)[0] == "invalid_request"
 
-    def test_after_a_day_the_key_is_that_of_a_new_job(
+    def test_after_a_day_an_idempotency_key_makes_a_new_job(
         self, api: FlaskClient, jobs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        first = submitted(upload(api, headers={"Idempotency-Key": "a"}))
+        first = submitted(upload(api, key="a"))
         clock = time.time()
         monkeypatch.setattr(time, "time", lambda: clock + 86_300.0)
-        assert submitted(upload(api, headers={"Idempotency-Key": "a"})) == first
+        assert submitted(upload(api, key="a")) == first
         monkeypatch.setattr(time, "time", lambda: clock + 86_500.0)
-        assert submitted(upload(api, headers={"Idempotency-Key": "a"})) != first
+        assert submitted(upload(api, key="a")) != first
 
     @pytest.mark.parametrize("is_put", [True, False])
-    def test_one_whose_job_redis_may_have_is_kept_for_it(
+    def test_an_upload_is_kept_if_redis_may_have_its_job(
         self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch, is_put: bool
     ) -> None:
         app = make_app()
@@ -123,16 +124,16 @@ class TestUpload:
 
         with monkeypatch.context() as patch:
             patch.setattr(long_jobs, "submit", submit_without_answer)
-            refused = upload(app.test_client(), headers={"Idempotency-Key": "a"})
+            refused = upload(app.test_client(), key="a")
         assert error_of(refused, 503)[0] == "unavailable"
         (place,) = jobs.glob("*/news.csv")
         before = place.stat().st_ino
-        again = submitted(upload(app.test_client(), headers={"Idempotency-Key": "a"}))
+        again = submitted(upload(app.test_client(), key="a"))
         assert place.read_bytes() == CONTENT
         assert (place.stat().st_ino == before) == is_put
         assert [f"/v1/jobs/{job.id}" for job in long_jobs.list()] == [again]
 
-    def test_one_whose_job_is_refused_is_removed(
+    def test_an_upload_whose_job_is_refused_is_removed(
         self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         app = make_app()
@@ -145,9 +146,9 @@ class TestUpload:
         assert list(jobs.iterdir()) == []
 
     def test_a_job_that_redis_has_lost_is_put_again_by_a_repetition(self, api: FlaskClient, rq: Rq) -> None:
-        first = submitted(upload(api, headers={"Idempotency-Key": "a"}))
+        first = submitted(upload(api, key="a"))
         rq.clear()
-        assert submitted(upload(api, headers={"Idempotency-Key": "a"})) == first
+        assert submitted(upload(api, key="a")) == first
         assert api.get(first).get_json()["status"] == "queued"
 
     def test_a_repetition_while_the_first_is_under_way_is_told_to_wait(
@@ -155,13 +156,13 @@ class TestUpload:
     ) -> None:
         app = make_app()
         with app.extensions["shoal"].uploads.new("127.0.0.1", "a"):
-            refused = upload(app.test_client(), headers={"Idempotency-Key": "a"})
+            refused = upload(app.test_client(), key="a")
             assert error_of(refused, 429)[0] == "overloaded"
-        submitted(upload(app.test_client(), headers={"Idempotency-Key": "a"}))
+        submitted(upload(app.test_client(), key="a"))
 
 
 class TestDelete:
-    """The folder of a job that is deleted, whatever happens meanwhile."""
+    """The folder of a job that is being deleted while other requests use it."""
 
     @pytest.fixture
     def app(self, make_app: MakeApp) -> Flask:
@@ -170,8 +171,8 @@ class TestDelete:
 
     @pytest.fixture
     def place(self, app: Flask, rq: Rq, jobs: Path) -> str:
-        """Return the place of a job with an idempotency key, whose upload has a result of over half of the space."""
-        place = submitted(upload(app.test_client(), headers={"Idempotency-Key": "a"}))
+        """Return the path of a job with an idempotency key. Its folder has a result of over half of the space."""
+        place = submitted(upload(app.test_client(), key="a"))
         rq.set(place.rpartition("/")[2], status="finished")
         (folder,) = jobs.iterdir()
         (folder / "vectors").mkdir()
@@ -185,17 +186,17 @@ class TestDelete:
 
         def delete(job_id: str) -> None:
             LongJobs.delete(long_jobs, job_id)
-            again = upload(app.test_client(), headers={"Idempotency-Key": "a"})
+            again = upload(app.test_client(), key="a")
             assert "one that deletes its job" in error_of(again, 429)[1]
 
         monkeypatch.setattr(long_jobs, "delete", delete)
         assert api.delete(place).get_json()["status"] == "deleted"
         assert list(jobs.iterdir()) == []
-        again = submitted(upload(api, headers={"Idempotency-Key": "a"}))
+        again = submitted(upload(api, key="a"))
         assert again != place
         assert (jobs.parents[1] / api.get(again).get_json()["arguments"]["source"]).read_bytes() == CONTENT
 
-    def test_one_that_was_retried_just_now_keeps_its_files(
+    def test_a_job_that_was_retried_just_now_keeps_its_files(
         self, app: Flask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def delete(job_id: str) -> None:
@@ -205,9 +206,9 @@ class TestDelete:
         assert error_of(app.test_client().delete(place), 409)[0] == "job_not_ended"
         (folder,) = jobs.iterdir()
         assert sorted(path.name for path in folder.iterdir()) == [".job", "news.csv", "vectors"]
-        assert upload(app.test_client(), headers={"Idempotency-Key": "a"}).headers["Location"] == place
+        assert upload(app.test_client(), key="a").headers["Location"] == place
 
-    def test_what_cannot_be_removed_is_said_and_removed_later(
+    def test_a_folder_that_cannot_be_removed_is_reported_and_removed_later(
         self, app: Flask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         api = app.test_client()
@@ -231,7 +232,7 @@ class TestSpace:
         assert list(jobs.iterdir()) == []
         submitted(upload(api, data=b"x" * MB))
 
-    def test_all_files_have_a_limit_and_those_of_a_client_take_what_is_free(self, make_app: MakeApp) -> None:
+    def test_all_files_have_a_limit_and_a_clients_files_may_fill_what_is_free(self, make_app: MakeApp) -> None:
         api = make_app(max_uploads_mb=4).test_client()
         other: dict[str, Any] = {"environ_overrides": {"REMOTE_ADDR": "127.0.0.2"}}
         for _ in range(2):
@@ -261,7 +262,7 @@ class TestSpace:
         assert not out.parent.exists()
         submitted(upload(api))
 
-    def test_a_full_disk_is_said_and_nothing_is_left(self, api: FlaskClient, jobs: Path) -> None:
+    def test_a_full_disk_is_reported_and_leaves_nothing(self, api: FlaskClient, jobs: Path) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (MB, hard))  # as a quota on the disk would
         try:
@@ -271,7 +272,7 @@ class TestSpace:
         assert (code, "free some space" in message) == ("disk_full", True)
         assert list(jobs.iterdir()) == []
 
-    def test_a_folder_that_cannot_be_written_is_said(
+    def test_a_folder_that_cannot_be_written_is_reported(
         self, api: FlaskClient, jobs: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         jobs.parent.mkdir(parents=True)
@@ -282,7 +283,7 @@ class TestSpace:
         assert f"{jobs} cannot be written (" in caplog.text
 
     @pytest.mark.parametrize("path", ["/v1/bulk", "/v1/indexes/a/builds"])
-    def test_its_bytes_do_not_count_as_in_memory(self, make_app: MakeApp, path: str) -> None:
+    def test_its_bytes_do_not_count_as_bytes_in_memory(self, make_app: MakeApp, path: str) -> None:
         app = make_app(max_request_bytes=1_000, max_response_mb=1)
         app.extensions["shoal"].access._bytes.acquire("127.0.0.1", 4 * (1_000 + 5 * 2**19))
         response = app.test_client().post(path, query_string={"name": "a.csv"}, data=b"x" * 900)
@@ -310,7 +311,7 @@ class TestOldFolders:
         return UploadStore(settings, status_of)
 
     def make(self, files: UploadStore, job_id: str | None, age_s: float) -> Path:
-        """Make the folder of a job with an upload and a result, or that of an upload which was cut off."""
+        """Make the folder of a job with an upload and a result, or of an upload that was cut off."""
         with files.new("ann") as folder:
             folder.keep(job_id or "", "")
         path = files.folder / Path(folder.result).parts[2]
@@ -345,7 +346,7 @@ class TestOldFolders:
             with files.new("bob"):
                 assert path.exists() == is_left
 
-    def test_they_make_room_for_an_upload_that_would_be_refused(
+    def test_old_folders_make_room_for_an_upload_that_would_be_refused(
         self, files: UploadStore, states: dict[str, LongJobStatus], settings: Settings
     ) -> None:
         upload = self.make(files, "a", 100.0) / "news.csv"
@@ -359,7 +360,7 @@ class TestOldFolders:
         files.check_space(num_bytes=1)
         assert not upload.exists()
 
-    def test_those_of_another_pool_are_left_alone(self, files: UploadStore, settings: Settings) -> None:
+    def test_folders_of_another_pool_are_left_alone(self, files: UploadStore, settings: Settings) -> None:
         path = self.make(files, "a", 1e7)
         with UploadStore(replace(settings, pool="other"), _none).new("bob"):
             assert path.exists()
@@ -387,7 +388,7 @@ class TestOldFolders:
         (tmp_path / "a").rename(tmp_path / "c")
         assert sum(map(file_size, files)) == 10
 
-    def test_one_that_is_being_filled_stays(self, files: UploadStore) -> None:
+    def test_a_folder_that_is_being_filled_stays(self, files: UploadStore) -> None:
         with files.new("ann") as folder:
             path = files.folder / Path(folder.result).parts[2]
             os.utime(path, (0, 0))
@@ -399,7 +400,7 @@ class TestOldFolders:
 class TestResult:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        """Return the folder of a result, with things beside it and in it that are no files of it."""
+        """Return the folder of a result, with entries beside it and in it that are not its files."""
         folder = tmp_path / "vectors"
         folder.mkdir()
         (folder / "manifest.json").write_text("{}")
@@ -460,7 +461,7 @@ class TestServer:
         (path,) = jobs.glob("*/a.txt")
         assert path.stat().st_size == len(piece) * num_pieces
 
-    def test_one_that_stalls_or_whose_client_goes_leaves_nothing_and_another_goes_on(
+    def test_an_upload_that_stalls_or_loses_its_client_leaves_nothing_and_another_goes_on(
         self, server: ApiProcess, jobs: Path
     ) -> None:
         piece = b"x" * 65_536

@@ -1,4 +1,4 @@
-"""/embed, /search and /score, and every way in which they refuse."""
+"""/embed, /search and /score: their answers, and every kind of refusal."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +48,7 @@ class TestEmbed:
             response = api.post("/embed", data=json.dumps({"inputs": text}))
             assert np.array_equal(np.array(response.get_json(), np.float32), [vector_of(text)])
 
-    def test_fields_of_other_clients_are_taken(self, api: FlaskClient) -> None:
+    def test_fields_of_other_clients_are_accepted(self, api: FlaskClient) -> None:
         options = {"wait_for_model": True}
         assert post(api, "/embed", inputs="a", options=options).status_code == 200
         error = post(api, "/embed", inputs=5, options=options).get_json()
@@ -66,7 +66,7 @@ def test_each_query_has_a_list_of_hits_with_the_documents_fields(api: FlaskClien
     results = post(api, "/search", queries=["sea", "land"], k=2).get_json()["results"]
     assert [len(hits) for hits in results] == [2, 2]
     assert results[0][0] == {"id": "0", "score": 1.0, "text": "document 0", "topic": "sea"}
-    assert len(post(api, "/search", queries="sea", k=1000).get_json()["results"][0]) == 3  # all that there are
+    assert len(post(api, "/search", queries="sea", k=1000).get_json()["results"][0]) == 3  # as many as the index has
 
 
 @pytest.mark.usefixtures("stub")
@@ -93,7 +93,7 @@ class TestRespondAsync:
             assert response.headers["Preference-Applied"] == "respond-async"
 
     @pytest.mark.parametrize(("path", "body"), WAITING)
-    def test_it_alone_takes_an_idempotency_key(self, api: FlaskClient, path: str, body: dict[str, Any]) -> None:
+    def test_only_a_submit_accepts_an_idempotency_key(self, api: FlaskClient, path: str, body: dict[str, Any]) -> None:
         headers = {"Prefer": "respond-async", "Idempotency-Key": "one"}
         first, second = (api.post(path, json=body, headers=headers).get_json()["id"] for _ in range(2))
         assert first == second
@@ -134,7 +134,9 @@ class TestLargeRequests:
         stub.announce(state="loading")  # its dimension is known
         assert api.post(path, json={name: ["a"] * 5}).status_code == 413
 
-    def test_they_count_as_some_until_a_worker_tells(self, make_app: MakeApp, stub: StubWorker) -> None:
+    def test_vectors_count_with_an_assumed_dimension_until_a_worker_reports_one(
+        self, make_app: MakeApp, stub: StubWorker
+    ) -> None:
         app = make_app(max_response_mb=1, max_request_bytes=2**20)
         stub.announce(state="loading")
         app.extensions["shoal"].access._bytes.acquire("127.0.0.1", 6 * 2**20)
@@ -279,7 +281,7 @@ class TestNoAnswer:
         assert code == "timeout"
         assert "no worker is alive" in message
 
-    def test_with_busy_workers_it_says_so(self, make_app: MakeApp, stub: StubWorker) -> None:
+    def test_with_busy_workers_the_error_says_so(self, make_app: MakeApp, stub: StubWorker) -> None:
         stub.pause()
         api = make_app(request_timeout_s=0.05).test_client()
         assert "busy" in error_of(post(api, "/search", queries="a"), 504)[1]
@@ -289,7 +291,7 @@ class TestNoAnswer:
         api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "respond-async"})
         response = post(api, "/embed", inputs="a")
         assert error_of(response, 429)[0] == "overloaded"
-        assert response.headers["Retry-After"] == "60"  # no worker makes room
+        assert response.headers["Retry-After"] == "60"  # there is no worker to empty the lane
 
     @pytest.mark.parametrize(("path", "body"), WAITING)
     def test_a_request_waits_in_the_lane_that_it_names(
@@ -303,7 +305,7 @@ class TestNoAnswer:
 
 
 class TestRedisAway:
-    def test_service_goes_on_when_it_is_back(self, make_app: MakeApp, own_redis: RedisServer, settings: Any) -> None:
+    def test_service_goes_on_when_redis_is_back(self, make_app: MakeApp, own_redis: RedisServer, settings: Any) -> None:
         own_redis.stop()
         api = make_app(redis_url=own_redis.url).test_client()
         response = post(api, "/embed", inputs="a")
@@ -315,7 +317,7 @@ class TestRedisAway:
         wait_until(lambda: post(api, "/embed", inputs="a").status_code == 200)
         stub.stop()
 
-    def test_a_waiting_client_is_told_when_it_goes(
+    def test_a_waiting_client_gets_an_error_when_redis_goes_away(
         self, make_app: MakeApp, own_redis: RedisServer, settings: Any
     ) -> None:
         app = make_app(redis_url=own_redis.url)

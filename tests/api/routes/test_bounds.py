@@ -27,7 +27,7 @@ from shoal_api.schema.body import CHECKS, Body, BoundedBy
 
 pytest_plugins = ["api_fixtures"]
 
-#: More than any option takes, and little enough to be made at once.
+#: A size that no option accepts, yet small enough to make at once.
 MANY = 200_000
 
 #: Most calls of functions that an option may make in a search of the sample's 1,025 documents for one hit.
@@ -35,7 +35,7 @@ MAX_CALLS = 100_000
 
 
 def request_models(app: Flask) -> set[type[BaseModel]]:
-    """Return the models of all bodies, paths and queries: those that views name, and all bodies."""
+    """Return the models of all bodies, paths and queries: the models that views name, and all subclasses of Body."""
     found = {
         kind
         for view in app.view_functions.values()
@@ -73,21 +73,21 @@ def unbounded(kind: Any, metadata: list[Any], place: str, seen: set[Any]) -> Ite
             yield from unbounded(one, [], f"{place}[]", seen)
 
 
-def test_all_that_requests_have_is_bounded(make_app: MakeApp) -> None:
+def test_every_value_of_a_request_is_bounded(make_app: MakeApp) -> None:
     models, seen = request_models(make_app()), set[Any]()
     assert [place for model in models for place in unbounded(model, [], "", seen)] == []
     assert len(seen) > 40
 
 
 def nested(depth: int) -> Any:
-    """Return a filter of so many levels."""
+    """Return a filter with this many levels."""
     value: Any = {"year": 1}
     for _ in range(depth):
         value = {"not": value}
     return value
 
 
-#: Values that no option takes.
+#: Values that no option accepts.
 HUGE: dict[str, Any] = {
     "string": "x" * MANY,
     "strings": ["x"] * MANY,
@@ -101,16 +101,16 @@ HUGE: dict[str, Any] = {
     "infinity": float("inf"),
 }
 
-#: The fields of a job that are not options of one kind: settings of a worker and of the API bound texts and the query,
-#: and a traceparent that cannot be read is left out.
+#: The fields of a job that this test leaves out. Settings of a worker and of the API bound texts and the query, other
+#: tests check the options, and a traceparent that cannot be read is dropped.
 OTHERS = {"texts", "query", "traceparent", "options", "search"}
 
-#: What a job of an operation has beside or in place of a text.
+#: The fields of a job beside its text or in place of it, by its operation.
 GIVEN: dict[str, dict[str, Any]] = {"rerank": {"texts": ["a"], "query": "a"}}
 
 
 def is_refused_or_left_out(op: str, name: str, value: Any) -> bool:
-    """Return True if there can be no job with that field, or if the field does not travel with it."""
+    """Return True if no job can have the field, or if a packed job does not contain it."""
     try:
         job = OPERATIONS[op](**{"texts": ["a"], **GIVEN.get(op, {}), name: value})
     except InvalidRequest as error:
@@ -171,7 +171,7 @@ def test_no_part_of_an_option_is_longer_than_its_bound() -> None:
 
 _KEYS = [f"key {n}" for n in range(MAX_FILTER_VALUES)]
 
-#: The largest options of each kind that are taken.
+#: The largest accepted options of each kind.
 LARGEST: list[dict[str, Any]] = [
     {"filter": {"key": {"in": _KEYS}}},
     {"filter": {"and": [{"tag": {"in": ["t1"]}}] * (MAX_FILTER_CONDITIONS - 1)}},
@@ -189,7 +189,7 @@ LARGEST: list[dict[str, Any]] = [
 ]
 
 
-def test_the_largest_options_take_little_work(tmp_path: Path) -> None:
+def test_the_largest_options_need_little_work(tmp_path: Path) -> None:
     tags = [{"tag": [f"t{m}" for m in range(n % 10)], "key": f"key {n}"} for n in range(1_025)]
     dates = [{"year": float(n), "day": f"2001-05-{1 + n % 28:02}"} for n in range(1_025)]
     documents = [Document(str(n), f"text {n}", tags[n] | dates[n]) for n in range(1_025)]

@@ -1,4 +1,4 @@
-"""The headers of answers, held against the description of their routes."""
+"""The headers of answers, compared with OpenAPI's description of their routes."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from shoal_api.answers.vector_format import RAW
 
 pytest_plugins = ["api_fixtures"]
 
-#: Bodies for each route that answers vectors, scores or hits, one for each protocol that has it.
+#: Bodies for each route that returns vectors, scores or hits, one for each protocol that has the route.
 BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/embed", {"inputs": "storm"}),
     ("/embed", {"inputs": "storm", "options": {}}),
@@ -58,7 +58,7 @@ def test_each_header_of_an_answer_is_described(api: FlaskClient) -> None:
 
 
 @pytest.mark.usefixtures("stub")
-def test_each_answer_is_of_the_fingerprint_that_the_request_names(api: FlaskClient) -> None:
+def test_each_answer_has_the_fingerprint_that_the_request_names(api: FlaskClient) -> None:
     for path, body in BODIES:
         own = api.post(path, json=body).headers["X-Model-Fingerprint"]
         for name, statuses in ((own, [200]), ("other", [409]), ("", [400, 422]), ("a\tb", [400, 422])):
@@ -67,7 +67,7 @@ def test_each_answer_is_of_the_fingerprint_that_the_request_names(api: FlaskClie
 
 
 @pytest.mark.usefixtures("stub")
-def test_a_result_is_of_the_fingerprint_that_the_request_names(api: FlaskClient) -> None:
+def test_a_result_has_the_fingerprint_that_the_request_names(api: FlaskClient) -> None:
     for about, own in (({"op": "embed"}, "f"), ({"op": "rerank", "query": "rain"}, "r")):
         place = api.post("/v1/jobs", json={"inputs": "storm", **about}).headers["Location"]
         for name, status in ((own, 200), ("other", 409), ("", 422)):

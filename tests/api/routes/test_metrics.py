@@ -1,4 +1,4 @@
-"""Metrics of the pool: each is that of real jobs of a real worker, as its heartbeat carries it to a scrape."""
+"""Metrics of the pool: a scrape reports real jobs of a real worker, from the worker's heartbeat."""
 
 import shutil
 import subprocess
@@ -22,7 +22,7 @@ from shoal_workers.service.service import about
 
 pytest_plugins = ["api_fixtures"]
 
-#: Tokens of `storm` with the two special ones.
+#: Tokens of `storm`, with the two special tokens.
 TOKENS_OF_STORM = 3
 
 #: Bytes that a heartbeat has for its measurements, at most.
@@ -33,7 +33,7 @@ Scrape = Callable[..., dict[str, float]]
 
 @pytest.fixture
 def scrape(api: FlaskClient, worker: Worker) -> Scrape:
-    """Returns the samples of one name, by the values of their labels, after a heartbeat of the worker."""
+    """Return a function that returns the samples of a metric by their labels, after a heartbeat of the worker."""
 
     def samples(name: str, *by: str) -> dict[str, float]:
         worker.pool.announce(worker.id, about(worker))
@@ -47,11 +47,11 @@ def scrape(api: FlaskClient, worker: Worker) -> Scrape:
 
 
 def put(queue: Queue, lane: str, *texts: str, deadline: float | None = None) -> None:
-    """Puts an embed job of the texts."""
+    """Put an embed job with these texts."""
     queue.put(lane, [Embed(list(texts), reply_to="me", deadline=deadline)])
 
 
-def test_a_worker_that_has_done_nothing_has_counted_to_nought(scrape: Scrape, worker: Worker) -> None:
+def test_an_idle_workers_counters_are_zero(scrape: Scrape, worker: Worker) -> None:
     names = [
         f"shoal_worker_{word[:-1]}seconds" if word.endswith("_s") else f"shoal_worker_{word}"
         for word in measurements.COUNTERS
@@ -100,18 +100,18 @@ def test_refused_jobs_have_waited_too(scrape: Scrape, worker: Worker, queue: Que
     assert scrape("shoal_worker_jobs_total", "worker") == {worker.id: 0}
 
 
-def test_claims_are_counted_and_those_of_suspects_among_them(scrape: Scrape, worker: Worker, queue: Queue) -> None:
+def test_claims_are_counted_and_suspects_among_them(scrape: Scrape, worker: Worker, queue: Queue) -> None:
     for _ in range(3):
         put(queue, "interactive", "storm")
     assert len(queue.take("gone", LANES, 2)) == 2
     assert len(queue.take("left", LANES, 1)) == 1
-    queue.leave("left")  # it has ended in order, so that its job is no suspect
+    queue.leave("left")  # an orderly end, so that its job is no suspect
     assert sum(drive(worker) for _ in range(4)) == 3
     assert scrape("shoal_worker_claims_total", "worker") == {worker.id: 2}
     assert scrape("shoal_worker_redeliveries_total", "worker") == {worker.id: 2}
 
 
-def test_a_lane_tells_what_it_holds_and_for_how_long(make_app: MakeApp, scrape: Scrape, queue: Queue) -> None:
+def test_a_lane_reports_its_jobs_and_the_age_of_the_oldest(make_app: MakeApp, scrape: Scrape, queue: Queue) -> None:
     began_s = time.monotonic()
     put(queue, "bulk", "storm", "rain")
     words = ("jobs", "texts", "bytes", "fill_ratio", "oldest_job_age_seconds")
@@ -125,7 +125,7 @@ def test_a_lane_tells_what_it_holds_and_for_how_long(make_app: MakeApp, scrape: 
     assert 'shoal_lane_fill_ratio{lane="bulk"} 0.5\n' in api.get("/metrics").get_data(as_text=True)
 
 
-def test_what_redis_keeps_is_measured(scrape: Scrape, worker: Worker, queue: Queue) -> None:
+def test_results_dead_letters_and_memory_of_redis_are_measured(scrape: Scrape, worker: Worker, queue: Queue) -> None:
     for _ in range(2):
         queue.redis.xadd(queue.keys.dead, {"reason": "why"})
     queue.put("bulk", [Embed(["storm"])])
@@ -138,7 +138,7 @@ def test_what_redis_keeps_is_measured(scrape: Scrape, worker: Worker, queue: Que
     assert scrape("shoal_redis_max_memory_bytes") == {"": 0}
 
 
-def test_a_worker_tells_its_clock_and_its_memory(scrape: Scrape, worker: Worker) -> None:
+def test_a_worker_reports_its_clock_and_its_memory(scrape: Scrape, worker: Worker) -> None:
     worker.clock.offset_s, worker.clock.error_s = 2.5, 0.5
     assert scrape("shoal_worker_clock_offset_seconds", "worker") == {worker.id: 2.5}
     assert scrape("shoal_worker_clock_error_seconds", "worker") == {worker.id: 0.5}
@@ -165,7 +165,7 @@ def test_without_the_right_to_ask_only_the_memory_of_redis_is_left_out(
     assert "shoal_redis_memory_bytes" not in found
 
 
-def test_measurements_take_little_room_in_a_heartbeat(worker: Worker) -> None:
+def test_measurements_need_few_bytes_of_a_heartbeat(worker: Worker) -> None:
     assert len(wire.pack(worker.log.measurements.to_heartbeat())) <= MAX_MEASUREMENTS_BYTES
 
 

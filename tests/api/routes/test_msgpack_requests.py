@@ -1,4 +1,4 @@
-"""Bodies in msgpack: taken by every route like JSON, and refused with the same errors."""
+"""Bodies in msgpack: every route accepts them like JSON, and refuses them with the same errors."""
 
 import gzip
 
@@ -26,13 +26,13 @@ def post(api: FlaskClient, body: bytes, path: str = "/embed", kind: str = MSGPAC
 
 @pytest.mark.usefixtures("stub")
 class TestTaken:
-    def test_a_map_is_taken_as_json_would_be(self, api: FlaskClient) -> None:
+    def test_a_map_is_accepted_as_json_would_be(self, api: FlaskClient) -> None:
         for kind in (*MSGPACK_TYPES, "Application/MsgPack; version=5"):
             response = post(api, msgpack.packb(GOOD), kind=kind)
             assert np.array_equal(np.array(response.get_json(), np.float32), [vector_of(text) for text in TEXTS])
         assert error_of(post(api, msgpack.packb(GOOD), kind="application/json"), 400)[0] == "invalid_json"
 
-    def test_every_route_takes_them(self, api: FlaskClient) -> None:
+    def test_every_route_accepts_msgpack(self, api: FlaskClient) -> None:
         for path, body in (
             ("/v1/embeddings", {"input": "a", "model": "stub"}),
             ("/", {"inputs": ["a"], "truncation_direction": "Left"}),
@@ -45,7 +45,7 @@ class TestTaken:
         body = b"\x82" + packed("inputs") + packed(5) + packed("inputs") + packed("a")
         assert len(post(api, body).get_json()) == 1
 
-    def test_the_description_has_them(self, api: FlaskClient) -> None:
+    def test_the_description_has_msgpack(self, api: FlaskClient) -> None:
         content = api.get("/openapi.json").get_json()["paths"]["/embed"]["post"]["requestBody"]["content"]
         assert content[MSGPACK_TYPES[0]] == content["application/json"]
 
@@ -53,7 +53,7 @@ class TestTaken:
 NAN = float("nan")
 
 
-#: Bodies, the status and the code of the error, and words of its message.
+#: Bodies, the status and the code of the error, and words of the error's message.
 REFUSED = [
     (b"", 400, "invalid_json", "they end within a value"),
     (b'{"inputs": "a"}', 400, "invalid_json", "more bytes follow the first value"),
@@ -82,7 +82,7 @@ class TestRefused:
             found, message = error_of(post(api, body), status)
             assert (found, words in message) == (code, True), message
 
-    def test_claims_of_more_than_there_is(self, api: FlaskClient) -> None:
+    def test_lengths_beyond_the_body_are_refused(self, api: FlaskClient) -> None:
         for claim in CLAIMS:
             assert post(api, b"\x81" + packed("inputs") + claim).status_code in (400, 413, 422)
 
@@ -93,7 +93,7 @@ class TestRefused:
             message = f'the body has Content-Encoding "{encoding}": send it without, as plain JSON'
             assert error_of(response, 400) == ("invalid_json", message)
 
-    def test_larger_bodies_than_the_limit(self, make_app: MakeApp, stub: StubWorker) -> None:
+    def test_bodies_larger_than_the_limit_are_refused(self, make_app: MakeApp, stub: StubWorker) -> None:
         api = make_app(max_request_bytes=100).test_client()
         assert error_of(post(api, packed({"inputs": "x" * 100})), 413)[0] == "too_large"
         assert len(post(api, packed({"inputs": "x" * 50})).get_json()) == 1

@@ -1,19 +1,18 @@
-"""Several pools behind one API: the model of a request, or its path, chooses the one that answers."""
+"""Several pools behind one API: the model or the path of a request chooses the pool that answers."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from flask.testing import FlaskClient
+from keys_file import KeysFile
 from queues import Queue
 
 from shoal.contract.keys import Keys
 from shoal.errors import BadSetting
 from shoal.operations import Embed
 from shoal.settings import Settings
-from shoal_api.access import api_keys
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
@@ -96,7 +95,7 @@ def test_a_job_belongs_to_its_pool(api: FlaskClient) -> None:
     assert api.get(f"/pools/large/v1/jobs/{job}").status_code == 200
 
 
-def test_metrics_of_a_further_pool_are_its_own_alone(api: FlaskClient) -> None:
+def test_metrics_below_a_pools_path_are_of_that_pool_only(api: FlaskClient) -> None:
     api.post("/pools/large/embed", json={"inputs": "a"})
     own, other = api.get("/metrics").text, api.get("/pools/large/metrics").text
     assert 'shoal_cache_hits_total{pool="large"} 0.0' in own
@@ -114,7 +113,7 @@ def test_a_sleeping_model_is_served(api: FlaskClient, workers: dict[str, StubWor
     assert "shoal_workers_ready 1" in api.get("/pools/large/metrics").text
 
 
-def test_while_a_pool_cannot_tell_its_model_no_other_answers_for_it(
+def test_no_other_pool_answers_for_a_pool_whose_model_is_not_known(
     make_app: MakeApp, workers: dict[str, StubWorker], keys: Keys
 ) -> None:
     workers[OTHER].announce(state="loading", model="org/large-en")
@@ -127,16 +126,15 @@ def test_while_a_pool_cannot_tell_its_model_no_other_answers_for_it(
     assert api.get("/v1/models/org/large-en").status_code == 503
 
 
-def test_keys_and_admins_routes_are_the_same_below_a_pool(make_app: MakeApp, tmp_path: Path) -> None:
-    user = {"X-API-Key": api_keys.add(tmp_path / "keys", "ann", "user", "")}
-    api = make_app(pools=OTHER, api_keys_file=str(tmp_path / "keys")).test_client()
+def test_keys_and_admins_routes_are_the_same_below_a_pool(make_app: MakeApp, keys_file: KeysFile) -> None:
+    api = make_app(pools=OTHER, api_keys_file=str(keys_file.path)).test_client()
     assert api.get("/pools/large/info").status_code == 401
     for path in ("/pools/large/v1/dead", "/pools/large//v1/dead", "/pools/large/v1/indexes/a/versions"):
-        assert error_of(api.get(path, headers=user), 403)[0] == "forbidden"
+        assert error_of(api.get(path, headers=keys_file.user), 403)[0] == "forbidden"
 
 
 @pytest.mark.usefixtures("rq")
-def test_uploads_long_jobs_and_dead_letters_are_of_the_pool(make_app: MakeApp, redis_url: str, keys: Keys) -> None:
+def test_uploads_long_jobs_and_dead_letters_belong_to_the_pool(make_app: MakeApp, redis_url: str, keys: Keys) -> None:
     api = make_app(pools=OTHER, indexes="news=/a").test_client()
     once = {"Idempotency-Key": "k"}
     places = [
@@ -158,7 +156,7 @@ def test_uploads_long_jobs_and_dead_letters_are_of_the_pool(make_app: MakeApp, r
 
 
 @pytest.mark.usefixtures("workers")
-def test_the_indexes_and_aliases_of_the_settings_are_of_the_own_pool(make_app: MakeApp) -> None:
+def test_indexes_and_aliases_in_the_settings_belong_to_the_own_pool(make_app: MakeApp) -> None:
     api = make_app(pools=OTHER, indexes="news=/a", model_aliases="mine,*").test_client()
     assert (api.get("/ready").status_code, api.get("/pools/large/ready").status_code) == (503, 200)
     for name, model in (("large-en", "org/large-en"), ("mine", "small"), ("any", "small")):
@@ -166,7 +164,7 @@ def test_the_indexes_and_aliases_of_the_settings_are_of_the_own_pool(make_app: M
     assert api.post("/pools/large/v1/embeddings", json={"input": "a", "model": "mine"}).status_code == 404
 
 
-def test_pools_have_names_as_pools_do() -> None:
+def test_wrong_names_of_pools_are_refused() -> None:
     with pytest.raises(BadSetting, match='pools is "a b": it takes'):
         Settings(pools="x, a b")
     with pytest.raises(BadSetting, match='model_aliases has "x", the name of a further pool'):

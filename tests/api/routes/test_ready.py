@@ -21,12 +21,12 @@ def why_not(api: FlaskClient, path: str = "/ready") -> str:
     return message
 
 
-def test_no_worker_is_alive(api: FlaskClient) -> None:
+def test_not_ready_without_a_live_worker(api: FlaskClient) -> None:
     assert "no worker is alive" in why_not(api)
     assert api.get("/ready").headers["Retry-After"] == "1"
 
 
-def test_redis_is_away(make_app: MakeApp, own_redis: RedisServer) -> None:
+def test_not_ready_without_redis(make_app: MakeApp, own_redis: RedisServer) -> None:
     own_redis.stop()
     api = make_app(redis_url=own_redis.url).test_client()
     assert error_of(api.get("/ready"), 503)[0] == "unavailable"
@@ -34,7 +34,7 @@ def test_redis_is_away(make_app: MakeApp, own_redis: RedisServer) -> None:
     assert (response.status_code, response.get_json()) == (200, {"status": "ok"})
 
 
-def test_workers_that_are_alive_and_not_at_work(api: FlaskClient, stub: StubWorker) -> None:
+def test_not_ready_while_no_live_worker_is_ready(api: FlaskClient, stub: StubWorker) -> None:
     for state in ("loading", "stalled"):
         stub.announce(state=state)
         assert f"none of the 1 workers alive is ready (1 {state})" in why_not(api)
@@ -70,12 +70,12 @@ def test_the_pool_is_read_once_in_a_while_for_all_requests(make_app: MakeApp, qu
 
 
 @pytest.mark.usefixtures("stub")
-def test_an_index_that_is_asked_for(api: FlaskClient) -> None:
+def test_ready_for_a_requested_index_if_a_worker_serves_it(api: FlaskClient) -> None:
     assert api.get("/ready?index=default").status_code == 200
     assert 'the index "other":' in why_not(api, "/ready?index=other")
 
 
-def test_a_key_of_a_lane_that_has_another_type(api: FlaskClient, queue: Queue, keys: Keys) -> None:
+def test_not_ready_if_a_key_of_a_lane_has_another_type(api: FlaskClient, queue: Queue, keys: Keys) -> None:
     Pool(queue.broker, keys, alive_s=3_600).announce("a", {"state": "ready"})
     of_lanes = [keys.of_lane(lane, what) for lane in LANES for what in LANE_KEYS]
     others = [*map(keys.lane, LANES), keys.suspects, keys.holders, keys.unread, keys.unread_load]
@@ -88,7 +88,7 @@ def test_a_key_of_a_lane_that_has_another_type(api: FlaskClient, queue: Queue, k
 
 
 @pytest.mark.usefixtures("stub")
-def test_a_server_that_was_told_to_stop(make_app: MakeApp) -> None:
+def test_not_ready_once_the_server_is_told_to_stop(make_app: MakeApp) -> None:
     app = make_app()
     Context.of(app).stopping.set()
     assert "told to stop" in why_not(app.test_client())

@@ -12,7 +12,7 @@ from werkzeug.test import TestResponse
 
 from shoal.contract.jobs import TEXTS_PER_JOB
 from shoal.contract.replies import Reply
-from shoal_api.protocol_paths import FALLBACKS, TOLD_BY
+from shoal_api.protocol_paths import FALLBACKS, RECOGNISED_BY
 from shoal_api.protocols.cohere import MAX_RANK_FIELDS
 from shoal_api.protocols.rerank import best_first
 
@@ -31,7 +31,7 @@ def score_of(text: str) -> Any:
 
 
 def results(num: int | None = None, **documents: Any) -> list[dict[str, Any]]:
-    """The best texts as most protocols have them; with `document`, a function that makes it of a text."""
+    """Return the best texts in the form of most protocols. `document` makes the returned document from a text."""
     document = documents.get("document")
     return [
         {
@@ -131,7 +131,7 @@ class TestCohere:
         assert api.post("/v1/rerank", json=body).get_json()["results"] == results()
 
     @pytest.mark.parametrize("path", ["/v1/rerank", "/cohere/v1/rerank"])
-    def test_the_older_route_reads_the_fields_that_are_named(self, make_app: MakeApp, path: str) -> None:
+    def test_the_older_route_reads_the_named_fields(self, make_app: MakeApp, path: str) -> None:
         api = make_app(protocols="cohere=/cohere" if "cohere" in path else "cohere,jina").test_client()
         body = {"query": QUERY, "documents": [{"title": "a", "body": "b"}, "c"], "rank_fields": ["body", "title"]}
         found = {item["index"]: item for item in api.post(path, json=body).get_json()["results"]}
@@ -188,7 +188,7 @@ def test_jina(api: FlaskClient) -> None:
 
 class TestReturnedDocuments:
     @pytest.mark.parametrize(("path", "field"), [("/v1/rerank", "detail"), ("/v2/rerank", "message")])
-    def test_one_that_json_cannot_hold_is_refused_before_it_is_scored(
+    def test_a_document_that_json_cannot_express_is_refused_before_it_is_scored(
         self, api: FlaskClient, stub: StubWorker, path: str, field: str
     ) -> None:
         for value in (nested(300), [float("nan")], b"bytes", {b"name": 1}, msgpack.Timestamp(5)):
@@ -201,7 +201,7 @@ class TestReturnedDocuments:
         assert api.post(path, data=msgpack.packb(body), content_type="application/msgpack").status_code == 200
 
     @pytest.mark.usefixtures("stub")
-    def test_others_come_back_as_they_are(self, api: FlaskClient) -> None:
+    def test_other_documents_come_back_unchanged(self, api: FlaskClient) -> None:
         document = {"text": "b", "deep": nested(240), "large": 2**64 - 1, "small": -0.0, "none": None}
         found = api.post("/v1/rerank", json={"query": QUERY, "documents": [document]}).get_json()["results"]
         assert found[0]["document"] == document
@@ -255,8 +255,8 @@ class TestSharedPaths:
         assert 'unknown field "documents"' in api.post(path, json=body | {"documents": TEXTS}).get_json()["error"]
         assert 'unknown field "texts"' in api.post(path, json=body | {"property": "a"}).get_json()["error"]
 
-    def test_each_that_shares_a_path_may_be_its_fallback(self) -> None:
-        assert sorted(FALLBACKS) == sorted(TOLD_BY)
+    def test_each_endpoint_that_shares_a_path_has_a_rank_as_fallback(self) -> None:
+        assert sorted(FALLBACKS) == sorted(RECOGNISED_BY)
 
     def test_each_protocol_answers_alone_below_its_path(self, make_app: MakeApp) -> None:
         api = make_app(protocols="tei=/tei,infinity=/infinity,jina=/jina").test_client()
@@ -266,14 +266,14 @@ class TestSharedPaths:
         assert api.post("/jina/v1/rerank", json=body).get_json()["object"] == "list"
         assert api.post("/rerank", json=body).status_code == 404
 
-    def test_an_alias_stands_for_the_reranker(self, make_app: MakeApp, stub: StubWorker) -> None:
+    def test_the_reranker_may_be_named_by_an_alias(self, make_app: MakeApp, stub: StubWorker) -> None:
         api = make_app(model_aliases="rerank-v3.5").test_client()
         body = {"query": QUERY, "documents": TEXTS, "model": "rerank-v3.5"}
         assert api.post("/v1/rerank", json=body).get_json()["model"] == "stub-reranker"
         stub.announce(reranker=None)
         assert api.post("/v2/rerank", json=body | {"model": "any"}).status_code == 200
 
-    def test_the_description_has_all(self, api: FlaskClient) -> None:
+    def test_the_description_has_all_rerank_routes(self, api: FlaskClient) -> None:
         paths = api.get("/openapi.json").get_json()["paths"]
         tags = {path: set(paths[path]["post"]["tags"]) for path in PATHS}
         assert None not in [value for path in PATHS for value in paths[path]["post"].values()]

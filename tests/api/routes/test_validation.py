@@ -16,7 +16,7 @@ pytest_plugins = ["api_fixtures"]
 
 MANY = 100_000
 
-#: Routes, the shapes of their bodies, and bodies with many wrong elements.
+#: Routes, the models of their bodies, and bodies with many wrong elements.
 BODIES: list[tuple[str, type[BaseModel], dict[str, Any]]] = [
     ("/v2/embed", CohereBody, {"texts": ["a"], "embedding_types": ["wrong"] * MANY}),
     ("/embed", EmbedBody, {"inputs": [[1, *["a"] * MANY]]}),
@@ -44,7 +44,7 @@ def test_a_list_of_wrong_elements_gives_a_short_message(api: FlaskClient) -> Non
 
 def test_an_order_of_many_wrong_names_gives_a_short_message(api: FlaskClient) -> None:
     body = {"queries": "a", "sort": [{str(n): n for n in range(MANY)}]}
-    assert SearchBody.model_validate(body).sort == body["sort"]  # without an error for each
+    assert SearchBody.model_validate(body).sort == body["sort"]  # pydantic has not made an error for each
     response = api.post("/search", json=body)
     assert response.status_code == 422
     assert response.get_json()["error"]["message"] == 'sort[0] has "0": it takes field, order'

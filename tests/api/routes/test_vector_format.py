@@ -36,7 +36,7 @@ TOKENS = [4, 6, 2]
 
 
 def section(heading: str) -> str:
-    """Return the section of the page on formats with that heading."""
+    """Return the section with this heading of the page on formats."""
     return read(PAGE).split(f"\n### {heading}\n")[1].partition("\n##")[0]
 
 
@@ -90,7 +90,7 @@ READERS: dict[str, Callable[[TestResponse], dict[str, NDArray[Any]]]] = {
 }
 
 
-#: What a body asks for beside the texts, the number of vectors of each text, and the arrays that say where they are.
+#: Fields of a body beside the texts, the number of vectors of each text, and the arrays that say where the vectors are.
 OUTPUTS: dict[str, tuple[dict[str, Any], list[int], dict[str, Any]]] = {
     "vector": ({}, [1, 1, 1], {}),
     "tokens": ({"output": "tokens"}, TOKENS, {"offsets": [0, 4, 10, 12]}),
@@ -106,7 +106,7 @@ OUTPUTS: dict[str, tuple[dict[str, Any], list[int], dict[str, Any]]] = {
 
 
 def same(found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]]) -> None:
-    """Fail the test unless the arrays are the same, to the bit and in their types."""
+    """Fail the test unless the arrays are the same, in every bit and in their types."""
     assert sorted(found) == sorted(expected)
     for name, array in expected.items():
         assert found[name].dtype == array.dtype
@@ -121,7 +121,7 @@ def api(make_app: MakeApp, stub: StubWorker) -> FlaskClient:
 
 class TestFormats:
     @pytest.mark.parametrize("media_type", FORMATS)
-    def test_each_holds_each_type_of_numbers(self, api: FlaskClient, media_type: str) -> None:
+    def test_each_format_has_each_type_of_numbers(self, api: FlaskClient, media_type: str) -> None:
         for number_type, output in [*product(["float32", "int8"], OUTPUTS), *product(NUMBER_TYPES, ["vector"])]:
             options, counts, places = OUTPUTS[output]
             body = {"inputs": TEXTS, "output_dtype": number_type, **options}
@@ -151,7 +151,7 @@ class TestFormats:
             assert found["chunks"][0] == [{"start": 0, "stop": 1, "tokens": 3}, {"start": 2, "stop": 7, "tokens": 3}]
 
     @pytest.mark.parametrize("output", OUTPUTS)
-    def test_the_result_of_a_job_is_answered_where_it_is_asked_for(self, api: FlaskClient, output: str) -> None:
+    def test_the_result_of_a_job_is_answered_if_it_is_asked_for(self, api: FlaskClient, output: str) -> None:
         asked = {"inputs": [*TEXTS, "a b c d e f g"], **OUTPUTS[output][0]}
         found = api.post("/embed", json=asked | {"answer": "result"}).get_json()
         assert (found["tokens"], found["truncated"]) == ([*TOKENS, 8], [False, False, False, True])
@@ -162,7 +162,7 @@ class TestFormats:
         as_bytes = api.post("/embed", json=asked | {"answer": "result"}, headers={"Accept": "application/msgpack"})
         assert msgpack.unpackb(as_bytes.get_data())["characters"] == found["characters"]
 
-    def test_each_route_has_them(self, api: FlaskClient) -> None:
+    def test_each_route_has_all_formats(self, api: FlaskClient) -> None:
         bodies: dict[str, dict[str, Any]] = {
             "/embed": {"inputs": TEXTS},
             "/": {"inputs": TEXTS},
@@ -177,7 +177,7 @@ class TestFormats:
         response = api.post("/embed_all", json={"inputs": TEXTS}, headers={"Accept": "application/x-npy"})
         assert np.array_equal(read_npy(response)["offsets"], [0, 4, 10, 12])
 
-    def test_the_page_has_them_and_their_routes(self, api: FlaskClient) -> None:
+    def test_the_page_describes_all_formats_and_their_routes(self, api: FlaskClient) -> None:
         described = set()
         for path, methods in api.get("/openapi.json").get_json()["paths"].items():
             for method, about in methods.items():
@@ -223,7 +223,7 @@ class TestResult:
         assert error_of(api.get("/v1/jobs/a/result?output_dtype=int4"), 422)[0] == "invalid_request"
 
 
-#: Accept headers, and the media type that is sent; none of the others is.
+#: Accept headers, and the media type that is sent.
 ACCEPTED = {
     "": JSON,
     "application/*": JSON,
@@ -259,14 +259,14 @@ class TestAccept:
         assert (response.status_code, response.get_json()["error"]["code"]) == (406, "not_acceptable")
         assert api.post("/embed_all", json={"inputs": "a"}, headers={"Accept": "a/b"}).get_json()["error_type"]
 
-    def test_arrow_is_offered_where_pyarrow_is_installed(self) -> None:
+    def test_arrow_is_offered_if_pyarrow_is_installed(self) -> None:
         script = (
             "import sys; sys.modules['pyarrow'] = None\n"
             "from flask import Flask; from shoal.errors import NotAcceptable\n"
             "from shoal_api.answers import vector_format as f\n"
             "assert f.ARROW not in f.OFFERED\n"
             "with Flask('a').test_request_context(headers={'Accept': f.ARROW}):\n"
-            "  try: f.VectorFormat.of_request()\n"
+            "  try: f.accepted_type()\n"
             "  except NotAcceptable as error: print(error)"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -316,7 +316,7 @@ EXAMPLE = np.array([vector_of("a text"), vector_of("another")])
 
 
 def is_close(vectors: Any, code: str) -> bool:
-    """Return True if the vectors are those of the texts of the examples."""
+    """Return True if the vectors belong to the texts of the page's examples."""
     if '"tokens"' in code:
         assert [len(rows) for rows in vectors] == [4, 3]
         vectors = [rows[0] for rows in vectors]
@@ -326,7 +326,7 @@ def is_close(vectors: Any, code: str) -> bool:
 
 
 @pytest.mark.parametrize("code", snippets("python"))
-def test_readers_of_the_page_read(url: str, code: str) -> None:
+def test_the_pages_readers_restore_the_vectors(url: str, code: str) -> None:
     names: dict[str, Any] = {}
     exec(code.replace("http://localhost:8080", url), names)
     assert is_close(names["vectors"], code)
@@ -342,7 +342,7 @@ def test_the_reader_of_raw_bytes_restores_int8(url: str, number_type: str) -> No
 
 @needs_node
 @pytest.mark.parametrize("code", snippets("js"))
-def test_readers_in_javascript_read(url: str, code: str) -> None:
+def test_the_pages_readers_in_javascript_restore_the_vectors(url: str, code: str) -> None:
     script = code.replace("http://localhost:8080", url) + "console.log(JSON.stringify(vectors.map(v => [...v])))"
     done = subprocess.run(
         [NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=180

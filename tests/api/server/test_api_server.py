@@ -64,7 +64,7 @@ class TestServing:
 
 class TestStopping:
     @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.wide)])
-    def test_requests_in_flight_are_answered_and_idle_connections_do_not_hold_it(
+    def test_requests_under_way_are_answered_and_idle_connections_do_not_delay_a_stop(
         self, start_api: StartApi, stub: StubWorker, settings: Settings, number: signal.Signals
     ) -> None:
         server, queue = start_api(), Queue.connect(settings.redis_url, settings.keys)
@@ -100,19 +100,19 @@ class Several:
         return {child.pid for child in self._process.children()}
 
     def counts(self) -> list[Path]:
-        """The files in which they count requests: one for each that has answered a request."""
+        """The files in which the processes count requests: one for each process that has answered a request."""
         names: list[str] = []
         for child in self._process.children():
-            with suppress(psutil.Error):  # it is just going
+            with suppress(psutil.Error):  # the process is just ending
                 names += [file.path for file in child.open_files()]
         return [Path(name) for name in names if "/histogram_" in name]
 
     def have_answered(self) -> set[int]:
-        """The processes that serve and have answered requests."""
+        """The processes that serve now and have answered requests."""
         return {int(file.stem.rpartition("_")[2]) for file in self.counts()}
 
     def scrape(self, sample_name: str, **labels: str) -> float:
-        """The one sample of that name and with these labels, in the metrics of whichever process answers."""
+        """The value of the metric with these labels, from any of the processes."""
         with closing(self.server.connect()) as connection:
             connection.request("GET", "/metrics")
             families = text_string_to_metric_families(connection.getresponse().read().decode())
@@ -138,7 +138,7 @@ class TestSeveralProcesses:
         wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
         return several
 
-    def test_they_share_the_requests_count_as_one_and_stop_together(self, several: Several) -> None:
+    def test_processes_share_the_requests_count_together_and_stop_together(self, several: Several) -> None:
         pids, folder = several.pids(), several.counts()[0].parent
         assert several.have_answered() == pids
         before = several.num_counted()
@@ -153,7 +153,7 @@ class TestSeveralProcesses:
         assert not any(map(is_running, pids))
 
     @pytest.mark.wide
-    def test_one_that_dies_is_replaced_and_all_go_with_the_one_that_started_them(self, several: Several) -> None:
+    def test_a_process_that_dies_is_replaced_and_all_end_with_their_parent(self, several: Several) -> None:
         before, dead = several.num_counted(), min(several.pids())
         psutil.Process(dead).kill()
         wait_until(lambda: dead not in several.pids() and len(several.pids()) == 2)
@@ -162,7 +162,7 @@ class TestSeveralProcesses:
         pids, folder = several.pids(), several.counts()[0].parent
         several.server.process.kill()
         wait_until(lambda: not any(map(is_running, pids)))
-        shutil.rmtree(folder)  # a killed process cannot
+        shutil.rmtree(folder)  # a killed process cannot delete its folder
 
 
 def is_running(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Flask whose views may be coroutines: all that Flask runs around a view runs as usual."""
+"""Flask whose views may be coroutines: hooks, contexts and error handlers run as usual."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ pytest_plugins = ["api_fixtures"]
 
 @pytest.fixture
 def app(make_app: MakeApp) -> AsyncFlask:
-    """Return an application on which nothing was asked."""
+    """Return an application that has answered no request yet."""
     return make_app()
 
 

@@ -1,20 +1,26 @@
-"""The application in the event loop of its server: what the server passes on, counts, and ends."""
+"""The application in Granian's event loop: how requests reach it, count, and end."""
 
+import asyncio
 import json
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from api_process import ApiProcess, StartApi, serving_api
-from api_stub import StubWorker, vector_of
+from api_stub import MakeApp, StubWorker, vector_of
+from awaiting import in_loop
 from conftest import RedisServer, wait_until
+from granian.rsgi import HTTPProtocol, Scope  # type: ignore[attr-defined]
 
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_LASTING
+from shoal_api.server import rsgi
+from shoal_api.server.rsgi import RsgiServer
 
 pytest_plugins = ["api_fixtures"]
 pytestmark = pytest.mark.usefixtures("stub")
@@ -53,7 +59,7 @@ def test_a_header_with_an_underscore_does_not_pass_for_another(guarded: ApiProce
             assert connection.recv(65_536).startswith(b"HTTP/1.1 " + status)
 
 
-def test_bodies_of_requests_that_are_let_in_unseen_are_not_kept(guarded: ApiProcess) -> None:
+def test_bodies_of_requests_that_pass_without_a_check_are_not_kept(guarded: ApiProcess) -> None:
     head = "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n"
     for method, path in (("OPTIONS", "/embed"), ("GET", "/health"), ("POST", "/embed")):
         with closing(guarded.send(head.format(method=method, path=path).encode())) as connection:
@@ -75,7 +81,7 @@ def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api:
         for _ in range(2):
             connection = stack.enter_context(closing(send(server, large)))
             assert connection.recv(15) == b"HTTP/1.1 200 OK"
-        time.sleep(0.3)  # longer than a client that reads would count
+        time.sleep(0.3)  # a client that reads would no longer count
         assert server.ask("POST", "/embed", large)[0] == 429
         assert server.ask("POST", "/embed", {"inputs": "a"})[0] == 200
     wait_until(lambda: server.ask("POST", "/embed", large)[0] == 200)
@@ -86,7 +92,9 @@ def test_a_large_answer_that_is_read_is_whole(shared_api: ApiProcess) -> None:
     assert (status, body) == (200, vector_of("a").tobytes() * len(MANY))
 
 
-def test_clients_that_leave_give_up_their_jobs_though_a_thousand_wait(start_api: StartApi, stub: StubWorker) -> None:
+def test_jobs_of_clients_that_disconnect_are_withdrawn_even_if_a_thousand_wait(
+    start_api: StartApi, stub: StubWorker
+) -> None:
     server = start_api()
     stub.pause()
     connections = [send(server, {"inputs": f"text {n}"}) for n in range(1_000)]
@@ -100,7 +108,7 @@ def test_clients_that_leave_give_up_their_jobs_though_a_thousand_wait(start_api:
     assert server.ask("POST", "/embed", {"inputs": "a"})[0] == 200
 
 
-def test_uploads_that_trickle_hold_up_no_other_view(start_api: StartApi) -> None:
+def test_slow_uploads_delay_no_other_view(start_api: StartApi) -> None:
     server = start_api(receive_timeout_s=3_600)
     with ExitStack() as stack:
         for _ in range(MAX_LASTING):
@@ -111,9 +119,50 @@ def test_uploads_that_trickle_hold_up_no_other_view(start_api: StartApi) -> None
         assert server.ask("POST", "/v1/bulk?name=a.txt", {})[0] == 429
 
 
-def test_a_header_that_is_no_ascii_is_there_all_the_same(shared_api: ApiProcess) -> None:
+def test_a_header_that_is_not_ascii_still_counts_as_sent(shared_api: ApiProcess) -> None:
     body = json.dumps({"op": "embed", "inputs": ["a"]}).encode()
     head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\nIdempotency-Key: k\xfc\r\n"
     for others in ("", "Accept: */*\r\nAccept: */*\r\n"):
         with closing(shared_api.send((head + others + "\r\n").encode("latin-1") + body)) as connection:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 422 "), others
+
+
+class Protocol:
+    """Granian's protocol of a request whose client stays; counts how often its disconnect was waited for."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.is_watched = asyncio.Event()
+        self.num_watches = 0
+
+    async def client_disconnect(self) -> None:
+        """Wait for ever."""
+        self.num_watches += 1
+        self.is_watched.set()
+        await asyncio.Event().wait()
+
+    def response_bytes(self, status: int, *_: Any) -> None:
+        """Note the status."""
+        self.status = status
+
+
+@pytest.mark.parametrize(("path", "num_watches"), [("/health", 0), ("/waits", 1)])
+@in_loop
+async def test_a_client_is_watched_until_its_request_is_answered_and_no_longer(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, path: str, num_watches: int
+) -> None:
+    monkeypatch.setattr(rsgi, "WATCH_AFTER_S", 0.0)
+    app, protocol = make_app(), Protocol()
+
+    async def waits() -> str:
+        await protocol.is_watched.wait()
+        return "answered"
+
+    app.add_url_rule("/waits", view_func=waits)
+    request = {"method": "GET", "path": path, "query_string": "", "http_version": "1.1", "scheme": "http"}
+    scope = SimpleNamespace(**request, headers={}, client="127.0.0.1:1", server="127.0.0.1:2")
+    before = asyncio.all_tasks()
+    await RsgiServer(app, 2, 1.0).__rsgi__(cast(Scope, scope), cast(HTTPProtocol, protocol))
+    await asyncio.sleep(0.01)  # a watch that was to begin would have begun
+    assert (protocol.status, protocol.num_watches) == (200, num_watches)
+    assert asyncio.all_tasks() == before

@@ -1,17 +1,16 @@
-"""The events of a job whose states are made up."""
+"""The events of a job, whose states are made up here."""
 
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 from api_stub import MakeApp, StubWorker
+from keys_file import KeysFile
 
 from shoal.errors import ShoalError, Unavailable, UnknownJob
-from shoal_api.access import api_keys
 from shoal_api.viewers import event_stream
 
 pytest_plugins = ["api_fixtures"]
@@ -20,7 +19,7 @@ QUEUED, RUNNING, DONE = ({"id": "a", "status": word} for word in ("queued", "run
 
 
 class Stop(Event):
-    """A sign to stop that comes after some looks at the job."""
+    """The sign that the server stops, which comes after `num_looks` reads of the job."""
 
     def __init__(self, num_looks: int):
         super().__init__()
@@ -34,14 +33,14 @@ class Stop(Event):
 
 @pytest.fixture(autouse=True)
 def _request(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A request of a client without a key, to which the stream is the response, and looks without a pause."""
+    """Make a current request without a key, whose response is the stream, and read jobs without a pause."""
     monkeypatch.setattr(event_stream, "LOOK_EVERY_S", 0.0)
     with make_app().test_request_context():
         yield
 
 
 def blocks(*states: dict[str, Any] | ShoalError, num_looks: int = 1_000) -> list[str]:
-    """Return what is sent of a job that goes through these states and stays in the last, after the first line."""
+    """Return the stream of a job that goes through these states and stays in the last, without the first line."""
     left = list(states)
 
     async def look() -> dict[str, Any]:
@@ -76,13 +75,13 @@ def test_redis_may_go_away_and_come_back() -> None:
     assert events(QUEUED, Unavailable("away"), Unavailable("away"), DONE)[-2:] == [("progress", DONE), ("end", DONE)]
 
 
-def test_it_ends_with_a_job_that_is_forgotten() -> None:
+def test_it_ends_with_a_job_that_redis_has_forgotten() -> None:
     assert events(RUNNING, UnknownJob("gone")) == [("progress", RUNNING), ("end", RUNNING)]
 
 
-def test_a_comment_shows_whether_the_client_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comments_show_whether_the_client_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(blocks(QUEUED, num_looks=3)) == 1
-    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", -1.0)  # the time has always passed
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", -1.0)  # so the time has always passed
     assert blocks(QUEUED, num_looks=3)[1:] == [": the job is as before"] * 3
 
 
@@ -92,13 +91,12 @@ def test_it_ends_without_an_end_of_the_job_if_the_server_stops() -> None:
 
 @pytest.mark.parametrize("new_role", ["", "user"])
 def test_events_end_when_their_key_is_dropped_or_gets_another_role(
-    make_app: MakeApp, tmp_path: Path, new_role: str, stub: StubWorker, monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp, keys_file: KeysFile, new_role: str, stub: StubWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_stream, "LOOK_EVERY_S", 0.02)
     monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", 0.05)
     stub.pause()
-    path = tmp_path / "keys"
-    admin = {"Authorization": f"Bearer {api_keys.add(path, 'ops', 'admin', '')}"}
+    path, admin = keys_file.path, keys_file.admin
     api = make_app(api_keys_file=str(path)).test_client()
     place = api.post("/v1/jobs", json={"op": "embed", "inputs": "storm"}, headers=admin).headers["Location"]
     pieces: Any = iter(api.get(f"{place}/events", headers=admin).response)

@@ -1,4 +1,4 @@
-"""The meter of a pool: what it computes of lanes, and of heartbeats that are made up."""
+"""The meter of a pool: what it computes from lanes, and from heartbeats that are made up here."""
 
 import math
 import tracemalloc
@@ -25,7 +25,7 @@ def pool(queue: Queue) -> Pool:
 
 
 class Look:
-    """A meter of the test's pool, and what it measured last."""
+    """A meter of the test's pool, with its last measurements."""
 
     def __init__(self, queue: Queue, num_cached: Callable[[], float] = lambda: 0):
         self.queue, self._meter = queue, PoolMeter(num_cached)
@@ -39,12 +39,12 @@ class Look:
 
 @pytest.fixture
 def look(queue: Queue) -> Look:
-    """Return a look at the test's pool, which measured nothing yet."""
+    """Return a meter of the test's pool that has measured nothing yet."""
     return Look(queue)
 
 
 def waits(*seconds: float) -> dict[str, Any]:
-    """Return the histogram of these waits."""
+    """Return a heartbeat's histogram of these waits."""
     histogram = Histogram((0.1, 1.0, 10.0))
     for wait_s in seconds:
         histogram.add(wait_s)
@@ -59,12 +59,12 @@ def recent(job_id: str, ended_at: float, **changes: Any) -> dict[str, Any]:
 
 
 def beat(pool: Pool, worker_id: str, after_s: float, **fields: Any) -> None:
-    """Write the heartbeat of a worker so many seconds after the start."""
+    """Write the heartbeat of a worker, this many seconds after the first heartbeats."""
     pool.announce(worker_id, {"state": "ready", "written_at": START_S + after_s} | fields)
 
 
 class TestRates:
-    def test_they_are_those_of_all_workers_each_by_its_own_clock(self, pool: Pool, look: Look) -> None:
+    def test_rates_add_up_all_workers_each_by_its_own_clock(self, pool: Pool, look: Look) -> None:
         beat(pool, "a", 0, counters={"jobs": 100, "texts": 1_000, "tokens": 5, "failed": 1, "busy_s": 3.0})
         beat(pool, "b", 2, counters={"jobs": 0, "texts": 0, "busy_s": 0.0})
         look.again()
@@ -85,7 +85,7 @@ class TestRates:
         assert look.found["rates"]["busy"] == 0.5
         assert [worker["busy"] for worker in look.found["workers"]] == [1.0, 0.0]
 
-    def test_steps_are_those_of_the_average_job(self, pool: Pool, look: Look) -> None:
+    def test_times_of_steps_are_the_average_jobs(self, pool: Pool, look: Look) -> None:
         for after_s in (0, 5):
             counters = {"jobs": 10 * after_s, "queue_s": 1.0 * after_s, "encode_s": 0.25 * after_s, "search_s": 0.0}
             beat(pool, "a", after_s, counters=counters)
@@ -122,7 +122,7 @@ class TestRates:
 
 
 class TestLanes:
-    def test_waits_are_those_of_all_workers(self, pool: Pool, look: Look) -> None:
+    def test_waits_are_taken_from_all_workers(self, pool: Pool, look: Look) -> None:
         quick, slow = [0.05] * 90, [5.0] * 10
         for worker_id in ("a", "b"):
             beat(pool, worker_id, 0, waits={"bulk": waits(100.0)})
@@ -143,7 +143,7 @@ class TestLanes:
         bulk = look.found["lanes"][1]
         assert [bulk[name] for name in ("wait_p50_s", "wait_p95_s", "wait_max_s")] == [1.5] * 3
 
-    def test_a_lane_tells_the_last_minute(self, pool: Pool, look: Look) -> None:
+    def test_a_lane_shows_the_waits_of_the_last_minute(self, pool: Pool, look: Look) -> None:
         for after_s, found in ((0, waits()), (5, waits(5.0)), (10, waits(5.0, 0.05))):
             beat(pool, "a", after_s, waits={"bulk": found})
             look.again()
@@ -153,7 +153,7 @@ class TestLanes:
 
 
 class TestWorkers:
-    def test_what_they_tell(self, pool: Pool, look: Look) -> None:
+    def test_workers_are_described_by_their_heartbeats(self, pool: Pool, look: Look) -> None:
         fill = Histogram((0.5, 1.0)).to_map()
         told = {"model": "m", "engine": "avx512", "precision": "bf16", "threads": 2, "host": "h", "pid": 7}
         told |= {"texts_per_s": 900.5, "memory_bytes": 2**28}
@@ -167,7 +167,7 @@ class TestWorkers:
         rates = {"jobs_per_s": 1.0, "computed_texts_per_s": 2.0, "busy": 0.2, "batch_fill": 0.75}
         assert worker.items() >= rates.items()
 
-    def test_one_that_is_not_alive_any_more_is_gone(self, queue: Queue, pool: Pool, look: Look) -> None:
+    def test_a_worker_that_is_not_alive_any_more_is_gone(self, queue: Queue, pool: Pool, look: Look) -> None:
         for worker_id in ("a", "b"):
             beat(pool, worker_id, 0)
         look.again()
@@ -178,7 +178,7 @@ class TestWorkers:
         assert found[0]["seen_at"] < found[1]["seen_at"]
         assert look.found["rates"]["num_workers"] == 1
 
-    def test_of_those_that_are_gone_the_last_are_shown_for_ten_minutes(self, look: Look) -> None:
+    def test_the_last_workers_that_are_gone_are_shown_for_ten_minutes(self, look: Look) -> None:
         meter, now = PoolMeter(), read_pool(look.queue)
         for n in range(MAX_GONE + 2):
             meter.measure(replace(now, time_s=START_S + n, workers={f"w{n}": {"state": "ready"}}))
@@ -187,7 +187,7 @@ class TestWorkers:
         found = meter.measure(replace(now, time_s=START_S + MAX_GONE + GONE_S, workers={}))["workers"]
         assert [worker["id"] for worker in found] == [f"w{MAX_GONE + 1}"]
 
-    def test_what_has_another_shape_is_not_known(self, pool: Pool, look: Look) -> None:
+    def test_values_of_another_shape_are_unknown(self, pool: Pool, look: Look) -> None:
         odd = {
             "model": 7,
             "threads": "many",
@@ -217,7 +217,7 @@ class TestRecentJobs:
         assert [(job["id"], job["worker"]) for job in found] == [("3", "a"), (None, "b"), ("1", "a")]
         assert found[0] == recent("3", 30.0) | {"worker": "a"}
 
-    def test_of_one_heartbeat_there_are_few_and_of_a_word_the_beginning(self, pool: Pool, look: Look) -> None:
+    def test_few_jobs_of_a_heartbeat_are_shown_and_long_words_are_cut(self, pool: Pool, look: Look) -> None:
         beat(pool, "a", 0, model="m" * 1_000, recent=[recent("i" * 1_000, 1.0)] * 1_000)
         look.again()
         found = look.found
@@ -227,7 +227,7 @@ class TestRecentJobs:
             256,
         )
 
-    def test_one_of_another_shape_is_left_out(self, pool: Pool, look: Look) -> None:
+    def test_a_job_of_another_shape_is_left_out(self, pool: Pool, look: Look) -> None:
         for changes in ({"id": 7}, {"lane": None}, {"ended_at": "now"}, {"ended_at": math.nan}, {"status": "well"}):
             odd: dict[str, Any] = changes
             beat(pool, "a", 0, recent=[recent("1", 10.0) | odd, recent("2", 5.0, text="storm", timings={"a": 1})])
@@ -247,4 +247,4 @@ def test_a_meter_keeps_of_a_minute_only_what_it_measures_by() -> None:
         tracemalloc.stop()
     assert meter.minute is not None
     assert meter.minute.counters["texts"] == 59
-    assert kept_bytes < 1_000_000  # one heartbeat has 100,000
+    assert kept_bytes < 1_000_000  # one heartbeat has 100,000 of them

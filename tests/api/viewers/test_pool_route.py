@@ -1,14 +1,12 @@
 """The pool over HTTP: what a key may see."""
 
-from pathlib import Path
-
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import RedisServer, wait_until
 from flask import Flask
+from keys_file import KeysFile
 from long_job_callers import Rq
 from queues import Queue
-from test_access_control import Keys as KeysFile
 from test_dead_letters import bury
 from test_pool_meter import recent
 
@@ -22,24 +20,18 @@ pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
 
 @pytest.fixture
-def keys_file(tmp_path: Path) -> KeysFile:
-    """Return a file with keys of a user and an admin."""
-    return KeysFile(tmp_path / "keys")
-
-
-@pytest.fixture
 def app(make_app: MakeApp) -> Flask:
-    """Return an application that measures the pool whenever it is asked."""
+    """Return an application that measures the pool at every request."""
     return quick(make_app())
 
 
 def quick(app: Flask) -> Flask:
-    """Return the application, which is to measure the pool whenever it is asked."""
+    """Return the application, changed to measure the pool at every request."""
     Context.of(app).pool.every_s = 0.0
     return app
 
 
-def test_the_pool_now(app: Flask, queue: Queue, stub: StubWorker) -> None:
+def test_the_present_state_of_the_pool_is_returned(app: Flask, queue: Queue, stub: StubWorker) -> None:
     stub.pause()
     bury(queue, Embed(["a secret text"]).pack(), reason="why")
     queue.put("bulk", [Embed(["secret storm", "rain"], reply_to="me")])
@@ -72,7 +64,7 @@ def test_a_user_sees_its_own_jobs(make_app: MakeApp, keys_file: KeysFile, stub: 
     assert app.test_client().get("/v1/pool").status_code == 401
 
 
-def test_a_user_whose_jobs_are_few_and_old_sees_them(
+def test_a_user_sees_its_own_jobs_even_if_they_are_few_and_old(
     make_app: MakeApp, keys_file: KeysFile, stub: StubWorker, rq: Rq, settings: Settings
 ) -> None:
     with LongJobs(settings) as jobs:

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that are the same for all clients."""
+"""Fixtures of the tests that run against every kind of client."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from shoal.contract.keys import Keys
 
 @pytest.fixture(params=KINDS)
 def make_client(request: pytest.FixtureRequest, redis_url: str, keys: Keys) -> Iterator[MakeClient]:
-    """Make clients of one kind for the test's own pool, with other settings where they are given."""
+    """Return a function that makes clients of one kind for the test's own pool, with the given settings."""
     made: list[AnyClient] = []
 
     def make(redis_url: str = redis_url, **settings: Any) -> AnyClient:

@@ -1,4 +1,4 @@
-"""Helpers of the tests in a browser, and a text that is hostile to the page."""
+"""Functions for tests in a browser, and a text that is hostile to the page."""
 
 import os
 from collections.abc import Callable
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 #: A script that would set a mark in the page if it ran.
 HOSTILE = "<img src=x onerror='window.ran = 1'><script>window.ran = 1</script>"
 
-#: The name of a field that would do the same.
+#: The name of a field that would also set a mark.
 HOSTILE_FIELD = "<img src=x onerror='window.ran = 1'>"
 
-#: Opens the page of a service, whose URL is given, and returns it.
+#: Opens the page of a service by the service's URL, and returns the page.
 OpenPage = Callable[..., "Page"]
 
 
 def wait_until_drawn(page: "Page") -> None:
-    """Return once the page has drawn what its scripts have changed by now."""
+    """Wait until the page has drawn all changes that its scripts have made."""
     page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
 
 
@@ -31,19 +31,19 @@ def has_run_a_script(page: "Page") -> bool:
 
 
 def hold_first(page: "Page", pattern: str) -> "list[Route]":
-    """Let the first request of an address wait, and return the list that it will be in."""
+    """Let the first request to an address wait, and return the list that will contain it."""
     held: list[Route] = []
     page.route(pattern, lambda route: route.continue_() if held else held.append(route))
     return held
 
 
 def look_again(page: "Page") -> None:
-    """Let the page ask at once how the service is."""
+    """Let the page ask for the state of the service at once."""
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
 def serious_faults(page: "Page") -> list[str]:
-    """Return what axe finds serious or critical in the page as it is now."""
+    """Return the serious and critical faults that axe finds in the page now."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
     # Words that fade in are faint.
     page.evaluate(
@@ -59,16 +59,16 @@ def serious_faults(page: "Page") -> list[str]:
 
 
 def faults_in_both_colours(page: "Page", name: str) -> list[str]:
-    """Return the serious faults of the page in light and in dark, with a screenshot of each; it stays dark."""
+    """Return the serious faults of the page in light and in dark, with a screenshot of each. The page stays dark."""
     found = []
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is caught halfway
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is half changed
         shot(page, f"{name}-{scheme}")
         found += serious_faults(page)
     return found
 
 
 def shot(page: "Page", name: str) -> None:
-    """Take a screenshot into the folder that TEST_SCREENSHOTS names, if it does, to look at."""
+    """Take a screenshot into the folder that TEST_SCREENSHOTS names, if it is set."""
     if folder := os.environ.get("TEST_SCREENSHOTS"):
         page.screenshot(path=Path(folder) / f"{name}.png")

@@ -51,7 +51,7 @@ def browser() -> Iterator["Browser"]:
 def open_page(browser: "Browser", request: pytest.FixtureRequest) -> Iterator[OpenPage]:
     """Return a function that opens a page in a window of its own; fail a test in which a script of a page raised."""
     for name in request.fixturenames:
-        if name != "open_page":  # a page ends before what answers its requests
+        if name != "open_page":  # a page ends before the server that answers its requests
             request.getfixturevalue(name)
     contexts: list[BrowserContext] = []
     errors: list[str] = []
@@ -82,14 +82,14 @@ def built(documents: list[dict[str, Any]], folder: Path, encoder: Encoder) -> In
 
 @pytest.fixture(scope="session")
 def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Index:
-    """An index of pairs of words with a topic and a year each, and of a document that tries to run a script."""
+    """An index of pairs of words, each with a topic and a year, and a document that tries to run a script."""
     folder = tmp_path_factory.mktemp("documents")
     pairs = [(first, second) for first in WORDS for second in WORDS]
     documents: list[dict[str, Any]] = [
         {"id": str(n), "text": f"{first} {second}", "topic": first, "year": 2000 + n}
         for n, (first, second) in enumerate(pairs)
     ]
-    documents[0]["note"] = "long " * 200  # so that the field is stored, which is no kind to filter by
+    documents[0]["note"] = "long " * 200  # so the field is only stored, and cannot be a filter
     hostile = {"id": HOSTILE, "text": f"{HOSTILE} hostile storm", "topic": HOSTILE, "link": "javascript:alert(1)"}
     documents.append(hostile | {"note": "short", HOSTILE_FIELD: "odd"})
     return built(documents, folder, encoder)
@@ -97,7 +97,7 @@ def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> 
 
 @pytest.fixture
 def serve_indexes(queue: Queue, encoder: Encoder, reranker: Reranker) -> Iterator[Callable[..., Worker]]:
-    """Return a function that starts a worker, run by a thread, which serves the indexes that are named."""
+    """Return a function that starts a worker, in a thread, for the indexes with these names."""
     with ExitStack() as stack:
 
         def serve(**indexes: Index) -> Worker:
@@ -111,7 +111,7 @@ def serve_indexes(queue: Queue, encoder: Encoder, reranker: Reranker) -> Iterato
 
 @pytest.fixture
 def page_worker(serve_indexes: Callable[..., Worker], fields_index: Index) -> Worker:
-    """Return a worker that serves that index."""
+    """Return a worker that serves the index `page_index`."""
     return serve_indexes(default=fields_index)
 
 
@@ -142,5 +142,5 @@ def serve_many(serve_documents: Callable[[list[dict[str, Any]]], str]) -> str:
 
 @pytest.fixture
 def page_url(listen: Listen, make_app: MakeApp, page_worker: Worker) -> str:
-    """Return the URL of the page of an application with that worker."""
+    """Return the URL of the page of an application that `page_worker` serves."""
     return f"{listen(make_app())}/"

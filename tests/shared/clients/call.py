@@ -1,4 +1,4 @@
-"""The plainest calls by a generated client; prints what they answered."""
+"""The plainest calls by a generated client; prints their answers."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A load of clients that note the outcome of every request, for tests that stop and restart a server under it."""
+"""Clients that note the outcome of every request, for tests that stop and restart a server under load."""
 
 import json
 import select
@@ -55,7 +55,7 @@ class Callers:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         while not self._stopped.is_set():
             if connection.sock and select.select([connection.sock], [], [], 0)[0]:
-                connection.close()  # the server has closed it while nothing was asked
+                connection.close()  # the server has closed the idle connection
             if not connection.sock:
                 try:
                     connection.connect()

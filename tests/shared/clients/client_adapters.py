@@ -1,4 +1,4 @@
-"""The clients with one surface, that of `shoal.Client`, so that the same tests run against each of them."""
+"""All clients with the methods of `shoal.Client`, so that the same tests run against each of them."""
 
 import asyncio
 import threading
@@ -21,12 +21,12 @@ from shoal_api.app import create_app
 #: Any of the clients: all have the methods of `shoal.Client`, and options of their own.
 AnyClient = Any
 
-#: Makes a client, with other settings of `shoal.Client` where they are given.
+#: Makes a client, with the given settings of `shoal.Client`.
 MakeClient = Callable[..., AnyClient]
 
 
 class Awaiting:
-    """An asynchronous client or a handle of one, each method of which blocks until its coroutine has run in a loop."""
+    """An asynchronous client or one of its handles. Each method blocks until its coroutine has run in a loop."""
 
     def __init__(self, asynchronous: Any, loop: asyncio.AbstractEventLoop):
         self.asynchronous = asynchronous
@@ -81,7 +81,7 @@ class Awaited(Awaiting):
 
 
 class OverHttp(HttpClient):
-    """An `HttpClient` and an API for it, which is made with the settings of `shoal.Client`. It tries nothing again."""
+    """An `HttpClient` that repeats no request, and an API for it, made with the settings of `shoal.Client`."""
 
     def __init__(self, redis_url: str, *, key_prefix: str, pool: str, timeout_s: float, **options: Any):
         settings = Settings(redis_url, key_prefix, pool, request_timeout_s=timeout_s)
@@ -108,17 +108,17 @@ class OverHttp(HttpClient):
         close_app(self._app)
 
 
-#: Each kind of client by its name. All are made with the URL of Redis and the settings of `shoal.Client`.
+#: Each kind of client by its name. All are made with the URL of Redis, and settings of `shoal.Client`.
 KINDS: dict[str, MakeClient] = {"Client": Client, "AsyncClient": Awaited, "HttpClient": OverHttp}
 
 
 def bulk(client: AnyClient, source: Any, out: Path, **options: Any) -> Any:
-    """Return the handle of a bulk embedding into the folder, which an API chooses by itself."""
+    """Return the handle of a bulk embedding into the folder. An API ignores it, and chooses a folder itself."""
     return client.bulk(source, **options) if isinstance(client, OverHttp) else client.bulk(source, out, **options)
 
 
 def embed_together(client: AnyClient, texts: Sequence[str]) -> list[Any]:
-    """Return for each text its vector or its error; all are embedded at the same time."""
+    """Embed all texts at the same time, and return the vector or the error of each."""
 
     def outcome(text: str) -> Any:
         try:

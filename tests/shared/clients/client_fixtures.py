@@ -1,4 +1,4 @@
-"""Fixtures of the tests with other projects' clients: a running service, and the vectors that are right."""
+"""Fixtures of the tests with other projects' clients: a running service, and the right vectors."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -22,13 +22,13 @@ _skipped: list[str] = []
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note a test whose client is not there."""
+    """Note a test that was skipped because its client is not installed."""
     if report.skipped and "client" in report.keywords:
         _skipped.append(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Let such a test fail the run of scripts/test-clients."""
+    """Fail the run of scripts/test-clients if a test was skipped."""
     if os.environ.get("TEST_OLDER_CLIENTS") and _skipped:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -86,7 +86,7 @@ def reference(tiny_source: Path, torch_reference: None) -> Reference:
 
 @pytest.fixture(scope="session")
 def older() -> Older:
-    """Return what runs older clients; skip the test if `TEST_OLDER_CLIENTS` names no Python that has them."""
+    """Return a function that runs older clients; skip the test if `TEST_OLDER_CLIENTS` names no Python with them."""
     python = os.environ.get("TEST_OLDER_CLIENTS")
     if not python:
         pytest.skip("needs the environment of scripts/test-clients")

@@ -1,4 +1,4 @@
-"""Programs that use a client of another project, and the lines that the page has for it."""
+"""Programs that use a client of another project, with the lines of docs/compatibility.md."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from page import table
 #: The page that has the clients.
 PAGE = "docs/compatibility.md"
 
-#: Runs code with these names where the older clients are; returns what it leaves in `found`.
+#: Runs code with these names in the Python that has the older clients; returns the code's `found`.
 Older = Callable[..., Any]
 
-#: Runs code with names, both of them JSON on standard input, and prints what is then in `found`.
+#: Runs code with names, both from JSON on standard input, and prints the code's `found`.
 PROGRAM = """
 import json, sys
 code, names = json.load(sys.stdin)
@@ -27,7 +27,7 @@ print(json.dumps(names["found"], default=lambda rows: rows.tolist()))
 
 
 def run(python: str, code: str, **names: Any) -> Any:
-    """Let a Python run code that has these names, and return what it leaves in `found`."""
+    """Let a Python run code with these names, and return the code's `found`."""
     command = [python, "-I", "-W", "ignore", "-c", PROGRAM]
     variables = os.environ | {"HF_HUB_OFFLINE": "0", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The vectors that a client must get: those of Sentence Transformers on the same model."""
+"""The vectors that a client must get: Sentence Transformers makes them with the same model."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 #: Returns the vectors of Sentence Transformers for texts.
 Reference = Callable[[Sequence[str]], NDArray[np.float32]]
 
-#: Least cosine of two vectors that are the same but for rounding.
+#: Least cosine of two vectors that differ only by rounding.
 MIN_COSINE = 0.9999
 
 

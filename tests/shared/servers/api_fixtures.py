@@ -11,6 +11,7 @@ from api_process import ApiProcess, StartApi, serving_api
 from api_stub import MakeApp, StubWorker, close_app
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask.testing import FlaskClient
+from keys_file import KeysFile
 from process import Process
 from queues import Queue, set_limits
 
@@ -21,7 +22,7 @@ from shoal_api.app import create_app
 from shoal_api.context import Context
 from shoal_api.server.async_flask import AsyncFlask
 
-#: The settings of what a lane holds.
+#: The settings of a lane's limits.
 LANE_SETTINGS = {"max_backlog", "max_backlog_texts", "max_backlog_mb", "max_result_mb"}
 
 
@@ -34,7 +35,7 @@ def settings(redis_url: str, keys: Keys, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def make_app(settings: Settings, queue: Queue) -> Iterator[MakeApp]:
-    """Return a function that makes applications, with other settings where they are given."""
+    """Return a function that makes applications, with the given settings changed."""
     made: list[AsyncFlask] = []
 
     def make(**changes: Any) -> AsyncFlask:
@@ -54,6 +55,12 @@ def make_app(settings: Settings, queue: Queue) -> Iterator[MakeApp]:
 def api(make_app: MakeApp) -> FlaskClient:
     """Return a client of an application."""
     return make_app().test_client()
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path) -> KeysFile:
+    """Return a file with keys of a user and an admin."""
+    return KeysFile(tmp_path / "keys")
 
 
 @pytest.fixture
@@ -83,6 +90,6 @@ def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
 
 @pytest.fixture(scope="module")
 def shared_api(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
-    """Return a server with a stub worker, for all tests of a module that change neither."""
+    """Return a server with a stub worker, for all tests of a module; they change neither."""
     with serving_api(redis_server, tmp_path_factory.mktemp("shared")) as (api, _):
         yield api

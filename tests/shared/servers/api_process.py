@@ -1,4 +1,4 @@
-"""`shoal api` in a process of its own, as tests start it and ask it."""
+"""`shoal api` in a process of its own, and requests to it."""
 
 import json
 import socket
@@ -15,7 +15,7 @@ from process import Process
 
 from shoal.contract.keys import Keys
 
-#: Starts a server on a free port, with other settings where they are given.
+#: Starts a server on a free port, with the given settings changed.
 StartApi = Callable[..., "ApiProcess"]
 
 
@@ -42,14 +42,14 @@ class ApiProcess:
         return server
 
     def connect(self, source: str = "") -> HTTPConnection:
-        """Return a connection, which stays open from one request to the next; it may come from a certain address."""
+        """Return a connection that stays open between requests. Its own address is `source`, if given."""
         address = (source, 0) if source else None
         return HTTPConnection(self._host, self.port, timeout=PATIENCE_S, source_address=address)
 
     def ask(
         self, method: str, path: str, body: Any = None, headers: Any = None, source: str = "", **more: str
     ) -> Answer:
-        """Send a request and return its answer; a map, a list or a text is sent as JSON, and JSON is read."""
+        """Send a request and return its answer. A map, a list or a text is sent as JSON, and JSON is parsed."""
         with closing(self.connect(source)) as connection:
             named = {name.replace("_", "-"): value for name, value in more.items()}
             data = json.dumps(body) if isinstance(body, dict | list | str) else body
@@ -66,11 +66,11 @@ class ApiProcess:
         return connection
 
     def begin(self, num_bytes: int = 1_000, path: str = "/embed") -> socket.socket:
-        """Return a connection on which the headers of a request were sent, and not its body."""
+        """Return a connection on which the headers of a request were sent, without its body."""
         return self.send(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {num_bytes}\r\n\r\n".encode())
 
     def send_to_slow_reader(self, data: bytes) -> socket.socket:
-        """Return a connection on which the data was sent, and whose kernel keeps little of an answer."""
+        """Return a connection on which the data was sent. Its kernel buffers little of the answer."""
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         connection.settimeout(PATIENCE_S)
@@ -79,7 +79,7 @@ class ApiProcess:
         return connection
 
     def listens(self) -> bool:
-        """Return True if the server takes connections."""
+        """Return True if the server accepts connections."""
         try:
             self.send().close()
         except ConnectionRefusedError:
@@ -89,7 +89,7 @@ class ApiProcess:
 
 @contextmanager
 def serving_api(redis_server: RedisServer, folder: Path, **changes: Any) -> Iterator[tuple[ApiProcess, StubWorker]]:
-    """Return a server and the stub worker behind it, for as many tests as are in the block."""
+    """Run a server with a stub worker behind it during the block."""
     keys, port = Keys("test", f"shared-{free_port()}"), free_port()
     stub = StubWorker(redis_server.url, keys)
     stub.start()

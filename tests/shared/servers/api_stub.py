@@ -24,7 +24,7 @@ from shoal.queue.delivery import Answer, Delivery
 from shoal_api.context import Context
 from shoal_api.server.async_flask import AsyncFlask
 
-#: Makes an application, with other settings where they are given.
+#: Makes an application, with the given settings changed.
 MakeApp = Callable[..., AsyncFlask]
 
 #: The tags of Shoal's own routes in the OpenAPI document.
@@ -75,7 +75,7 @@ ABOUT = {
 
 @lru_cache(1_000)
 def vector_of(text: str) -> NDArray[np.float32]:
-    """Return the vector that the stub worker makes of a text, to be read only."""
+    """Return the stub worker's vector of a text. It is read-only."""
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     vector = np.random.default_rng(seed).standard_normal(DIMENSION, dtype=np.float32)
     vector.flags.writeable = False
@@ -83,12 +83,12 @@ def vector_of(text: str) -> NDArray[np.float32]:
 
 
 def raw_score_of(query: str, text: str) -> np.float32:
-    """Return the score that the stub worker makes of a text for a query."""
+    """Return the stub worker's raw score of a text for a query."""
     return np.float32(vector_of(f"{query} {text}")[0])
 
 
 def close_app(app: AsyncFlask) -> None:
-    """Close all that an application has open which ran in its own loop."""
+    """Close the connections and threads of an application that ran in its own loop."""
     app.loop.close()
     app.threads.shutdown()
     app.upload_threads.shutdown()
@@ -105,7 +105,7 @@ class StubWorker:
         self.pool = Pool(self.queue.broker, keys, alive_s=3_600)
         #: The name of the prompt of each job so far.
         self.prompts_asked: list[str | None] = []
-        #: The trace that each job so far belongs to.
+        #: The trace of each job so far.
         self.traces: list[str | None] = []
         self._open = threading.Event()
         self._open.set()
@@ -119,7 +119,7 @@ class StubWorker:
         self._thread.start()
 
     def announce(self, **about: Any) -> None:
-        """Write the worker's heartbeat, with other values where they are given; replies name its model from then on."""
+        """Write the worker's heartbeat, with the given values changed. Replies name its model from then on."""
         self._model = about.get("model", "stub")
         self.pool.announce("stub", ABOUT | about)
 
@@ -134,14 +134,14 @@ class StubWorker:
         self._open.set()
 
     def stop(self) -> None:
-        """End the worker, whatever it waits for."""
+        """End the worker, also while it is paused."""
         self._stopped.set()
         self._open.set()
         self._thread.join()
         self.queue.close()
 
     def step(self) -> None:
-        """Take the jobs that are there and answer them."""
+        """Take the waiting jobs and answer them."""
         deliveries = self.queue.take("stub", LANES, 64, block_s=0.02)
         jobs = [delivery.job() for delivery in deliveries]
         self.prompts_asked += [job.options.prompt_name for job in jobs]
@@ -205,7 +205,7 @@ def _reply(job: Job, model: str) -> Reply:
 
 
 def _chunks(text: str) -> list[dict[str, Any]]:
-    """A chunk for each word, or one for a text without words."""
+    """Return a chunk for each word, or one for a text without words."""
     places = [match.span() for match in re.finditer(r"\S+", text)] or [(0, 0)]
     return [{"start": start, "stop": stop, "tokens": 3} for start, stop in places]
 

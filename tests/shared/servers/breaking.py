@@ -10,7 +10,7 @@ from redis.retry import Retry
 class Plan:
     """The round trip at which the next connection breaks: `before` it is sent or `after` Redis has run it.
 
-    `error` is what is raised then.
+    The broken round trip raises `error`.
     """
 
     error: type[BaseException] = redis.ConnectionError
@@ -25,7 +25,7 @@ class Plan:
         self.when, self.left = when, at
 
     def clear(self) -> None:
-        """Break nothing any more."""
+        """Break no further round trip."""
         self.when, self.num_round_trips, self.error = "", 0, redis.ConnectionError
 
     def reach(self, when: str) -> None:

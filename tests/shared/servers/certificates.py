@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 def certificate(folder: Path, name: str, signed_by: str = "", names: str = "IP:127.0.0.1") -> None:
-    """Makes `<name>.pem` and `<name>.key`, signed by another one or by itself."""
+    """Make `<name>.pem` and `<name>.key`, signed by another certificate or by itself."""
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     made += ["-subj", f"/CN={name}", "-days", "2", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
     if signed_by:
         made += ["-CA", f"{signed_by}.pem", "-CAkey", f"{signed_by}.key", "-addext", f"subjectAltName={names}"]
         made += ["-addext", "basicConstraints=critical,CA:FALSE"]
     else:
-        made += ["-addext", "keyUsage=critical,keyCertSign"]  # without which Python 3.13 does not trust an authority
+        made += ["-addext", "keyUsage=critical,keyCertSign"]  # Python 3.13 trusts no authority without it
     subprocess.run(made, cwd=folder, check=True, capture_output=True)
 
 

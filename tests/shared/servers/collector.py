@@ -25,7 +25,7 @@ class Received(NamedTuple):
 
 
 class Collector(ThreadingHTTPServer):
-    """A collector on a port of loopback; `spans` are those that it has received."""
+    """A collector on a port of loopback, with the `spans` that it has received."""
 
     daemon_threads = True
 
@@ -35,7 +35,7 @@ class Collector(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def named(self, name: str) -> Sequence[Received]:
-        """Return the spans of that name."""
+        """Return the spans with this name."""
         return [span for span in self.spans if span.name == name]
 
 

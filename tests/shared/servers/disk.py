@@ -1,4 +1,4 @@
-"""The disk, for which the tests do not wait: nothing of theirs has to outlive a power failure."""
+"""The disk, for which the tests do not wait: none of their files has to outlive a power failure."""
 
 import ctypes
 import platform
@@ -24,7 +24,7 @@ class _Program(ctypes.Structure):
 
 
 def ignore_syncs() -> bool:
-    """Have the system skip calls that wait for the disk, for this thread and all that it starts; return False if not.
+    """Let the system skip calls that wait for the disk, in this thread and its children; return False if it cannot.
 
     A disk may be busy for minutes with what other programs write, and a test that syncs a file would wait for that.
     """

@@ -1,4 +1,4 @@
-"""A store of indexes for tests: a folder, behind a file system of fsspec that fails and hangs."""
+"""A store of indexes for tests: a folder behind fsspec's file system, which fails and hangs as a test says."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from shoal_workers.index.store.store import IndexStore
 
-#: Words that an error of a store may repeat, and that nothing may show.
+#: A secret that an error of a store may repeat. No message may show it.
 SECRET = "swordfish"
 
 #: The code of a file system that hangs, in a process of its own.
@@ -28,14 +28,13 @@ class HangingFileSystem(AbstractFileSystem):
 
 
 class Killed(BaseException):
-    """Raised in place of the death of the process: no handler of errors sees it."""
+    """The death of the process, as an exception that no handler of errors sees."""
 
 
 class FaultyFileSystem(LocalFileSystem):  # type: ignore[misc]
     """A file system that notes each operation, and has the faults of a test.
 
-    `fault` gets each operation, as "ls" or "wb", and its path, and may raise. `sizes` has the sizes that are told of
-    files.
+    `fault` gets each operation, such as "ls" or "wb", and its path, and may raise. `sizes` has false sizes of files.
     """
 
     cachable = False
@@ -68,7 +67,7 @@ class FaultyFileSystem(LocalFileSystem):  # type: ignore[misc]
         return super()._open(path, mode, **options)
 
     def paths(self, operation: str) -> list[str]:
-        """Return the names of the files that had an operation, each with the folder that it is in."""
+        """Return the names of the files that had an operation, each with its folder."""
         return ["/".join(Path(path).parts[-2:]) for done, path in self.done if done == operation]
 
 
@@ -82,7 +81,7 @@ class FaultyStore(IndexStore):
         super().__init__(self.faults, str(folder))
 
     def kill_at(self, number: int) -> None:
-        """Have the process die at the operation of this number, from 1 on, in place of doing it."""
+        """Let the process die instead of the operation with this number, from 1 on."""
         left = iter(range(number - 1, -1, -1))
 
         def die(operation: str, path: str) -> None:
@@ -92,12 +91,12 @@ class FaultyStore(IndexStore):
         self.faults.fault = die
 
     def heal(self) -> None:
-        """Have no faults."""
+        """Do every operation without faults."""
         self.faults.fault, self.faults.sizes, self.faults.done = lambda *_: None, {}, []
 
 
 def install_hanging_store(folder: Path) -> dict[str, str]:
-    """Write a package with a file system whose URLs begin with hanging://; return the environment that has it."""
+    """Write a package with a file system whose URLs begin with hanging://; return the environment to use it."""
     (folder / "hanging_store.py").write_text(_HANGING)
     (about := folder / "hanging_store-1.dist-info").mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: hanging-store\nVersion: 1\n")

@@ -22,7 +22,7 @@ class Canned(NamedTuple):
 
 
 class CannedServer(ThreadingHTTPServer):
-    """A server that gives the answers of a list, one after the other, and the last one again and again."""
+    """A server that gives the answers of a list one after the other, and repeats the last one."""
 
     daemon_threads = True
 
@@ -31,7 +31,7 @@ class CannedServer(ThreadingHTTPServer):
         self.answers: list[Canned] = []
         #: The path and the headers of each request so far.
         self.requests: list[tuple[str, dict[str, str]]] = []
-        #: The method and the body of each.
+        #: The method and the body of each request.
         self.bodies: list[tuple[str, bytes]] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -40,7 +40,7 @@ class CannedServer(ThreadingHTTPServer):
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients that go away are expected."""
+        """Print nothing: clients that disconnect are expected."""
 
 
 class _Handler(BaseHTTPRequestHandler):

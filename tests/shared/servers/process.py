@@ -51,7 +51,7 @@ def run_on_small_disk(max_file_bytes: int, *arguments: Any, **settings: Any) -> 
 
 
 class Process:
-    """A running `shoal …`, which the end of the `with` kills if it has not ended by then."""
+    """A running command of `shoal`. The end of the `with` kills it if it still runs."""
 
     #: Words of the command before `python -m shoal`.
     launcher: ClassVar[tuple[str, ...]] = ()

@@ -1,4 +1,4 @@
-"""Groups of Redis servers: a primary that Sentinels watch, and a cluster, as chaos has them."""
+"""Groups of Redis servers for tests: a primary that Sentinels watch, and a cluster."""
 
 import subprocess
 from collections.abc import Iterator

@@ -28,7 +28,7 @@ class Service(ApiProcess):
 
 @contextmanager
 def service(folder: Path, **settings: Any) -> Iterator[Service]:
-    """Run both, with their logs in the folder, from when the API listens; the worker may need longer to be ready."""
+    """Run both, with their logs in the folder. The block begins once the API listens; the worker may not be ready."""
     port = free_port()
     with (
         Process(folder / "api.log", "api", "--port", port, **settings) as api,

@@ -1,4 +1,4 @@
-"""A TCP proxy whose target can be switched, as a failover does it, and whose traffic can be held back or slowed."""
+"""A TCP proxy whose target can change, as in a failover, and whose traffic can be held back or slowed."""
 
 import contextlib
 import math
@@ -8,15 +8,15 @@ import time
 from types import TracebackType
 from typing import Self
 
-#: How much of a pause that lasted too long, as pauses do on a busy machine, is made up for, in seconds.
+#: Most seconds of a pause to make up for, if it lasted too long on a busy machine.
 MAX_LATE_S = 0.25
 
 
 class Proxy:
-    """A listener on a port of its own on loopback that passes everything on to the target port.
+    """A listener on a port of loopback that passes all data on to the target port.
 
-    With `bytes_per_s` each direction of a connection passes at most so many bytes in a second. With `max_bytes` a
-    connection breaks once so many bytes were sent over it.
+    With `bytes_per_s`, each direction of a connection passes at most this many bytes in a second. With `max_bytes`, a
+    connection breaks once this many bytes were sent over it.
     """
 
     def __init__(self, target_port: int, bytes_per_s: float = math.inf, max_bytes: float = math.inf):
@@ -42,7 +42,7 @@ class Proxy:
         self.cut()
 
     def switch(self, port: int) -> None:
-        """Lead new connections to another target; open connections stay with theirs."""
+        """Lead new connections to another target. Open connections keep their target."""
         self.target_port = port
 
     def cut(self) -> None:
@@ -56,11 +56,11 @@ class Proxy:
         return len(self._sockets)
 
     def hold(self) -> None:
-        """Hold everything back silently, until `release`."""
+        """Hold all data back silently, until `release`."""
         self._flows.clear()
 
     def release(self) -> None:
-        """Let everything through again."""
+        """Let all data through again."""
         self._flows.set()
 
     def _accept(self) -> None:
