@@ -75,6 +75,11 @@ QWEN3: dict[str, Any] = {
     "rms_norm_eps": 0.01,
 }
 
+#: Linear scaling of angles, equal to NTK scaling with base 20,000 and factor 8, which transformers does not have.
+LINEAR = {"rope_parameters": {"rope_type": "linear", "rope_theta": 160_000.0, "factor": 8.0 ** (2 / 8)}}
+
+GTE = BERT | {"pad_token_id": 0, "type_vocab_size": 1}
+
 #: The class, its settings, and how it is saved.
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bert": ("BertModel", BERT, {}),
@@ -92,6 +97,9 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "mpnet, masked": ("MPNetForMaskedLM", BERT, {}),
     "nomic_bert": ("NomicBertModel", BERT | {"hidden_act": "silu"}, {}),
     "nomic_bert, masked": ("NomicBertForMaskedLM", BERT | {"hidden_act": "silu", "num_hidden_layers": 3}, {}),
+    "gte": ("GteModel", GTE | {"type_vocab_size": 0}, {}),
+    "gte, masked": ("GteForMaskedLM", GTE | {"type_vocab_size": 2, "hidden_act": "silu"} | LINEAR, {}),
+    "gte, scores": ("GteForSequenceClassification", GTE | {"num_labels": 1}, {}),
     "qwen3": ("Qwen3Model", QWEN3, {}),
     "qwen3, causal": ("Qwen3ForCausalLM", QWEN3 | {"num_key_value_heads": 4, "rope_theta": 1e6}, {}),
     "modernbert": ("ModernBertModel", MODERNBERT, {}),
@@ -134,9 +142,10 @@ def compute(model: PreTrainedModel) -> dict[str, np.ndarray]:
     has_pad_rows = model.config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet")
     most = POSITIONS - (2 if has_pad_rows else 0)
     arrays: dict[str, np.ndarray] = {}
+    num_types = max(getattr(model.config, "type_vocab_size", 1), 1)
     for n, length in enumerate((2, 17, 60, 5, most, 33)):
         ids = random.integers(5, 100, length)
-        types = (np.arange(length) >= length // 2).astype(np.int64) * (getattr(model.config, "type_vocab_size", 1) - 1)
+        types = (np.arange(length) >= length // 2).astype(np.int64) * (num_types - 1)
         has_scores = "SequenceClassification" in type(model).__name__
         inputs = {"input_ids": torch.tensor(ids[None])}
         if has_scores and types.any():

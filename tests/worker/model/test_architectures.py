@@ -27,7 +27,7 @@ NAMES = (
     *("bert", "bert, masked", "bert, in parts", "bert, scores", "distilbert", "distilbert, scores"),
     *("roberta", "roberta, scores", "xlm-roberta", "xlm-roberta, scores", "camembert", "mpnet", "mpnet, masked"),
     *("nomic_bert", "nomic_bert, masked", "modernbert", "modernbert, masked", "modernbert, scores"),
-    *("modernbert, scores of means", "qwen3", "qwen3, causal"),
+    *("modernbert, scores of means", "qwen3", "qwen3, causal", "gte", "gte, masked", "gte, scores"),
 )
 
 #: Lowest cosine and largest error of f32 numbers of about 1, computed in another order.
@@ -71,7 +71,7 @@ def test_token_vectors_and_scores_are_those_of_transformers(models: Path, name: 
 
 
 def test_every_architecture_is_tested() -> None:
-    assert {name.partition(",")[0] for name in NAMES} == set(architecture.ARCHITECTURES)
+    assert {name.partition(",")[0] for name in NAMES} | {"new"} == set(architecture.ARCHITECTURES)
 
 
 def test_a_setting_that_changes_the_arithmetic_is_unsupported(tiny_source: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_config_with_former_names_is_read_as_one_of_now(models: Path) -> None:
     one, other = (read_transformer(config, weights.read(models / "nomic_bert")) for config in (found, now))
     assert (one.layers[1].up.weights == other.layers[1].up.weights).all()
     assert (one.layers[0].attention, one.activation) == (other.layers[0].attention, "silu")
-    assert one.layers[0].attention == (1_000, 0, False)
+    assert one.layers[0].attention[:2] == (1_000, 0)
     for name, value, told in (
         ("auto_map", {"AutoModel": "acme/code.NomicBertModel"}, "auto_map"),
         ("rotary_scaling_factor", 2.0, "rotary_scaling_factor"),
@@ -179,6 +179,41 @@ def test_a_config_with_former_names_is_read_as_one_of_now(models: Path) -> None:
         changed = architecture.with_names_of_now(former | {name: value})
         assert architecture.find_unsupported(changed).startswith(f"{told} is ")
     assert architecture.with_names_of_now(now) == now
+
+
+def test_a_config_of_the_code_beside_gte_is_read_as_gte(models: Path) -> None:
+    """The repositories of gte-base-en-v1.5 and gte-multilingual-base have such a config; they were not at hand."""
+    gte = json.loads((models / "gte, masked/config.json").read_text())
+    new = gte | {"model_type": "new", "architectures": ["NewForMaskedLM"], "rope_parameters": None}
+    new |= {"rope_theta": 20_000, "rope_scaling": {"type": "ntk", "factor": 8.0}, "position_embedding_type": "rope"}
+    new |= {"layer_norm_type": "layer_norm", "logn_attention_scale": False, "pack_qkv": True, "unpad_inputs": False}
+    new |= {"auto_map": {"AutoModel": "Alibaba-NLP/new-impl--modeling.NewModel"}}
+    found = architecture.with_names_of_now(new)
+    assert architecture.find_unsupported(found) == ""
+    tensors = {name.replace("gte.", "new."): tensor for name, tensor in weights.read(models / "gte, masked").items()}
+    one, other = read_transformer(found, tensors), read(models / "gte, masked")
+    assert [layer.attention for layer in one.layers] == [layer.attention for layer in other.layers]
+    assert one.layers[0].attention.slowing == pytest.approx(8 ** (2 / 8))
+    assert (one.layers[1].up.weights == other.layers[1].up.weights).all()
+    for name, value in (
+        ("auto_map", {"AutoModel": "acme/code.NewModel"}),
+        ("rope_scaling", {"type": "ntk", "factor": 8.0, "mixed_b": 0.6}),
+        ("rope_scaling", {"type": "dynamic", "factor": 8.0}),
+        ("position_embedding_type", "absolute"),
+        ("layer_norm_type", "rms_norm"),
+        ("logn_attention_scale", True),
+        ("pack_qkv", False),
+    ):
+        changed = architecture.with_names_of_now(new | {name: value})
+        assert architecture.find_unsupported(changed).startswith(f"{name} is ")
+    with pytest.raises(ModelMismatch, match='factor in config.json is "8": it must be a number from 1'):
+        architecture.with_names_of_now(new | {"rope_scaling": {"type": "ntk", "factor": "8"}})
+
+
+def test_a_reranker_whose_token_types_have_no_positions_is_unsupported(models: Path) -> None:
+    config = json.loads((models / "gte, scores/config.json").read_text())
+    assert architecture.find_unsupported(config) == ""
+    assert architecture.find_unsupported(config | {"type_vocab_size": 2}) == "type_vocab_size is 2"
 
 
 @pytest.mark.parametrize(
@@ -197,6 +232,10 @@ def test_a_config_with_former_names_is_read_as_one_of_now(models: Path) -> None:
 def test_heads_that_do_not_fit_are_refused(models: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelMismatch, match=words):
         read(models / "qwen3", **changes)
+
+
+def test_as_many_heads_of_keys_as_of_queries_may_be_given_as_null(models: Path) -> None:
+    assert read(models / "qwen3, causal", num_key_value_heads=None).num_key_heads == 4
 
 
 def test_a_decoder_with_windows_or_scores_is_unsupported(models: Path) -> None:

@@ -181,7 +181,7 @@ def _attending(transformer: Transformer, positions: ov.Node, bias: ov.Node, atte
         bias = ops.select(ops.unsqueeze(comes_after, 1), np.float32(MASKED), bias)
     if not attention.theta:
         return _Attending(bias, None)
-    cosines, sines = transformer.angles(attention.theta)
+    cosines, sines = transformer.angles(attention)
     names = (f"angles.{attention.theta:g}.{what}" for what in ("cosines", "sines"))
     tables = (_rows(table, positions, name) for table, name in zip((cosines, sines), names, strict=True))
     cosine, sine = (ops.unsqueeze(rows, 1) for rows in tables)

@@ -120,10 +120,11 @@ class Transformer:
         }
         return " and ".join(word for word, is_so in words.items() if is_so)
 
-    def angles(self, theta: float) -> tuple[Array, Array]:
+    def angles(self, attention: Attention) -> tuple[Array, Array]:
         """Return cosine and sine of the angles of each position, `[num_positions, size of a head]` each (RoFormer)."""
         size = self.head_size
-        speeds = 1 / np.float32(theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
+        speeds = 1 / np.float32(attention.theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
+        speeds /= np.float32(attention.slowing)
         found = np.arange(self.num_positions, dtype=np.float32)[:, None] * np.tile(speeds, 2)
         return np.cos(found), np.sin(found)
 
@@ -150,7 +151,8 @@ class _Reader:
         settings = self.architecture.settings
         self.width, self.inner = self._size(settings.width), self._size(settings.inner)
         self.num_layers, self.num_heads = self._size(settings.num_layers), self._size(settings.num_heads)
-        self.num_key_heads = self._size(settings.num_key_heads) if settings.num_key_heads else self.num_heads
+        has_key_heads = settings.num_key_heads and config.get(settings.num_key_heads, 0) is not None
+        self.num_key_heads = self._size(settings.num_key_heads) if has_key_heads else self.num_heads
         if self.num_heads % self.num_key_heads:
             raise ModelMismatch(f"{self.num_heads} heads of queries are no multiple of {self.num_key_heads} of keys")
         self.head_size = self._size(settings.head_size) if settings.head_size else self.width // self.num_heads
@@ -182,10 +184,11 @@ class _Reader:
         return found
 
     def _words(self) -> Array:
-        """Return the vector of each word; where no position has one, that of the first token type is added."""
+        """Return the vector of each word, with the vector of the first token type added if positions have none."""
         names = self.names
         words = self._take(f"{self.prefix}{names.words}.weight", self._size("vocab_size"), self.width)
-        return words + self._types()[0] if names.types and not names.positions else words
+        has_types = names.types and not names.positions and self._size("type_vocab_size", at_least=0)
+        return words + self._types()[0] if has_types else words
 
     def _types(self) -> Array:
         return self._take(f"{self.prefix}{self.names.types}.weight", self._size("type_vocab_size"), self.width)
@@ -207,12 +210,13 @@ class _Reader:
         return (types[:, None] + table).reshape(-1, self.width), len(table)
 
     def _layer(self, n: int) -> Layer:
-        names, width, blocks = self.names, self.width, self.architecture.blocks
+        names, width, settings = self.names, self.width, self.architecture.settings
         prefix = self.prefix + names.layer.format(n)
         queries, keys = self.num_heads * self.head_size, self.num_key_heads * self.head_size
         qkv = self._joined(prefix, names.qkv, (queries, keys, keys))
         has_norm, how = n > 0 or self.architecture.has_first_norm, self.architecture.attention
-        scaling = np.float32(self.head_size**-0.5)  # of attention scores, done once, after the norm of queries if any
+        divisor = self._size(settings.score_divisor) if settings.score_divisor else self.head_size
+        scaling = np.float32(divisor**-0.5)  # of attention scores, done once, after the norm of queries if any
         query_norm = self._norm(prefix, names.query_norm, self.head_size)
         query_norm = query_norm._replace(scale=query_norm.scale * scaling)
         scale = np.ones(len(qkv.bias), np.float32)
@@ -221,13 +225,19 @@ class _Reader:
             qkv=Linear(qkv.weights * scale[:, None], qkv.bias * scale),
             attention_out=self._linear(prefix + names.attention_out, width, queries),
             attention_norm=self._norm(prefix, names.attention_norm) if has_norm else NO_NORM,
-            up=self._joined(prefix, names.up, (self.inner,) * (2 if blocks.is_gated else 1)),
+            up=self._up(prefix),
             down=self._linear(prefix + names.down, width, self.inner),
             output_norm=self._norm(prefix, names.output_norm),
             attention=read_attention(self.config, how, n, self.num_layers) if how else Attention(),
             query_norm=query_norm,
             key_norm=self._norm(prefix, names.key_norm, self.head_size),
         )
+
+    def _up(self, prefix: str) -> Linear:
+        architecture = self.architecture
+        sizes = (self.inner,) * (2 if architecture.blocks.is_gated else 1)
+        found = self._joined(prefix, self.names.up, sizes, architecture.has_up_bias)
+        return Linear(*(np.roll(array, self.inner, 0) for array in found)) if architecture.has_gate_last else found
 
     def _relative_bias(self, num_positions: int) -> Array:
         """Return the bias of each distance: near ones have a bucket each, far ones share buckets (T5, section 2.1)."""
@@ -252,14 +262,15 @@ class _Reader:
             bool(head.pooling) and self.config.get(head.pooling) == "mean",
         )
 
-    def _joined(self, prefix: str, names: Sequence[str], outputs: Sequence[int]) -> Linear:
-        """Return one linear layer in place of several; where there is one name, it is stored as one."""
+    def _joined(self, prefix: str, names: Sequence[str], outputs: Sequence[int], has_bias: bool = True) -> Linear:
+        """Return one linear layer in place of several; a layer with one name is stored as one."""
         sizes = outputs if len(names) > 1 else [sum(outputs)]
-        parts = [self._linear(prefix + name, size, self.width) for name, size in zip(names, sizes, strict=True)]
+        has_bias = has_bias and self.architecture.has_biases
+        parts = [self._linear(prefix + n, size, self.width, has_bias) for n, size in zip(names, sizes, strict=True)]
         return Linear(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
-    def _linear(self, name: str, outputs: int, inputs: int, has_bias: bool = False) -> Linear:
-        has_bias = has_bias or self.architecture.has_biases
+    def _linear(self, name: str, outputs: int, inputs: int, has_bias: bool | None = None) -> Linear:
+        has_bias = self.architecture.has_biases if has_bias is None else has_bias
         return Linear(self._take(f"{name}.weight", outputs, inputs), self._bias(name, outputs, has_bias))
 
     def _norm(self, prefix: str, name: str, width: int | None = None) -> Norm:

@@ -126,9 +126,9 @@ class PackedTransformer(torch.nn.Module):
         self.relative_bias = None if bias is None else _parameter(bias)
         self.farthest = transformer.num_positions - 1
         self.attention = [layer.attention for layer in transformer.layers]
-        for theta in {attention.theta for attention in self.attention if attention.theta}:
-            cosines_and_sines = torch.tensor(np.stack(transformer.angles(theta)))
-            self.register_buffer(_name(theta), cosines_and_sines, persistent=False)
+        for attention in {attention for attention in self.attention if attention.theta}:
+            cosines_and_sines = torch.tensor(np.stack(transformer.angles(attention)))
+            self.register_buffer(_name(attention), cosines_and_sines, persistent=False)
         self.head = None if transformer.head is None else _PackedHead(transformer.head, transformer.eps)
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -156,11 +156,11 @@ class PackedTransformer(torch.nn.Module):
             bias = bias.masked_fill(is_far, MASKED)
         if attention.is_causal:
             bias = bias.masked_fill(positions[:, None, None, :] > positions[:, None, :, None], MASKED)
-        return bias, self.get_buffer(_name(attention.theta))[:, positions, None] if attention.theta else None
+        return bias, self.get_buffer(_name(attention))[:, positions, None] if attention.theta else None
 
 
-def _name(theta: float) -> str:
-    return f"angles_{theta}".replace(".", "_")
+def _name(attention: Attention) -> str:
+    return f"angles_{attention.theta}_{attention.slowing}".replace(".", "_")
 
 
 class _PackedLayer(torch.nn.Module):
