@@ -80,6 +80,17 @@ LINEAR = {"rope_parameters": {"rope_type": "linear", "rope_theta": 160_000.0, "f
 
 GTE = BERT | {"pad_token_id": 0, "type_vocab_size": 1}
 
+DEBERTA = BERT | {
+    "type_vocab_size": 0,
+    "relative_attention": True,
+    "position_biased_input": False,
+    "pos_att_type": ["p2c", "c2p"],
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "position_buckets": 32,
+    "max_relative_positions": 150,
+}
+
 #: The class, its settings, and how it is saved.
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bert": ("BertModel", BERT, {}),
@@ -97,6 +108,13 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "mpnet, masked": ("MPNetForMaskedLM", BERT, {}),
     "nomic_bert": ("NomicBertModel", BERT | {"hidden_act": "silu"}, {}),
     "nomic_bert, masked": ("NomicBertForMaskedLM", BERT | {"hidden_act": "silu", "num_hidden_layers": 3}, {}),
+    "deberta-v2": ("DebertaV2Model", DEBERTA, {}),
+    "deberta-v2, masked": ("DebertaV2ForMaskedLM", DEBERTA | {"share_att_key": False, "type_vocab_size": 2}, {}),
+    "deberta-v2, scores": (
+        "DebertaV2ForSequenceClassification",
+        DEBERTA | {"num_labels": 1, "position_buckets": -1, "max_relative_positions": -1},
+        {},
+    ),
     "gte": ("GteModel", GTE | {"type_vocab_size": 0}, {}),
     "gte, masked": ("GteForMaskedLM", GTE | {"type_vocab_size": 2, "hidden_act": "silu"} | LINEAR, {}),
     "gte, scores": ("GteForSequenceClassification", GTE | {"num_labels": 1}, {}),

@@ -28,6 +28,7 @@ NAMES = (
     *("roberta", "roberta, scores", "xlm-roberta", "xlm-roberta, scores", "camembert", "mpnet", "mpnet, masked"),
     *("nomic_bert", "nomic_bert, masked", "modernbert", "modernbert, masked", "modernbert, scores"),
     *("modernbert, scores of means", "qwen3", "qwen3, causal", "gte", "gte, masked", "gte, scores"),
+    *("deberta-v2", "deberta-v2, masked", "deberta-v2, scores"),
 )
 
 #: Lowest cosine and largest error of f32 numbers of about 1, computed in another order.

@@ -259,6 +259,16 @@ _GTE_ARCHITECTURE = Architecture(
     neutral={"head_dim": (None,)},
 )
 
+_DEBERTA = replace(
+    _BERT,
+    qkv=("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"),
+    positions="",
+    distances="encoder.rel_embeddings",
+    distance_norm="encoder.LayerNorm",
+    distance_key="attention.self.pos_key_proj",
+    distance_query="attention.self.pos_query_proj",
+)
+
 _ROBERTA_HEAD = Head("classifier.dense", "tanh", "classifier.out_proj")
 
 #: The architectures by the `model_type` of config.json.
@@ -320,6 +330,25 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "rotary_emb_base": "rope_theta",
         },
         code="nomic-ai/nomic-bert-2048--",
+    ),
+    "deberta-v2": Architecture(
+        "DebertaV2",
+        "deberta.",
+        _DEBERTA,
+        Head("pooler.dense", "gelu", "classifier"),
+        unused=(
+            *("pooler.", "cls.", "lm_predictions.", "mask_predictions.", "classifier."),
+            "embeddings.position_embeddings.",
+        ),
+        neutral={
+            "relative_attention": (True,),
+            "position_biased_input": (False,),
+            "pos_att_type": (["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c"),
+            "norm_rel_ebd": ("layer_norm",),
+            "conv_kernel_size": (0, None),
+            "pooler_hidden_act": ("gelu", None),
+            **dict.fromkeys(("embedding_size", "attention_head_size"), (None,)),
+        },
     ),
     "gte": _GTE_ARCHITECTURE,
     "new": replace(

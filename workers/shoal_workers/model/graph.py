@@ -11,7 +11,7 @@ from openvino import opset13 as ops
 
 from shoal.errors import ModelMismatch
 from shoal_workers.model.attention import Attention
-from shoal_workers.model.transformer import Array, Layer, Linear, Norm, ScoreHead, Transformer
+from shoal_workers.model.transformer import Array, Distances, Layer, Linear, Norm, ScoreHead, Transformer
 
 _FUNCTIONS: dict[str, Callable[[ov.Node], ov.Node]] = {
     "gelu": lambda x: ops.gelu(x, "erf"),
@@ -116,10 +116,15 @@ def _transformer(numbers: Mapping[str, str], arrays: Mapping[str, Any]) -> Trans
 
 
 class _Attending(NamedTuple):
-    """The bias of attention scores, and the cosines and sines that turn queries and keys, if any do."""
+    """What layers that attend alike share: the bias of attention scores, and tables of positions if there are any.
+
+    `angles` are the cosines and sines that turn queries and keys. `rows` `[rows, heads, length, length]` has the row of
+    each distance in the `Distances` of a layer.
+    """
 
     bias: ov.Node
     angles: tuple[ov.Node, ov.Node] | None
+    rows: ov.Node | None = None
 
 
 def _layer(tokens: ov.Node, attending: _Attending, layer: Layer, transformer: Transformer, prefix: str) -> ov.Node:
@@ -143,11 +148,22 @@ def _attended(attending: _Attending, layer: Layer, transformer: Transformer, pre
     if (keys := transformer.num_key_heads) < transformer.num_heads:
         for_query = np.repeat(np.arange(keys), transformer.num_heads // keys)
         key, value = (ops.gather(heads, for_query, np.int64(1)) for heads in (key, value))
-    scores = ops.add(ops.matmul(query, key, False, True), attending.bias)
+    scores = ops.matmul(query, key, False, True)
+    if layer.distances:
+        scores = ops.add(scores, _by_distance(query, key, layer.distances, attending.rows, prefix))
+    scores = ops.add(scores, attending.bias)
     attended = ops.matmul(ops.softmax(scores, -1), value, False, False)
     outputs = transformer.num_heads * transformer.head_size
     attended = ops.reshape(ops.transpose(attended, [0, 2, 1, 3]), [0, 0, outputs], special_zero=True)
     return _linear(attended, layer.attention_out, f"{prefix}attention_out")
+
+
+def _by_distance(query: ov.Node, key: ov.Node, distances: Distances, rows: ov.Node | None, prefix: str) -> ov.Node:
+    """Return the part of attention scores `[rows, heads, length, length]` that depends on the distance of tokens."""
+    keys, queries = (_constant(array, f"{prefix}{name}") for array, name in zip(distances, distances._fields, strict=True))
+    of_query = ops.gather_elements(ops.matmul(query, keys, False, True), rows, 3)
+    of_key = ops.gather_elements(ops.matmul(queries, key, False, True), rows, 2)
+    return ops.add(of_query, of_key)
 
 
 def _heads(qkv: ov.Node, transformer: Transformer) -> tuple[ov.Node, ...]:
@@ -179,6 +195,9 @@ def _attending(transformer: Transformer, positions: ov.Node, bias: ov.Node, atte
     if attention.is_causal:
         comes_after = ops.greater(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2))
         bias = ops.select(ops.unsqueeze(comes_after, 1), np.float32(MASKED), bias)
+    if transformer.distance_rows is not None:
+        rows = ops.unsqueeze(_of_distances(transformer.distance_rows, positions, transformer.num_positions, "rows"), 1)
+        return _Attending(bias, None, ops.tile(rows, [1, transformer.num_heads, 1, 1]))
     if not attention.theta:
         return _Attending(bias, None)
     cosines, sines = transformer.angles(attention)
@@ -206,9 +225,13 @@ def _scores(tokens: ov.Node, bias: ov.Node, head: ScoreHead, eps: float) -> ov.N
 
 def _relative(table: Array, positions: ov.Node, num_positions: int) -> ov.Node:
     """Return the bias between the tokens of each row: `[rows, num_heads, length, length]`."""
+    return ops.transpose(_of_distances(table, positions, num_positions, "relative_bias"), [0, 3, 1, 2])
+
+
+def _of_distances(table: Any, positions: ov.Node, num_positions: int, name: str) -> ov.Node:
+    """Return the table's value for each two tokens of a row, `[rows, length, length, …]`."""
     distance = ops.subtract(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2))
-    rows = _rows(table, ops.add(distance, np.int32(num_positions - 1)), "relative_bias")
-    return ops.transpose(rows, [0, 3, 1, 2])
+    return _rows(table, ops.add(distance, np.int32(num_positions - 1)), name)
 
 
 def _linear(tokens: ov.Node, linear: Linear, name: str) -> ov.Node:

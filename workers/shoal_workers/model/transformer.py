@@ -39,6 +39,17 @@ class Norm(NamedTuple):
 NO_NORM = Norm(np.empty(0, np.float32), np.empty(0, np.float32))
 
 
+class Distances(NamedTuple):
+    """Keys and scaled queries that stand for the distance of two tokens, each `[heads, distances, size of a head]`.
+
+    To the attention score of a query and a key, the query's product with the key of their distance is added, and the
+    product of that distance's query with the key (DeBERTa).
+    """
+
+    keys: Array
+    queries: Array
+
+
 class Layer(NamedTuple):
     """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`.
 
@@ -55,6 +66,7 @@ class Layer(NamedTuple):
     attention: Attention = Attention()
     query_norm: Norm = NO_NORM
     key_norm: Norm = NO_NORM
+    distances: Distances | None = None
 
 
 class ScoreHead(NamedTuple):
@@ -78,7 +90,8 @@ class Transformer:
     `type x num_positions + position`. Without a head only the first token type is kept. A model with rotary positions
     has no rows. `relative_bias` is
     `[2 x num_positions - 1, num_heads]`: the attention score of a token at position p for one at position q gets the
-    numbers in row `q - p + num_positions - 1`.
+    numbers in row `q - p + num_positions - 1`. In the same way, `distance_rows` `[2 x num_positions - 1]` has the row of
+    the `distances` of layers.
     """
 
     words: Array
@@ -90,6 +103,7 @@ class Transformer:
     eps: float
     activation: str
     relative_bias: Array | None = None
+    distance_rows: NDArray[np.int32] | None = None
     head: ScoreHead | None = None
     blocks: Blocks = BERT_BLOCKS
     final_norm: Norm = NO_NORM
@@ -117,6 +131,7 @@ class Transformer:
             "norms before attention": self.blocks.norms_first,
             "gates": self.blocks.is_gated,
             "rotary positions": any(layer.attention != Attention() for layer in self.layers),
+            "keys of distances": self.distance_rows is not None,
         }
         return " and ".join(word for word, is_so in words.items() if is_so)
 
@@ -166,6 +181,8 @@ class _Reader:
     def transformer(self) -> Transformer:
         settings, names = self.architecture.settings, self.names
         positions, num_positions = self._positions()
+        if names.distances:
+            self.distance_vectors = self._distance_vectors()
         found = Transformer(
             words=self._words(),
             positions=positions,
@@ -176,6 +193,7 @@ class _Reader:
             eps=self._eps(),
             activation=ACTIVATIONS[self.config[settings.activation]],
             relative_bias=self._relative_bias(num_positions) if names.relative_bias else None,
+            distance_rows=self._distance_rows(num_positions) if names.distances else None,
             head=self._head() if self.has_head else None,
             blocks=self.architecture.blocks,
             final_norm=self._norm(self.prefix, names.final_norm),
@@ -216,13 +234,15 @@ class _Reader:
         qkv = self._joined(prefix, names.qkv, (queries, keys, keys))
         has_norm, how = n > 0 or self.architecture.has_first_norm, self.architecture.attention
         divisor = self._size(settings.score_divisor) if settings.score_divisor else self.head_size
+        divisor *= 3 if names.distances else 1  # a score is then the sum of three products
         scaling = np.float32(divisor**-0.5)  # of attention scores, done once, after the norm of queries if any
         query_norm = self._norm(prefix, names.query_norm, self.head_size)
         query_norm = query_norm._replace(scale=query_norm.scale * scaling)
         scale = np.ones(len(qkv.bias), np.float32)
         scale[:queries] = 1 if names.query_norm else scaling
+        qkv = Linear(qkv.weights * scale[:, None], qkv.bias * scale)
         return Layer(
-            qkv=Linear(qkv.weights * scale[:, None], qkv.bias * scale),
+            qkv=qkv,
             attention_out=self._linear(prefix + names.attention_out, width, queries),
             attention_norm=self._norm(prefix, names.attention_norm) if has_norm else NO_NORM,
             up=self._up(prefix),
@@ -231,7 +251,47 @@ class _Reader:
             attention=read_attention(self.config, how, n, self.num_layers) if how else Attention(),
             query_norm=query_norm,
             key_norm=self._norm(prefix, names.key_norm, self.head_size),
+            distances=self._distances(prefix, qkv, scaling) if names.distances else None,
         )
+
+    def _distance_span(self) -> tuple[int, int, int]:
+        """Return half the number of distances that have a vector, the buckets and the largest distance."""
+        largest = self._size("max_relative_positions", at_least=-1) if "max_relative_positions" in self.config else -1
+        largest = self._size("max_position_embeddings") if largest < 1 else largest
+        buckets = self._size("position_buckets", at_least=-1) if "position_buckets" in self.config else -1
+        return (buckets if buckets > 0 else largest), buckets, largest
+
+    def _distance_vectors(self) -> Array:
+        names = self.names
+        table = self._take(f"{self.prefix}{names.distances}.weight", 2 * self._distance_span()[0], self.width)
+        norm = self._norm(self.prefix, names.distance_norm)
+        centred = table - table.mean(1, keepdims=True)
+        found: Array = centred / np.sqrt((centred**2).mean(1, keepdims=True) + self._eps()) * norm.scale + norm.shift
+        return found
+
+    def _distance_rows(self, num_positions: int) -> NDArray[np.int32]:
+        """Return the row of each distance: near ones have a row each, far ones share rows (DeBERTa's log buckets)."""
+        span, buckets, largest = self._distance_span()
+        distance = -np.arange(1 - num_positions, num_positions)  # DeBERTa subtracts the position of the key
+        if buckets > 0:
+            middle = buckets // 2
+            far = np.maximum(np.abs(distance), middle).astype(np.float32) / np.float32(middle)
+            scale = np.log(np.float32((largest - 1) / middle))
+            shared = np.ceil(np.log(far) / scale * np.float32(middle - 1)) + middle
+            distance = np.where(np.abs(distance) <= middle, distance, np.sign(distance) * shared)
+        found: NDArray[np.int32] = np.clip(distance + span, 0, 2 * span - 1).astype(np.int32)
+        return found
+
+    def _distances(self, prefix: str, qkv: Linear, scaling: np.float32) -> Distances:
+        """Return the keys and queries of distances, made by the layer's own `qkv` if they share it."""
+        vectors, names, width = self.distance_vectors, self.names, self.width
+        if self.config.get("share_att_key"):
+            queries, keys, _ = np.split(vectors @ qkv.weights.T + qkv.bias, 3, axis=1)
+        else:
+            query, key = (self._linear(prefix + name, width, width) for name in (names.distance_query, names.distance_key))
+            queries, keys = (vectors @ query.weights.T + query.bias) * scaling, vectors @ key.weights.T + key.bias
+        heads = (part.reshape(-1, self.num_heads, self.head_size).transpose(1, 0, 2) for part in (keys, queries))
+        return Distances(*heads)
 
     def _up(self, prefix: str) -> Linear:
         architecture = self.architecture
