@@ -91,6 +91,13 @@ DEBERTA = BERT | {
     "max_relative_positions": 150,
 }
 
+GEMMA = QWEN3 | {
+    "query_pre_attn_scalar": 20,
+    "sliding_window": 21,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "use_bidirectional_attention": True,
+}
+
 #: The class, its settings, and how it is saved.
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bert": ("BertModel", BERT, {}),
@@ -115,6 +122,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         DEBERTA | {"num_labels": 1, "position_buckets": -1, "max_relative_positions": -1},
         {},
     ),
+    "gemma3_text": ("Gemma3TextModel", GEMMA, {}),
+    "gemma3_text, causal": ("Gemma3ForCausalLM", GEMMA | {"rope_parameters": ALIKE, "num_key_value_heads": 1}, {}),
     "gte": ("GteModel", GTE | {"type_vocab_size": 0}, {}),
     "gte, masked": ("GteForMaskedLM", GTE | {"type_vocab_size": 2, "hidden_act": "silu"} | LINEAR, {}),
     "gte, scores": ("GteForSequenceClassification", GTE | {"num_labels": 1}, {}),
@@ -148,8 +157,9 @@ def make(kind: str, settings: dict[str, Any]) -> PreTrainedModel:
     """Return a model whose every weight and bias matters: transformers alone would make many of them 0 or 1."""
     cls = getattr(transformers, kind)
     model: PreTrainedModel = cls(cls.config_class(**settings)).eval()
+    scale = 0.0 if model.config.model_type == "gemma3_text" else 1.0  # of norms: Gemma adds one
     for name, weight in model.named_parameters():
-        torch.nn.init.normal_(weight, 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0, 0.3)
+        torch.nn.init.normal_(weight, scale if "norm" in name.lower() and name.endswith("weight") else 0.0, 0.3)
     return model
 
 

@@ -28,6 +28,7 @@ NAMES = (
     *("roberta", "roberta, scores", "xlm-roberta", "xlm-roberta, scores", "camembert", "mpnet", "mpnet, masked"),
     *("nomic_bert", "nomic_bert, masked", "modernbert", "modernbert, masked", "modernbert, scores"),
     *("modernbert, scores of means", "qwen3", "qwen3, causal", "gte", "gte, masked", "gte, scores"),
+    *("gemma3_text", "gemma3_text, causal"),
     *("deberta-v2", "deberta-v2, masked", "deberta-v2, scores"),
 )
 
@@ -207,7 +208,7 @@ def test_a_config_of_the_code_beside_gte_is_read_as_gte(models: Path) -> None:
     ):
         changed = architecture.with_names_of_now(new | {name: value})
         assert architecture.find_unsupported(changed).startswith(f"{name} is ")
-    with pytest.raises(ModelMismatch, match='factor in config.json is "8": it must be a number from 1'):
+    with pytest.raises(ModelMismatch, match=r'factor in config\.json is "8": it must be a number from 1'):
         architecture.with_names_of_now(new | {"rope_scaling": {"type": "ntk", "factor": "8"}})
 
 
@@ -250,6 +251,44 @@ def test_a_decoder_with_windows_or_scores_is_unsupported(models: Path) -> None:
         ("rope_parameters", {"rope_type": "yarn", "factor": 4.0}),
     ):
         assert architecture.find_unsupported(config | {name: value}).startswith(f"{name} is ")
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [
+        (
+            "gemma3_text",
+            {
+                "use_bidirectional_attention": False,
+                "attn_logit_softcapping": 30.0,
+                "attention_bias": True,
+                "layer_types": None,
+                "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                "architectures": ["Gemma3ForSequenceClassification"],
+            },
+        ),
+        (
+            "deberta-v2",
+            {
+                "relative_attention": False,
+                "position_biased_input": True,
+                "pos_att_type": ["c2p"],
+                "norm_rel_ebd": None,
+                "conv_kernel_size": 3,
+                "pooler_hidden_act": "relu",
+                "embedding_size": 16,
+                "attention_head_size": 16,
+            },
+        ),
+    ],
+)
+def test_an_odd_setting_of_gemma_or_deberta_is_unsupported(models: Path, name: str, odd: dict[str, Any]) -> None:
+    config = json.loads((models / name / "config.json").read_text())
+    assert architecture.find_unsupported(config) == ""
+    for setting, value in odd.items():
+        assert architecture.find_unsupported(config | {setting: value}).startswith(f"{setting} is ")
+    del config["use_bidirectional_attention" if name == "gemma3_text" else "relative_attention"]
+    assert architecture.find_unsupported(config).endswith(" is null")
 
 
 @pytest.mark.wide

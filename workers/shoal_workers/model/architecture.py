@@ -259,6 +259,13 @@ _GTE_ARCHITECTURE = Architecture(
     neutral={"head_dim": (None,)},
 )
 
+_GEMMA = replace(
+    _QWEN3,
+    attention_end="post_attention_layernorm",
+    output_norm="pre_feedforward_layernorm",
+    output_end="post_feedforward_layernorm",
+)
+
 _DEBERTA = replace(
     _BERT,
     qkv=("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"),
@@ -379,6 +386,31 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         neutral={
             **dict.fromkeys(("attention_bias", "use_sliding_window"), (False, None)),
             "is_causal": (True, None),
+        },
+    ),
+    "gemma3_text": Architecture(
+        "Gemma3",
+        "model.",
+        _GEMMA,
+        None,
+        SettingNames(
+            activation="hidden_activation",
+            eps="rms_norm_eps",
+            num_key_heads="num_key_value_heads",
+            head_size="head_dim",
+            score_divisor="query_pre_attn_scalar",
+        ),
+        unused=("lm_head.",),
+        blocks=Blocks(norms_first=True, is_gated=True, is_rms=True),
+        has_biases=False,
+        has_shifts=False,
+        adds_one=True,
+        scales_words=True,
+        attention=attention.GEMMA,
+        neutral={
+            "use_bidirectional_attention": (True,),
+            "attention_bias": (False, None),
+            "attn_logit_softcapping": (None,),
         },
     ),
 }

@@ -48,6 +48,11 @@ NOMIC_BERT = AttentionSettings(thetas={"full_attention": ("rope_theta", 1_000.0)
 
 QWEN3 = AttentionSettings(thetas={"full_attention": ("rope_theta", 10_000.0)}, is_causal=True)
 
+GEMMA = AttentionSettings(
+    thetas={"full_attention": ("rope_theta", 1_000_000.0), "sliding_attention": ("rope_local_base_freq", 10_000.0)},
+    windows={"sliding_attention": ("sliding_window", 4_096)},
+)
+
 GTE = AttentionSettings(thetas={"full_attention": ("rope_theta", 160_000.0)})
 NEW = AttentionSettings(thetas={"full_attention": ("rope_theta", 10_000.0)}, has_ntk=True)
 

@@ -45,6 +45,8 @@ def build(transformer: Transformer) -> ov.Model:
     for n, layer in enumerate(transformer.layers):
         tokens = _layer(tokens, attend(layer.attention), layer, transformer, f"layers.{n}.")
     tokens = _norm(tokens, transformer.final_norm, transformer.eps, "final_norm")
+    if transformer.dense is not None:
+        tokens = _linear(tokens, transformer.dense, "dense")
     if transformer.head is not None:
         tokens = _scores(tokens, bias, transformer.head, transformer.eps)
     graph = ov.Model([tokens], [ids, positions, bias], "model")
@@ -118,24 +120,35 @@ def _transformer(numbers: Mapping[str, str], arrays: Mapping[str, Any]) -> Trans
 class _Attending(NamedTuple):
     """What layers that attend alike share: the bias of attention scores, and tables of positions if there are any.
 
-    `angles` are the cosines and sines that turn queries and keys. `rows` `[rows, heads, length, length]` has the row of
-    each distance in the `Distances` of a layer.
+    `angles` are the cosines and sines that turn queries and keys.
     """
 
     bias: ov.Node
-    angles: tuple[ov.Node, ov.Node] | None
-    rows: ov.Node | None = None
+    angles: tuple[ov.Node, ov.Node] | None = None
+    near: "_Near | None" = None
+
+
+class _Near(NamedTuple):
+    """The distances in a row of texts: those from `first` to `end` of a layer's `Distances`, and the place among them.
+
+    `places` is `[rows, heads, length, length]`. In short rows, products with few distances are made.
+    """
+
+    places: ov.Node
+    first: ov.Node
+    end: ov.Node
 
 
 def _layer(tokens: ov.Node, attending: _Attending, layer: Layer, transformer: Transformer, prefix: str) -> ov.Node:
     blocks, eps = transformer.blocks, transformer.eps
-    norms = (layer.attention_norm, f"{prefix}attention_norm"), (layer.output_norm, f"{prefix}output_norm")
+    norms = (layer.attention_norm, layer.attention_end), (layer.output_norm, layer.output_end)
     parts = partial(_attended, attending, layer, transformer, prefix), partial(_network, layer, transformer, prefix)
-    for part, (norm, name) in zip(parts, norms, strict=True):
+    for part, (norm, end), name in zip(parts, norms, (f"{prefix}attention", f"{prefix}output"), strict=True):
         if blocks.norms_first:
-            tokens = ops.add(tokens, part(_norm(tokens, norm, eps, name)))
+            made = part(_norm(tokens, norm, eps, f"{name}_norm"))
+            tokens = ops.add(tokens, _norm(made, end, eps, f"{name}_end"))
         else:
-            tokens = _norm(ops.add(tokens, part(tokens)), norm, eps, name)
+            tokens = _norm(ops.add(tokens, part(tokens)), norm, eps, f"{name}_norm")
     return tokens
 
 
@@ -149,8 +162,8 @@ def _attended(attending: _Attending, layer: Layer, transformer: Transformer, pre
         for_query = np.repeat(np.arange(keys), transformer.num_heads // keys)
         key, value = (ops.gather(heads, for_query, np.int64(1)) for heads in (key, value))
     scores = ops.matmul(query, key, False, True)
-    if layer.distances:
-        scores = ops.add(scores, _by_distance(query, key, layer.distances, attending.rows, prefix))
+    if layer.distances and attending.near:
+        scores = ops.add(scores, _by_distance(query, key, layer.distances, attending.near, prefix))
     scores = ops.add(scores, attending.bias)
     attended = ops.matmul(ops.softmax(scores, -1), value, False, False)
     outputs = transformer.num_heads * transformer.head_size
@@ -158,11 +171,15 @@ def _attended(attending: _Attending, layer: Layer, transformer: Transformer, pre
     return _linear(attended, layer.attention_out, f"{prefix}attention_out")
 
 
-def _by_distance(query: ov.Node, key: ov.Node, distances: Distances, rows: ov.Node | None, prefix: str) -> ov.Node:
+def _by_distance(query: ov.Node, key: ov.Node, distances: Distances, near: _Near, prefix: str) -> ov.Node:
     """Return the part of attention scores `[rows, heads, length, length]` that depends on the distance of tokens."""
-    keys, queries = (_constant(array, f"{prefix}{name}") for array, name in zip(distances, distances._fields, strict=True))
-    of_query = ops.gather_elements(ops.matmul(query, keys, False, True), rows, 3)
-    of_key = ops.gather_elements(ops.matmul(queries, key, False, True), rows, 2)
+    one = np.array([1])
+    keys, queries = (
+        ops.slice(_constant(array, f"{prefix}distance_{name}"), near.first, near.end, one, one)
+        for name, array in distances._asdict().items()
+    )
+    of_query = ops.gather_elements(ops.matmul(query, keys, False, True), near.places, 3)
+    of_key = ops.gather_elements(ops.matmul(queries, key, False, True), near.places, 2)
     return ops.add(of_query, of_key)
 
 
@@ -195,16 +212,24 @@ def _attending(transformer: Transformer, positions: ov.Node, bias: ov.Node, atte
     if attention.is_causal:
         comes_after = ops.greater(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2))
         bias = ops.select(ops.unsqueeze(comes_after, 1), np.float32(MASKED), bias)
-    if transformer.distance_rows is not None:
-        rows = ops.unsqueeze(_of_distances(transformer.distance_rows, positions, transformer.num_positions, "rows"), 1)
-        return _Attending(bias, None, ops.tile(rows, [1, transformer.num_heads, 1, 1]))
+    if distances := transformer.layers[0].distances:
+        return _Attending(bias, near=_near(transformer, positions, np.int64(distances.keys.shape[1] // 2)))
     if not attention.theta:
-        return _Attending(bias, None)
+        return _Attending(bias)
     cosines, sines = transformer.angles(attention)
     names = (f"angles.{attention.theta:g}.{what}" for what in ("cosines", "sines"))
     tables = (_rows(table, positions, name) for table, name in zip((cosines, sines), names, strict=True))
     cosine, sine = (ops.unsqueeze(rows, 1) for rows in tables)
     return _Attending(bias, (cosine, sine))
+
+
+def _near(transformer: Transformer, positions: ov.Node, middle: np.int64) -> _Near:
+    """Return the distances in rows of this length; `middle` is the row of the distance 0 in `Distances`."""
+    length = ops.gather(ops.shape_of(positions, "i64"), np.array([1]), np.int64(0))
+    first = ops.maximum(ops.subtract(middle, length), np.int64(0))
+    rows = _of_distances(transformer.distance_rows, positions, transformer.num_positions, "distance_rows")
+    places = ops.unsqueeze(ops.subtract(rows, ops.convert(first, "i32")), 1)
+    return _Near(ops.tile(places, [1, transformer.num_heads, 1, 1]), first, ops.add(middle, length))
 
 
 def _turned(heads: ov.Node, cosines: ov.Node, sines: ov.Node) -> ov.Node:

@@ -33,6 +33,7 @@ from shoal_workers.model.source import (
     find_source,
     is_static,
     read_config,
+    read_dense,
     read_tokenizer_config,
     transformer_folder,
     with_own_graph,
@@ -94,7 +95,8 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     config = read_config(source)
     shutil.copyfile(original, path)
     if not (reason := architecture.find_unsupported(config)):
-        transformer = read_transformer(config, weights.read(folder_of_weights), model.is_reranker)
+        tensors, dense = weights.read(folder_of_weights), read_dense(source)
+        transformer = read_transformer(config, tensors, model.is_reranker, dense)
         model = replace(
             model,
             shares_rows=True,
@@ -109,6 +111,11 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
         raise ModelMismatch(
             f"{model.name} is of an architecture that Shoal cannot score pairs with ({reason}): use a cross-encoder "
             f"of one of {', '.join(kind for kind, known in architecture.ARCHITECTURES.items() if known.head)}"
+        )
+    elif read_dense(source):
+        raise ModelMismatch(
+            f"{model.name} has a Dense layer, and is of an architecture that Shoal does not compute itself ({reason}): "
+            "use another model"
         )
     elif own := own_graph.find(with_own_graph(model.name, source)):
         _check_tokenizer(path, config.get("vocab_size"), model, read_tokenizer_config(source))

@@ -3,18 +3,20 @@
 import json
 import math
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model import weights
 from shoal_workers.model.architecture import with_names_of_now
+from shoal_workers.model.transformer import Linear
 
 #: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.
 PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
@@ -24,7 +26,7 @@ PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 #: Models that have a short name.
 SHORT_NAMES = {"ms-marco-minilm": "cross-encoder/ms-marco-MiniLM-L6-v2"}
 
-_LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Normalize"}
+_LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize"}
 
 #: The names of a static model's table: model2vec's, and Sentence Transformers'.
 TABLES = (MODEL2VEC_TABLE, SENTENCE_TRANSFORMERS_TABLE) = ("embeddings", "embedding.weight")
@@ -64,7 +66,7 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
         transformer, config = transformer_folder(source), read_config(source)
         if _read_json(transformer / "sentence_bert_config.json", optional=True).get("do_lower_case"):
             raise ModelMismatch(f"{name} makes texts lower-case before its tokenizer does: let tokenizer.json say so")
-        if (digest := weights.digest(transformer)) != PACKAGED_DIGEST and name == PACKAGED:
+        if (digest := weights.digest(transformer, *_dense_folders(source))) != PACKAGED_DIGEST and name == PACKAGED:
             raise ModelMismatch(
                 f"the weights of {name} have digest {digest[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"
             )
@@ -116,11 +118,51 @@ def _read_embedder(name: str, source: Path) -> dict[str, Any]:
     config, pooling = read_config(source), _read_json(source / _layers(source)["Pooling"] / "config.json")
     if not pooling.get("include_prompt", True):
         raise ModelMismatch(f"{name} leaves its prompt out of the pooling, which Shoal cannot do: use another model")
+    dense = [_read_json(folder / "config.json") for folder in _dense_folders(source)]
+    found = _pooling(name, pooling)
+    if dense and found == "max":
+        raise ModelMismatch(f"{name} has a Dense layer after pooling by max, which Shoal cannot do: use another model")
     return {
-        "dimension": next(config[key] for key in _DIMENSION if key in config),
-        "pooling": _pooling(name, pooling),
+        "dimension": dense[-1]["out_features"] if dense else _width(config),
+        "pooling": found,
         **_read_prompts(source),
     }
+
+
+def _width(config: dict[str, Any]) -> Any:
+    return next(config[key] for key in _DIMENSION if key in config)
+
+
+def read_dense(source: Path) -> Linear | None:
+    """Return one linear layer in place of the model's Dense layers, or None if it has none.
+
+    The layers come after pooling, and Shoal computes their product before it: the mean of the products is the product
+    of the mean. Raises ModelNotFound or ModelMismatch.
+    """
+    found: Linear | None = None
+    for folder in _dense_folders(source):
+        config, tensors = _read_json(folder / "config.json"), weights.read(folder)
+        shape, name = (int(config["out_features"]), int(config["in_features"])), config.get("activation_function")
+        if str(name).rpartition(".")[2] != "Identity" or config.get("use_residual"):
+            raise ModelMismatch(f"{folder} has more than a linear layer ({excerpt(name)}): use another model")
+        matrix, bias = tensors.pop("linear.weight", None), tensors.pop("linear.bias", np.zeros(shape[0], np.float32))
+        if matrix is None or matrix.shape != shape or bias.shape != shape[:1] or tensors:
+            raise ModelMismatch(f"the weights in {folder} are not those of its config.json: fetch the model again")
+        if shape[1] != (len(found.bias) if found else _width(read_config(source))):
+            raise ModelMismatch(f"{folder} does not fit the layer before it: fetch the model again")
+        found = Linear(matrix, bias) if found is None else Linear(matrix @ found.weights, matrix @ found.bias + bias)
+    return found
+
+
+def _dense_folders(source: Path) -> list[Path]:
+    """Return the folders of the Dense layers in their order. Raises ModelMismatch if they do not follow the pooling."""
+    if not (source / "modules.json").exists():
+        return []
+    modules = list(_modules(source))
+    names = [name for name, _ in modules]
+    if "Dense" in names and names != ["Transformer", "Pooling", *["Dense"] * names.count("Dense"), "Normalize"]:
+        raise ModelMismatch(f"{source} has layers in the order {', '.join(names)}: use another model")
+    return [source / path for name, path in modules if name == "Dense"]
 
 
 def is_static(source: Path) -> bool:
@@ -192,15 +234,18 @@ def _refuse_links_out(source: Path) -> None:
 
 
 def _layers(source: Path) -> dict[str, str]:
-    folders = {}
+    return dict(_modules(source))
+
+
+def _modules(source: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and the folder of each layer in modules.json. Raises ModelNotFound or ModelMismatch."""
     for layer in _read(source / "modules.json"):
         library, _, name = layer["type"].rpartition(".")
         if library.partition(".")[0] != "sentence_transformers" or name not in _LAYERS:
             raise ModelMismatch(f"{source} has a {layer['type']} layer, which Shoal does not know: use another model")
         if not (source / layer["path"]).resolve().is_relative_to(source.resolve()):
             raise ModelMismatch(f"{source} has its {name} layer in {layer['path']}, outside of it: use another model")
-        folders[name] = str(layer["path"])
-    return folders
+        yield name, str(layer["path"])
 
 
 def _pooling(name: str, config: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,6 +66,8 @@ class Layer(NamedTuple):
     attention: Attention = Attention()
     query_norm: Norm = NO_NORM
     key_norm: Norm = NO_NORM
+    attention_end: Norm = NO_NORM
+    output_end: Norm = NO_NORM
     distances: Distances | None = None
 
 
@@ -88,10 +90,9 @@ class Transformer:
 
     `positions` is `[token types x num_positions, width]`: a token of a type at a position gets the vector in row
     `type x num_positions + position`. Without a head only the first token type is kept. A model with rotary positions
-    has no rows. `relative_bias` is
-    `[2 x num_positions - 1, num_heads]`: the attention score of a token at position p for one at position q gets the
-    numbers in row `q - p + num_positions - 1`. In the same way, `distance_rows` `[2 x num_positions - 1]` has the row of
-    the `distances` of layers.
+    has no rows. `relative_bias` is `[2 x num_positions - 1, num_heads]`: the attention score of a token at position p
+    for a token at position q gets the numbers in row `q - p + num_positions - 1`. That row of `distance_rows` is the
+    row of their distance in the `distances` of each layer. `dense` is applied to the token vectors at the end.
     """
 
     words: Array
@@ -107,6 +108,7 @@ class Transformer:
     head: ScoreHead | None = None
     blocks: Blocks = BERT_BLOCKS
     final_norm: Norm = NO_NORM
+    dense: Linear | None = None
 
     @property
     def num_weights(self) -> int:
@@ -132,6 +134,7 @@ class Transformer:
             "gates": self.blocks.is_gated,
             "rotary positions": any(layer.attention != Attention() for layer in self.layers),
             "keys of distances": self.distance_rows is not None,
+            "a Dense layer": self.dense is not None,
         }
         return " and ".join(word for word, is_so in words.items() if is_so)
 
@@ -144,9 +147,11 @@ class Transformer:
         return np.cos(found), np.sin(found)
 
 
-def read_transformer(config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False) -> Transformer:
+def read_transformer(
+    config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False, dense: Linear | None = None
+) -> Transformer:
     """Return the model of supported settings and of the tensors in its files. Raises ModelMismatch."""
-    return _Reader(config, tensors, has_head).transformer()
+    return replace(_Reader(config, tensors, has_head).transformer(), dense=dense)
 
 
 class _Reader:
@@ -205,6 +210,7 @@ class _Reader:
         """Return the vector of each word, with the vector of the first token type added if positions have none."""
         names = self.names
         words = self._take(f"{self.prefix}{names.words}.weight", self._size("vocab_size"), self.width)
+        words *= np.float32(self.width**0.5 if self.architecture.scales_words else 1)
         has_types = names.types and not names.positions and self._size("type_vocab_size", at_least=0)
         return words + self._types()[0] if has_types else words
 
@@ -251,6 +257,8 @@ class _Reader:
             attention=read_attention(self.config, how, n, self.num_layers) if how else Attention(),
             query_norm=query_norm,
             key_norm=self._norm(prefix, names.key_norm, self.head_size),
+            attention_end=self._norm(prefix, names.attention_end),
+            output_end=self._norm(prefix, names.output_end),
             distances=self._distances(prefix, qkv, scaling) if names.distances else None,
         )
 
@@ -288,7 +296,9 @@ class _Reader:
         if self.config.get("share_att_key"):
             queries, keys, _ = np.split(vectors @ qkv.weights.T + qkv.bias, 3, axis=1)
         else:
-            query, key = (self._linear(prefix + name, width, width) for name in (names.distance_query, names.distance_key))
+            query, key = (
+                self._linear(prefix + name, width, width) for name in (names.distance_query, names.distance_key)
+            )
             queries, keys = (vectors @ query.weights.T + query.bias) * scaling, vectors @ key.weights.T + key.bias
         heads = (part.reshape(-1, self.num_heads, self.head_size).transpose(1, 0, 2) for part in (keys, queries))
         return Distances(*heads)
@@ -338,7 +348,7 @@ class _Reader:
             return NO_NORM
         width, architecture = width or self.width, self.architecture
         shift = self._bias(prefix + name, width, architecture.has_shifts)
-        scale = self._take(f"{prefix}{name}.weight", width)
+        scale = self._take(f"{prefix}{name}.weight", width) + np.float32(architecture.adds_one)
         return Norm(scale, NO_NORM.shift if architecture.blocks.is_rms else shift)
 
     def _bias(self, name: str, outputs: int, has_bias: bool) -> Array:

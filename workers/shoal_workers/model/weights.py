@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -51,10 +52,10 @@ def _indexed(path: Path) -> list[str]:
     raise ModelMismatch(f"{path} names no .safetensors files beside it: fetch the model again")
 
 
-def digest(folder: Path) -> str:
+def digest(*folders: Path) -> str:
     """Return the SHA-256 of the weights' files, one after the other. Raises what `files` raises."""
     found = hashlib.sha256()
-    for path in files(folder):
+    for path in chain.from_iterable(map(files, folders)):
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 found.update(block)

@@ -17,7 +17,7 @@ from shoal_workers.model import weights
 from shoal_workers.model.attention import Attention
 from shoal_workers.model.graph import MASKED
 from shoal_workers.model.model import Model
-from shoal_workers.model.source import read_config, transformer_folder
+from shoal_workers.model.source import read_config, read_dense, transformer_folder
 from shoal_workers.model.transformer import Layer, Linear, Norm, ScoreHead, Transformer, read_transformer
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -68,7 +68,7 @@ def _module(model: Model) -> torch.nn.Module:
     if model.shares_rows:
         source = Path(model.source)
         read = weights.read(transformer_folder(source))
-        return PackedTransformer(read_transformer(read_config(source), read, model.is_reranker))
+        return PackedTransformer(read_transformer(read_config(source), read, model.is_reranker, read_dense(source)))
     from shoal_workers.model.export import PaddedModel
     from shoal_workers.model.reference import load
 
@@ -125,12 +125,13 @@ class PackedTransformer(torch.nn.Module):
         bias = transformer.relative_bias
         self.relative_bias = None if bias is None else _parameter(bias)
         rows = transformer.distance_rows
-        self.register_buffer("distance_rows", None if rows is None else torch.tensor(rows).long(), persistent=False)
+        self.distance_rows = None if rows is None else torch.nn.Parameter(torch.tensor(rows).long(), False)
         self.farthest, self.num_heads = transformer.num_positions - 1, transformer.num_heads
         self.attention = [layer.attention for layer in transformer.layers]
         for attention in {attention for attention in self.attention if attention.theta}:
             cosines_and_sines = torch.tensor(np.stack(transformer.angles(attention)))
             self.register_buffer(_name(attention), cosines_and_sines, persistent=False)
+        self.dense = None if transformer.dense is None else _linear(transformer.dense)
         self.head = None if transformer.head is None else _PackedHead(transformer.head, transformer.eps)
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -148,6 +149,8 @@ class PackedTransformer(torch.nn.Module):
         for layer, attention in zip(self.layers, self.attention, strict=True):
             tokens = layer(tokens, *attend(attention), rows)
         tokens = self.final_norm(tokens)
+        if self.dense is not None:
+            tokens = self.dense(tokens)
         result: torch.Tensor = tokens if self.head is None else self.head(tokens, bias)
         return result
 
@@ -182,18 +185,20 @@ class _PackedLayer(torch.nn.Module):
         self.distances = torch.nn.ParameterList(map(_parameter, keys_and_queries))
         self.qkv, self.attention_out = _linear(layer.qkv), _linear(layer.attention_out)
         self.up, self.down = _linear(layer.up), _linear(layer.down)
-        self.attention_norm, self.output_norm = (
-            _norm(norm, transformer.eps) for norm in (layer.attention_norm, layer.output_norm)
+        norms = (layer.attention_norm, layer.attention_end, layer.output_norm, layer.output_end)
+        self.attention_norm, self.attention_end, self.output_norm, self.output_end = (
+            _norm(norm, transformer.eps) for norm in norms
         )
 
     def forward(
         self, tokens: torch.Tensor, bias: torch.Tensor, angles: torch.Tensor | None, rows: torch.Tensor | None
     ) -> torch.Tensor:
         if self.blocks.norms_first:
-            tokens = tokens + self._attended(self.attention_norm(tokens), bias, angles, rows)
-            return tokens + self._network(self.output_norm(tokens))
-        tokens = self.attention_norm(tokens + self._attended(tokens, bias, angles, rows))
-        result: torch.Tensor = self.output_norm(tokens + self._network(tokens))
+            tokens = tokens + self.attention_end(self._attended(self.attention_norm(tokens), bias, angles, rows))
+            result: torch.Tensor = tokens + self.output_end(self._network(self.output_norm(tokens)))
+        else:
+            tokens = self.attention_norm(tokens + self._attended(tokens, bias, angles, rows))
+            result = self.output_norm(tokens + self._network(tokens))
         return result
 
     def _attended(
@@ -213,7 +218,7 @@ class _PackedLayer(torch.nn.Module):
             keys, queries = self.distances
             scores = scores + (query @ keys.transpose(-1, -2)).gather(3, rows)
             scores = scores + (queries @ key.transpose(-1, -2)).gather(2, rows)
-        attended = torch.softmax(scores, -1) @ value
+        attended: torch.Tensor = torch.softmax(scores, -1) @ value
         result: torch.Tensor = self.attention_out(attended.transpose(1, 2).flatten(2))
         return result
 
