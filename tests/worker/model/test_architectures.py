@@ -165,7 +165,7 @@ def test_a_config_with_former_names_is_read_as_one_of_now(models: Path) -> None:
     former |= {name: now[name] for name in rest}
     former |= {"activation_function": "swiglu", "rotary_emb_base": 1_000, "rotary_emb_fraction": 1.0, "causal": False}
     former |= {"auto_map": {"AutoModel": "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"}}
-    found = architecture.with_names_of_now(former)
+    found = architecture.with_present_names(former)
     assert architecture.find_unsupported(found) == ""
     one, other = (read_transformer(config, weights.read(models / "nomic_bert")) for config in (found, now))
     assert (one.layers[1].up.weights == other.layers[1].up.weights).all()
@@ -178,9 +178,9 @@ def test_a_config_with_former_names_is_read_as_one_of_now(models: Path) -> None:
         ("architectures", ["NomicBertForSequenceClassification"], "architectures"),
         ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}, "rope_parameters"),
     ):
-        changed = architecture.with_names_of_now(former | {name: value})
+        changed = architecture.with_present_names(former | {name: value})
         assert architecture.find_unsupported(changed).startswith(f"{told} is ")
-    assert architecture.with_names_of_now(now) == now
+    assert architecture.with_present_names(now) == now
 
 
 def test_a_config_of_the_code_beside_gte_is_read_as_gte(models: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_config_of_the_code_beside_gte_is_read_as_gte(models: Path) -> None:
     new |= {"rope_theta": 20_000, "rope_scaling": {"type": "ntk", "factor": 8.0}, "position_embedding_type": "rope"}
     new |= {"layer_norm_type": "layer_norm", "logn_attention_scale": False, "pack_qkv": True, "unpad_inputs": False}
     new |= {"auto_map": {"AutoModel": "Alibaba-NLP/new-impl--modeling.NewModel"}}
-    found = architecture.with_names_of_now(new)
+    found = architecture.with_present_names(new)
     assert architecture.find_unsupported(found) == ""
     tensors = {name.replace("gte.", "new."): tensor for name, tensor in weights.read(models / "gte, masked").items()}
     one, other = read_transformer(found, tensors), read(models / "gte, masked")
@@ -206,10 +206,10 @@ def test_a_config_of_the_code_beside_gte_is_read_as_gte(models: Path) -> None:
         ("logn_attention_scale", True),
         ("pack_qkv", False),
     ):
-        changed = architecture.with_names_of_now(new | {name: value})
+        changed = architecture.with_present_names(new | {name: value})
         assert architecture.find_unsupported(changed).startswith(f"{name} is ")
     with pytest.raises(ModelMismatch, match=r'factor in config\.json is "8": it must be a number from 1'):
-        architecture.with_names_of_now(new | {"rope_scaling": {"type": "ntk", "factor": "8"}})
+        architecture.with_present_names(new | {"rope_scaling": {"type": "ntk", "factor": "8"}})
 
 
 def test_a_reranker_whose_token_types_have_no_positions_is_unsupported(models: Path) -> None:

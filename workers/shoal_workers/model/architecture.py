@@ -8,10 +8,10 @@ from shoal.contract.excerpt import excerpt
 from shoal_workers.model import attention
 from shoal_workers.model.attention import AttentionSettings
 
-#: Largest size that a model may have in anything.
+#: Largest value of any size of a model.
 MAX_SIZE = 10**9
 
-#: What config.json may call the functions that Shoal has, and the name of each in `Transformer`.
+#: The names of functions in config.json, and the name of each in `Transformer`.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -416,7 +416,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
-def with_names_of_now(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_present_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the contents of config.json, with settings under their present names in transformers.
 
     Raises ModelMismatch.
@@ -435,7 +435,7 @@ def with_names_of_now(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_unsupported(config: Mapping[str, Any]) -> str:
-    """Return the setting of this config.json that Shoal does not support; empty if it supports all."""
+    """Return the name and value of a setting that Shoal does not support; empty if it supports all."""
     kind = config.get("model_type")
     architecture = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if architecture is None:

@@ -73,7 +73,7 @@ def without_ntk(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_unsupported(config: Mapping[str, Any], settings: AttentionSettings) -> str:
-    """Return the setting of attention that Shoal does not support; empty if it supports all."""
+    """Return the name and value of a setting of attention that Shoal does not support; empty if it supports all."""
     types, known = config.get("layer_types"), list(settings.thetas)
     if types is not None and not (isinstance(types, list) and all(kind in known for kind in types)):
         return f"layer_types is {excerpt(types)}"
@@ -95,7 +95,7 @@ def find_unsupported(config: Mapping[str, Any], settings: AttentionSettings) -> 
 
 
 def read_attention(config: Mapping[str, Any], settings: AttentionSettings, layer: int, num_layers: int) -> Attention:
-    """Return how a layer attends, of supported settings. Raises ModelMismatch."""
+    """Return the attention of a layer, from settings that `find_unsupported` accepts. Raises ModelMismatch."""
     types, known = config.get("layer_types"), list(settings.thetas)
     if types is not None and len(types) != num_layers:
         raise ModelMismatch(f"layer_types in config.json names {len(types)} layers, and the model has {num_layers}")
@@ -109,7 +109,7 @@ def read_attention(config: Mapping[str, Any], settings: AttentionSettings, layer
 
 
 def _of_rope(parameters: Mapping[str, Any], settings: AttentionSettings, kind: str) -> Any:
-    """Return the settings of a layer type, which has a map of its own where there are several."""
+    """Return the settings of angles for a layer type. An architecture with several types has a map for each."""
     return parameters.get(kind) if len(settings.thetas) > 1 else parameters
 
 

@@ -24,13 +24,13 @@ _FUNCTIONS: dict[str, Callable[[ov.Node], ov.Node]] = {
 #: Added to the attention scores of tokens that are too far away.
 MASKED = -1e9
 
-#: Where the graph has numbers that are no weights, and their names.
+#: The section of the graph's metadata that has numbers which are no weights, and their names.
 _NUMBERS = "transformer"
 _NAMES = ("num_layers", "num_heads", "num_positions", "eps", "activation", "head")
 
 
 def build(transformer: Transformer) -> ov.Model:
-    """Return the graph from the arrays of a `Packing` to token vectors or scores `[rows, length, dimension]`."""
+    """Return the graph that makes token vectors or scores `[rows, length, dimension]` of the arrays of a `Packing`."""
     ids = ops.parameter([-1, -1], np.int32, "ids")
     positions = ops.parameter([-1, -1], np.int32, "positions")
     bias = ops.parameter([-1, 1, -1, -1], np.float32, "bias")
@@ -118,9 +118,9 @@ def _transformer(numbers: Mapping[str, str], arrays: Mapping[str, Any]) -> Trans
 
 
 class _Attending(NamedTuple):
-    """What layers that attend alike share: the bias of attention scores, and tables of positions if there are any.
+    """The bias of attention scores, and cosines and sines to turn queries and keys with, if the model turns them.
 
-    `angles` are the cosines and sines that turn queries and keys.
+    Layers with the same `Attention` share all this.
     """
 
     bias: ov.Node
@@ -129,9 +129,9 @@ class _Attending(NamedTuple):
 
 
 class _Near(NamedTuple):
-    """The distances in a row of texts: those from `first` to `end` of a layer's `Distances`, and the place among them.
+    """The part of a layer's `Distances` that rows of this length need, from `first` to `end`.
 
-    `places` is `[rows, heads, length, length]`. In short rows, products with few distances are made.
+    `places` `[rows, heads, length, length]` has the place in this part for each two tokens of a row.
     """
 
     places: ov.Node
@@ -204,7 +204,7 @@ def _network(layer: Layer, transformer: Transformer, prefix: str, tokens: ov.Nod
 
 def _attending(transformer: Transformer, positions: ov.Node, bias: ov.Node, attention: Attention) -> _Attending:
     if any(layer.attention.window for layer in transformer.layers):
-        # In all layers, or OpenVINO 2026.4 makes wrong shapes in bf16: it cannot mix a bias made here with the input.
+        # All layers get a window: OpenVINO 2026.4 makes wrong shapes in bf16 if only some biases are made here.
         window = attention.window or transformer.num_positions
         distance = ops.abs(ops.subtract(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2)))
         is_far = ops.greater(ops.unsqueeze(distance, 1), np.int32(window))
@@ -235,14 +235,14 @@ def _near(transformer: Transformer, positions: ov.Node, middle: np.int64) -> _Ne
 def _turned(heads: ov.Node, cosines: ov.Node, sines: ov.Node) -> ov.Node:
     """Return queries or keys `[rows, num_heads, length, size]`, turned by the angles of their positions."""
     half = int(sines.get_output_partial_shape(0)[3].get_length()) // 2
-    # OpenVINO computes these steps as one, where they are written so.
+    # OpenVINO fuses these steps if they are written in this form.
     first, second = ops.variadic_split(heads, np.int64(3), np.array([half, half])).outputs()
     crossed = ops.concat([ops.multiply(second, np.float32(-1)), first], -1)
     return ops.add(ops.multiply(heads, cosines), ops.multiply(crossed, sines))
 
 
 def _scores(tokens: ov.Node, bias: ov.Node, head: ScoreHead, eps: float) -> ov.Node:
-    if head.is_of_mean:  # attention to all tokens of a text alike
+    if head.is_of_mean:  # equal attention to all tokens of a text
         tokens = ops.matmul(ops.softmax(ops.squeeze(bias, 1), -1), tokens, False, False)
     inner = _FUNCTIONS[head.activation](_linear(tokens, head.dense, "head.dense"))
     return _linear(_norm(inner, head.norm, eps, "head.norm"), head.out, "head.out")

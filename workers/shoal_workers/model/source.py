@@ -1,4 +1,4 @@
-"""A model's original, of Sentence Transformers or transformers: its files are read, and nothing in it is run."""
+"""A model's original, in the format of Sentence Transformers or transformers. Files are read, and no code is run."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model import weights
-from shoal_workers.model.architecture import with_names_of_now
+from shoal_workers.model.architecture import with_present_names
 from shoal_workers.model.transformer import Linear
 
 #: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.
@@ -31,21 +31,21 @@ _LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize"}
 #: The names of a static model's table: model2vec's, and Sentence Transformers'.
 TABLES = (MODEL2VEC_TABLE, SENTENCE_TRANSFORMERS_TABLE) = ("embeddings", "embedding.weight")
 
-#: Most tokens of a text of a static model, with the one before each text. model2vec reads 512; the table has no limit.
+#: Most tokens of a text of a static model, with the token before each text. model2vec reads 512.
 MAX_STATIC_TOKENS = 513
 
-#: End of the name of a class in transformers that has a head which scores texts.
+#: End of the names of classes in transformers that score texts.
 _SCORES = "ForSequenceClassification"
 
-#: Largest JSON file that is read, in bytes. Those of known models have under 2 MB, their tokenizer.json apart.
+#: Largest JSON file that is read, in bytes. Files of known models have under 2 MB, except tokenizer.json.
 MAX_JSON_BYTES = 8 << 20
 
-#: What config.json may call the dimension of token vectors.
+#: The keys of config.json that may have the dimension of token vectors.
 _DIMENSION = ("hidden_size", "dim", "d_model")
 
 
 def find_source(name: str) -> Path:
-    """Return the folder of the original: local, of an installed package, or of the hub. Raises ModelNotFound."""
+    """Return the folder of the original: a local one, an installed package's or the hub's. Raises ModelNotFound."""
     with suppress(OSError):  # a name that no file can have
         if any((Path(name) / file).exists() for file in ("modules.json", "config.json")):
             return Path(name)
@@ -136,8 +136,8 @@ def _width(config: dict[str, Any]) -> Any:
 def read_dense(source: Path) -> Linear | None:
     """Return one linear layer in place of the model's Dense layers, or None if it has none.
 
-    The layers come after pooling, and Shoal computes their product before it: the mean of the products is the product
-    of the mean. Raises ModelNotFound or ModelMismatch.
+    Dense layers come after pooling. Shoal applies them to token vectors, before pooling, with the same result for the
+    mean and for one token. Raises ModelNotFound or ModelMismatch.
     """
     found: Linear | None = None
     for folder in _dense_folders(source):
@@ -166,22 +166,22 @@ def _dense_folders(source: Path) -> list[Path]:
 
 
 def is_static(source: Path) -> bool:
-    """Return True for a model that is a table of vectors alone. Raises ModelNotFound or ModelMismatch."""
+    """Return True for a model that is only a table of vectors. Raises ModelNotFound or ModelMismatch."""
     if (source / "modules.json").exists():
         return "StaticEmbedding" in _layers(source)
     return _read_json(source / "config.json", optional=True).get("model_type") == "model2vec"
 
 
 def transformer_folder(source: Path) -> Path:
-    """Return the folder that holds the weights and tokenizer.json, and config.json but for some static models."""
+    """Return the folder with the weights, tokenizer.json and, except in some static models, config.json."""
     if not (source / "modules.json").exists() and (source / "config.json").exists():
         return source
     return source / _layers(source)["StaticEmbedding" if is_static(source) else "Transformer"]
 
 
 def read_config(source: Path) -> dict[str, Any]:
-    """Return the contents of config.json, with the names of now. Raises ModelNotFound or ModelMismatch."""
-    return with_names_of_now(_read_json(transformer_folder(source) / "config.json"))
+    """Return the contents of config.json, with present names of settings. Raises ModelNotFound or ModelMismatch."""
+    return with_present_names(_read_json(transformer_folder(source) / "config.json"))
 
 
 def read_tokenizer_config(source: Path) -> dict[str, Any]:
@@ -190,13 +190,13 @@ def read_tokenizer_config(source: Path) -> dict[str, Any]:
 
 
 def weights_state(source: Path) -> str:
-    """Return the sizes and modification times of the weights' files, which change when the weights do."""
+    """Return the sizes and modification times of the weights' files, which change if the weights change."""
     stats = [path.stat() for path in sorted(source.rglob("*.safetensors"))]
     return ",".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
 
 
 def with_own_graph(name: str, source: Path) -> Path:
-    """Return the folder of the original with its own OpenVINO or ONNX graph, which a hub is asked for."""
+    """Return the folder of the original. If it is the hub's, the model's own OpenVINO or ONNX graph is fetched."""
     files = ["openvino/openvino_model.xml", "openvino/openvino_model.bin", "onnx/model.onnx"]
     return _from_hub(name, files) if source.parent.name == "snapshots" else source
 
@@ -216,7 +216,7 @@ def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
 
 
 def _refuse_links_out(source: Path) -> None:
-    """Raise ModelMismatch for a link out of the folder, or of a hub's cache, and for anything but files."""
+    """Raise ModelMismatch for a link out of the folder or the hub's cache, and for anything but files and folders."""
     root = source.resolve()
     root = root.parents[1] if root.parent.name == "snapshots" else root
     for path in source.rglob("*"):

@@ -1,4 +1,4 @@
-"""A model's weights in one form for all architectures, of which each engine makes its forward pass."""
+"""A model's weights in one form for all architectures. Each engine makes its forward pass from this form."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from shoal_workers.model.attention import Attention, read_attention
 
 Array = NDArray[np.float32]
 
-#: Most rotary positions, as the longest text takes 2 GB: attention has several numbers for each pair of its tokens.
+#: Most rotary positions. A text of this length needs 2 GB, as attention has several numbers for each pair of tokens.
 MAX_ROTARY = 8_192
 
 
@@ -27,9 +27,9 @@ class Linear(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """The scale and shift of a layer norm, `[width]` each; without numbers there is no such norm.
+    """The scale and shift of a layer norm, `[width]` each. If both are empty, there is no norm.
 
-    Without a shift it is an RMS norm, which leaves the mean.
+    If only the shift is empty, it is an RMS norm, which does not subtract the mean.
     """
 
     scale: Array
@@ -40,10 +40,10 @@ NO_NORM = Norm(np.empty(0, np.float32), np.empty(0, np.float32))
 
 
 class Distances(NamedTuple):
-    """Keys and scaled queries that stand for the distance of two tokens, each `[heads, distances, size of a head]`.
+    """A key and a scaled query for each distance of two tokens, each `[heads, distances, size of a head]` (DeBERTa).
 
-    To the attention score of a query and a key, the query's product with the key of their distance is added, and the
-    product of that distance's query with the key (DeBERTa).
+    Two products are added to the attention score of two tokens: the query of the first token with the key of their
+    distance, and the query of their distance with the key of the second token.
     """
 
     keys: Array
@@ -53,8 +53,8 @@ class Distances(NamedTuple):
 class Layer(NamedTuple):
     """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`.
 
-    `up` and `down` are the two linear layers after attention. `output_norm` is the second norm; see `Blocks`.
-    Keys and values may have fewer heads than queries, each for several.
+    Keys and values may have fewer heads than queries; then several heads of queries share each of theirs. `up` and
+    `down` are the two linear layers of the network after attention. `Blocks` says where the norms come.
     """
 
     qkv: Linear
@@ -72,9 +72,9 @@ class Layer(NamedTuple):
 
 
 class ScoreHead(NamedTuple):
-    """Makes scores of every token's vector: a linear layer, a function, a norm, a linear layer.
+    """The layers that make scores of every token's vector: a linear layer, a function, a norm, a linear layer.
 
-    With `is_of_mean` the vector of every token is first replaced by the mean of its text.
+    With `is_of_mean`, each token's vector is first replaced by the mean of the vectors of its text.
     """
 
     dense: Linear
@@ -112,18 +112,18 @@ class Transformer:
 
     @property
     def num_weights(self) -> int:
-        """The numbers in the layers, with each of which a token is multiplied."""
+        """The number of weights in the layers. Each token is multiplied by each of them."""
         parts = (part for layer in self.layers for part in layer if isinstance(part, Linear | Norm))
         return sum(array.size for part in parts for array in part)
 
     @property
     def head_size(self) -> int:
-        """The numbers of a head."""
+        """The number of values in a head."""
         return int(self.layers[0].attention_out.weights.shape[1]) // self.num_heads
 
     @property
     def num_key_heads(self) -> int:
-        """The heads of keys and of values."""
+        """The number of heads of keys, and also of values."""
         return (len(self.layers[0].qkv.bias) // self.head_size - self.num_heads) // 2
 
     @property
@@ -150,12 +150,12 @@ class Transformer:
 def read_transformer(
     config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False, dense: Linear | None = None
 ) -> Transformer:
-    """Return the model of supported settings and of the tensors in its files. Raises ModelMismatch."""
+    """Return the model, from supported settings and from the tensors in its files. Raises ModelMismatch."""
     return replace(_Reader(config, tensors, has_head).transformer(), dense=dense)
 
 
 class _Reader:
-    """One reading of settings and tensors. A tensor that was read is taken out, so that what is left is unknown."""
+    """Reads settings and tensors, once. A tensor that was read is removed, so tensors that are left are unknown."""
 
     def __init__(self, config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool):
         self.config = config
@@ -278,7 +278,7 @@ class _Reader:
         return found
 
     def _distance_rows(self, num_positions: int) -> NDArray[np.int32]:
-        """Return the row of each distance: near ones have a row each, far ones share rows (DeBERTa's log buckets)."""
+        """Return the row of each distance: small distances have a row each, large ones share rows (DeBERTa)."""
         span, buckets, largest = self._distance_span()
         distance = -np.arange(1 - num_positions, num_positions)  # DeBERTa subtracts the position of the key
         if buckets > 0:
@@ -310,7 +310,7 @@ class _Reader:
         return Linear(*(np.roll(array, self.inner, 0) for array in found)) if architecture.has_gate_last else found
 
     def _relative_bias(self, num_positions: int) -> Array:
-        """Return the bias of each distance: near ones have a bucket each, far ones share buckets (T5, section 2.1)."""
+        """Return the bias of each distance: small distances have a bucket each, large ones share (T5, section 2.1)."""
         table = self._take(f"{self.prefix}{self.names.relative_bias}.weight", 32, self.num_heads)
         half, exact, farthest = 16, 8, 128  # of 32 buckets, half are for tokens that come after
         distance = np.arange(1 - num_positions, num_positions)
