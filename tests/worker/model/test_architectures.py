@@ -292,9 +292,17 @@ def test_an_odd_setting_of_gemma_or_deberta_is_unsupported(models: Path, name: s
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize(("name", "pooling"), [("modernbert", "cls"), ("qwen3", "lasttoken")])
+@pytest.mark.parametrize(
+    ("name", "pooling", "blocks"),
+    [
+        ("modernbert", "cls", "norms before attention and gates and rotary positions"),
+        ("qwen3", "lasttoken", "norms before attention and gates and rotary positions"),
+        ("gemma3_text", "mean", "norms before attention and gates and rotary positions"),
+        ("deberta-v2", "cls", "keys of distances"),
+    ],
+)
 def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
-    models: Path, tiny_source: Path, tmp_path: Path, name: str, pooling: str
+    models: Path, tiny_source: Path, tmp_path: Path, name: str, pooling: str, blocks: str
 ) -> None:
     """The texts are longer than what a token of the local layers sees."""
     source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
@@ -306,7 +314,7 @@ def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
     model = Model.open(folder)
     assert model.pooling == pooling
     assert (model.shares_rows, model.max_tokens, model.type_offset, model.reference) == (True, 150, 0, "openvino")
-    assert model.other_blocks == "norms before attention and gates and rotary positions"
+    assert model.other_blocks == blocks
     vectors = {}
     for engine, precision in (("openvino", "f32"), ("auto", "bf16"), ("torch", "f32"), ("auto", "int8")):
         encoder = Encoder.open(folder, engine, precision, 2)  # which compares its vectors with those in f32
@@ -314,7 +322,7 @@ def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
         vectors[engine, precision] = encoder.embed(parity.TEXTS, Options(), "")
     cosines = (vectors["torch", "f32"] * vectors["openvino", "f32"]).sum(axis=1)
     assert cosines.min() > 0.9999  # OpenVINO's weights are stored as fp16
-    with pytest.raises(BadSetting, match=r"norms before attention and gates|needs a processor|is not compiled"):
+    with pytest.raises(BadSetting, match=rf"{blocks}|needs a processor|is not compiled"):
         Encoder.open(folder, "avx512", "bf16", 1)
 
 

@@ -210,7 +210,7 @@ class _Reader:
         """Return the vector of each word, with the vector of the first token type added if positions have none."""
         names = self.names
         words = self._take(f"{self.prefix}{names.words}.weight", self._size("vocab_size"), self.width)
-        words *= np.float32(self.width**0.5 if self.architecture.scales_words else 1)
+        words = words * np.float32(self.width**0.5) if self.architecture.scales_words else words
         has_types = names.types and not names.positions and self._size("type_vocab_size", at_least=0)
         return words + self._types()[0] if has_types else words
 
