@@ -137,7 +137,7 @@ def test_a_layer_outside_of_the_model_or_of_another_kind_is_refused(source: Path
         change_layer(source, 1, path=path)
         with pytest.raises(ModelMismatch, match="outside of it"):
             Model.read("tiny", source)
-    for kind in ("model.Transformer", "os.system", "sentence_transformers.models.Dense", "Transformer"):
+    for kind in ("model.Transformer", "os.system", "sentence_transformers.models.LSTM", "Transformer"):
         change_layer(source, 0, type=kind)
         with pytest.raises(ModelMismatch, match="which Shoal does not know"):
             Model.read("tiny", source)

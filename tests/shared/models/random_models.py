@@ -75,6 +75,29 @@ QWEN3: dict[str, Any] = {
     "rms_norm_eps": 0.01,
 }
 
+#: Linear scaling of angles, equal to NTK scaling with base 20,000 and factor 8, which transformers does not have.
+LINEAR = {"rope_parameters": {"rope_type": "linear", "rope_theta": 160_000.0, "factor": 8.0 ** (2 / 8)}}
+
+GTE = BERT | {"pad_token_id": 0, "type_vocab_size": 1}
+
+DEBERTA = BERT | {
+    "type_vocab_size": 0,
+    "relative_attention": True,
+    "position_biased_input": False,
+    "pos_att_type": ["p2c", "c2p"],
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "position_buckets": 32,
+    "max_relative_positions": 150,
+}
+
+GEMMA = QWEN3 | {
+    "query_pre_attn_scalar": 20,
+    "sliding_window": 21,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "use_bidirectional_attention": True,
+}
+
 #: The class, its settings, and how it is saved.
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bert": ("BertModel", BERT, {}),
@@ -92,6 +115,18 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "mpnet, masked": ("MPNetForMaskedLM", BERT, {}),
     "nomic_bert": ("NomicBertModel", BERT | {"hidden_act": "silu"}, {}),
     "nomic_bert, masked": ("NomicBertForMaskedLM", BERT | {"hidden_act": "silu", "num_hidden_layers": 3}, {}),
+    "deberta-v2": ("DebertaV2Model", DEBERTA, {}),
+    "deberta-v2, masked": ("DebertaV2ForMaskedLM", DEBERTA | {"share_att_key": False, "type_vocab_size": 2}, {}),
+    "deberta-v2, scores": (
+        "DebertaV2ForSequenceClassification",
+        DEBERTA | {"num_labels": 1, "position_buckets": -1, "max_relative_positions": -1},
+        {},
+    ),
+    "gemma3_text": ("Gemma3TextModel", GEMMA, {}),
+    "gemma3_text, causal": ("Gemma3ForCausalLM", GEMMA | {"rope_parameters": ALIKE, "num_key_value_heads": 1}, {}),
+    "gte": ("GteModel", GTE | {"type_vocab_size": 0}, {}),
+    "gte, masked": ("GteForMaskedLM", GTE | {"type_vocab_size": 2, "hidden_act": "silu"} | LINEAR, {}),
+    "gte, scores": ("GteForSequenceClassification", GTE | {"num_labels": 1}, {}),
     "qwen3": ("Qwen3Model", QWEN3, {}),
     "qwen3, causal": ("Qwen3ForCausalLM", QWEN3 | {"num_key_value_heads": 4, "rope_theta": 1e6}, {}),
     "modernbert": ("ModernBertModel", MODERNBERT, {}),
@@ -122,8 +157,9 @@ def make(kind: str, settings: dict[str, Any]) -> PreTrainedModel:
     """Return a model whose every weight and bias matters: transformers alone would make many of them 0 or 1."""
     cls = getattr(transformers, kind)
     model: PreTrainedModel = cls(cls.config_class(**settings)).eval()
+    scale = 0.0 if model.config.model_type == "gemma3_text" else 1.0  # of norms: Gemma adds one
     for name, weight in model.named_parameters():
-        torch.nn.init.normal_(weight, 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0, 0.3)
+        torch.nn.init.normal_(weight, scale if "norm" in name.lower() and name.endswith("weight") else 0.0, 0.3)
     return model
 
 
@@ -134,9 +170,10 @@ def compute(model: PreTrainedModel) -> dict[str, np.ndarray]:
     has_pad_rows = model.config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet")
     most = POSITIONS - (2 if has_pad_rows else 0)
     arrays: dict[str, np.ndarray] = {}
+    num_types = max(getattr(model.config, "type_vocab_size", 1), 1)
     for n, length in enumerate((2, 17, 60, 5, most, 33)):
         ids = random.integers(5, 100, length)
-        types = (np.arange(length) >= length // 2).astype(np.int64) * (getattr(model.config, "type_vocab_size", 1) - 1)
+        types = (np.arange(length) >= length // 2).astype(np.int64) * (num_types - 1)
         has_scores = "SequenceClassification" in type(model).__name__
         inputs = {"input_ids": torch.tensor(ids[None])}
         if has_scores and types.any():

@@ -27,7 +27,9 @@ NAMES = (
     *("bert", "bert, masked", "bert, in parts", "bert, scores", "distilbert", "distilbert, scores"),
     *("roberta", "roberta, scores", "xlm-roberta", "xlm-roberta, scores", "camembert", "mpnet", "mpnet, masked"),
     *("nomic_bert", "nomic_bert, masked", "modernbert", "modernbert, masked", "modernbert, scores"),
-    *("modernbert, scores of means", "qwen3", "qwen3, causal"),
+    *("modernbert, scores of means", "qwen3", "qwen3, causal", "gte", "gte, masked", "gte, scores"),
+    *("gemma3_text", "gemma3_text, causal"),
+    *("deberta-v2", "deberta-v2, masked", "deberta-v2, scores"),
 )
 
 #: Lowest cosine and largest error of f32 numbers of about 1, computed in another order.
@@ -71,7 +73,7 @@ def test_token_vectors_and_scores_are_those_of_transformers(models: Path, name: 
 
 
 def test_every_architecture_is_tested() -> None:
-    assert {name.partition(",")[0] for name in NAMES} == set(architecture.ARCHITECTURES)
+    assert {name.partition(",")[0] for name in NAMES} | {"new"} == set(architecture.ARCHITECTURES)
 
 
 def test_a_setting_that_changes_the_arithmetic_is_unsupported(tiny_source: Path) -> None:
@@ -163,12 +165,12 @@ def test_a_config_with_former_names_is_read_as_one_of_now(models: Path) -> None:
     former |= {name: now[name] for name in rest}
     former |= {"activation_function": "swiglu", "rotary_emb_base": 1_000, "rotary_emb_fraction": 1.0, "causal": False}
     former |= {"auto_map": {"AutoModel": "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"}}
-    found = architecture.with_names_of_now(former)
+    found = architecture.with_present_names(former)
     assert architecture.find_unsupported(found) == ""
     one, other = (read_transformer(config, weights.read(models / "nomic_bert")) for config in (found, now))
     assert (one.layers[1].up.weights == other.layers[1].up.weights).all()
     assert (one.layers[0].attention, one.activation) == (other.layers[0].attention, "silu")
-    assert one.layers[0].attention == (1_000, 0, False)
+    assert one.layers[0].attention[:2] == (1_000, 0)
     for name, value, told in (
         ("auto_map", {"AutoModel": "acme/code.NomicBertModel"}, "auto_map"),
         ("rotary_scaling_factor", 2.0, "rotary_scaling_factor"),
@@ -176,9 +178,44 @@ def test_a_config_with_former_names_is_read_as_one_of_now(models: Path) -> None:
         ("architectures", ["NomicBertForSequenceClassification"], "architectures"),
         ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}, "rope_parameters"),
     ):
-        changed = architecture.with_names_of_now(former | {name: value})
+        changed = architecture.with_present_names(former | {name: value})
         assert architecture.find_unsupported(changed).startswith(f"{told} is ")
-    assert architecture.with_names_of_now(now) == now
+    assert architecture.with_present_names(now) == now
+
+
+def test_a_config_of_the_code_beside_gte_is_read_as_gte(models: Path) -> None:
+    """The repositories of gte-base-en-v1.5 and gte-multilingual-base have such a config; they were not at hand."""
+    gte = json.loads((models / "gte, masked/config.json").read_text())
+    new = gte | {"model_type": "new", "architectures": ["NewForMaskedLM"], "rope_parameters": None}
+    new |= {"rope_theta": 20_000, "rope_scaling": {"type": "ntk", "factor": 8.0}, "position_embedding_type": "rope"}
+    new |= {"layer_norm_type": "layer_norm", "logn_attention_scale": False, "pack_qkv": True, "unpad_inputs": False}
+    new |= {"auto_map": {"AutoModel": "Alibaba-NLP/new-impl--modeling.NewModel"}}
+    found = architecture.with_present_names(new)
+    assert architecture.find_unsupported(found) == ""
+    tensors = {name.replace("gte.", "new."): tensor for name, tensor in weights.read(models / "gte, masked").items()}
+    one, other = read_transformer(found, tensors), read(models / "gte, masked")
+    assert [layer.attention for layer in one.layers] == [layer.attention for layer in other.layers]
+    assert one.layers[0].attention.slowing == pytest.approx(8 ** (2 / 8))
+    assert (one.layers[1].up.weights == other.layers[1].up.weights).all()
+    for name, value in (
+        ("auto_map", {"AutoModel": "acme/code.NewModel"}),
+        ("rope_scaling", {"type": "ntk", "factor": 8.0, "mixed_b": 0.6}),
+        ("rope_scaling", {"type": "dynamic", "factor": 8.0}),
+        ("position_embedding_type", "absolute"),
+        ("layer_norm_type", "rms_norm"),
+        ("logn_attention_scale", True),
+        ("pack_qkv", False),
+    ):
+        changed = architecture.with_present_names(new | {name: value})
+        assert architecture.find_unsupported(changed).startswith(f"{name} is ")
+    with pytest.raises(ModelMismatch, match=r'factor in config\.json is "8": it must be a number from 1'):
+        architecture.with_present_names(new | {"rope_scaling": {"type": "ntk", "factor": "8"}})
+
+
+def test_a_reranker_whose_token_types_have_no_positions_is_unsupported(models: Path) -> None:
+    config = json.loads((models / "gte, scores/config.json").read_text())
+    assert architecture.find_unsupported(config) == ""
+    assert architecture.find_unsupported(config | {"type_vocab_size": 2}) == "type_vocab_size is 2"
 
 
 @pytest.mark.parametrize(
@@ -199,6 +236,10 @@ def test_heads_that_do_not_fit_are_refused(models: Path, changes: dict[str, Any]
         read(models / "qwen3", **changes)
 
 
+def test_as_many_heads_of_keys_as_of_queries_may_be_given_as_null(models: Path) -> None:
+    assert read(models / "qwen3, causal", num_key_value_heads=None).num_key_heads == 4
+
+
 def test_a_decoder_with_windows_or_scores_is_unsupported(models: Path) -> None:
     config = json.loads((models / "qwen3/config.json").read_text())
     for name, value in (
@@ -212,10 +253,56 @@ def test_a_decoder_with_windows_or_scores_is_unsupported(models: Path) -> None:
         assert architecture.find_unsupported(config | {name: value}).startswith(f"{name} is ")
 
 
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [
+        (
+            "gemma3_text",
+            {
+                "use_bidirectional_attention": False,
+                "attn_logit_softcapping": 30.0,
+                "attention_bias": True,
+                "layer_types": None,
+                "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                "architectures": ["Gemma3ForSequenceClassification"],
+            },
+        ),
+        (
+            "deberta-v2",
+            {
+                "relative_attention": False,
+                "position_biased_input": True,
+                "pos_att_type": ["c2p"],
+                "norm_rel_ebd": None,
+                "conv_kernel_size": 3,
+                "pooler_hidden_act": "relu",
+                "embedding_size": 16,
+                "attention_head_size": 16,
+            },
+        ),
+    ],
+)
+def test_an_odd_setting_of_gemma_or_deberta_is_unsupported(models: Path, name: str, odd: dict[str, Any]) -> None:
+    config = json.loads((models / name / "config.json").read_text())
+    assert architecture.find_unsupported(config) == ""
+    for setting, value in odd.items():
+        assert architecture.find_unsupported(config | {setting: value}).startswith(f"{setting} is ")
+    del config["use_bidirectional_attention" if name == "gemma3_text" else "relative_attention"]
+    assert architecture.find_unsupported(config).endswith(" is null")
+
+
 @pytest.mark.wide
-@pytest.mark.parametrize(("name", "pooling"), [("modernbert", "cls"), ("qwen3", "lasttoken")])
+@pytest.mark.parametrize(
+    ("name", "pooling", "blocks"),
+    [
+        ("modernbert", "cls", "norms before attention and gates and rotary positions"),
+        ("qwen3", "lasttoken", "norms before attention and gates and rotary positions"),
+        ("gemma3_text", "mean", "norms before attention and gates and rotary positions"),
+        ("deberta-v2", "cls", "keys of distances"),
+    ],
+)
 def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
-    models: Path, tiny_source: Path, tmp_path: Path, name: str, pooling: str
+    models: Path, tiny_source: Path, tmp_path: Path, name: str, pooling: str, blocks: str
 ) -> None:
     """The texts are longer than what a token of the local layers sees."""
     source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
@@ -227,7 +314,7 @@ def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
     model = Model.open(folder)
     assert model.pooling == pooling
     assert (model.shares_rows, model.max_tokens, model.type_offset, model.reference) == (True, 150, 0, "openvino")
-    assert model.other_blocks == "norms before attention and gates and rotary positions"
+    assert model.other_blocks == blocks
     vectors = {}
     for engine, precision in (("openvino", "f32"), ("auto", "bf16"), ("torch", "f32"), ("auto", "int8")):
         encoder = Encoder.open(folder, engine, precision, 2)  # which compares its vectors with those in f32
@@ -235,7 +322,7 @@ def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
         vectors[engine, precision] = encoder.embed(parity.TEXTS, Options(), "")
     cosines = (vectors["torch", "f32"] * vectors["openvino", "f32"]).sum(axis=1)
     assert cosines.min() > 0.9999  # OpenVINO's weights are stored as fp16
-    with pytest.raises(BadSetting, match=r"norms before attention and gates|needs a processor|is not compiled"):
+    with pytest.raises(BadSetting, match=rf"{blocks}|needs a processor|is not compiled"):
         Encoder.open(folder, "avx512", "bf16", 1)
 
 

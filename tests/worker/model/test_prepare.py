@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
-from shoal.errors import ModelMismatch, ModelNotFound
-from shoal_workers.model import parity
+from shoal.contract.options import Options
+from shoal.errors import BadSetting, ModelMismatch, ModelNotFound
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.model import parity, weights
 from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.model.source import PACKAGED, find_source
@@ -66,6 +68,68 @@ def test_a_wait_for_another_process_that_prepares_the_model_is_said(tmp_path: Pa
         assert "waiting for another process that prepares it" in process.stderr.readline()
     process.communicate()
     assert process.returncode == 0
+
+
+def add_dense(source: Path, *shapes: tuple[int, int], **config: object) -> list[np.ndarray]:
+    """Put Dense layers `[outputs, inputs]` between pooling and normalisation; return the matrix of each."""
+    modules, random = json.loads((source / "modules.json").read_text())[:2], np.random.default_rng(5)
+    matrices = [random.normal(0, 0.3, shape).astype(np.float32) for shape in shapes]
+    for n, matrix in enumerate(matrices, 2):
+        folder = source / f"{n}_Dense"
+        folder.mkdir()
+        outputs, inputs = matrix.shape
+        about = {"in_features": inputs, "out_features": outputs, "activation_function": "torch.nn.Identity"} | config
+        (folder / "config.json").write_text(json.dumps(about))
+        save_file({"linear.weight": matrix, "linear.bias": np.full(outputs, n, np.float32)}, folder / weights.FILE)
+        modules.append({"path": folder.name, "type": "sentence_transformers.models.Dense"})
+    modules.append({"path": "9_Normalize", "type": "sentence_transformers.models.Normalize"})
+    (source / "modules.json").write_text(json.dumps(modules))
+    return matrices
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_dense_layers_are_computed(source: Path, tmp_path: Path, pooling: str) -> None:
+    (source / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": pooling}))
+    options = Options(normalize=False)
+    plain = Encoder.open(prepare_if_needed(tmp_path / "plain", str(source)), "openvino", "f32", 1)
+    first, second = add_dense(source, (48, 32), (20, 48))
+    expected = (plain.embed(parity.TEXTS, options, "") @ first.T + 2) @ second.T + 3
+    folder = prepare_if_needed(tmp_path / "dense", str(source))
+    model, encoder = Model.open(folder), Encoder.open(folder, "openvino", "f32", 1)
+    assert (model.dimension, model.other_blocks, model.digest == plain.model.digest) == (20, "a Dense layer", False)
+    assert encoder.embed(parity.TEXTS, options, "") == pytest.approx(expected, rel=0.01, abs=0.01)
+    with pytest.raises(BadSetting, match=r"a Dense layer|needs a processor|is not compiled"):
+        Encoder.open(folder, "avx512", "bf16", 1)
+
+
+def test_dense_layers_that_do_more_or_do_not_fit_are_refused(source: Path, tmp_path: Path) -> None:
+    def refuse(words: str) -> None:
+        with pytest.raises(ModelMismatch, match=words):
+            prepare_if_needed(tmp_path / "home", str(source))
+
+    modules = (source / "modules.json").read_text()
+    for config, shapes, words in (
+        ({"activation_function": "torch.nn.modules.activation.Tanh"}, [(8, 32)], "more than a linear layer"),
+        ({"use_residual": True}, [(32, 32)], "more than a linear layer"),
+        ({"in_features": 31}, [(8, 32)], "are not those of its config.json"),
+        ({}, [(8, 32), (8, 9)], "does not fit the layer before it"),
+        ({}, [(8, 31)], "does not fit the layer before it"),
+    ):
+        add_dense(source, *shapes, **config)
+        refuse(words)
+        (source / "modules.json").write_text(modules)
+        for folder in source.glob("*_Dense"):
+            shutil.rmtree(folder)
+    add_dense(source, (8, 32))
+    with_dense = (source / "modules.json").read_text()
+    (source / "modules.json").write_text(json.dumps(json.loads(with_dense)[::-1]))
+    refuse("has layers in the order")
+    (source / "modules.json").write_text(with_dense)
+    (source / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": "max"}))
+    refuse("has a Dense layer after pooling by max")
+    (source / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    (source / "config.json").write_text((source / "config.json").read_text().replace('"gelu"', '"mish"'))
+    refuse("has a Dense layer, and is of an architecture")
 
 
 @pytest.mark.wide

@@ -1,17 +1,17 @@
 """The encoders that Shoal computes itself, as data, by the `model_type` of config.json."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shoal.contract.excerpt import excerpt
 from shoal_workers.model import attention
 from shoal_workers.model.attention import AttentionSettings
 
-#: Largest size that a model may have in anything.
+#: Largest value of any size of a model.
 MAX_SIZE = 10**9
 
-#: What config.json may call the functions that Shoal has, and the name of each in `Transformer`.
+#: The names of functions in config.json, and the name of each in `Transformer`.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -36,10 +36,13 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """The names of the tensors, without `.weight` and `.bias`; those within a layer come after `layer`.
+    """The names of the tensors, without `.weight` and `.bias`. The names of a layer's tensors begin with `layer`.
 
-    `qkv` names one tensor for each of query, key and value, or one for all; `up` one, or one for each half. An empty
-    name stands for none.
+    `qkv` has three names, for query, key and value, or one name if one tensor has all three. `up` has one name, or one
+    for each half. An empty name means that the architecture has no such tensor. `attention_end` and `output_end` are
+    norms of what attention and the network make, before it is added to the tokens. `distances` has a vector for each
+    distance of two tokens, `distance_norm` is its norm, and `distance_key` and `distance_query` are the linear layers
+    that make keys and queries of such vectors.
     """
 
     layer: str
@@ -56,15 +59,22 @@ class TensorNames:
     final_norm: str = ""
     query_norm: str = ""
     key_norm: str = ""
+    attention_end: str = ""
+    output_end: str = ""
     relative_bias: str = ""
+    distances: str = ""
+    distance_norm: str = ""
+    distance_key: str = ""
+    distance_query: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The blocks of a layer. All is false in BERT, whose norms stand after attention and after the network.
+    """The blocks of a layer. BERT has none of these; its norms come after attention and after the network.
 
-    With `norms_first` they stand before. With `is_gated` the first half of what `up` makes goes through the function
-    and is multiplied with the second. With `is_rms`, norms are RMS norms.
+    With `norms_first`, norms come before attention and before the network. With `is_gated`, the function is applied to
+    the first half of the output of `up`, and the result is multiplied by the second half. With `is_rms`, norms are RMS
+    norms.
     """
 
     norms_first: bool = False
@@ -79,8 +89,9 @@ BERT_BLOCKS = Blocks()
 class SettingNames:
     """The keys of config.json. A number in place of a key is the value itself.
 
-    Without a key of `num_key_heads`, keys have as many heads as queries; without one of `head_size`, heads share the
-    width.
+    If `num_key_heads` is empty, keys have as many heads as queries; if `head_size` is empty, the width is divided among
+    the heads. Attention scores are divided by the square root of the value of `score_divisor`, or of the size of a head
+    if that is empty.
     """
 
     width: str = "hidden_size"
@@ -91,13 +102,14 @@ class SettingNames:
     eps: str | float = "layer_norm_eps"
     num_key_heads: str = ""
     head_size: str = ""
+    score_divisor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The names of the two linear layers that make scores of a token vector, and of what is between them.
+    """The two linear layers that make scores of a token vector, and the function and the norm between them.
 
-    `pooling` is the key of config.json that says whether scores are of the first token's vector or of the mean.
+    `pooling` is the key of config.json that says whether the scores belong to the first token's vector or to the mean.
     """
 
     dense: str
@@ -111,13 +123,19 @@ class Head:
 class Architecture:
     """An encoder.
 
-    The names of its classes in transformers begin with `class_prefix`, and in a model with a head the names of tensors
-    begin with `tensor_prefix`. The table of positions begins with `pad_rows` rows that no token has; None stands for
-    one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that were
-    trained with the model and are not needed. Without a `head` it scores nothing. Without `has_biases`, only the last
-    linear layer of a head has a bias, and without `has_shifts` norms have none; without `has_first_norm`, the first
-    layer has no norm before attention. With `attention`, positions are rotary. `neutral` has settings of this
-    architecture with the values that Shoal supports, and `old_names` maps former keys of config.json to those of now.
+    The names of its classes in transformers begin with `class_prefix`. The names of its tensors begin with
+    `tensor_prefix` in a model with a head. The table of positions begins with `pad_rows` rows that no token has; None
+    means one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that
+    were trained with the model and are not needed. An architecture without a `head` scores nothing.
+
+    Without `has_biases`, only the last linear layer of a head has a bias; without `has_up_bias`, the linear layer `up`
+    has none. Without `has_shifts`, norms have no shift; with `adds_one`, one is added to the scale of norms. Without
+    `has_first_norm`, the first layer has no norm before attention. With `has_gate_last`, the tensor of `up` has its
+    halves in the other order. With `scales_words`, vectors of words are multiplied by the square root of the width.
+
+    With `attention`, positions are rotary. `neutral` has settings of this architecture with the values that Shoal
+    supports. `old_names` maps former keys of config.json to the present keys. `code` begins the names of code beside a
+    model that computes the same as Shoal; with any other code, a model is not supported.
     """
 
     class_prefix: str
@@ -129,11 +147,16 @@ class Architecture:
     unused: tuple[str, ...] = ("pooler.", "cls.", "lm_head.", "classifier.")
     blocks: Blocks = BERT_BLOCKS
     has_biases: bool = True
+    has_up_bias: bool = True
     has_shifts: bool = True
+    adds_one: bool = False
     has_first_norm: bool = True
+    has_gate_last: bool = False
+    scales_words: bool = False
     attention: AttentionSettings | None = None
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     old_names: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""
 
 
 _BERT = TensorNames(
@@ -196,6 +219,17 @@ _NOMIC_BERT = TensorNames(
     norm="emb_ln",
 )
 
+_GTE = TensorNames(
+    layer="encoder.layer.{}.",
+    qkv=("attention.qkv_proj",),
+    attention_out="attention.o_proj",
+    attention_norm="attn_ln",
+    up=("mlp.up_gate_proj",),
+    down="mlp.down_proj",
+    output_norm="mlp_ln",
+    positions="",
+)
+
 _QWEN3 = TensorNames(
     layer="layers.{}.",
     qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -211,6 +245,35 @@ _QWEN3 = TensorNames(
     final_norm="norm",
     query_norm="self_attn.q_norm",
     key_norm="self_attn.k_norm",
+)
+
+_GTE_ARCHITECTURE = Architecture(
+    "Gte",
+    "gte.",
+    _GTE,
+    Head("gte.pooler.dense", "tanh", "classifier"),
+    blocks=Blocks(is_gated=True),
+    has_up_bias=False,
+    has_gate_last=True,
+    attention=attention.GTE,
+    neutral={"head_dim": (None,)},
+)
+
+_GEMMA = replace(
+    _QWEN3,
+    attention_end="post_attention_layernorm",
+    output_norm="pre_feedforward_layernorm",
+    output_end="post_feedforward_layernorm",
+)
+
+_DEBERTA = replace(
+    _BERT,
+    qkv=("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"),
+    positions="",
+    distances="encoder.rel_embeddings",
+    distance_norm="encoder.LayerNorm",
+    distance_key="attention.self.pos_key_proj",
+    distance_query="attention.self.pos_query_proj",
 )
 
 _ROBERTA_HEAD = Head("classifier.dense", "tanh", "classifier.out_proj")
@@ -273,6 +336,41 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "layer_norm_epsilon": "layer_norm_eps",
             "rotary_emb_base": "rope_theta",
         },
+        code="nomic-ai/nomic-bert-2048--",
+    ),
+    "deberta-v2": Architecture(
+        "DebertaV2",
+        "deberta.",
+        _DEBERTA,
+        Head("pooler.dense", "gelu", "classifier"),
+        unused=(
+            *("pooler.", "cls.", "lm_predictions.", "mask_predictions.", "classifier."),
+            "embeddings.position_embeddings.",
+        ),
+        neutral={
+            "relative_attention": (True,),
+            "position_biased_input": (False,),
+            "pos_att_type": (["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c"),
+            "norm_rel_ebd": ("layer_norm",),
+            "conv_kernel_size": (0, None),
+            "pooler_hidden_act": ("gelu", None),
+            **dict.fromkeys(("embedding_size", "attention_head_size"), (None,)),
+        },
+    ),
+    "gte": _GTE_ARCHITECTURE,
+    "new": replace(
+        _GTE_ARCHITECTURE,
+        class_prefix="New",
+        tensor_prefix="new.",
+        head=Head("new.pooler.dense", "tanh", "classifier"),
+        attention=attention.NEW,
+        neutral={
+            "position_embedding_type": ("rope",),
+            "layer_norm_type": ("layer_norm", None),
+            "logn_attention_scale": (False, None),
+            "pack_qkv": (True, None),
+        },
+        code="Alibaba-NLP/new-impl--",
     ),
     "qwen3": Architecture(
         "Qwen3",
@@ -290,29 +388,54 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "is_causal": (True, None),
         },
     ),
+    "gemma3_text": Architecture(
+        "Gemma3",
+        "model.",
+        _GEMMA,
+        None,
+        SettingNames(
+            activation="hidden_activation",
+            eps="rms_norm_eps",
+            num_key_heads="num_key_value_heads",
+            head_size="head_dim",
+            score_divisor="query_pre_attn_scalar",
+        ),
+        unused=("lm_head.",),
+        blocks=Blocks(norms_first=True, is_gated=True, is_rms=True),
+        has_biases=False,
+        has_shifts=False,
+        adds_one=True,
+        scales_words=True,
+        attention=attention.GEMMA,
+        neutral={
+            "use_bidirectional_attention": (True,),
+            "attention_bias": (False, None),
+            "attn_logit_softcapping": (None,),
+        },
+    ),
 }
 
 
-#: Code beside a model that computes what Shoal does, and what it calls a function of a gated network.
-_KNOWN_CODE, _GATED = "nomic-ai/nomic-bert-2048--", {"swiglu": "silu"}
+def with_present_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the contents of config.json, with settings under their present names in transformers.
 
-
-def with_names_of_now(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the contents of config.json, with settings under the names that transformers now gives them."""
+    Raises ModelMismatch.
+    """
     kind, code = config.get("model_type"), config.get("auto_map")
     architecture = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
-    if architecture is None or not architecture.old_names.keys() & config.keys():
+    if architecture is None or not architecture.code:
         return dict(config)
     found = {architecture.old_names.get(name, name): value for name, value in config.items()}
-    if isinstance(code, dict) and all(str(name).startswith(_KNOWN_CODE) for name in code.values()):
+    if isinstance(code, dict) and all(str(name).startswith(architecture.code) for name in code.values()):
         del found["auto_map"]
-    activation = found.get(architecture.settings.activation)
-    found[architecture.settings.activation] = _GATED.get(str(activation), activation)
-    return found
+    if found.get(architecture.settings.activation) == "swiglu":
+        found[architecture.settings.activation] = "silu"
+    has_ntk = architecture.attention and architecture.attention.has_ntk
+    return attention.without_ntk(found) if has_ntk else found
 
 
 def find_unsupported(config: Mapping[str, Any]) -> str:
-    """Return the setting of this config.json that Shoal does not support; empty if it supports all."""
+    """Return the name and value of a setting that Shoal does not support; empty if it supports all."""
     kind = config.get("model_type")
     architecture = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if architecture is None:
@@ -324,7 +447,9 @@ def find_unsupported(config: Mapping[str, Any]) -> str:
         return f"architectures is {excerpt(classes)}"
     for name, neutral in ({**_NEUTRAL, **architecture.neutral}).items():
         if config.get(name) not in neutral:
-            return f"{name} is {excerpt(config[name])}"
+            return f"{name} is {excerpt(config.get(name))}"
+    if is_scored and not architecture.tensors.positions and config.get("type_vocab_size", 1) not in (0, 1):
+        return f"type_vocab_size is {excerpt(config['type_vocab_size'])}"  # all tokens get the vector of one type
     activation = config.get(architecture.settings.activation)
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         return f"{architecture.settings.activation} is {excerpt(activation)}"

@@ -11,7 +11,7 @@ from openvino import opset13 as ops
 
 from shoal.errors import ModelMismatch
 from shoal_workers.model.attention import Attention
-from shoal_workers.model.transformer import Array, Layer, Linear, Norm, ScoreHead, Transformer
+from shoal_workers.model.transformer import Array, Distances, Layer, Linear, Norm, ScoreHead, Transformer
 
 _FUNCTIONS: dict[str, Callable[[ov.Node], ov.Node]] = {
     "gelu": lambda x: ops.gelu(x, "erf"),
@@ -24,13 +24,13 @@ _FUNCTIONS: dict[str, Callable[[ov.Node], ov.Node]] = {
 #: Added to the attention scores of tokens that are too far away.
 MASKED = -1e9
 
-#: Where the graph has numbers that are no weights, and their names.
+#: The section of the graph's metadata that has numbers which are no weights, and their names.
 _NUMBERS = "transformer"
 _NAMES = ("num_layers", "num_heads", "num_positions", "eps", "activation", "head")
 
 
 def build(transformer: Transformer) -> ov.Model:
-    """Return the graph from the arrays of a `Packing` to token vectors or scores `[rows, length, dimension]`."""
+    """Return the graph that makes token vectors or scores `[rows, length, dimension]` of the arrays of a `Packing`."""
     ids = ops.parameter([-1, -1], np.int32, "ids")
     positions = ops.parameter([-1, -1], np.int32, "positions")
     bias = ops.parameter([-1, 1, -1, -1], np.float32, "bias")
@@ -45,6 +45,8 @@ def build(transformer: Transformer) -> ov.Model:
     for n, layer in enumerate(transformer.layers):
         tokens = _layer(tokens, attend(layer.attention), layer, transformer, f"layers.{n}.")
     tokens = _norm(tokens, transformer.final_norm, transformer.eps, "final_norm")
+    if transformer.dense is not None:
+        tokens = _linear(tokens, transformer.dense, "dense")
     if transformer.head is not None:
         tokens = _scores(tokens, bias, transformer.head, transformer.eps)
     graph = ov.Model([tokens], [ids, positions, bias], "model")
@@ -116,21 +118,37 @@ def _transformer(numbers: Mapping[str, str], arrays: Mapping[str, Any]) -> Trans
 
 
 class _Attending(NamedTuple):
-    """The bias of attention scores, and the cosines and sines that turn queries and keys, if any do."""
+    """The bias of attention scores, and cosines and sines to turn queries and keys with, if the model turns them.
+
+    Layers with the same `Attention` share all this.
+    """
 
     bias: ov.Node
-    angles: tuple[ov.Node, ov.Node] | None
+    angles: tuple[ov.Node, ov.Node] | None = None
+    near: "_Near | None" = None
+
+
+class _Near(NamedTuple):
+    """The part of a layer's `Distances` that rows of this length need, from `first` to `end`.
+
+    `places` `[rows, heads, length, length]` has the place in this part for each two tokens of a row.
+    """
+
+    places: ov.Node
+    first: ov.Node
+    end: ov.Node
 
 
 def _layer(tokens: ov.Node, attending: _Attending, layer: Layer, transformer: Transformer, prefix: str) -> ov.Node:
     blocks, eps = transformer.blocks, transformer.eps
-    norms = (layer.attention_norm, f"{prefix}attention_norm"), (layer.output_norm, f"{prefix}output_norm")
+    norms = (layer.attention_norm, layer.attention_end), (layer.output_norm, layer.output_end)
     parts = partial(_attended, attending, layer, transformer, prefix), partial(_network, layer, transformer, prefix)
-    for part, (norm, name) in zip(parts, norms, strict=True):
+    for part, (norm, end), name in zip(parts, norms, (f"{prefix}attention", f"{prefix}output"), strict=True):
         if blocks.norms_first:
-            tokens = ops.add(tokens, part(_norm(tokens, norm, eps, name)))
+            made = part(_norm(tokens, norm, eps, f"{name}_norm"))
+            tokens = ops.add(tokens, _norm(made, end, eps, f"{name}_end"))
         else:
-            tokens = _norm(ops.add(tokens, part(tokens)), norm, eps, name)
+            tokens = _norm(ops.add(tokens, part(tokens)), norm, eps, f"{name}_norm")
     return tokens
 
 
@@ -143,11 +161,26 @@ def _attended(attending: _Attending, layer: Layer, transformer: Transformer, pre
     if (keys := transformer.num_key_heads) < transformer.num_heads:
         for_query = np.repeat(np.arange(keys), transformer.num_heads // keys)
         key, value = (ops.gather(heads, for_query, np.int64(1)) for heads in (key, value))
-    scores = ops.add(ops.matmul(query, key, False, True), attending.bias)
+    scores = ops.matmul(query, key, False, True)
+    if layer.distances and attending.near:
+        scores = ops.add(scores, _by_distance(query, key, layer.distances, attending.near, prefix))
+    scores = ops.add(scores, attending.bias)
     attended = ops.matmul(ops.softmax(scores, -1), value, False, False)
     outputs = transformer.num_heads * transformer.head_size
     attended = ops.reshape(ops.transpose(attended, [0, 2, 1, 3]), [0, 0, outputs], special_zero=True)
     return _linear(attended, layer.attention_out, f"{prefix}attention_out")
+
+
+def _by_distance(query: ov.Node, key: ov.Node, distances: Distances, near: _Near, prefix: str) -> ov.Node:
+    """Return the part of attention scores `[rows, heads, length, length]` that depends on the distance of tokens."""
+    one = np.array([1])
+    keys, queries = (
+        ops.slice(_constant(array, f"{prefix}distance_{name}"), near.first, near.end, one, one)
+        for name, array in distances._asdict().items()
+    )
+    of_query = ops.gather_elements(ops.matmul(query, keys, False, True), near.places, 3)
+    of_key = ops.gather_elements(ops.matmul(queries, key, False, True), near.places, 2)
+    return ops.add(of_query, of_key)
 
 
 def _heads(qkv: ov.Node, transformer: Transformer) -> tuple[ov.Node, ...]:
@@ -171,7 +204,7 @@ def _network(layer: Layer, transformer: Transformer, prefix: str, tokens: ov.Nod
 
 def _attending(transformer: Transformer, positions: ov.Node, bias: ov.Node, attention: Attention) -> _Attending:
     if any(layer.attention.window for layer in transformer.layers):
-        # In all layers, or OpenVINO 2026.4 makes wrong shapes in bf16: it cannot mix a bias made here with the input.
+        # All layers get a window: OpenVINO 2026.4 makes wrong shapes in bf16 if only some biases are made here.
         window = attention.window or transformer.num_positions
         distance = ops.abs(ops.subtract(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2)))
         is_far = ops.greater(ops.unsqueeze(distance, 1), np.int32(window))
@@ -179,26 +212,37 @@ def _attending(transformer: Transformer, positions: ov.Node, bias: ov.Node, atte
     if attention.is_causal:
         comes_after = ops.greater(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2))
         bias = ops.select(ops.unsqueeze(comes_after, 1), np.float32(MASKED), bias)
+    if distances := transformer.layers[0].distances:
+        return _Attending(bias, near=_near(transformer, positions, np.int64(distances.keys.shape[1] // 2)))
     if not attention.theta:
-        return _Attending(bias, None)
-    cosines, sines = transformer.angles(attention.theta)
+        return _Attending(bias)
+    cosines, sines = transformer.angles(attention)
     names = (f"angles.{attention.theta:g}.{what}" for what in ("cosines", "sines"))
     tables = (_rows(table, positions, name) for table, name in zip((cosines, sines), names, strict=True))
     cosine, sine = (ops.unsqueeze(rows, 1) for rows in tables)
     return _Attending(bias, (cosine, sine))
 
 
+def _near(transformer: Transformer, positions: ov.Node, middle: np.int64) -> _Near:
+    """Return the distances in rows of this length; `middle` is the row of the distance 0 in `Distances`."""
+    length = ops.gather(ops.shape_of(positions, "i64"), np.array([1]), np.int64(0))
+    first = ops.maximum(ops.subtract(middle, length), np.int64(0))
+    rows = _of_distances(transformer.distance_rows, positions, transformer.num_positions, "distance_rows")
+    places = ops.unsqueeze(ops.subtract(rows, ops.convert(first, "i32")), 1)
+    return _Near(ops.tile(places, [1, transformer.num_heads, 1, 1]), first, ops.add(middle, length))
+
+
 def _turned(heads: ov.Node, cosines: ov.Node, sines: ov.Node) -> ov.Node:
     """Return queries or keys `[rows, num_heads, length, size]`, turned by the angles of their positions."""
     half = int(sines.get_output_partial_shape(0)[3].get_length()) // 2
-    # OpenVINO computes these steps as one, where they are written so.
+    # OpenVINO fuses these steps if they are written in this form.
     first, second = ops.variadic_split(heads, np.int64(3), np.array([half, half])).outputs()
     crossed = ops.concat([ops.multiply(second, np.float32(-1)), first], -1)
     return ops.add(ops.multiply(heads, cosines), ops.multiply(crossed, sines))
 
 
 def _scores(tokens: ov.Node, bias: ov.Node, head: ScoreHead, eps: float) -> ov.Node:
-    if head.is_of_mean:  # attention to all tokens of a text alike
+    if head.is_of_mean:  # equal attention to all tokens of a text
         tokens = ops.matmul(ops.softmax(ops.squeeze(bias, 1), -1), tokens, False, False)
     inner = _FUNCTIONS[head.activation](_linear(tokens, head.dense, "head.dense"))
     return _linear(_norm(inner, head.norm, eps, "head.norm"), head.out, "head.out")
@@ -206,9 +250,13 @@ def _scores(tokens: ov.Node, bias: ov.Node, head: ScoreHead, eps: float) -> ov.N
 
 def _relative(table: Array, positions: ov.Node, num_positions: int) -> ov.Node:
     """Return the bias between the tokens of each row: `[rows, num_heads, length, length]`."""
+    return ops.transpose(_of_distances(table, positions, num_positions, "relative_bias"), [0, 3, 1, 2])
+
+
+def _of_distances(table: Any, positions: ov.Node, num_positions: int, name: str) -> ov.Node:
+    """Return the table's value for each two tokens of a row, `[rows, length, length, …]`."""
     distance = ops.subtract(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2))
-    rows = _rows(table, ops.add(distance, np.int32(num_positions - 1)), "relative_bias")
-    return ops.transpose(rows, [0, 3, 1, 2])
+    return _rows(table, ops.add(distance, np.int32(num_positions - 1)), name)
 
 
 def _linear(tokens: ov.Node, linear: Linear, name: str) -> ov.Node:

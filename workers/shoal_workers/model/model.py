@@ -12,7 +12,7 @@ from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model.architecture import MAX_SIZE
 from shoal_workers.model.source import read_properties, weights_state
 
-#: Version of prepared folders, raised by one whenever their files change, so that old ones are prepared again.
+#: Version of prepared folders, raised by one whenever their files change. Folders of other versions are made again.
 LAYOUT = 7
 
 #: Name of the file in a prepared folder that describes its model.
@@ -26,15 +26,14 @@ GRAPH = "openvino.xml"
 class Model:
     """The properties of a model that a worker needs to serve it, read from the model's own files.
 
-    `source` is the folder of the original, which a serving worker needs only for the torch engine. `digest` is the
-    SHA-256 of the weights; `weights_state` shows without reading them whether they have changed since. `shares_rows` is
-    true if the forward pass takes several texts in a row. `reference` names the library that made the vectors of the
-    parity check: `sentence-transformers`, or `openvino`: the engine is then compared with OpenVINO's vectors in f32.
+    `source` is the folder of the original; a worker that serves needs it only for the torch engine. `digest` is the
+    SHA-256 of the weights. `weights_state` shows whether the weights' files have changed since, without reading them.
+    `shares_rows` is true if a row may have several texts. `reference` names the library that made the vectors of the
+    parity check, `sentence-transformers` or `openvino`; OpenVINO computes them in f32.
 
     `is_reranker` is true for a cross-encoder, which makes one score of a pair of texts. `type_offset` is added to the
-    position of a token for each token type, and is 0 where there are no types. `num_weights` counts the numbers in the
-    layers, with each of which a token is multiplied; 0: not known. `other_blocks` says in words what its layers have
-    that BERT's have not.
+    position of a token for each token type; it is 0 if there are no types. `num_weights` is the number of weights in
+    the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks.
     """
 
     name: str
@@ -113,7 +112,7 @@ def prepared_folder(home: Path, name: str) -> Path:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Return true if `folder` holds a model of this layout whose original is gone or has not changed since."""
+    """Return true if `folder` has a model of this layout, and its original is gone or has not changed since."""
     try:
         model = Model.open(folder)
     except ModelNotFound:

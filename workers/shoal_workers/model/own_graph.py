@@ -1,4 +1,4 @@
-"""A model's own OpenVINO or ONNX graph, of one text a row, with the inputs of a `Packing`."""
+"""A model's own OpenVINO or ONNX graph, with the inputs of a `Packing` that has one text in each row."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch
 from shoal_workers.model.graph import core
 
-#: The files, in order of preference. Others beside them, such as quantised ones, are not looked at.
+#: The files, in order of preference. Other files, such as quantised graphs, are ignored.
 FILES = ("openvino/openvino_model.xml", "onnx/model.onnx")
 
 _INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 
-#: The bytes with which ONNX says that numbers are in another file.
+#: The bytes in an ONNX file that say that weights are in another file.
 _EXTERNAL = b"\x0a\x08location\x12"
 
 

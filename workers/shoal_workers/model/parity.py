@@ -14,7 +14,7 @@ from shoal_workers.model.model import Model
 #: Name of the file of reference vectors in a prepared folder.
 FILE = "parity.safetensors"
 
-#: Lowest cosine to the reference with which a worker serves, and the same with weights in 8 bits.
+#: Lowest cosine to the reference with which a worker serves, and the lowest with weights in 8 bits.
 MIN_COSINE, MIN_COSINE_INT8 = 0.999, 0.98
 
 #: Sentences to compare: short and long, in several scripts, with digits and punctuation, and an empty one.
@@ -30,7 +30,7 @@ TEXTS = (
     "the northern schools, and a petition signed by four thousand residents who want the night bus back. " * 4,
 )
 
-#: Pairs of texts whose scores are compared, and the largest difference with which a worker serves, beside 1 + score.
+#: Pairs of texts whose scores are compared, and the largest difference, divided by 1 + score, with which workers serve.
 PAIRS = tuple(zip(TEXTS, reversed(TEXTS), strict=True))
 MAX_DIFFERENCE, MAX_DIFFERENCE_INT8 = 0.05, 0.15
 
@@ -43,10 +43,10 @@ Score = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 
 
 def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE) -> float:
-    """Return the lowest cosine of vectors to the stored ones. Raises ModelMismatch under `min_cosine`."""
+    """Return the lowest cosine of the engine's vectors to the stored vectors. Raises ModelMismatch if it is too low."""
     reference = load_file(folder / FILE)["vectors"]
     vectors = encode(TEXTS)
-    are_zero = ~(vectors.any(axis=1) | reference.any(axis=1))  # as a static model's of an empty text
+    are_zero = ~(vectors.any(axis=1) | reference.any(axis=1))  # as a static model's vector of an empty text
     lowest = float(((vectors * reference).sum(axis=1) + are_zero).min())
     if not lowest >= min_cosine:  # also if it is NaN
         raise ModelMismatch(
@@ -57,7 +57,7 @@ def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE) -> float
 
 
 def check_scores(folder: Path, score: Score, max_difference: float = MAX_DIFFERENCE) -> float:
-    """Return the largest difference of scores to the stored ones, beside 1 + these. Raises ModelMismatch."""
+    """Return the largest difference from a stored score, divided by 1 + that score's size. Raises ModelMismatch."""
     reference = load_file(folder / FILE)["vectors"][:, 0]
     largest = float((np.abs(score(PAIRS) - reference) / (1 + np.abs(reference))).max())
     if not largest <= max_difference:  # also if it is NaN
@@ -69,7 +69,7 @@ def check_scores(folder: Path, score: Score, max_difference: float = MAX_DIFFERE
 
 
 def golden_vectors(model: Model) -> NDArray[np.float32] | None:
-    """Return the golden vectors `[texts, dimension]`, or None if they are of another model."""
+    """Return the golden vectors `[texts, dimension]`, or None if they belong to another model."""
     with safe_open(GOLDEN, "numpy") as file:
         vectors: NDArray[np.float32] = file.get_tensor("vectors")
         return vectors if file.metadata() == identity(model) else None

@@ -1,7 +1,7 @@
 """Preparing a model for serving: its graph and the reference vectors of the parity check are stored.
 
-Shoal makes the graph of the weights where it knows the architecture; else it takes the OpenVINO or ONNX file that comes
-with the model; else torch exports the graph in a process of its own, which needs the `export` extra.
+Shoal makes the graph from the weights if it knows the architecture. Else it uses the OpenVINO or ONNX file that comes
+with the model. If there is none, torch exports the graph in another process, which needs the `export` extra.
 """
 
 import fcntl
@@ -33,18 +33,19 @@ from shoal_workers.model.source import (
     find_source,
     is_static,
     read_config,
+    read_dense,
     read_tokenizer_config,
     transformer_folder,
     with_own_graph,
 )
 from shoal_workers.model.transformer import Transformer, read_transformer
 
-#: Largest tokenizer.json that is read, in bytes. XLM-R's, one of the largest, has 17 MB.
+#: Largest tokenizer.json that is read, in bytes. The file of XLM-R, one of the largest, has 17 MB.
 MAX_TOKENIZER_BYTES = 64 << 20
 
 
 def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
-    """Return the folder of the prepared model, which one process prepares now if need be. Raises ModelMismatch."""
+    """Return the folder of the prepared model. If it is not prepared, one process prepares it. Raises ModelMismatch."""
     folder = prepared_folder(home, name)
     if not force and is_prepared(folder):
         return folder
@@ -94,7 +95,8 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     config = read_config(source)
     shutil.copyfile(original, path)
     if not (reason := architecture.find_unsupported(config)):
-        transformer = read_transformer(config, weights.read(folder_of_weights), model.is_reranker)
+        tensors, dense = weights.read(folder_of_weights), read_dense(source)
+        transformer = read_transformer(config, tensors, model.is_reranker, dense)
         model = replace(
             model,
             shares_rows=True,
@@ -109,6 +111,11 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
         raise ModelMismatch(
             f"{model.name} is of an architecture that Shoal cannot score pairs with ({reason}): use a cross-encoder "
             f"of one of {', '.join(kind for kind, known in architecture.ARCHITECTURES.items() if known.head)}"
+        )
+    elif read_dense(source):
+        raise ModelMismatch(
+            f"{model.name} has a Dense layer, and is of an architecture that Shoal does not compute itself ({reason}): "
+            "use another model"
         )
     elif own := own_graph.find(with_own_graph(model.name, source)):
         _check_tokenizer(path, config.get("vocab_size"), model, read_tokenizer_config(source))
@@ -141,7 +148,7 @@ def _finish(model: Model, folder: Path) -> None:
 
 
 def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
-    """Return the number of rows from one token type to the next; 0 if all tokens of the model are of one type."""
+    """Return the number of rows from one token type to the next, or 0 if all tokens of the model have one type."""
     has_types, inputs = len(transformer.positions) > transformer.num_positions, settings.get("model_input_names")
     wants_types = not isinstance(inputs, list) or "token_type_ids" in inputs
     return transformer.num_positions if has_types and wants_types else 0
@@ -161,7 +168,7 @@ def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict
         encodings = tokenizer.encode_batch(texts) if num_special < max_tokens else []
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # the library's own panics, as of a hopeless pattern, are no `Exception`
+    except BaseException as error:  # the library's own panics, as for a hopeless pattern, are no `Exception`
         raise ModelMismatch(f"tokenizer.json cannot be used ({error!s:.200}): fetch the model again") from error
     if num_special >= max_tokens:
         raise ModelMismatch(
@@ -188,11 +195,11 @@ def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict
 
 
 def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
-    """Write the graph and the reference vectors; return the model with the origin of these.
+    """Write the graph and the reference vectors; return the model with the origin of the reference.
 
-    Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998. Those of
-    a reranker are not rounded, as no cosine evens out the error of a score. The reference is the golden vectors if
-    these are the model's, else the same graph, in f32 and before the rounding.
+    Weights are stored as fp16, whose rounding is an eighth of bf16's, so cosines to fp32 stay above 0.999998. Weights
+    of a reranker are not rounded, because scores have no cosine that evens out errors. The reference is the golden
+    vectors if they belong to this model, else it is computed by the same graph in f32, before the rounding.
     """
     vectors, origin = parity.golden_vectors(model), "sentence-transformers"
     if vectors is None:
@@ -213,7 +220,7 @@ def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
 
 
 def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]:
-    """Return the parity check's normalised vectors `[texts, dimension]` or, of a reranker, scores `[pairs, 1]`."""
+    """Return normalised vectors `[texts, dimension]` for the parity check, or a reranker's scores `[pairs, 1]`."""
     compiled = core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_padding()
@@ -231,7 +238,7 @@ def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]
 
 
 def _export(model: Model, reason: str, folder: Path) -> None:
-    """Let torch write the graph and the reference vectors, in another process. Raises ModelMismatch."""
+    """Run torch in another process, which writes the graph and the reference vectors. Raises ModelMismatch."""
     if not find_spec("torch") or not find_spec("sentence_transformers"):
         raise ModelMismatch(
             f"{model.name} is of an architecture that torch must export ({reason}), as it has no file "

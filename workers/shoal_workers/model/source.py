@@ -1,20 +1,22 @@
-"""A model's original, of Sentence Transformers or transformers: its files are read, and nothing in it is run."""
+"""A model's original, in the format of Sentence Transformers or transformers. Files are read, and no code is run."""
 
 import json
 import math
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model import weights
-from shoal_workers.model.architecture import with_names_of_now
+from shoal_workers.model.architecture import with_present_names
+from shoal_workers.model.transformer import Linear
 
 #: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.
 PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
@@ -24,26 +26,26 @@ PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 #: Models that have a short name.
 SHORT_NAMES = {"ms-marco-minilm": "cross-encoder/ms-marco-MiniLM-L6-v2"}
 
-_LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Normalize"}
+_LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize"}
 
 #: The names of a static model's table: model2vec's, and Sentence Transformers'.
 TABLES = (MODEL2VEC_TABLE, SENTENCE_TRANSFORMERS_TABLE) = ("embeddings", "embedding.weight")
 
-#: Most tokens of a text of a static model, with the one before each text. model2vec reads 512; the table has no limit.
+#: Most tokens of a text of a static model, with the token before each text. model2vec reads 512.
 MAX_STATIC_TOKENS = 513
 
-#: End of the name of a class in transformers that has a head which scores texts.
+#: End of the names of classes in transformers that score texts.
 _SCORES = "ForSequenceClassification"
 
-#: Largest JSON file that is read, in bytes. Those of known models have under 2 MB, their tokenizer.json apart.
+#: Largest JSON file that is read, in bytes. Files of known models have under 2 MB, except tokenizer.json.
 MAX_JSON_BYTES = 8 << 20
 
-#: What config.json may call the dimension of token vectors.
+#: The keys of config.json that may have the dimension of token vectors.
 _DIMENSION = ("hidden_size", "dim", "d_model")
 
 
 def find_source(name: str) -> Path:
-    """Return the folder of the original: local, of an installed package, or of the hub. Raises ModelNotFound."""
+    """Return the folder of the original: a local one, an installed package's or the hub's. Raises ModelNotFound."""
     with suppress(OSError):  # a name that no file can have
         if any((Path(name) / file).exists() for file in ("modules.json", "config.json")):
             return Path(name)
@@ -64,7 +66,7 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
         transformer, config = transformer_folder(source), read_config(source)
         if _read_json(transformer / "sentence_bert_config.json", optional=True).get("do_lower_case"):
             raise ModelMismatch(f"{name} makes texts lower-case before its tokenizer does: let tokenizer.json say so")
-        if (digest := weights.digest(transformer)) != PACKAGED_DIGEST and name == PACKAGED:
+        if (digest := weights.digest(transformer, *_dense_folders(source))) != PACKAGED_DIGEST and name == PACKAGED:
             raise ModelMismatch(
                 f"the weights of {name} have digest {digest[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"
             )
@@ -116,30 +118,70 @@ def _read_embedder(name: str, source: Path) -> dict[str, Any]:
     config, pooling = read_config(source), _read_json(source / _layers(source)["Pooling"] / "config.json")
     if not pooling.get("include_prompt", True):
         raise ModelMismatch(f"{name} leaves its prompt out of the pooling, which Shoal cannot do: use another model")
+    dense = [_read_json(folder / "config.json") for folder in _dense_folders(source)]
+    found = _pooling(name, pooling)
+    if dense and found == "max":
+        raise ModelMismatch(f"{name} has a Dense layer after pooling by max, which Shoal cannot do: use another model")
     return {
-        "dimension": next(config[key] for key in _DIMENSION if key in config),
-        "pooling": _pooling(name, pooling),
+        "dimension": dense[-1]["out_features"] if dense else _width(config),
+        "pooling": found,
         **_read_prompts(source),
     }
 
 
+def _width(config: dict[str, Any]) -> Any:
+    return next(config[key] for key in _DIMENSION if key in config)
+
+
+def read_dense(source: Path) -> Linear | None:
+    """Return one linear layer in place of the model's Dense layers, or None if it has none.
+
+    Dense layers come after pooling. Shoal applies them to token vectors, before pooling, with the same result for the
+    mean and for one token. Raises ModelNotFound or ModelMismatch.
+    """
+    found: Linear | None = None
+    for folder in _dense_folders(source):
+        config, tensors = _read_json(folder / "config.json"), weights.read(folder)
+        shape, name = (int(config["out_features"]), int(config["in_features"])), config.get("activation_function")
+        if str(name).rpartition(".")[2] != "Identity" or config.get("use_residual"):
+            raise ModelMismatch(f"{folder} has more than a linear layer ({excerpt(name)}): use another model")
+        matrix, bias = tensors.pop("linear.weight", None), tensors.pop("linear.bias", np.zeros(shape[0], np.float32))
+        if matrix is None or matrix.shape != shape or bias.shape != shape[:1] or tensors:
+            raise ModelMismatch(f"the weights in {folder} are not those of its config.json: fetch the model again")
+        if shape[1] != (len(found.bias) if found else _width(read_config(source))):
+            raise ModelMismatch(f"{folder} does not fit the layer before it: fetch the model again")
+        found = Linear(matrix, bias) if found is None else Linear(matrix @ found.weights, matrix @ found.bias + bias)
+    return found
+
+
+def _dense_folders(source: Path) -> list[Path]:
+    """Return the folders of the Dense layers in their order. Raises ModelMismatch if they do not follow the pooling."""
+    if not (source / "modules.json").exists():
+        return []
+    modules = list(_modules(source))
+    names = [name for name, _ in modules]
+    if "Dense" in names and names != ["Transformer", "Pooling", *["Dense"] * names.count("Dense"), "Normalize"]:
+        raise ModelMismatch(f"{source} has layers in the order {', '.join(names)}: use another model")
+    return [source / path for name, path in modules if name == "Dense"]
+
+
 def is_static(source: Path) -> bool:
-    """Return True for a model that is a table of vectors alone. Raises ModelNotFound or ModelMismatch."""
+    """Return True for a model that is only a table of vectors. Raises ModelNotFound or ModelMismatch."""
     if (source / "modules.json").exists():
         return "StaticEmbedding" in _layers(source)
     return _read_json(source / "config.json", optional=True).get("model_type") == "model2vec"
 
 
 def transformer_folder(source: Path) -> Path:
-    """Return the folder that holds the weights and tokenizer.json, and config.json but for some static models."""
+    """Return the folder with the weights, tokenizer.json and, except in some static models, config.json."""
     if not (source / "modules.json").exists() and (source / "config.json").exists():
         return source
     return source / _layers(source)["StaticEmbedding" if is_static(source) else "Transformer"]
 
 
 def read_config(source: Path) -> dict[str, Any]:
-    """Return the contents of config.json, with the names of now. Raises ModelNotFound or ModelMismatch."""
-    return with_names_of_now(_read_json(transformer_folder(source) / "config.json"))
+    """Return the contents of config.json, with present names of settings. Raises ModelNotFound or ModelMismatch."""
+    return with_present_names(_read_json(transformer_folder(source) / "config.json"))
 
 
 def read_tokenizer_config(source: Path) -> dict[str, Any]:
@@ -148,13 +190,13 @@ def read_tokenizer_config(source: Path) -> dict[str, Any]:
 
 
 def weights_state(source: Path) -> str:
-    """Return the sizes and modification times of the weights' files, which change when the weights do."""
+    """Return the sizes and modification times of the weights' files, which change if the weights change."""
     stats = [path.stat() for path in sorted(source.rglob("*.safetensors"))]
     return ",".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
 
 
 def with_own_graph(name: str, source: Path) -> Path:
-    """Return the folder of the original with its own OpenVINO or ONNX graph, which a hub is asked for."""
+    """Return the folder of the original. If it is the hub's, the model's own OpenVINO or ONNX graph is fetched."""
     files = ["openvino/openvino_model.xml", "openvino/openvino_model.bin", "onnx/model.onnx"]
     return _from_hub(name, files) if source.parent.name == "snapshots" else source
 
@@ -174,7 +216,7 @@ def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
 
 
 def _refuse_links_out(source: Path) -> None:
-    """Raise ModelMismatch for a link out of the folder, or of a hub's cache, and for anything but files."""
+    """Raise ModelMismatch for a link out of the folder or the hub's cache, and for anything but files and folders."""
     root = source.resolve()
     root = root.parents[1] if root.parent.name == "snapshots" else root
     for path in source.rglob("*"):
@@ -192,15 +234,18 @@ def _refuse_links_out(source: Path) -> None:
 
 
 def _layers(source: Path) -> dict[str, str]:
-    folders = {}
+    return dict(_modules(source))
+
+
+def _modules(source: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and the folder of each layer in modules.json. Raises ModelNotFound or ModelMismatch."""
     for layer in _read(source / "modules.json"):
         library, _, name = layer["type"].rpartition(".")
         if library.partition(".")[0] != "sentence_transformers" or name not in _LAYERS:
             raise ModelMismatch(f"{source} has a {layer['type']} layer, which Shoal does not know: use another model")
         if not (source / layer["path"]).resolve().is_relative_to(source.resolve()):
             raise ModelMismatch(f"{source} has its {name} layer in {layer['path']}, outside of it: use another model")
-        folders[name] = str(layer["path"])
-    return folders
+        yield name, str(layer["path"])
 
 
 def _pooling(name: str, config: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""A model's weights in one form for all architectures, of which each engine makes its forward pass."""
+"""A model's weights in one form for all architectures. Each engine makes its forward pass from this form."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from shoal_workers.model.attention import Attention, read_attention
 
 Array = NDArray[np.float32]
 
-#: Most rotary positions, as the longest text takes 2 GB: attention has several numbers for each pair of its tokens.
+#: Most rotary positions. A text of this length needs 2 GB, as attention has several numbers for each pair of tokens.
 MAX_ROTARY = 8_192
 
 
@@ -27,9 +27,9 @@ class Linear(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """The scale and shift of a layer norm, `[width]` each; without numbers there is no such norm.
+    """The scale and shift of a layer norm, `[width]` each. If both are empty, there is no norm.
 
-    Without a shift it is an RMS norm, which leaves the mean.
+    If only the shift is empty, it is an RMS norm, which does not subtract the mean.
     """
 
     scale: Array
@@ -39,11 +39,22 @@ class Norm(NamedTuple):
 NO_NORM = Norm(np.empty(0, np.float32), np.empty(0, np.float32))
 
 
+class Distances(NamedTuple):
+    """A key and a scaled query for each distance of two tokens, each `[heads, distances, size of a head]` (DeBERTa).
+
+    Two products are added to the attention score of two tokens: the query of the first token with the key of their
+    distance, and the query of their distance with the key of the second token.
+    """
+
+    keys: Array
+    queries: Array
+
+
 class Layer(NamedTuple):
     """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`.
 
-    `up` and `down` are the two linear layers after attention. `output_norm` is the second norm; see `Blocks`.
-    Keys and values may have fewer heads than queries, each for several.
+    Keys and values may have fewer heads than queries; then several heads of queries share each of theirs. `up` and
+    `down` are the two linear layers of the network after attention. `Blocks` says where the norms come.
     """
 
     qkv: Linear
@@ -55,12 +66,15 @@ class Layer(NamedTuple):
     attention: Attention = Attention()
     query_norm: Norm = NO_NORM
     key_norm: Norm = NO_NORM
+    attention_end: Norm = NO_NORM
+    output_end: Norm = NO_NORM
+    distances: Distances | None = None
 
 
 class ScoreHead(NamedTuple):
-    """Makes scores of every token's vector: a linear layer, a function, a norm, a linear layer.
+    """The layers that make scores of every token's vector: a linear layer, a function, a norm, a linear layer.
 
-    With `is_of_mean` the vector of every token is first replaced by the mean of its text.
+    With `is_of_mean`, each token's vector is first replaced by the mean of the vectors of its text.
     """
 
     dense: Linear
@@ -76,9 +90,9 @@ class Transformer:
 
     `positions` is `[token types x num_positions, width]`: a token of a type at a position gets the vector in row
     `type x num_positions + position`. Without a head only the first token type is kept. A model with rotary positions
-    has no rows. `relative_bias` is
-    `[2 x num_positions - 1, num_heads]`: the attention score of a token at position p for one at position q gets the
-    numbers in row `q - p + num_positions - 1`.
+    has no rows. `relative_bias` is `[2 x num_positions - 1, num_heads]`: the attention score of a token at position p
+    for a token at position q gets the numbers in row `q - p + num_positions - 1`. That row of `distance_rows` is the
+    row of their distance in the `distances` of each layer. `dense` is applied to the token vectors at the end.
     """
 
     words: Array
@@ -90,24 +104,26 @@ class Transformer:
     eps: float
     activation: str
     relative_bias: Array | None = None
+    distance_rows: NDArray[np.int32] | None = None
     head: ScoreHead | None = None
     blocks: Blocks = BERT_BLOCKS
     final_norm: Norm = NO_NORM
+    dense: Linear | None = None
 
     @property
     def num_weights(self) -> int:
-        """The numbers in the layers, with each of which a token is multiplied."""
+        """The number of weights in the layers. Each token is multiplied by each of them."""
         parts = (part for layer in self.layers for part in layer if isinstance(part, Linear | Norm))
         return sum(array.size for part in parts for array in part)
 
     @property
     def head_size(self) -> int:
-        """The numbers of a head."""
+        """The number of values in a head."""
         return int(self.layers[0].attention_out.weights.shape[1]) // self.num_heads
 
     @property
     def num_key_heads(self) -> int:
-        """The heads of keys and of values."""
+        """The number of heads of keys, and also of values."""
         return (len(self.layers[0].qkv.bias) // self.head_size - self.num_heads) // 2
 
     @property
@@ -117,24 +133,29 @@ class Transformer:
             "norms before attention": self.blocks.norms_first,
             "gates": self.blocks.is_gated,
             "rotary positions": any(layer.attention != Attention() for layer in self.layers),
+            "keys of distances": self.distance_rows is not None,
+            "a Dense layer": self.dense is not None,
         }
         return " and ".join(word for word, is_so in words.items() if is_so)
 
-    def angles(self, theta: float) -> tuple[Array, Array]:
+    def angles(self, attention: Attention) -> tuple[Array, Array]:
         """Return cosine and sine of the angles of each position, `[num_positions, size of a head]` each (RoFormer)."""
         size = self.head_size
-        speeds = 1 / np.float32(theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
+        speeds = 1 / np.float32(attention.theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
+        speeds /= np.float32(attention.slowing)
         found = np.arange(self.num_positions, dtype=np.float32)[:, None] * np.tile(speeds, 2)
         return np.cos(found), np.sin(found)
 
 
-def read_transformer(config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False) -> Transformer:
-    """Return the model of supported settings and of the tensors in its files. Raises ModelMismatch."""
-    return _Reader(config, tensors, has_head).transformer()
+def read_transformer(
+    config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False, dense: Linear | None = None
+) -> Transformer:
+    """Return the model, from supported settings and from the tensors in its files. Raises ModelMismatch."""
+    return replace(_Reader(config, tensors, has_head).transformer(), dense=dense)
 
 
 class _Reader:
-    """One reading of settings and tensors. A tensor that was read is taken out, so that what is left is unknown."""
+    """Reads settings and tensors, once. A tensor that was read is removed, so tensors that are left are unknown."""
 
     def __init__(self, config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool):
         self.config = config
@@ -150,7 +171,8 @@ class _Reader:
         settings = self.architecture.settings
         self.width, self.inner = self._size(settings.width), self._size(settings.inner)
         self.num_layers, self.num_heads = self._size(settings.num_layers), self._size(settings.num_heads)
-        self.num_key_heads = self._size(settings.num_key_heads) if settings.num_key_heads else self.num_heads
+        has_key_heads = settings.num_key_heads and config.get(settings.num_key_heads, 0) is not None
+        self.num_key_heads = self._size(settings.num_key_heads) if has_key_heads else self.num_heads
         if self.num_heads % self.num_key_heads:
             raise ModelMismatch(f"{self.num_heads} heads of queries are no multiple of {self.num_key_heads} of keys")
         self.head_size = self._size(settings.head_size) if settings.head_size else self.width // self.num_heads
@@ -164,6 +186,8 @@ class _Reader:
     def transformer(self) -> Transformer:
         settings, names = self.architecture.settings, self.names
         positions, num_positions = self._positions()
+        if names.distances:
+            self.distance_vectors = self._distance_vectors()
         found = Transformer(
             words=self._words(),
             positions=positions,
@@ -174,6 +198,7 @@ class _Reader:
             eps=self._eps(),
             activation=ACTIVATIONS[self.config[settings.activation]],
             relative_bias=self._relative_bias(num_positions) if names.relative_bias else None,
+            distance_rows=self._distance_rows(num_positions) if names.distances else None,
             head=self._head() if self.has_head else None,
             blocks=self.architecture.blocks,
             final_norm=self._norm(self.prefix, names.final_norm),
@@ -182,10 +207,12 @@ class _Reader:
         return found
 
     def _words(self) -> Array:
-        """Return the vector of each word; where no position has one, that of the first token type is added."""
+        """Return the vector of each word, with the vector of the first token type added if positions have none."""
         names = self.names
         words = self._take(f"{self.prefix}{names.words}.weight", self._size("vocab_size"), self.width)
-        return words + self._types()[0] if names.types and not names.positions else words
+        words = words * np.float32(self.width**0.5) if self.architecture.scales_words else words
+        has_types = names.types and not names.positions and self._size("type_vocab_size", at_least=0)
+        return words + self._types()[0] if has_types else words
 
     def _types(self) -> Array:
         return self._take(f"{self.prefix}{self.names.types}.weight", self._size("type_vocab_size"), self.width)
@@ -207,30 +234,83 @@ class _Reader:
         return (types[:, None] + table).reshape(-1, self.width), len(table)
 
     def _layer(self, n: int) -> Layer:
-        names, width, blocks = self.names, self.width, self.architecture.blocks
+        names, width, settings = self.names, self.width, self.architecture.settings
         prefix = self.prefix + names.layer.format(n)
         queries, keys = self.num_heads * self.head_size, self.num_key_heads * self.head_size
         qkv = self._joined(prefix, names.qkv, (queries, keys, keys))
         has_norm, how = n > 0 or self.architecture.has_first_norm, self.architecture.attention
-        scaling = np.float32(self.head_size**-0.5)  # of attention scores, done once, after the norm of queries if any
+        divisor = self._size(settings.score_divisor) if settings.score_divisor else self.head_size
+        divisor *= 3 if names.distances else 1  # a score is then the sum of three products
+        scaling = np.float32(divisor**-0.5)  # of attention scores, done once, after the norm of queries if any
         query_norm = self._norm(prefix, names.query_norm, self.head_size)
         query_norm = query_norm._replace(scale=query_norm.scale * scaling)
         scale = np.ones(len(qkv.bias), np.float32)
         scale[:queries] = 1 if names.query_norm else scaling
+        qkv = Linear(qkv.weights * scale[:, None], qkv.bias * scale)
         return Layer(
-            qkv=Linear(qkv.weights * scale[:, None], qkv.bias * scale),
+            qkv=qkv,
             attention_out=self._linear(prefix + names.attention_out, width, queries),
             attention_norm=self._norm(prefix, names.attention_norm) if has_norm else NO_NORM,
-            up=self._joined(prefix, names.up, (self.inner,) * (2 if blocks.is_gated else 1)),
+            up=self._up(prefix),
             down=self._linear(prefix + names.down, width, self.inner),
             output_norm=self._norm(prefix, names.output_norm),
             attention=read_attention(self.config, how, n, self.num_layers) if how else Attention(),
             query_norm=query_norm,
             key_norm=self._norm(prefix, names.key_norm, self.head_size),
+            attention_end=self._norm(prefix, names.attention_end),
+            output_end=self._norm(prefix, names.output_end),
+            distances=self._distances(prefix, qkv, scaling) if names.distances else None,
         )
 
+    def _distance_span(self) -> tuple[int, int, int]:
+        """Return half the number of distances that have a vector, the buckets and the largest distance."""
+        largest = self._size("max_relative_positions", at_least=-1) if "max_relative_positions" in self.config else -1
+        largest = self._size("max_position_embeddings") if largest < 1 else largest
+        buckets = self._size("position_buckets", at_least=-1) if "position_buckets" in self.config else -1
+        return (buckets if buckets > 0 else largest), buckets, largest
+
+    def _distance_vectors(self) -> Array:
+        names = self.names
+        table = self._take(f"{self.prefix}{names.distances}.weight", 2 * self._distance_span()[0], self.width)
+        norm = self._norm(self.prefix, names.distance_norm)
+        centred = table - table.mean(1, keepdims=True)
+        found: Array = centred / np.sqrt((centred**2).mean(1, keepdims=True) + self._eps()) * norm.scale + norm.shift
+        return found
+
+    def _distance_rows(self, num_positions: int) -> NDArray[np.int32]:
+        """Return the row of each distance: small distances have a row each, large ones share rows (DeBERTa)."""
+        span, buckets, largest = self._distance_span()
+        distance = -np.arange(1 - num_positions, num_positions)  # DeBERTa subtracts the position of the key
+        if buckets > 0:
+            middle = buckets // 2
+            far = np.maximum(np.abs(distance), middle).astype(np.float32) / np.float32(middle)
+            scale = np.log(np.float32((largest - 1) / middle))
+            shared = np.ceil(np.log(far) / scale * np.float32(middle - 1)) + middle
+            distance = np.where(np.abs(distance) <= middle, distance, np.sign(distance) * shared)
+        found: NDArray[np.int32] = np.clip(distance + span, 0, 2 * span - 1).astype(np.int32)
+        return found
+
+    def _distances(self, prefix: str, qkv: Linear, scaling: np.float32) -> Distances:
+        """Return the keys and queries of distances, made by the layer's own `qkv` if they share it."""
+        vectors, names, width = self.distance_vectors, self.names, self.width
+        if self.config.get("share_att_key"):
+            queries, keys, _ = np.split(vectors @ qkv.weights.T + qkv.bias, 3, axis=1)
+        else:
+            query, key = (
+                self._linear(prefix + name, width, width) for name in (names.distance_query, names.distance_key)
+            )
+            queries, keys = (vectors @ query.weights.T + query.bias) * scaling, vectors @ key.weights.T + key.bias
+        heads = (part.reshape(-1, self.num_heads, self.head_size).transpose(1, 0, 2) for part in (keys, queries))
+        return Distances(*heads)
+
+    def _up(self, prefix: str) -> Linear:
+        architecture = self.architecture
+        sizes = (self.inner,) * (2 if architecture.blocks.is_gated else 1)
+        found = self._joined(prefix, self.names.up, sizes, architecture.has_up_bias)
+        return Linear(*(np.roll(array, self.inner, 0) for array in found)) if architecture.has_gate_last else found
+
     def _relative_bias(self, num_positions: int) -> Array:
-        """Return the bias of each distance: near ones have a bucket each, far ones share buckets (T5, section 2.1)."""
+        """Return the bias of each distance: small distances have a bucket each, large ones share (T5, section 2.1)."""
         table = self._take(f"{self.prefix}{self.names.relative_bias}.weight", 32, self.num_heads)
         half, exact, farthest = 16, 8, 128  # of 32 buckets, half are for tokens that come after
         distance = np.arange(1 - num_positions, num_positions)
@@ -252,14 +332,15 @@ class _Reader:
             bool(head.pooling) and self.config.get(head.pooling) == "mean",
         )
 
-    def _joined(self, prefix: str, names: Sequence[str], outputs: Sequence[int]) -> Linear:
-        """Return one linear layer in place of several; where there is one name, it is stored as one."""
+    def _joined(self, prefix: str, names: Sequence[str], outputs: Sequence[int], has_bias: bool = True) -> Linear:
+        """Return one linear layer in place of several; a layer with one name is stored as one."""
         sizes = outputs if len(names) > 1 else [sum(outputs)]
-        parts = [self._linear(prefix + name, size, self.width) for name, size in zip(names, sizes, strict=True)]
+        has_bias = has_bias and self.architecture.has_biases
+        parts = [self._linear(prefix + n, size, self.width, has_bias) for n, size in zip(names, sizes, strict=True)]
         return Linear(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
-    def _linear(self, name: str, outputs: int, inputs: int, has_bias: bool = False) -> Linear:
-        has_bias = has_bias or self.architecture.has_biases
+    def _linear(self, name: str, outputs: int, inputs: int, has_bias: bool | None = None) -> Linear:
+        has_bias = self.architecture.has_biases if has_bias is None else has_bias
         return Linear(self._take(f"{name}.weight", outputs, inputs), self._bias(name, outputs, has_bias))
 
     def _norm(self, prefix: str, name: str, width: int | None = None) -> Norm:
@@ -267,7 +348,7 @@ class _Reader:
             return NO_NORM
         width, architecture = width or self.width, self.architecture
         shift = self._bias(prefix + name, width, architecture.has_shifts)
-        scale = self._take(f"{prefix}{name}.weight", width)
+        scale = self._take(f"{prefix}{name}.weight", width) + np.float32(architecture.adds_one)
         return Norm(scale, NO_NORM.shift if architecture.blocks.is_rms else shift)
 
     def _bias(self, name: str, outputs: int, has_bias: bool) -> Array:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,15 @@ from safetensors import SafetensorError, safe_open
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 
-#: The weights' file, and the file that names the weights' files where there are several.
+#: The file of the weights, and the index that names their files if there are several.
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-#: Largest list of a file's tensors and largest index, in bytes. A tensor takes about 100 of them.
+#: Largest list of tensors in a file, and largest index, in bytes. A tensor needs about 100 bytes.
 MAX_HEADER_BYTES = 4 << 20
 
 
-#: The types that tensors may have, as numpy reads them; numpy knows no bf16. Whole numbers are no weights.
+#: The types of tensors, and the numpy types that read them. numpy has no bf16. Whole numbers are no weights.
 _TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
 _FLOATS = ("F32", "F16", "BF16", "F64")
 
@@ -51,10 +52,10 @@ def _indexed(path: Path) -> list[str]:
     raise ModelMismatch(f"{path} names no .safetensors files beside it: fetch the model again")
 
 
-def digest(folder: Path) -> str:
+def digest(*folders: Path) -> str:
     """Return the SHA-256 of the weights' files, one after the other. Raises what `files` raises."""
     found = hashlib.sha256()
-    for path in files(folder):
+    for path in chain.from_iterable(map(files, folders)):
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 found.update(block)
@@ -62,7 +63,7 @@ def digest(folder: Path) -> str:
 
 
 def read(folder: Path) -> dict[str, NDArray[np.float32]]:
-    """Return the weights by name, as float32, without tables of positions. Raises ModelNotFound or ModelMismatch."""
+    """Return the weights by name, as float32, without whole numbers. Raises ModelNotFound or ModelMismatch."""
     tensors: dict[str, NDArray[np.float32]] = {}
     for path in files(folder):
         try:
@@ -76,7 +77,7 @@ def read(folder: Path) -> dict[str, NDArray[np.float32]]:
 
 
 def _read(path: Path) -> dict[str, NDArray[np.float32]]:
-    """Return the float tensors of a file; the library checks that they fill it, one after the other."""
+    """Return the float tensors of a file. The library checks that tensors fill the file without gaps or overlaps."""
     tensors = {}
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")

@@ -17,7 +17,7 @@ from shoal_workers.model import weights
 from shoal_workers.model.attention import Attention
 from shoal_workers.model.graph import MASKED
 from shoal_workers.model.model import Model
-from shoal_workers.model.source import read_config, transformer_folder
+from shoal_workers.model.source import read_config, read_dense, transformer_folder
 from shoal_workers.model.transformer import Layer, Linear, Norm, ScoreHead, Transformer, read_transformer
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -68,7 +68,7 @@ def _module(model: Model) -> torch.nn.Module:
     if model.shares_rows:
         source = Path(model.source)
         read = weights.read(transformer_folder(source))
-        return PackedTransformer(read_transformer(read_config(source), read, model.is_reranker))
+        return PackedTransformer(read_transformer(read_config(source), read, model.is_reranker, read_dense(source)))
     from shoal_workers.model.export import PaddedModel
     from shoal_workers.model.reference import load
 
@@ -124,28 +124,39 @@ class PackedTransformer(torch.nn.Module):
         self.layers = torch.nn.ModuleList(_PackedLayer(layer, transformer) for layer in transformer.layers)
         bias = transformer.relative_bias
         self.relative_bias = None if bias is None else _parameter(bias)
-        self.farthest = transformer.num_positions - 1
+        rows = transformer.distance_rows
+        self.distance_rows = None if rows is None else torch.nn.Parameter(torch.tensor(rows).long(), False)
+        self.farthest, self.num_heads = transformer.num_positions - 1, transformer.num_heads
         self.attention = [layer.attention for layer in transformer.layers]
-        for theta in {attention.theta for attention in self.attention if attention.theta}:
-            cosines_and_sines = torch.tensor(np.stack(transformer.angles(theta)))
-            self.register_buffer(_name(theta), cosines_and_sines, persistent=False)
+        for attention in {attention for attention in self.attention if attention.theta}:
+            cosines_and_sines = torch.tensor(np.stack(transformer.angles(attention)))
+            self.register_buffer(_name(attention), cosines_and_sines, persistent=False)
+        self.dense = None if transformer.dense is None else _linear(transformer.dense)
         self.head = None if transformer.head is None else _PackedHead(transformer.head, transformer.eps)
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         tokens = functional.embedding(ids, self.words)
         if len(self.positions):
             tokens = tokens + functional.embedding(positions, self.positions)
-        attention_bias = bias
+        attention_bias, rows = bias, None
+        if self.distance_rows is not None:
+            rows = self.distance_rows[self._distances(positions)][:, None].expand(-1, self.num_heads, -1, -1)
         if self.relative_bias is not None:
-            distance = positions[:, None, :] - positions[:, :, None] + self.farthest
+            distance = self._distances(positions)
             attention_bias = bias + functional.embedding(distance, self.relative_bias).permute(0, 3, 1, 2)
         tokens = self.norm(tokens)
         attend = cache(partial(self._attending, positions, attention_bias))  # layers with equal attention share tables
         for layer, attention in zip(self.layers, self.attention, strict=True):
-            tokens = layer(tokens, *attend(attention))
+            tokens = layer(tokens, *attend(attention), rows)
         tokens = self.final_norm(tokens)
+        if self.dense is not None:
+            tokens = self.dense(tokens)
         result: torch.Tensor = tokens if self.head is None else self.head(tokens, bias)
         return result
+
+    def _distances(self, positions: torch.Tensor) -> torch.Tensor:
+        """Return the row of a table of distances for each two tokens of a row."""
+        return positions[:, None, :] - positions[:, :, None] + self.farthest
 
     def _attending(
         self, positions: torch.Tensor, bias: torch.Tensor, attention: Attention
@@ -156,11 +167,11 @@ class PackedTransformer(torch.nn.Module):
             bias = bias.masked_fill(is_far, MASKED)
         if attention.is_causal:
             bias = bias.masked_fill(positions[:, None, None, :] > positions[:, None, :, None], MASKED)
-        return bias, self.get_buffer(_name(attention.theta))[:, positions, None] if attention.theta else None
+        return bias, self.get_buffer(_name(attention))[:, positions, None] if attention.theta else None
 
 
-def _name(theta: float) -> str:
-    return f"angles_{theta}".replace(".", "_")
+def _name(attention: Attention) -> str:
+    return f"angles_{attention.theta}_{attention.slowing}".replace(".", "_")
 
 
 class _PackedLayer(torch.nn.Module):
@@ -170,21 +181,29 @@ class _PackedLayer(torch.nn.Module):
         self.heads, self.blocks = [transformer.num_heads, keys, keys], transformer.blocks
         self.query_norm, self.key_norm = (_norm(norm, transformer.eps) for norm in (layer.query_norm, layer.key_norm))
         self.activation = _FUNCTIONS[transformer.activation]
+        keys_and_queries = layer.distances or ()
+        self.distances = torch.nn.ParameterList(map(_parameter, keys_and_queries))
         self.qkv, self.attention_out = _linear(layer.qkv), _linear(layer.attention_out)
         self.up, self.down = _linear(layer.up), _linear(layer.down)
-        self.attention_norm, self.output_norm = (
-            _norm(norm, transformer.eps) for norm in (layer.attention_norm, layer.output_norm)
+        norms = (layer.attention_norm, layer.attention_end, layer.output_norm, layer.output_end)
+        self.attention_norm, self.attention_end, self.output_norm, self.output_end = (
+            _norm(norm, transformer.eps) for norm in norms
         )
 
-    def forward(self, tokens: torch.Tensor, bias: torch.Tensor, angles: torch.Tensor | None) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, bias: torch.Tensor, angles: torch.Tensor | None, rows: torch.Tensor | None
+    ) -> torch.Tensor:
         if self.blocks.norms_first:
-            tokens = tokens + self._attended(self.attention_norm(tokens), bias, angles)
-            return tokens + self._network(self.output_norm(tokens))
-        tokens = self.attention_norm(tokens + self._attended(tokens, bias, angles))
-        result: torch.Tensor = self.output_norm(tokens + self._network(tokens))
+            tokens = tokens + self.attention_end(self._attended(self.attention_norm(tokens), bias, angles, rows))
+            result: torch.Tensor = tokens + self.output_end(self._network(self.output_norm(tokens)))
+        else:
+            tokens = self.attention_norm(tokens + self._attended(tokens, bias, angles, rows))
+            result = self.output_norm(tokens + self._network(tokens))
         return result
 
-    def _attended(self, tokens: torch.Tensor, bias: torch.Tensor, angles: torch.Tensor | None) -> torch.Tensor:
+    def _attended(
+        self, tokens: torch.Tensor, bias: torch.Tensor, angles: torch.Tensor | None, rows: torch.Tensor | None
+    ) -> torch.Tensor:
         heads = self.qkv(tokens).unflatten(-1, (sum(self.heads), -1)).split(self.heads, 2)
         query, key, value = self.query_norm(heads[0]), self.key_norm(heads[1]), heads[2]
         if angles is not None:
@@ -194,7 +213,12 @@ class _PackedLayer(torch.nn.Module):
             part.repeat_interleave(count, 2).transpose(1, 2)
             for part, count in ((query, 1), (key, per_key), (value, per_key))
         )
-        attended = torch.softmax(query @ key.transpose(-1, -2) + bias, -1) @ value
+        scores = query @ key.transpose(-1, -2) + bias
+        if rows is not None:
+            keys, queries = self.distances
+            scores = scores + (query @ keys.transpose(-1, -2)).gather(3, rows)
+            scores = scores + (queries @ key.transpose(-1, -2)).gather(2, rows)
+        attended: torch.Tensor = torch.softmax(scores, -1) @ value
         result: torch.Tensor = self.attention_out(attended.transpose(1, 2).flatten(2))
         return result
 
