@@ -1,4 +1,4 @@
-"""scripts/bench: what it reads, reckons and prints, and the servers that it compares with."""
+"""scripts/bench: its parsing, its figures and tables, and the servers that it compares."""
 
 import json
 import shutil
@@ -90,7 +90,7 @@ def test_a_trial_that_fails_is_named_and_not_run_again_and_the_others_go_on() ->
 
 
 def plan() -> Plan:
-    """Return a run of two turns of five seconds, without texts."""
+    """Return a plan with two runs of five seconds, without texts."""
     return Plan(Texts("none", [], [], []), 2, 5, [], [], 1)
 
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
 
 @contextmanager
 def answering(answer: bytes, statuses: Iterator[int], sources: list[str]) -> Iterator[int]:
-    """Run a server that gives the same answer to all; yield its port. `sources` gets the address of each client."""
+    """Run a server that answers all requests alike; yield its port. `sources` gets the address of each client."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -141,7 +141,7 @@ def answering(answer: bytes, statuses: Iterator[int], sources: list[str]) -> Ite
             self.wfile.write(answer)
 
         def log_message(self, *_: object) -> None:
-            """Write nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     with running(server):
@@ -208,7 +208,7 @@ def test_processes_of_a_service_are_told_apart_with_their_memory_and_time() -> N
             children.append(stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE)))
         try:
             found = [psutil.Process(child.pid) for child in children]
-            wait_until(lambda: all(process.cmdline() for process in found))  # it is empty as a program begins
+            wait_until(lambda: all(process.cmdline() for process in found))  # empty while a program begins
             by_name = named(found)
             processes = Processes(by_name)
             wait_until(lambda: processes.cpu_s()["worker"] > 0)

@@ -1,4 +1,4 @@
-"""scripts/chaos: a short run of it, in which every promise must be kept, and that its parts find what is broken."""
+"""scripts/chaos: every promise is kept in a short run, and its parts find broken promises."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ def test_nothing_is_lost_while_everything_breaks(
     settings = environment() | {"SHOAL_HOME": str(home), "TMPDIR": str(tmp_path)}
     done = subprocess.run(list(map(str, command)), env=settings, capture_output=True, text=True)
     tally = json.loads(saved.read_text()) if saved.exists() else {"broken": [done.stderr]}
-    assert tally["broken"] == [], f"{done.stdout}\n{done.stderr}"  # `late` is another thing: this machine may be slow
+    assert tally["broken"] == [], f"{done.stdout}\n{done.stderr}"  # a promise may be kept `late` on a slow machine
     assert tally["answers"]
 
 
@@ -66,7 +66,7 @@ def test_a_worker_that_is_killed_alone_is_alone() -> None:
 
 @pytest.fixture
 def audit(queue: Queue, encoder: Encoder, index: Index, tmp_path: Path) -> Audit:
-    """An audit of the test's own pool, in which one job was accepted and its text computed once."""
+    """Return an audit of the test's own pool, in which one job was accepted and its text computed once."""
     (tmp_path / "computed").write_bytes(digest(CASE.texts[0]))
     answers, outcomes = Answers(encoder, index, [CASE]), Outcomes()
     return Audit(queue.redis, queue.keys, tmp_path / "computed", answers, outcomes, [CASE])
@@ -74,7 +74,7 @@ def audit(queue: Queue, encoder: Encoder, index: Index, tmp_path: Path) -> Audit
 
 @pytest.fixture
 def job_id(serving: Any, client: Client, audit: Audit) -> str:
-    """The one job, which a worker has answered and whose result was not read."""
+    """Return the id of the one job: a worker has answered it, and its result was not read."""
     handle = client.submit(CASE.op, CASE.texts)
     wait_until(lambda: handle.status() == "done")
     audit.outcomes.accepted[handle.id] = CASE
@@ -144,7 +144,7 @@ def test_a_programs_clock_is_ahead_as_its_file_says(tmp_path: Path) -> None:
 
 
 class Echo(BaseRequestHandler):
-    """Sends back what it gets."""
+    """Sends back all bytes that it gets."""
 
     def handle(self) -> None:
         while data := self.request.recv(1_000):
@@ -153,7 +153,7 @@ class Echo(BaseRequestHandler):
 
 @pytest.fixture
 def link() -> Iterator[Link]:
-    """A link to an echo."""
+    """Yield a link to an echo server."""
     echo = ThreadingTCPServer(("127.0.0.1", 0), Echo)
     with running(echo):
         link = Link(echo.server_address[1])
@@ -162,14 +162,14 @@ def link() -> Iterator[Link]:
 
 
 def connect(link: Link) -> socket:
-    """Return a connection through the link, on which something came back."""
+    """Return a connection through the link that has worked once."""
     connection = create_connection(("127.0.0.1", link.port), timeout=PATIENCE_S)
     assert ask(connection) == b"storm"
     return connection
 
 
 def ask(connection: socket, data: bytes = b"storm") -> bytes:
-    """Return what comes back, or nothing when the connection has ended."""
+    """Return the bytes that come back; none when the connection has ended."""
     try:
         connection.sendall(data)
         return connection.recv(1_000)

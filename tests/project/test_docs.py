@@ -31,23 +31,23 @@ pytest_plugins = ["api_fixtures", "http_fixtures"]
 
 PAGES = ["README.md", "SECURITY.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
-#: The pages that have the routes: Shoal's own, and those of compatible protocols.
+#: The pages with the routes: Shoal's own routes, and the routes of compatible protocols.
 HTTP_PAGES = ("docs/http.md", "docs/compatibility.md")
 
-#: The Redis of a service that is alone on its machine.
+#: The Redis of the first service on a machine.
 DEFAULT_URL = "redis://127.0.0.1:6390/0"
 
-#: Lines of the README before its second section: what a newcomer reads first.
+#: Largest number of lines that a newcomer reads first: the README before its second section.
 FIRST_SCREEN = 45
 
 
 def blocks(name: str, language: str) -> list[str]:
-    """Return the blocks of code of a page that are in that language."""
+    """Return the blocks of code of a page in that language."""
     return re.findall(rf"^```{language}\n(.*?)^```", read(name), re.MULTILINE | re.DOTALL)
 
 
 def commands(group: click.Group, path: str = "shoal") -> list[str]:
-    """Every command below the group, in full."""
+    """Return the full name of every command below the group."""
     context, found = click.Context(group), []
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -82,7 +82,7 @@ def test_the_http_pages_name_every_field_of_requests_and_answers(api: FlaskClien
 
 
 def test_the_http_page_lists_every_header_of_its_own(make_app: MakeApp) -> None:
-    """A page of a browser may send and read all of them."""
+    """A page in a browser may send and read all of them."""
     api = make_app(cors_origins="*").test_client()
     asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
     sent = [name.strip("`") for name in table("docs/http.md", "request header")]
@@ -171,7 +171,7 @@ def test_the_rates_in_the_readme_are_those_of_the_performance_page() -> None:
 
 
 def in_pool(program: str, redis_url: str, keys: Keys) -> str:
-    """Return a program whose clients are of the test's own pool."""
+    """Return the program with clients of the test's own pool."""
     place = f"{redis_url!r}, key_prefix={keys.prefix!r}, pool={keys.pool!r}"
     return program.replace(f'"{DEFAULT_URL}"', place).replace(" Client()", f" Client({place})")
 

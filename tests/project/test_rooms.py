@@ -17,8 +17,8 @@ FOLDERS = {"shoal": "shared", "shoal_api": "api", "shoal_workers": "workers"}
 
 MAX_LINES = 50
 
-#: The rooms, each after all that it imports. A room is a subpackage, the loose modules of a package, or one module that
-#: is named here because it imports more than its neighbours. The docstring of each says which others it may import.
+#: The rooms, each after the rooms that it imports. A room is a subpackage, the loose modules of a package, or a module
+#: that imports more than its neighbours. The docstring of a room names the rooms that it may import.
 ROOMS = (
     "shoal",
     "shoal.broker",
@@ -74,7 +74,7 @@ ROOMS = (
     "shoal_workers",
 )
 
-#: Subpackages that are parts of the room around them.
+#: Subpackages that belong to the room around them.
 PARTS = {
     "shoal.contract",
     "shoal.operations",
@@ -86,7 +86,7 @@ PARTS = {
 
 HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transformers", "tokenizers", "transformers"}
 
-#: The rooms and modules that may import each library of one purpose.
+#: The only rooms and modules that may import each of these libraries.
 HOMES = {
     "msgpack": {"shoal.contract.wire", "shoal.contract.outline"},
     "redis": {"shoal.broker"},
@@ -160,7 +160,7 @@ def modules() -> dict[str, Path]:
 
 @cache
 def imported(module: str) -> frozenset[str]:
-    """Return the names of the modules and libraries that a module imports, anywhere in it but for types alone."""
+    """Return the names of the modules and libraries that a module imports, except imports only for types."""
     found: set[str] = set()
     tree = ast.parse(modules()[module].read_text())
     for_types = {node for block in ast.walk(tree) if _is_for_types(block) for node in ast.walk(block)}
@@ -178,7 +178,7 @@ def _is_for_types(node: ast.AST) -> bool:
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module: the longest of the names that it begins with."""
+    """Return the room of a module: the longest room name with which the module's name begins."""
     return max((room for room in ROOMS if f"{module}.".startswith(f"{room}.")), key=len)
 
 
@@ -194,7 +194,7 @@ def users(library: str) -> set[str]:
 
 
 def stands_in(module: str, home: str) -> bool:
-    """Return True if a module is `home` or stands in it."""
+    """Return True if a module is `home` or is in `home`."""
     return f"{module}.".startswith(f"{home}.")
 
 
@@ -243,7 +243,7 @@ def test_each_library_is_imported_in_all_of_its_homes_and_nowhere_else() -> None
         assert empty == set(), library
 
 
-#: Completes a word of each of three commands, as a shell asks for it.
+#: A program that completes a word of each of three commands, like a shell.
 COMPLETE = """
 import contextlib, io, os
 from shoal.cli.main import main

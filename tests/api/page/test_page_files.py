@@ -1,4 +1,4 @@
-"""The files of the page: who gets them, with which headers, and where those of other projects are from."""
+"""The files of the page: who gets them, with which headers, and the origin of other projects' files."""
 
 import gzip
 import re
@@ -12,10 +12,10 @@ from shoal_api.routes.pages import FOLDER, files
 
 pytest_plugins = ["api_fixtures"]
 
-#: What Chromium sends when somebody opens a page.
+#: The `Accept` header of Chromium when it opens a page.
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"}
 
-#: Most bytes of all files, compressed.
+#: Largest size of all files together, compressed, in bytes.
 MAX_PACKED_BYTES = 250_000
 
 VENDOR = "api/shoal_api/page/vendor/README.md"

@@ -1,4 +1,4 @@
-"""The page's Pool, in a real Chromium, with a real worker: it is live, and an operator can act on it."""
+"""The page's Pool, in a real Chromium, with a real worker: it is live, and an operator can use it."""
 
 import re
 from pathlib import Path
@@ -30,15 +30,15 @@ pytest_plugins = ["browser_fixtures", "long_job_fixtures"]
 
 pytestmark = pytest.mark.wide
 
-#: Rows of a file that no runner embeds before a test looks at it.
+#: Rows of a file: so many that no runner can embed them before a test looks at the job.
 NUM_ROWS = 50_000
 
-#: A phone.
+#: The size of a phone's screen.
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 
 def quick(app: AsyncFlask) -> AsyncFlask:
-    """Return the application, whose pool is to be read more often."""
+    """Return the application, which now reads its pool more often."""
     Context.of(app).pool.every_s = 0.1
     return app
 
@@ -50,7 +50,7 @@ def pool_url(listen: Listen, make_app: MakeApp, page_worker: Worker) -> str:
 
 
 def announce(worker: Worker, **changes: object) -> None:
-    """Write the worker's heartbeat, with other values where they are given."""
+    """Write the worker's heartbeat with the given changes."""
     pool = Pool(worker.consumer.broker, worker.consumer.keys, alive_s=3_600)
     pool.announce(worker.id, about(worker) | changes)
 

@@ -33,16 +33,16 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobil
 
 
 def hits(page: "Page") -> list[str]:
-    """Return the texts of the hits that are shown."""
+    """Return the texts of the shown hits."""
     return page.locator(".hit .text").all_inner_texts()
 
 
 def search(page: "Page", words: str) -> None:
-    """Type the words, and wait for the answer to all of them."""
+    """Type the words, and wait for the answer to the last letter."""
     expect(page.locator("#query")).to_be_focused()
     page.keyboard.type(words)
     expect(page).to_have_url(re.compile(re.escape(urlencode({"query": words}))))
-    wait_until_drawn(page)  # that it is busy
+    wait_until_drawn(page)  # until the page shows that it is busy
     expect(page.locator(".search")).to_have_attribute("aria-busy", "false")
 
 
@@ -162,7 +162,7 @@ def test_an_earlier_answer_never_takes_the_place_of_a_later_one(open_page: OpenP
 
 
 def answer_with(status: int, body: str) -> "Callable[[Route], None]":
-    """Return what answers a request in place of the API."""
+    """Return a function that answers a request in place of the API."""
     return lambda route: route.fulfill(status=status, body=body)
 
 
@@ -229,7 +229,7 @@ def test_back_and_forward_lead_through_what_was_asked(open_page: OpenPage, page_
     expect(page.locator(".matrix")).to_be_visible()
     page.go_back()
     expect(page.get_by_role("group", name="Filters in force")).to_be_visible()
-    page.route("**/search", lambda route: route.abort())  # so what comes back was kept
+    page.route("**/search", lambda route: route.abort())  # so hits that come back were kept
     page.go_back()
     expect(page.get_by_role("group", name="Filters in force")).to_have_count(0)
     assert hits(page) == alike
