@@ -58,7 +58,7 @@ def test_a_run_with_failures_measures_nothing(output: str, may_fail: bool) -> No
         Measured.parse(output, may_fail=may_fail)
 
 
-def test_trials_run_in_turns_and_neither_the_first_turn_nor_one_without_figures_counts() -> None:
+def test_trials_run_in_turns_and_warm_ups_and_runs_without_figures_do_not_count() -> None:
     seen: list[tuple[str, int, int]] = []
 
     def trial(case: str, failing: int = 0) -> Trial:
@@ -94,7 +94,7 @@ def plan() -> Plan:
     return Plan(Texts("none", [], [], []), 2, 5, [], [], 1)
 
 
-def test_tables_have_median_lowest_and_highest_and_one_for_each_group_of_figures() -> None:
+def test_a_table_for_each_group_of_figures_has_median_lowest_and_highest() -> None:
     rows = [
         Row("embed", "a", "shoal", {"requests/s": [1_234.5, 1_500, 900], "processor ms: worker": [0.01234]}),
         Row("embed", "b", "peer", {"p50 ms": [1.25, 1.25]}),
@@ -109,7 +109,7 @@ def test_tables_have_median_lowest_and_highest_and_one_for_each_group_of_figures
     assert (second, third.splitlines()[-1]) == ("processor ms:", "| a | shoal | 0.012 |")
 
 
-def test_ratios_are_of_the_medians_of_the_same_case() -> None:
+def test_ratios_compare_the_medians_of_the_same_case() -> None:
     rows = [
         Row("compare", "a", "shoal", {"requests/s": [110.0, 90.0, 120.0]}),
         Row("compare", "a", "old", {"requests/s": [100.0]}),
@@ -200,7 +200,7 @@ def test_every_version_that_a_peer_needs_is_pinned(name: str) -> None:
     assert [pin for pin in pins if "==" not in pin] == []
 
 
-def test_processes_of_a_service_are_told_apart_with_their_memory_and_time() -> None:
+def test_processes_of_a_service_have_names_memory_and_processor_time() -> None:
     with ExitStack() as stack:
         children = []
         for name in ("api", "jobs", "worker", "worker"):

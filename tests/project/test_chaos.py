@@ -47,7 +47,7 @@ def test_nothing_is_lost_while_everything_breaks(
     assert tally["answers"]
 
 
-def test_the_same_seed_asks_and_breaks_the_same_and_a_long_run_has_something_of_everything() -> None:
+def test_the_same_seed_draws_the_same_cases_and_faults_and_a_long_run_has_every_kind() -> None:
     cases, faults = draw(1, 20_000, 600.0), schedule(1, 0.0, 600.0, 1.5, list(KINDS))
     assert cases == draw(1, 20_000, 600.0) != draw(4, 20_000, 600.0)
     assert faults == schedule(1, 0.0, 600.0, 1.5, list(KINDS)) != schedule(4, 0.0, 600.0, 1.5, list(KINDS))
@@ -81,7 +81,7 @@ def job_id(serving: Any, client: Client, audit: Audit) -> str:
     return handle.id
 
 
-def test_what_is_as_promised_passes(audit: Audit, job_id: str) -> None:
+def test_the_audit_passes_if_every_promise_is_kept(audit: Audit, job_id: str) -> None:
     figures = audit.run()
     assert audit.outcomes.broken == []
     assert (figures["texts computed"], figures["texts computed again"], figures["jobs left in a lane"]) == (1, 0, 0)
@@ -112,7 +112,7 @@ def fail(queue: Queue, job_id: str) -> None:
         (lambda queue, _: queue.redis.hset(f"{queue.keys.root}:once:case", "id", "x"), "job x of a key was made for"),
     ],
 )
-def test_what_is_not_as_promised_is_found(
+def test_the_audit_finds_broken_promises(
     audit: Audit, queue: Queue, job_id: str, break_it: Callable[[Queue, str], None], told: str
 ) -> None:
     break_it(queue, job_id)
@@ -190,7 +190,7 @@ def test_a_cut_ends_connections_and_lets_new_ones_in_but_a_link_that_refuses_let
 
 
 @pytest.mark.parametrize(("mode", "comes"), [("swallow", b""), ("stall", b"storm")])
-def test_what_is_swallowed_is_gone_and_what_is_stalled_comes_later(link: Link, mode: str, comes: bytes) -> None:
+def test_swallowed_bytes_are_lost_and_stalled_bytes_come_later(link: Link, mode: str, comes: bytes) -> None:
     with connect(link) as connection:
         link.set(mode)
         connection.settimeout(0.2)

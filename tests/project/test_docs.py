@@ -116,7 +116,7 @@ def test_the_http_page_has_the_limits_of_the_api(make_app: MakeApp) -> None:
     assert listed == limits
 
 
-def test_clients_of_others_are_listed_in_the_versions_that_are_tested() -> None:
+def test_clients_of_other_projects_are_listed_in_their_tested_versions() -> None:
     groups = tomllib.loads(read("pyproject.toml"))["dependency-groups"]
     files = ("constraints-older-clients.txt", "constraints.txt")
     pinned = dict(line.split("==") for name in files for line in read(name).splitlines() if "==" in line)
@@ -161,7 +161,7 @@ def test_the_hits_in_the_readme_are_sample_headlines() -> None:
         assert hit == {"id": document.id, "score": hit["score"], "text": document.text, **document.fields}
 
 
-def test_the_rates_in_the_readme_are_those_of_the_performance_page() -> None:
+def test_the_rates_in_the_readme_are_on_the_performance_page() -> None:
     readme, page = " ".join(read("README.md").split()), read("docs/performance.md")
     rates = dict(re.findall(r"^\| 64 connections x 1 headline \| (\w+) \| ([\d,]+)", page, re.MULTILINE))
     assert f"{rates['shoal']} a second against {rates['baseline']} and {rates['infinity']}, from 64 " in readme
@@ -244,7 +244,7 @@ def test_every_command_in_an_example_has_its_flags(name: str) -> None:
         assert [word for word in words if word.startswith("-") and word.partition("=")[0] not in flags] == []
 
 
-def test_the_scripts_and_those_that_the_pages_name_are_the_same() -> None:
+def test_the_pages_name_exactly_the_existing_scripts() -> None:
     named = {script for name in PAGES for script in re.findall(r"(?<![\w/])(?:\./)?scripts/([\w-]+)", read(name))}
     there = {path.name for path in (ROOT / "scripts").iterdir()}
     assert named - there == set()

@@ -99,7 +99,7 @@ def packages(requirements: list[str], python: str, extra: str = "") -> set[str]:
     return names
 
 
-def test_what_serving_takes_is_pinned_for_every_python() -> None:
+def test_the_packages_of_a_service_are_pinned_for_every_python() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"], *extras["api"], *extras["workers"], *extras["jobs"], *extras["embedded"]]

@@ -198,14 +198,14 @@ def stands_in(module: str, home: str) -> bool:
     return f"{module}.".startswith(f"{home}.")
 
 
-def test_each_room_imports_only_those_before_it_and_of_other_packages_shoal_alone() -> None:
+def test_each_room_imports_only_earlier_rooms_and_no_other_package_than_shoal() -> None:
     for number, room in enumerate(ROOMS):
         others = imported_rooms(room)
         assert others <= {*ROOMS[:number]}, room
         assert {other.partition(".")[0] for other in others} <= {"shoal", room.partition(".")[0]}, room
 
 
-def test_each_room_names_the_others_that_it_imports() -> None:
+def test_each_room_names_the_rooms_that_it_imports() -> None:
     for room in ROOMS:
         if "." not in room or modules()[room].name != "__init__.py":
             continue
@@ -269,7 +269,7 @@ for words in ("shoal s", "shoal index b", "shoal job w"):
         ),
     ],
 )
-def test_what_is_light_loads_nothing_heavy(statement: str, absent: set[str]) -> None:
+def test_light_modules_load_no_heavy_libraries(statement: str, absent: set[str]) -> None:
     script = f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert absent & {*done.stdout.split()} == set()

@@ -38,7 +38,7 @@ class TestTheRoot:
 
 
 class TestFiles:
-    def test_each_that_the_page_names_is_there(self, api: FlaskClient) -> None:
+    def test_each_file_that_the_page_names_exists(self, api: FlaskClient) -> None:
         page = api.get("/", headers=BROWSER).get_data(as_text=True)
         named = re.findall(r'(?:href|src)="(page/[^"]+)"', page)
         views = re.findall(r'data-view="(\w+)"', page)
@@ -48,7 +48,7 @@ class TestFiles:
             assert response.status_code == 200
             assert response.headers["X-Content-Type-Options"] == "nosniff"
 
-    def test_each_that_a_script_imports_is_there(self) -> None:
+    def test_each_file_that_a_script_imports_exists(self) -> None:
         for name, file in files().items():
             if name.endswith(".js") and not name.startswith("vendor/"):
                 imported = re.findall(r'from "(\.[^"]+)"', file.data.decode())
@@ -62,7 +62,7 @@ class TestFiles:
             assert rules["frame-ancestors"] == "'none'"
             assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
 
-    def test_a_browser_that_has_a_file_gets_no_second_one(self, api: FlaskClient) -> None:
+    def test_a_browser_does_not_get_a_file_again_that_it_has(self, api: FlaskClient) -> None:
         first = api.get("/page/main.js")
         again = api.get("/page/main.js", headers={"If-None-Match": first.headers["ETag"]})
         assert (again.status_code, again.data) == (304, b"")
@@ -83,7 +83,7 @@ class TestFiles:
     def test_all_of_them_are_small(self) -> None:
         assert sum(min(len(file.data), len(file.packed)) for file in files().values()) <= MAX_PACKED_BYTES
 
-    def test_none_names_another_site(self) -> None:
+    def test_no_file_names_another_site(self) -> None:
         own = {name: file.data.decode() for name, file in files().items() if not name.endswith(".woff2")}
         own = {name: text for name, text in own.items() if not name.startswith("vendor/")}
         assert len(own) > 10
@@ -99,7 +99,7 @@ class TestFiles:
         ] == []
 
 
-def test_the_files_of_other_projects_are_those_that_are_listed() -> None:
+def test_exactly_the_files_of_other_projects_are_listed() -> None:
     rows = {name.strip("`"): cells for name, cells in table(VENDOR, "file").items()}
     own = {path.name for path in (FOLDER / "vendor").iterdir()} - {"README.md"}
     assert rows.keys() == {name for name in own if not name.endswith(".LICENSE")}

@@ -89,7 +89,7 @@ def test_a_key_is_asked_for_and_kept(
     expect(page.locator(".hit")).to_have_count(20)
 
 
-def test_whoever_enters_no_key_that_can_be_one_is_not_asked_again(
+def test_a_user_who_enters_an_impossible_key_is_not_asked_again(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker, tmp_path: Path
 ) -> None:
     api_keys.add(tmp_path / "keys", "reader", "user", "")
@@ -110,7 +110,7 @@ def test_whoever_enters_no_key_that_can_be_one_is_not_asked_again(
     expect(dialog).to_be_visible()
 
 
-def test_what_was_typed_and_found_stays_when_the_service_comes_back(open_page: OpenPage, page_url: str) -> None:
+def test_query_and_hits_stay_when_the_service_comes_back(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url)
     page.locator("#query").fill("storm")
     page.get_by_role("button", name="More hits").scroll_into_view_if_needed()

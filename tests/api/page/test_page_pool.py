@@ -191,13 +191,13 @@ def test_it_fits_a_phone_and_the_dark(open_page: OpenPage, pool_url: str, page_w
         assert faults_in_both_colours(page, name) == []
 
 
-def test_a_duration_is_told_as_people_say_it(open_page: OpenPage, page_url: str) -> None:
+def test_a_duration_has_readable_units(open_page: OpenPage, page_url: str) -> None:
     tell = "async (all) => all.map((await import('/page/parts/quantity.js')).duration)"
     told = open_page(page_url).evaluate(tell, [0.0004, 0.25, 1.5, 59, 60, 100, 3_600, 5_400, 200_000])
     assert told == ["0.4 ms", "250 ms", "1.5 s", "59 s", "1 min", "1 min 40 s", "1 h", "1 h 30 min", "2 days 7 h"]
 
 
-def test_a_job_shows_how_far_it_is(
+def test_a_job_shows_its_progress(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, settings: Settings, stub: StubWorker, rq: Rq, tmp_path: Path
 ) -> None:
     app = quick(make_app())

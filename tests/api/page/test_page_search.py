@@ -46,7 +46,7 @@ def search(page: "Page", words: str) -> None:
     expect(page.locator(".search")).to_have_attribute("aria-busy", "false")
 
 
-def test_somebody_types_filters_and_copies(open_page: OpenPage, page_url: str) -> None:
+def test_a_user_types_filters_and_copies(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url, permissions=["clipboard-read", "clipboard-write"])
     expect(page.get_by_text("65 documents by meaning")).to_be_visible()
     shot(page, "search-first")
@@ -166,7 +166,7 @@ def answer_with(status: int, body: str) -> "Callable[[Route], None]":
     return lambda route: route.fulfill(status=status, body=body)
 
 
-def test_an_answer_that_is_not_the_apis_is_said_and_asked_for_again(open_page: OpenPage, page_url: str) -> None:
+def test_an_answer_that_is_not_the_apis_is_reported_and_asked_for_again(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url)
     search(page, "storm")
     for status, body, told in (
@@ -208,7 +208,7 @@ def test_a_page_by_plain_http_copies_too(open_page: OpenPage, page_url: str) -> 
     assert page.evaluate("board.readText()").startswith("curl ")
 
 
-def test_back_and_forward_lead_through_what_was_asked(open_page: OpenPage, page_url: str) -> None:
+def test_back_and_forward_lead_through_the_questions(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url)
     search(page, "storm")
     page.get_by_role("button", name="More hits").scroll_into_view_if_needed()
