@@ -1,4 +1,4 @@
-"""Measures Shoal, and peers beside it in the same run: docs/performance.md says what it found."""
+"""Measures Shoal, and peers beside it in the same run: docs/performance.md has the results."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from stack import Checkout, about_machine
 
 from shoal.errors import ShoalError
 
-#: What can be measured, in this order; each prints a table.
+#: The scenarios in the order in which they run; each prints a table.
 SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "peers": scenarios.beside_peers,
     "search": scenarios.search,
@@ -79,7 +79,7 @@ def arguments() -> argparse.Namespace:
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
-    """Run the scenarios; one that cannot be measured does not keep the others from it."""
+    """Run the scenarios; if one cannot be measured, the others still run."""
     texts = Texts.load()
     plan = Plan(texts, args.runs, args.seconds, args.peers, args.checkouts, args.workers)
     command = f"scripts/bench {shlex.join(sys.argv[1:])}".strip()
@@ -96,7 +96,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def document(about: dict[str, str], rows: Sequence[Row]) -> str:
-    """Return everything as Markdown."""
+    """Return the machine and the tables as Markdown."""
     sections = {
         name: tables(row for row in rows if row.scenario == name) for name in dict.fromkeys(r.scenario for r in rows)
     }

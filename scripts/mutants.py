@@ -1,8 +1,8 @@
-"""Plants the faults of mutants.toml in a copy of the code, one at a time, and looks whether their tests notice them.
+"""Plants the faults of mutants.toml in a copy of the code, one at a time, and checks that their tests notice them.
 
-A program of our own: mutmut and cosmic-ray change no Lua, and draw faults of which half change nothing that is
-promised. Here each run is a fork that has the libraries imported. A run that takes far longer than its tests did on the
-code as it is has noticed the fault.
+It replaces mutmut and cosmic-ray: they change no Lua, and half of their random faults break no promise. Each run is a
+fork with the libraries imported. A run that takes far longer than its tests on the unchanged code has noticed the
+fault.
 """
 
 import argparse
@@ -22,15 +22,15 @@ from mutation_tree import NO_TESTS, PASSED, TOO_LONG, Tree
 
 ROOT = Path(__file__).parent.parent
 
-#: Time for which tests of a fault wait for an event, instead of minutes; and without a fault, as on a busy machine.
+#: Seconds for which the tests of a fault wait for an event; and for which tests without a fault wait.
 PATIENCE_S, USUAL_PATIENCE_S = 5.0, 60.0
 
-#: A run may take this many times as long as its tests without the fault, plus this many seconds.
+#: Longest time of a run: this factor of the time of its tests without the fault, plus these seconds.
 MAX_SLOWER, SPARE_S = 2, 15.0
 
 
 def main() -> None:
-    """Print a table; exit code 1 if a fault is not noticed, or does not fit its file any more."""
+    """Print a table; exit code 1 if a fault is not noticed, or no longer fits its file."""
     args = _arguments()
     faults = tomllib.loads((ROOT / "scripts/mutants.toml").read_text("utf-8"))["fault"]
     chosen = [fault for fault in faults if not args.names or any(name in fault["file"] for name in args.names)]
@@ -51,7 +51,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(faults: Sequence[dict[str, Any]], results: Path) -> list[tuple[dict[str, Any], str]]:
-    """Return each fault with its outcome; one that was noticed in an earlier run is not tried again."""
+    """Return each fault with its outcome; a fault that an earlier run noticed is not tried again."""
     noticed = {json.loads(line)["id"] for line in results.read_text().splitlines()} if results.exists() else set()
     left = [fault for fault in faults if _id(fault) not in noticed]
     outcomes = [(fault, "noticed") for fault in faults if fault not in left]
@@ -68,7 +68,7 @@ def _run(faults: Sequence[dict[str, Any]], results: Path) -> list[tuple[dict[str
 
 
 def _id(fault: dict[str, Any]) -> str:
-    """Return what tells a fault from others, and from the same one with other tests."""
+    """Return an id for the fault and its tests."""
     return sha256(json.dumps([fault[part] for part in ("file", "old", "new", "tests")]).encode()).hexdigest()[:12]
 
 
@@ -88,7 +88,7 @@ class _Stopwatch:
 
 
 def _seconds(tree: Tree, tests: Sequence[str]) -> dict[str, float]:
-    """Run the tests on the code as it is; return the seconds of each."""
+    """Run the tests on the unchanged code; return the seconds of each."""
     file = tree.root.parent / "seconds.json"
     if tree.test(tests, 3_600, USUAL_PATIENCE_S, [_Stopwatch(file)]) != PASSED:
         sys.exit(f"the tests do not pass on the code as it is:\n{tree.log.read_text()[-3_000:]}")
@@ -97,7 +97,7 @@ def _seconds(tree: Tree, tests: Sequence[str]) -> dict[str, float]:
 
 
 def _try(tree: Tree, fault: dict[str, Any], seconds: dict[str, float]) -> tuple[str, str]:
-    """Return what became of a fault, and the test that noticed it or what else tells why."""
+    """Return the outcome of a fault, and the test that noticed it or another reason."""
     source = (tree.root / fault["file"]).read_text("utf-8")
     if (times := source.count(fault["old"])) != 1:
         return "stale", f"the file has its text {times} times and not once: write it anew"

@@ -1,4 +1,4 @@
-"""A copy of the repository, in which tests run on one mutant after another, each run in a process of its own."""
+"""A copy of the repository, in which tests run on one mutant after another, each run in a separate process."""
 
 import importlib
 import os
@@ -21,10 +21,10 @@ import pytest
 _PACKAGES = ("shared", "api", "workers")
 _OWN = ("shoal", "shoal_api", "shoal_workers")
 
-#: Modules that import nearly all that the tests import, most of it from libraries.
+#: Modules that import nearly all modules and libraries that the tests import.
 _IMPORTED_ONCE = ("shoal_api.server.server", "shoal_workers.service.service", "hypothesis.extra.numpy", "yaml")
 
-#: Exit codes of a run: pytest's, and one of a run that took too long.
+#: Exit codes of a run: pytest's codes, and a code for a run that took too long.
 PASSED, FAILED, NO_TESTS, TOO_LONG = 0, 1, 5, -1
 
 
@@ -56,14 +56,14 @@ class Tree:
     @classmethod
     @contextmanager
     def copy(cls, repository: Path) -> Iterator[Self]:
-        """Make the copy, in memory where the system has a folder for that, and remove it at the end."""
+        """Make the copy, in memory if the system has a folder for that, and remove it at the end."""
         memory = Path("/dev/shm")
         with tempfile.TemporaryDirectory(prefix="shoal-mutants-", dir=memory if memory.is_dir() else None) as folder:
             yield cls(repository, Path(folder))
 
     @contextmanager
     def changed(self, path: str, source: str) -> Iterator[None]:
-        """Have other contents in a file for a while."""
+        """Change the contents of a file until the end of the `with`."""
         file = self.root / path
         original = file.read_bytes()
         file.write_text(source, "utf-8")
@@ -73,7 +73,7 @@ class Tree:
             file.write_bytes(original)
 
     def test(self, tests: Sequence[str], limit_s: float, patience_s: float, plugins: Sequence[Any] = ()) -> int:
-        """Run the tests until one fails; return the exit code. What they print is in the log."""
+        """Run the tests until one fails; return the exit code. The log has their output."""
         self._num_runs += 1
         temporary = self._folder / "tmp" / str(self._num_runs)
         pid = os.fork()
@@ -91,11 +91,11 @@ class Tree:
             os.dup2(output, number)
         os.chdir(self.root)
         (self._folder / "tmp").mkdir(exist_ok=True)
-        # A tiny model that one run has made serves all, as it does for the processes of one run.
+        # All runs share the tiny model that the first run makes, as the processes of one run do.
         os.environ |= {"TEST_PATIENCE_S": str(patience_s), "PYTEST_XDIST_WORKER": "gw0", "CI": "1"}
         options = ["-x", "-q", "--tb=line", "-m", "not wide"]
         options += ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
-        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of plugins that are imported already
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # for plugins that are already imported
         code = 3
         try:
             code = pytest.main([*options, *args], plugins=plugins)
@@ -107,7 +107,7 @@ class Tree:
 
 
 def _wait(pid: int, limit_s: float) -> int:
-    """Wait until a child has ended, `limit_s` at most, and end all that it has started."""
+    """Wait until a child has ended, at most `limit_s`, and end the processes that it has started."""
     until = time.monotonic() + limit_s
     descendants: set[psutil.Process] = set()
     while True:

@@ -1,6 +1,6 @@
-"""Tries Shoal from outside, with nothing but Docker, and prints what was measured beside the goals.
+"""Tries Shoal from outside, with only Docker, and prints the measured times and sizes beside the goals.
 
-Docker's build cache is the only thing that it leaves behind. Megabytes are 10**6 bytes.
+It leaves only Docker's build cache behind. Megabytes are 10**6 bytes.
 """
 
 import argparse
@@ -24,7 +24,7 @@ PACKAGES = "python3 python3-venv ca-certificates curl"
 SEARCH = """curl -sf localhost:8080/search -d '{"queries": "europe climate change storm", "k": 3}'"""
 START = f"./scripts/run --detach && {SEARCH} | grep -q score"
 
-#: Name of this run's container and of its compose project: only these are removed at the end.
+#: Name of this run's container and of its compose project, which are removed at the end.
 NAME = f"shoal-outside-{os.getpid()}"
 EXEC = ["docker", "exec", "--interactive"]
 
@@ -34,7 +34,7 @@ READY_S = 120
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table."""
+    """A row of the table."""
 
     subject: str
     measured: str
@@ -46,13 +46,13 @@ class Row:
 
 
 def at_most(subject: str, measured: float, goal: float, unit: str) -> Row:
-    """Return the row of a number with a goal that it must not exceed."""
+    """Return the row of a number that must not exceed its goal."""
     digits = 1 if unit == "s" else 0
     return Row(subject, f"{measured:,.{digits}f} {unit}", f"≤ {goal:g} {unit}", measured <= goal)
 
 
 class Failed(Exception):
-    """A command that failed; its message is the command and the end of its output."""
+    """A command failed; the message has the command and the end of its output."""
 
 
 def run(command: list[str], stdin: bytes | None = None, **variables: str) -> str:
@@ -69,36 +69,36 @@ class Machine:
     """A clean Debian in a container, with the committed files and an ordinary user."""
 
     def prepare(self) -> None:
-        """Install what the README asks for, and give the user the files. Raises Failed."""
+        """Install the packages that the README needs, and give the user the files. Raises Failed."""
         install = f"apt-get -q update && apt-get -qy install --no-install-recommends {PACKAGES}"
         run([*EXEC, NAME, "sh", "-c", f"{install} && useradd --create-home newcomer"])
         files = subprocess.run(["git", "archive", "HEAD"], stdout=subprocess.PIPE, cwd=ROOT, check=True).stdout
         run([*EXEC, "--user", "newcomer", NAME, "sh", "-c", "mkdir ~/shoal && tar -xC ~/shoal"], stdin=files)
 
     def run(self, command: str) -> str:
-        """Return the output of a shell command that the user types in the project's folder. Raises Failed."""
+        """Return the output of the user's shell command in the project's folder. Raises Failed."""
         return run([*EXEC, "--user", "newcomer", "--workdir", "/home/newcomer/shoal", NAME, "bash", "-c", command])
 
     def seconds(self, command: str) -> float:
-        """Return the time that a command takes."""
+        """Return the seconds that a command takes."""
         print(f"  {command}", file=sys.stderr)
         begin = time.monotonic()
         self.run(command)
         return time.monotonic() - begin
 
     def size_mb(self, folder: str) -> float:
-        """Return the room that a folder takes on disk."""
+        """Return the size of a folder on disk."""
         return int(self.run(f"du -s --block-size=1 {folder}").split()[0]) / 1e6
 
     def received_mb(self) -> float:
-        """Return what the container has received over the network so far."""
+        """Return the megabytes that the container has received over the network so far."""
         lines = self.run("cat /proc/net/dev").splitlines()
         return sum(int(line.split(":")[1].split()[0]) for line in lines if ":" in line and "lo:" not in line) / 1e6
 
 
 @contextmanager
 def clean_machine(release: str) -> Iterator[Machine]:
-    """Give a machine, which is removed in the end."""
+    """Yield a machine, and remove it at the end."""
     run(["docker", "run", "--detach", "--init", "--name", NAME, f"debian:{release}-slim", "sleep", "infinity"])
     try:
         machine = Machine()
@@ -142,7 +142,7 @@ def images() -> Iterator[Row]:
     base = re.findall(r"^FROM (\S+)$", (ROOT / "workers/Dockerfile").read_text(), re.MULTILINE)[-1]
     with compose_project() as compose:
         for image in (base, *compose("config", "--images", "redis").split()):
-            run(["docker", "pull", image])  # so that pulling is not part of what is timed
+            run(["docker", "pull", image])  # so that the pull is not timed
         begin = time.monotonic()
         compose("build", "--no-cache")
         compose("up", "--detach")
@@ -157,7 +157,7 @@ def images() -> Iterator[Row]:
 
 @contextmanager
 def compose_project() -> Iterator[Callable[..., str]]:
-    """Give a function that runs `docker compose` for a project of its own, which is removed in the end."""
+    """Yield a function that runs `docker compose` for a separate project; remove the project at the end."""
 
     def compose(*arguments: str) -> str:
         return run(["docker", "compose", *arguments], COMPOSE_PROJECT_NAME=NAME, SHOAL_PORT="0")

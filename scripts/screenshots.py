@@ -1,4 +1,4 @@
-"""The picture of the documentation: the page of a running service on the sample, once it shows hits of a search."""
+"""Takes the documentation's picture of the page of a running service on the sample, with the hits of a search."""
 
 import shutil
 import sys
@@ -8,7 +8,7 @@ from playwright.sync_api import expect, sync_playwright
 
 
 def main(url: str, picture: Path) -> None:
-    """Search as a person does, and take the picture."""
+    """Type a query, wait for its hits, and take the picture."""
     with sync_playwright() as playwright:
         args = ["--no-sandbox", "--enable-unsafe-swiftshader"]  # WebGL without a graphics card
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=args)

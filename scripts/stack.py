@@ -1,4 +1,4 @@
-"""A stack of its own for benchmarks and quality checks, and the real text that they run on."""
+"""A separate stack for benchmarks and quality checks, and the real text that they use."""
 
 import hashlib
 import json
@@ -36,15 +36,15 @@ HOME = Path(os.environ.get("SHOAL_HOME", "~/.shoal")).expanduser()
 DATA = Path(os.environ.get("SHOAL_DATA", ROOT.parent / "shared" / "data"))
 SHOAL = [sys.executable, "-m", "shoal"]
 
-#: Settings of libraries for the number of their threads.
+#: Environment variables for the number of threads of libraries.
 NATIVE_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
-#: Longest that a process may take until it answers.
+#: Longest time until a process answers, in seconds.
 READY_WITHIN_S = 180.0
 
 
 def datasets() -> Any:
-    """Return the loaders of the real text."""
+    """Return the module that loads the real text."""
     if not (DATA / "datasets.py").exists():
         sys.exit(f"there is no {DATA / 'datasets.py'}: name the folder of the test data with SHOAL_DATA")
     spec = spec_from_file_location("datasets", DATA / "datasets.py")
@@ -56,9 +56,9 @@ def datasets() -> Any:
 
 @dataclass(frozen=True)
 class Checkout:
-    """A checkout of Shoal, which is driven by its `shoal` command and over HTTP alone.
+    """A checkout of Shoal, which is used only by its `shoal` command and over HTTP.
 
-    `home` is the folder of its prepared models and its indexes, which may have a format of their own.
+    `home` is the folder of its prepared models and its indexes, which may have another format.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Checkout:
         return not subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors).returncode
 
     def can_serve(self, index: Path) -> bool:
-        """Return True if there is a whole index in the folder."""
+        """Return True if the folder has a complete index."""
         return self.run("index", "info", str(index), quietly=True)
 
 
@@ -92,7 +92,7 @@ OURS = Checkout("shoal", SHOAL, HOME)
 
 
 def index_of(name: str, documents: Mapping[str, str], checkout: Checkout = OURS) -> Path:
-    """Return the index of the documents under the checkout's home; build it if it is missing or cannot be served."""
+    """Return the index of the documents under the checkout's home; build it if it cannot be served."""
     folder = checkout.home / "bench" / (f"{name}-{model().digest[:8]}" if checkout is OURS else name)
     if not checkout.can_serve(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def index_of(name: str, documents: Mapping[str, str], checkout: Checkout = OURS)
 
 
 def model() -> Model:
-    """Return the prepared model that is served."""
+    """Return the prepared model of the settings."""
     return Model.open(prepared_folder(HOME, Settings.from_environment().model))
 
 
@@ -124,7 +124,7 @@ def stack(
     checkout: Checkout = OURS,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Running]:
-    """Run `shoal serve` in an empty home, with a Redis and ports of its own, until the end of the `with`.
+    """Run `shoal serve` in an empty home, with its own Redis and ports, until the end of the `with`.
 
     Raises NotReady.
     """
@@ -155,15 +155,15 @@ def named(children: Sequence[psutil.Process]) -> dict[str, int]:
 
 
 def logged(command: list[str], log: Path) -> list[str]:
-    """Return a command that runs the given one and appends what it prints to a file."""
+    """Return a command that runs `command` and appends its output to a file."""
     return ["/bin/sh", "-c", 'exec "$@" >>"$0" 2>&1', str(log), *command]
 
 
 @contextmanager
 def started(services: Sequence[Service], log: Path, is_ready: Callable[[], bool]) -> Iterator[None]:
-    """Run the services until the end of the `with`, which begins when they are ready.
+    """Run the services until the end of the `with`; its body begins when they are ready.
 
-    Raises NotReady, with the end of the log, if one of them ends or takes too long. An OSError of `is_ready` is a no.
+    Raises NotReady, with the end of the log, if a service ends or takes too long. An OSError of `is_ready` means no.
     """
 
     def is_done() -> bool:
@@ -194,7 +194,7 @@ def is_ready(url: str, workers: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a port of loopback that is free, below those that the system gives to outgoing connections."""
+    """Return a free port of loopback, below the ports that the system gives to outgoing connections."""
     while True:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", secrets.choice(range(15_000, 32_000))))
@@ -209,7 +209,7 @@ def ask(url: str, body: Any = None, timeout_s: float = 120.0) -> tuple[HTTPRespo
 
 
 def about_machine() -> dict[str, str]:
-    """Return the processor, cores, memory, versions, and the settings that are not the default."""
+    """Return the processor, cores, memory, versions, and the changed settings."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = psutil.virtual_memory().total / 2**30
     programs = {name: found for name in ("redis-server", "wrk") if (found := shutil.which(name))}

@@ -13,7 +13,7 @@ from benchmarks.scenarios import CACHE, cache_trial, case_of
 from benchmarks.server import NO_CACHE, Server, shoal
 from benchmarks.trial import Row, Trial, shown
 
-#: Texts of mixed lengths: enough that a run does not come round to the same ones soon.
+#: Number of texts of mixed lengths: enough that a run does not repeat them soon.
 NUM_MIXED = 3_000
 
 #: Figures to compare, and the better direction of each.

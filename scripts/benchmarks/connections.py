@@ -1,4 +1,4 @@
-"""A thousand connections from one address, with the settings as they come, and one from another address beside them."""
+"""A thousand connections from one address, with the default settings, and one connection from another address."""
 
 import time
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from benchmarks.scenarios import case_of
 from benchmarks.server import Server, shoal
 from benchmarks.trial import Figures, Row, Trial, figures_of
 
-#: The number of connections from one address, beside that at which the rate is highest.
+#: The number of connections from one address, and the number at which the rate is highest.
 MANY, USUAL = 1_000, 64
 
-#: The other address, which this machine has as well: all of 127.0.0.0/8 is loopback.
+#: The other address, which this machine also has: all of 127.0.0.0/8 is loopback.
 OTHER = "127.0.0.2"
 
-#: Runs at a thousand connections take this many times as long as others, as each connection gets one answer a second.
+#: Factor for the length of runs at a thousand connections, because each connection gets one answer a second.
 LONGER = 2
 
 #: The first seconds of a load, in which it opens its connections.

@@ -1,4 +1,4 @@
-"""The engines of the scenario `encoders`: how each is opened, and the files of the peers, made of the same weights."""
+"""The engines of the scenario `encoders`: how to open each, and the peers' files, made from the same weights."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -20,14 +20,14 @@ from shoal_workers.service.service import open_encoder
 
 
 def source() -> Path:
-    """Return the folder of the original."""
+    """Return the folder of the original model."""
     return find_source(model().name)
 
 
 def prepared(folder: Path, texts: Sequence[str]) -> Path:
-    """Return the folder; make what is missing in it, if the library for it is installed.
+    """Return the folder; make its missing files whose library is installed.
 
-    `texts` are the examples by which activations of 8 bits get their ranges.
+    `texts` are the examples for the ranges of 8-bit activations.
     """
     for name, (package, make) in MAKERS.items():
         if find_spec(package) and not (folder / name).exists():
@@ -85,7 +85,7 @@ def _make_gguf(source: Path, folder: Path, _: Sequence[str]) -> None:
 
 
 def _describe(writer: Any, source: Path, gguf: Any) -> None:
-    """Write the sizes of the model, and its vocabulary, in which beginnings of words are marked and not the rest."""
+    """Write the sizes of the model, and its vocabulary, where a mark stands at beginnings of words instead of ##."""
     config = json.loads((source / "config.json").read_text())
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -112,7 +112,7 @@ def _describe(writer: Any, source: Path, gguf: Any) -> None:
 #: The types of the weights in files for llama.cpp.
 GGUF_TYPES = {"minilm-f16.gguf": "F16", "minilm-q8.gguf": "Q8_0"}
 
-#: A file of each kind that is made last, the package that reads it, and the function that makes all of its kind.
+#: For each kind of file: the file that is made last, the package that reads it, and the function that makes all files.
 MAKERS: dict[str, tuple[str, Callable[[Path, Path, Sequence[str]], None]]] = {
     "onnx/model_qint8_avx512_vnni.onnx": ("optimum", _make_onnx),
     "openvino/openvino_model_qint8_quantized.xml": ("nncf", _make_openvino),
@@ -165,10 +165,10 @@ def _open_llama(folder: Path, file: str) -> Embed:
     return lambda texts: np.array(llama.embed(list(texts), normalize=True))
 
 
-#: Tokens of a pass of llama.cpp, whose attention takes time for each pair of them, of different texts too.
+#: Tokens of a pass of llama.cpp. Its attention takes time for each pair of tokens, also of different texts.
 LLAMA_TOKENS = 512
 
-#: What vectors are compared with. ST is sentence-transformers.
+#: The engine with the reference vectors. ST is sentence-transformers.
 REFERENCE = "ST torch f32"
 
 _OPENVINO = {"ov_config": {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}}
@@ -176,12 +176,12 @@ _ONNX, _ONNX_INT8 = "onnx/model_O3.onnx", "onnx/model_qint8_avx512_vnni.onnx"
 
 
 def _original(backend: str, **more: Any) -> tuple[str, Callable[[Path], Embed]]:
-    """Return the same for sentence-transformers with one of its backends."""
+    """Return the package and the opening function of sentence-transformers with one of its backends."""
     package = {"torch": "sentence_transformers", "onnx": "optimum", "openvino": "nncf"}[backend]
     return package, partial(_open_sentence_transformers, backend=backend, **more)
 
 
-#: Each engine by name: the package that it needs, and the function that opens it, given the folder.
+#: Each engine by name: the package that it needs, and the function that opens it from the folder.
 OPENERS: dict[str, tuple[str, Callable[[Path], Embed]]] = {
     "shoal bf16, openvino": ("openvino", partial(_open_shoal, precision="bf16", engine="openvino")),
     "shoal int8, openvino": ("openvino", partial(_open_shoal, precision="int8", engine="openvino")),

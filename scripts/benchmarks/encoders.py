@@ -1,7 +1,7 @@
-"""MiniLM in one thread on one core: the engine beside other engines, each in a process of its own.
+"""MiniLM in one thread on one core: Shoal's engines beside other engines, each in a separate process.
 
-The peers are no dependencies: `scripts/encoders` makes an environment that has them. A peer that is not installed is
-left out. Their files, which are made of the same weights, are kept in the home folder.
+The peers are no dependencies: `scripts/encoders` makes an environment for them. A peer that is not installed is left
+out. The peers' files are made from the same weights, and are kept in the home folder.
 """
 
 import itertools
@@ -20,24 +20,24 @@ from benchmarks.engine import Embed, Engine, started
 from benchmarks.plan import Plan, say
 from benchmarks.trial import Figures, Row
 
-#: Tokens of a text, special ones included; texts of a call; and different texts of each length.
+#: Tokens of a text, special tokens included; texts of a call; and different texts of each length.
 TOKENS, BATCHES, NUM_TEXTS = (10, 128, 256), (1, 8, 64), 128
 
-#: Texts of a call where vectors are compared, and texts of each length that are.
+#: Texts of a call in the comparison of vectors, and compared texts of each length.
 BATCH, NUM_COMPARED = 64, 16
 
-#: Texts of mixed lengths on which 8 bits are tried, where that is part of making a file.
+#: Texts of mixed lengths from which the ranges of 8-bit activations are measured.
 NUM_EXAMPLES = 600
 
-#: A trial takes this share of the time of a run against a server, and one call at least.
+#: Share of the time of a run against a server that a trial lasts; a trial is at least one call.
 SHARE = 0.125
 
-#: The figure that is compared.
+#: The compared figure.
 RATE = "texts/s of processor time"
 
 
 def run(plan: Plan) -> list[Row]:
-    """Embed the same texts with each engine in turns; cosines to fp32 and STS-B stand beside the rates."""
+    """Embed the same texts with each engine in turns; return the rates, cosines to fp32 and STS-B."""
     folder = prepared(HOME / "bench" / f"encoders-{model().digest[:8]}", plan.texts.mixed(NUM_EXAMPLES))
     of_length = {tokens: texts_of(tokens, [*plan.texts.headlines, *plan.texts.articles]) for tokens in TOKENS}
     with ExitStack() as running:
@@ -48,7 +48,7 @@ def run(plan: Plan) -> list[Row]:
                     raise ModuleNotFoundError(f"{package} is not installed")
                 engines[name] = running.enter_context(started(name, 1, open_engine, folder))
                 engines[name].call(_pin)
-            except Exception as error:  # of a library that is no part of Shoal
+            except Exception as error:  # from a library that is no part of Shoal
                 engines.pop(name, None)
                 say(f"encoders: {name} is left out: {error}")
         quality = _quality(engines, [text for texts in of_length.values() for text in texts[:NUM_COMPARED]])
@@ -60,7 +60,7 @@ def run(plan: Plan) -> list[Row]:
 
 
 def texts_of(num_tokens: int, sources: Sequence[str]) -> list[str]:
-    """Return parts of the texts, at most one of each, that have this number of tokens for the model."""
+    """Return parts of the texts that have this number of tokens for the model, at most one part of each text."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(source() / "tokenizer.json"))
@@ -78,7 +78,7 @@ def texts_of(num_tokens: int, sources: Sequence[str]) -> list[str]:
 
 
 def _quality(engines: Mapping[str, Engine], texts: Sequence[str]) -> dict[str, Figures]:
-    """Return the cosines of each engine to the first peer, which is the original in fp32, and its score on STS-B."""
+    """Return each engine's cosines to the first peer, the original in fp32, and its score on STS-B."""
     from scipy.stats import spearmanr  # which takes a second
 
     pairs = datasets().stsb_dev()
@@ -97,7 +97,7 @@ def _quality(engines: Mapping[str, Engine], texts: Sequence[str]) -> dict[str, F
 
 
 def _row(name: str, measured: Sequence[Row], others: Figures) -> Row:
-    """Return the median of each case of an engine, and the largest spread of one, in a row."""
+    """Return a row with the median of each case of an engine, and the largest spread of a case."""
     own = [row for row in measured if row.target == name]
     rates = {row.case: row.median(RATE) for row in own}
     spread = max((max(row.figures[RATE]) / min(row.figures[RATE]) - 1) * 100 for row in own)
@@ -116,5 +116,5 @@ def _vectors(embed: Embed, texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 def _peak_mb(_: Embed) -> float:
-    """Return the most memory that the process has had, with its libraries and its Python."""
+    """Return the peak memory of the process, with its libraries and its Python."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

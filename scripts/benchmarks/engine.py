@@ -1,4 +1,4 @@
-"""An engine in a process of its own, without queue and HTTP: the reference for what the service reaches."""
+"""An engine in a separate process, without queue and HTTP: the upper limit for the service."""
 
 import os
 import time
@@ -22,16 +22,16 @@ from shoal.settings import Settings
 from shoal_workers.process import processors
 from shoal_workers.service.service import open_encoder
 
-#: Takes texts and returns their normalised vectors `[texts, dimension]`.
+#: A function that returns the normalised vectors `[texts, dimension]` of texts.
 Embed = Callable[[Sequence[str]], NDArray[Any]]
 
-#: The engine of the process that measures, once it is open.
+#: The engine of the measuring process, once it is open.
 _opened: list[Embed] = []
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A process that has an engine open, and functions that are called there with the engine's `Embed`."""
+    """A process with an open engine, in which functions are called with the engine's `Embed`."""
 
     name: str
     process: ProcessPoolExecutor
@@ -41,7 +41,7 @@ class Engine:
         return self.process.submit(_call, function, *arguments).result()
 
     def trial(self, case: str, size: int, texts: Sequence[str], share: float) -> Trial:
-        """Return a trial of calls with `size` texts, which takes this share of the time of a run against a server."""
+        """Return a trial of calls with `size` texts. It lasts for this `share` of a run against a server."""
 
         def run(seconds: int, _: int) -> Figures:
             found: Figures = self.call(_measure, texts, size, seconds * share)
@@ -52,7 +52,7 @@ class Engine:
 
 @contextmanager
 def started(name: str, num_threads: int, open_engine: Callable[..., Embed], *arguments: object) -> Iterator[Engine]:
-    """Start an engine whose libraries have so many threads each, and end it after the `with`."""
+    """Start an engine whose libraries have `num_threads` threads each, and end it after the `with`."""
     before = dict(os.environ)
     os.environ.update(dict.fromkeys(NATIVE_THREADS, str(num_threads)))  # the new process reads them as it starts
     with own_process() as process:
@@ -65,7 +65,7 @@ def started(name: str, num_threads: int, open_engine: Callable[..., Embed], *arg
 
 
 def bare(name: str, precision: str) -> AbstractContextManager[Engine]:
-    """Start the engine as a worker has it, of which each call is one forward pass."""
+    """Start a worker's engine; each call is one forward pass."""
     num_threads = processors.threads_for(1, processors.available())
     return started(name, num_threads, _open_bare, precision, num_threads)
 
@@ -78,7 +78,7 @@ def _open_bare(precision: str, num_threads: int) -> Embed:
 
 
 def _open(open_engine: Callable[..., Embed], *arguments: object) -> None:
-    os.dup2(2, 1)  # some libraries print; the tables alone go to standard output
+    os.dup2(2, 1)  # some libraries print, but only the tables go to standard output
     _opened.append(open_engine(*arguments))
 
 
@@ -87,9 +87,9 @@ def _call(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 def _measure(embed: Embed, texts: Sequence[str], size: int, seconds: float) -> Figures:
-    """Return texts a second, also of the processor time of all threads, and the median time of a call.
+    """Return texts a second, texts a second of the processor time of all threads, and the median time of a call.
 
-    Tokenizing counts. On a busy machine too, texts a second of processor time are the rate of a core.
+    Tokenizing counts. Texts a second of processor time are the rate of a core, also on a busy machine.
     """
     parts = cycle([texts[n : n + size] for n in range(0, len(texts) - size + 1, size)])
     times_s: list[float] = []

@@ -19,7 +19,7 @@ from benchmarks.trial import Figures, Row, Trial, figures_of
 #: would come in bursts longer than a run.
 WINDOW = 4
 
-#: Texts of a bulk job: as many as `shoal.Client` sends in one.
+#: Texts of a bulk job, as in the jobs of `shoal.Client`.
 TEXTS_PER_JOB = 32
 
 PERSON = "1 connection x 1 headline"

@@ -1,4 +1,4 @@
-"""Indexes to search, of real headlines or of vectors that are made."""
+"""Indexes to search, with real headlines or with made vectors."""
 
 from collections.abc import Generator, Iterable, Sequence
 from itertools import groupby
@@ -16,14 +16,14 @@ from shoal_workers.index.index import Index
 
 Vectors = NDArray[np.float32]
 
-#: Documents in the index of real headlines, and vectors made at a time.
+#: Documents in the index of real headlines, and the number of vectors that are made at a time.
 NUM_REAL, NUM_MADE = 20_000, 512
 
 
 class Maker:
-    """A stand-in for the encoder of a build: it makes the vectors of numbered texts, `NUM_MADE` at a time.
+    """A replacement of a build's encoder: it makes the vectors of numbered texts, `NUM_MADE` at a time.
 
-    Each is a random mixture of two real vectors, so they lie in groups where headlines lie.
+    Each vector is a random mixture of two real vectors, so the vectors lie in groups, as headlines do.
     """
 
     def __init__(self, real: Vectors):
@@ -49,7 +49,7 @@ def real_index(texts: Texts, checkout: Checkout = OURS) -> Path:
 
 
 def indexes_of(sizes: Sequence[int], texts: Texts) -> dict[str, Path]:
-    """Return an index of each size by its name; build under SHOAL_HOME those that are missing."""
+    """Return an index of each size by its name; build missing indexes under SHOAL_HOME."""
     real = real_index(texts)
     num_real = Index.open(real).manifest.count
     return {f"n{size}": real if size == num_real else synthetic(size, real) for size in sizes}

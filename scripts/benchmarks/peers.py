@@ -1,4 +1,4 @@
-"""The servers that we are compared with: their requests and answers, and how to run those that are installed here."""
+"""The servers that Shoal is compared with: their requests and answers, and how to run the installed ones."""
 
 import hashlib
 import json
@@ -22,19 +22,19 @@ from shoal.supervisor.process import Service
 from shoal_workers.model.source import PACKAGED, find_source
 from shoal_workers.process import processors
 
-#: Where each kind of server takes texts to embed.
+#: The path at which each kind of server embeds texts.
 PATHS = {"tei": "/embed", "openai": "/v1/embeddings"}
 
 #: Vector length of the model that every peer serves.
 DIMENSION = 384
 
-#: Lowest cosine to fp32 at which a server does the same work as we do.
+#: Lowest cosine to fp32 at which a server does the same work as Shoal.
 MIN_COSINE = 0.999
 
 
 @dataclass(frozen=True)
 class Target:
-    """A server to send texts to; `kind` is the shape of its requests and answers, one of PATHS.
+    """A server to which texts are sent; `kind` is the shape of its requests and answers, one of PATHS.
 
     `pid` is its process if it runs here, and `model` the name of its model in requests of the OpenAI shape.
     """
@@ -46,14 +46,14 @@ class Target:
     pid: int | None = None
 
     def body(self, texts: Sequence[str]) -> bytes:
-        """Return the request that has the texts embedded."""
+        """Return the body of a request to embed the texts."""
         openai = {"input": list(texts), "model": self.model}
         return json.dumps(openai if self.kind == "openai" else {"inputs": list(texts)}).encode()
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the server's vectors of the texts, [n, dimension].
 
-        Raises OSError without an answer, or with one that is no success.
+        Raises OSError if there is no answer, or no success.
         """
         request = Request(self.url, self.body(texts), {"content-type": "application/json"})
         with urlopen(request, timeout=180) as response:
@@ -69,7 +69,7 @@ class Target:
 def target_of(spec: str) -> Target:
     """Return the server at `tei+http://host:port` or `openai+http://host:port`.
 
-    A path takes the place of the usual one, and the part after `#` is the name of the model: Infinity is at
+    A path replaces the usual path, and the part after `#` is the name of the model: Infinity is at
     `openai+http://host:7997/embeddings#model`. Raises BadSetting.
     """
     url = urlsplit(spec)
@@ -84,7 +84,7 @@ def target_of(spec: str) -> Target:
 def check(target: Target, texts: Sequence[str], reference: ArrayLike) -> float:
     """Return the lowest cosine between the server's vectors of the texts and the reference's, [n, dimension] in fp32.
 
-    Raises ModelMismatch if it is too low: the server then does other work, and its speed says nothing.
+    Raises ModelMismatch if it is too low: the server then does other work, and its speed cannot be compared.
     """
     found, expected = (np.asarray(vectors, np.float32) for vectors in (target.embed(texts), reference))
     lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
@@ -99,9 +99,9 @@ def check(target: Target, texts: Sequence[str], reference: ArrayLike) -> float:
 
 @dataclass(frozen=True)
 class Peer:
-    """A server that is installed and started here; `folder` holds its requirements.
+    """A server that is installed and started here; `folder` has its requirements.
 
-    In `command`, `environment` and `spec`, {model} is the model's folder, {folder} the peer's, {port} the port,
+    In `command`, `environment` and `spec`, {model} is the model's folder, {folder} the peer's folder, {port} the port,
     and {dtype} the fastest number format of the processor.
     """
 
@@ -113,7 +113,7 @@ class Peer:
 
     @contextmanager
     def start(self, settings: Mapping[str, str] | None = None) -> Iterator[Target]:
-        """Run the server on a port of loopback, yield it once it embeds, and stop it.
+        """Run the server on a port of loopback, yield it once it embeds, and stop it at the end.
 
         Raises NotReady if it cannot be installed or does not start.
         """
@@ -130,7 +130,7 @@ class Peer:
             yield replace(target, pid=server.process.pid if server.process else None)
 
     def _install(self) -> Path:
-        """Return the peer's virtual environment; make it if it is missing or not of these requirements."""
+        """Return the peer's virtual environment; make it if it is missing or has other requirements."""
         home = HOME / "bench" / f"{self.folder.name}-env"
         requirements, stamp = self.folder / "requirements.txt", home / ".installed"
         wanted = hashlib.sha256(sys.version.encode() + requirements.read_bytes()).hexdigest()
@@ -149,7 +149,7 @@ class Peer:
 
 _BASELINES = ROOT / "scripts" / "baselines"
 
-#: The peers by name, each as fast as we could make it without changing it: `docs/experiments.md` says what was tried.
+#: The peers by name, with the fastest flags that we found: `docs/experiments.md` says what was tried.
 PEERS = {
     peer.name: peer
     for peer in (

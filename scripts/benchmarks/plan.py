@@ -14,14 +14,14 @@ from stack import DATA, ROOT, Checkout, datasets
 from benchmarks.trial import Figures, Row, Trial, shown
 from shoal.errors import ShoalError
 
-#: Words from one start of a text in an article to the next: models see only the beginning of a text, so each start
+#: Words from one start of a text in an article to the next. Models read only the beginning of a text, so each start
 #: makes another text.
 ARTICLE_STEP = 400
 
-#: Abstracts that are sent in turns with headlines.
+#: Number of abstracts, which are sent in turns with headlines.
 NUM_ABSTRACTS = 512
 
-#: The headlines that loads send: those after the ones that are in the index.
+#: The headlines that loads send: they follow the headlines of the index.
 SENT = slice(20_000, 60_000)
 
 #: Longest warm-up before the runs that count, in seconds.
@@ -42,7 +42,7 @@ class Texts:
 
     @classmethod
     def load(cls) -> "Texts":
-        """Return the texts in the data folder, or a stand-in made of the sample headlines."""
+        """Return the texts in the data folder; without a data folder, texts made from the sample headlines."""
         if not (DATA / "datasets.py").exists():
             with (ROOT / "workers/shoal_workers/sample/headlines.csv").open(encoding="utf-8", newline="") as file:
                 lines = [row["headline"] for row in csv.DictReader(file)]
@@ -56,12 +56,12 @@ class Texts:
 
     @cached_property
     def alone(self) -> list[list[str]]:
-        """Requests of one headline each, none of which is in the index if there are enough."""
+        """Requests with one headline each; if there are enough headlines, none is in the index."""
         return [[text] for text in self.headlines[SENT] or self.headlines]
 
     @cached_property
     def headlines_and_abstracts(self) -> list[str]:
-        """Return headlines and abstracts in turns."""
+        """Headlines and abstracts in turns."""
         pairs = zip(self.headlines, self.abstracts[:NUM_ABSTRACTS], strict=False)
         return [text for pair in pairs for text in pair]
 
@@ -76,7 +76,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Plan:
-    """The texts, the number and the length of the runs, and the servers beside ours."""
+    """The texts, the number and the length of the runs, and the servers beside Shoal."""
 
     texts: Texts
     runs: int
@@ -87,9 +87,9 @@ class Plan:
     failed: list[str] = field(default_factory=list)
 
     def interleave(self, scenario: str, trials: Sequence[Trial]) -> list[Row]:
-        """Run all trials once to warm up, then all of them, one after the other, `runs` times; return a row for each.
+        """Run all trials once to warm up, then `runs` times, one after the other; return a row for each trial.
 
-        One that fails is noted in `failed` and not run again, and a run without figures does not count.
+        A trial that fails is noted in `failed` and not run again. A run without figures does not count.
         """
         found: dict[Trial, list[Figures]] = {trial: [] for trial in trials}
         for number in range(self.runs + 1):
@@ -115,10 +115,10 @@ class Plan:
 
 
 def say(text: str) -> None:
-    """Print progress to standard error; standard output has the tables alone."""
+    """Print progress to standard error; standard output has only the tables."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def own_process() -> ProcessPoolExecutor:
-    """Return an executor of one process, which is started afresh."""
+    """Return an executor with one new process, which shares nothing with this one."""
     return ProcessPoolExecutor(1, get_context("spawn"))

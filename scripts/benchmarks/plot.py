@@ -6,11 +6,11 @@ from typing import Any
 
 from benchmarks.trial import Row
 
-#: Colours of the targets, in their order of appearance; they can be told apart in grey.
+#: Colours of the targets, in their order of appearance; they differ in grey too.
 COLOURS = ("#0b3c5d", "#d9822b", "#8a8a8a", "#b8d4e3", "#5a2a27")
 
 #: For each panel: the scenario, the beginning and the end of the names of its cases, the label of the x axis, and the
-#: figure that is drawn.
+#: drawn figure.
 PANELS = (
     ("peers", "64 connections x ", "", "text of a request, on 64 connections", "requests/s"),
     ("search", "search of ", ", 1 connection", "documents, one connection", "p50 ms"),
@@ -18,7 +18,7 @@ PANELS = (
 
 
 def save(rows: Sequence[Row], path: Path) -> bool:
-    """Draw what was measured beside peers and of searches; return False if that is nothing."""
+    """Draw the figures beside peers and the figures of searches; return False if there are none."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -45,7 +45,7 @@ def save(rows: Sequence[Row], path: Path) -> bool:
 
 
 def _draw(axis: Any, chosen: Sequence[tuple[str, Row]], name: str) -> None:
-    """Draw bars of each target, with a line from the lowest to the highest value."""
+    """Draw the bars of each target, with a line from the lowest to the highest value."""
     ticks = list(dict.fromkeys(tick for tick, _ in chosen))
     targets = list(dict.fromkeys(row.target for _, row in chosen))
     width = 0.8 / len(targets)

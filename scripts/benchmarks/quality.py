@@ -1,4 +1,4 @@
-"""The quality of a running service: public judgements, and Sentence Transformers in fp32."""
+"""The quality of a running service, compared with public judgements and with Sentence Transformers in fp32."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ from benchmarks.trial import Figures, Row
 from shoal.settings import Settings
 from shoal_workers.model.source import find_source
 
-#: What the other precisions are compared with.
+#: The precision with which the others are compared.
 FULL = {"shoal f32": {"SHOAL_PRECISION": "f32"}}
 
-#: Texts in a request of the batched comparison, and how many texts of each set are also sent one by one.
+#: Texts in a request of the batched comparison, and the number of texts of each set that are also sent one by one.
 BATCH, NUM_ALONE = 64, 400
 
 
 def run(plan: Plan) -> list[Row]:
-    """Compare vectors and hits in each precision with public judgements and with fp32; once, for nothing is random."""
+    """Compare vectors and hits in each precision with public judgements and with fp32, once: nothing is random."""
     if not (DATA / "datasets.py").exists():
         say("quality: the data folder is missing; name it with SHOAL_DATA")
         return []
@@ -41,7 +41,7 @@ def run(plan: Plan) -> list[Row]:
 
 
 def cosines(texts: Sequence[str], url: str) -> Figures:
-    """Return the cosines to Sentence Transformers in fp32, batched and, for some of the texts, alone."""
+    """Return the cosines to Sentence Transformers in fp32, in batches and, for some of the texts, one by one."""
     expected, step = _expected(tuple(texts)), max(1, len(texts) // NUM_ALONE)
     batched = (_embed(url, texts, BATCH) * expected).sum(axis=1)
     alone = (_embed(url, texts[::step], 1) * expected[::step]).sum(axis=1)

@@ -18,19 +18,19 @@ from benchmarks.server import Server, peer, shoal
 from benchmarks.trial import Figures, Row, Trial
 from shoal_workers.index.index import Index
 
-#: The setting that turns the cache on, and the number of texts that repeat: the warm-up sends each more than once.
+#: The setting that turns the cache on, and the number of repeated texts: the warm-up sends each more than once.
 CACHE, NUM_REPEATED = {"SHOAL_CACHE_MB": "64"}, 1_000
 
-#: Documents in the indexes to search. The first holds real headlines, the others mixtures of their vectors.
+#: Documents in the indexes to search. The first index has real headlines, the others have mixtures of their vectors.
 SIZES = (20_000, 200_000, 1_000_000)
 
-#: Queries, and hits of each, to compare with exact search.
+#: Number of queries that are compared with exact search, and of hits of each.
 NUM_QUERIES, K = 100, 10
 
-#: Runs with long texts take this many times as long as others, as they get only a few dozen answers a second.
+#: Factor for the length of runs with long texts, because they get only a few dozen answers a second.
 LONGER = 2
 
-#: Headlines for the bare engine, and the share of a run's time that its trials take: it is at full speed at once.
+#: Headlines for the bare engine, and the share of a run's time that its trials last: it is at full speed at once.
 NUM_ENGINE, ENGINE_SHARE = 4_096, 0.25
 
 
@@ -63,19 +63,19 @@ def _peer_trials(server: Server, plan: Plan) -> Iterator[Trial]:
     yield server.embed_trial("64 connections x 1 headline", 64, alone)
     trial = server.embed_trial("64 connections x 1 headline or abstract", 64, mixed)
     yield replace(trial, run=lambda seconds, number: trial.run(LONGER * seconds, number))
-    if server.url:  # it is ours
+    if server.url:  # it is Shoal
         yield server.embed_trial("1 connection x 1 headline", 1, alone)
         yield server.search_trial(f"1 connection x 1 search of {SIZES[0]:,}", 1, alone, f"n{SIZES[0]}")
 
 
 def cache(plan: Plan) -> list[Row]:
-    """Run the same thousand headlines again and again, with the cache and without."""
+    """Send the same thousand headlines again and again, with the cache and without."""
     with shoal("cache on", environment=CACHE) as on, shoal("cache off") as off:
         return plan.interleave("cache", [cache_trial(server, plan) for server in (on, off)])
 
 
 def cache_trial(server: Server, plan: Plan) -> Trial:
-    """Return the load of texts that repeat."""
+    """Return the trial of repeated texts."""
     case = f"64 connections, {NUM_REPEATED:,} texts that repeat"
     return server.embed_trial(case, 64, plan.texts.alone[:NUM_REPEATED])
 
@@ -94,7 +94,7 @@ def search(plan: Plan) -> list[Row]:
 
 
 def _hits(server: Server, folder: Path, name: str, queries: Sequence[str], _: int, number: int) -> Figures:
-    """Return the share of the exact best hits that are found, and the time of the search step for one query."""
+    """Return the share of the exact best hits that the service finds, and the time of the search step for a query."""
     chosen = queries[number * NUM_QUERIES :][:NUM_QUERIES] or queries[:NUM_QUERIES]
     scores = server.target.embed(chosen) @ np.asarray(Index.open(folder).vectors).T
     threshold = np.partition(scores, -K, axis=1)[:, -K]

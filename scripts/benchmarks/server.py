@@ -1,4 +1,4 @@
-"""A server under load: Shoal or a peer, the requests it takes, and the processor time and memory of its processes."""
+"""A server under load, Shoal or a peer: its requests, and the processor time and memory of its processes."""
 
 import json
 import time
@@ -16,15 +16,15 @@ from benchmarks import wrk
 from benchmarks.peers import PEERS, Target, target_of
 from benchmarks.trial import Figures, Row, Trial, figures_of
 
-#: Every scenario but `cache` runs without a cache: the texts of a load repeat, and repeats would flatter us.
+#: Only the scenario `cache` has a cache: the texts of a load repeat, so with a cache Shoal would look too good.
 NO_CACHE = {"SHOAL_CACHE_MB": "0"}
 
-#: Share of a processor below which a server counts as idle, and the longest wait until it is, in seconds.
+#: Share of a processor below which a server counts as idle, and the longest wait until it is idle, in seconds.
 IDLE_SHARE, IDLE_WITHIN_S = 0.1, 60.0
 
 
 class Processes:
-    """Processes by name, each with all that it started."""
+    """Processes by name, each with the processes that it started."""
 
     def __init__(self, roots: Mapping[str, int]):
         self._roots = {name: psutil.Process(pid) for name, pid in roots.items()}
@@ -38,7 +38,7 @@ class Processes:
         return found
 
     def memory_mb(self) -> dict[str, dict[str, float]]:
-        """Return the memory of each process: `resident`, and the `private` part, which no other process maps."""
+        """Return the memory of each process: `resident`, and the `private` part that no other process maps."""
         found = {}
         for name, number, process in self._all():
             sizes = process.memory_full_info()
@@ -47,7 +47,7 @@ class Processes:
         return found
 
     def ms_a_request(self, before: Counter[str], num_requests: int, **load_s: float) -> Figures:
-        """Return the processor time since `before` and that of the load, by request; then wait until all is idle."""
+        """Return the processor time since `before`, and the load's, per request; wait until all is idle."""
         taken_s = {name: now - before[name] for name, now in self.cpu_s().items()}
         self.wait_until_idle()
         if taken_s:  # a server elsewhere has no processes here
@@ -55,7 +55,7 @@ class Processes:
         return {f"processor ms a request: {name}": s * 1_000 / num_requests for name, s in (taken_s | load_s).items()}
 
     def wait_until_idle(self) -> None:
-        """Wait until all that was left to answer when the load ended has been computed."""
+        """Wait until the requests that were unanswered at the end of the load are computed."""
         until, before, pause_s = time.monotonic() + IDLE_WITHIN_S, float("-inf"), 0.2
         while time.monotonic() < until and (now := self.cpu_s().total()) - before >= IDLE_SHARE * pause_s:
             before = now
@@ -69,7 +69,7 @@ class Processes:
 
 @dataclass(frozen=True)
 class Server:
-    """A server to send requests to, and the processes whose processor time and memory count."""
+    """A server to which requests are sent, and the processes whose processor time and memory count."""
 
     target: Target
     processes: Processes
@@ -81,16 +81,16 @@ class Server:
         return self.target.name
 
     def embed_trial(self, case: str, connections: int, requests: Sequence[Sequence[str]]) -> Trial:
-        """Return a trial of requests to embed, each with the texts given for it."""
+        """Return a trial that embeds the texts of each request."""
         return Trial(case, self.name, partial(self.run, self.embed_load(connections, requests), len(requests[0])))
 
     def embed_load(self, connections: int, requests: Sequence[Sequence[str]]) -> wrk.Load:
-        """Return the load of such a trial."""
+        """Return the load of a trial that embeds."""
         bodies = [self.target.body(texts) for texts in requests]
         return wrk.Load(self.target.url, bodies, connections)
 
     def search_trial(self, case: str, connections: int, requests: Sequence[Sequence[str]], index: str) -> Trial:
-        """Return a trial of searches for one query each."""
+        """Return a trial of searches, each with one query."""
         bodies = [json.dumps({"queries": query, "k": 5, "index": index}).encode() for (query,) in requests]
         return Trial(case, self.name, partial(self.run, wrk.Load(f"{self.url}/search", bodies, connections), 1))
 
@@ -116,14 +116,14 @@ def shoal(
     checkout: Checkout = OURS,
     environment: Mapping[str, str] = NO_CACHE,
 ) -> Iterator[Server]:
-    """Run a Shoal, without a cache unless the environment sets one."""
+    """Run Shoal, without a cache unless the environment sets one."""
     with stack(indexes, workers, checkout, NO_CACHE | dict(environment)) as running:
         yield Server(Target(name, f"{running.url}/embed"), Processes(running.processes), running.url)
 
 
 @contextmanager
 def peer(name: str) -> Iterator[Server]:
-    """Run a peer that is installed here, or use one that runs at a URL such as `tei+http://host:port`."""
+    """Run a peer that is installed here, or use a running peer at a URL such as `tei+http://host:port`."""
     if name not in PEERS:
         yield Server(target_of(name), Processes({}))
         return

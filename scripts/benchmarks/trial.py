@@ -1,4 +1,4 @@
-"""Trials, the figures that they measure, and tables of them."""
+"""Trials, the figures that they measure, and the tables of figures."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from benchmarks import wrk
 
-#: The figures of one run by name. Figures named `group: column` stand in a table for the group.
+#: The figures of one run by name. Figures named `group: column` are in a table of the group.
 Figures = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A measurement that can be repeated: `run` takes the seconds and the number of the run.
+    """A measurement that can be repeated: `run` is called with the seconds and the number of the run.
 
     A run that returns no figures does not count.
     """

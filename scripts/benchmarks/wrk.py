@@ -15,7 +15,7 @@ from shoal.errors import MissingExtra, NotReady
 #: Longest wait of wrk for one answer before it counts as an error.
 _TIMEOUT_S = 60
 
-#: Number of requests by which each run begins later in the texts, so that no run repeats the one before.
+#: Number of texts by which each run begins later than the run before, so that no run repeats another.
 STRIDE = 4_001
 
 #: Beginning of the line of wrk's output that has the numbers as JSON.
@@ -42,7 +42,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests that cycle through these bodies, one after the other on each of `connections` that stay open."""
+    """Requests with these bodies again and again, one after the other on each of the open `connections`."""
 
     url: str
     bodies: Sequence[bytes]
@@ -53,7 +53,7 @@ class Load:
 class Measured:
     """The measurements of one run of a load; `cpu_s` is the processor time of wrk itself.
 
-    `num_requests` counts the successes, and `num_failed` all else: other statuses, and requests without an answer.
+    `num_requests` counts the successes, and `num_failed` other statuses and requests without an answer.
     """
 
     num_requests: int
@@ -73,7 +73,7 @@ class Measured:
     def parse(cls, output: str, cpu_s: float = 0.0, may_fail: bool = False) -> Self:
         """Return the numbers in wrk's output.
 
-        Raises NotReady if no request succeeded, or if any failed and none may: such a run measures nothing.
+        Raises NotReady if no request succeeded, or if any failed without `may_fail`: such a run measures nothing.
         """
         _, mark, rest = output.partition(_MARK)
         found = json.loads(rest.splitlines()[0]) if mark else {"num_answers": 0, "num_refused": 0, "num_lost": 0}
@@ -98,8 +98,7 @@ def find() -> str:
 def run(load: Load, seconds: int, first: int = 0, may_fail: bool = False) -> Measured:
     """Run the load for some seconds, beginning with body number `first`.
 
-    Raises MissingExtra without wrk, and NotReady unless every request is answered with a status of success; where
-    requests `may_fail`, unless one is.
+    Raises MissingExtra without wrk, and NotReady if a request fails; if requests `may_fail`, only if all fail.
     """
     with TemporaryDirectory() as folder:
         script, bodies = Path(folder) / "load.lua", Path(folder) / "bodies"

@@ -12,16 +12,16 @@ from shoal.contract.replies import Reply, finish
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.index.index import Index
 
-#: Least cosine of a right vector to the known one.
+#: Least cosine of a right vector to the known vector.
 MIN_COSINE = 0.9999
 
-#: Hits that are asked for, and how many more are known: of nearly equal ones either may come first.
+#: Number of hits in an answer, and of further known hits: of two nearly equal hits either may come first.
 K, SPARE = 5, 3
 
-#: How far the score of a right hit may be off.
+#: Largest error of the score of a right hit.
 MAX_SCORE_ERROR = 1e-3
 
-#: The error with which odd cases may be answered. A large reply may be too large, or the link of its worker too slow.
+#: The allowed error of each odd case. A large reply may be too large, or the link of its worker too slow.
 RIGHT_ERRORS = {name: name for name in ("expired", "cancelled")}
 RIGHT_ERRORS |= {"unreadable": "malformed_job", "large reply": "too_large"}
 
@@ -32,9 +32,9 @@ Vectors = NDArray[np.float32]
 
 
 class Answers:
-    """The vector or the hits that each text must have.
+    """The right vector or the right hits of each text.
 
-    Raises SystemExit if the model's vectors of different texts could pass for one another.
+    Raises SystemExit if the model's vectors of different texts are too similar to find a mix-up.
     """
 
     def __init__(self, encoder: Encoder, index: Index, cases: Sequence[Case]):
@@ -53,7 +53,7 @@ class Answers:
             self._hits = dict(zip(texts, index.search(queries, K + SPARE), strict=True))
 
     def wrong(self, case: Case, found: Any) -> str:
-        """Return what is wrong with the vectors of each text or token, or with the hits of each query, or nothing."""
+        """Return the fault in the vectors of each text or token, or in the hits of each query; empty: none."""
         if case.kind in (*POISON, "expired", "unreadable"):
             return f"answered, although it is {case.kind}"
         if case.op == "embed":
@@ -68,7 +68,7 @@ class Answers:
         return next(filter(None, map(self._wrong_hits, case.texts, found)), "")
 
     def wrong_reply(self, case: Case, reply: Reply) -> str:
-        """Return what is wrong with a reply, or nothing."""
+        """Return the fault of a reply; empty: none."""
         if reply.error:
             return "" if is_right_error(case, reply.error.code) else f"{reply.error.code}: {reply.error}"
         return self.wrong(case, content(reply))
@@ -100,10 +100,10 @@ def _token_vectors(encoder: Encoder, text: str) -> Vectors:
 
 
 def content(reply: Reply) -> Any:
-    """Return the vectors or the hits of a reply that is no error."""
+    """Return the vectors or the hits of a reply without an error."""
     return reply.vectors if reply.hits is None else reply.hits
 
 
 def is_right_error(case: Case, code: str) -> bool:
-    """Return True if such a case may be answered with the error."""
+    """Return True if the case may be answered with this error code."""
     return code == ("poisoned" if case.kind in POISON else RIGHT_ERRORS.get(case.kind, ""))

@@ -1,4 +1,4 @@
-"""The checks of Redis once everything is answered, and of the texts that were computed."""
+"""The checks of Redis and of the computed texts, once everything is answered."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -23,10 +23,10 @@ _FINAL = STATUSES[2:]
 
 @dataclass
 class Audit:
-    """The checks that are made when nothing runs any more; each notes the promises that it finds broken.
+    """The checks at the end of a run; each notes the broken promises that it finds.
 
-    `computed` is the file in which workers note what they compute. `hostile` has the ids of the hostile client's jobs,
-    `figures` counts by name.
+    `computed` is the file in which workers note the texts that they compute. `hostile` has the ids of the hostile
+    client's jobs, `figures` has counts by name.
     """
 
     redis: Any
@@ -39,13 +39,13 @@ class Audit:
     figures: dict[str, int] = field(default_factory=dict)
 
     def num_unanswered(self) -> int:
-        """Return the number of jobs in all lanes, those that a worker has included."""
+        """Return the number of jobs in all lanes, including jobs that a worker has."""
         jobs = [self.redis.zcard(key) for key in self._keys_like("lane:*:jobs", "zset")]
         pushed = [self.redis.llen(key) for key in self._keys_like("lane:*", "list") if key.count(":") == 3]
         return sum(map(int, (*jobs, *pushed)))
 
     def used_memory_mb(self) -> float:
-        """Return Redis's memory without the keys that would expire by themselves: they are deleted."""
+        """Delete the keys that would expire by themselves, and return Redis's memory."""
         for key in self._keys_like("*"):
             if self.redis.ttl(key) >= 0:
                 self.redis.delete(key)
@@ -77,7 +77,7 @@ class Audit:
         self.outcomes.broken += [f"{name}: {number} (loads: {loads})" for name, number in left]
 
     def _check_keys(self) -> None:
-        """Check that only what the pool always has has no time to live."""
+        """Check that all keys have a time to live, except the keys that a pool always has."""
         keys = self.keys
         lasting = (keys.dead, keys.holders, keys.limits, keys.scripts, keys.lane(""), keys.unread)
         found = [key for key in self._keys_like("*") if not key.startswith(lasting)]
@@ -86,7 +86,7 @@ class Audit:
         self.figures["keys left for ever"] = len(forever)
 
     def _check_records(self) -> None:
-        """Check that every submitted job has a final status and one reply, also if no client was told of it."""
+        """Check that every submitted job has a final status and one reply, also if no client knows the job."""
         accepted = self.outcomes.accepted
         unknown = {key.rpartition(":")[2] for key in self._keys_like("job:*")} - accepted.keys() - set(self.hostile)
         self.figures["submitted jobs whose client was not told"] = len(unknown)
@@ -95,7 +95,7 @@ class Audit:
                 self.outcomes.broken.append(f"job {job_id}: {wrong}")
 
     def _check_keyed(self) -> None:
-        """Check that each idempotency key made one job, of which its client was told."""
+        """Check that each idempotency key made one job, and that its client knows the job."""
         used = [self.redis.hget(key, "id").decode() for key in self._keys_like("once:*")]
         told = {job_id for job_id, case in self.outcomes.accepted.items() if case.is_keyed} | set(self.hostile)
         found = Counter(used)
@@ -118,7 +118,7 @@ class Audit:
         return "" if case is None else self.answers.wrong_reply(case, reply)
 
     def _check_addresses(self) -> None:
-        """Check that an address has at most one reply for each time that the job may have got in."""
+        """Check that an address has at most one reply for each put that may have succeeded."""
         for case in self.cases:
             if case.route == "address" and case.kind == "good" and case.number not in self.outcomes.unfinished:
                 entries = self.redis.xrange(self.keys.replies(f"address-{case.number}"))
@@ -127,7 +127,7 @@ class Audit:
                     self.outcomes.breach(case, f"{len(wrong)} replies at its address {' '.join(wrong)}")
 
     def _check_dead_letters(self) -> None:
-        """Check that poison has one dead letter, and a malformed job one for each time that it may have got in."""
+        """Check that poison has one dead letter, and a malformed job one for each put that may have succeeded."""
         letters = [fields for _, fields in self.redis.xrange(self.keys.dead)]
         found = Counter(_name(fields[b"job"]) for fields in letters)
         accepted = {case.number for case in self.outcomes.accepted.values()}
@@ -146,7 +146,7 @@ class Audit:
         self.figures["dead letters of innocent jobs"] = found.total()
 
     def _check_work(self) -> None:
-        """Check that poison was not computed too often, and what had expired not at all."""
+        """Check that poison was not computed too often, and expired jobs not at all."""
         data = self.computed.read_bytes()
         computed = Counter(data[n : n + DIGEST_BYTES] for n in range(0, len(data), DIGEST_BYTES))
         asked = Counter(text for case in self.cases for text in case.texts)
@@ -163,7 +163,7 @@ class Audit:
 
 
 def _name(data: bytes) -> str:
-    """Return the name of a dead letter: its first text, or all of it if it is no job."""
+    """Return the name of a dead letter: its first text, or all its bytes if they are no job."""
     if data.startswith(GARBAGE):
         return data.decode("latin-1")
     try:

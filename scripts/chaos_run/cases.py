@@ -1,16 +1,16 @@
-"""The cases that the clients ask, drawn from a seed so that the same seed asks the same, and their outcomes."""
+"""The cases that the clients ask, and their outcomes. The same seed draws the same cases."""
 
 import string
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-#: Routes of a job, with the weight of each among ordinary jobs: `wait` and `submit` are HTTP, `call` and `handle` are
-#: `shoal.Client`, `plain` and `address` are a Redis client with the script of docs/protocol.md, which reads the reply
-#: from the job's result list or at an address of its own.
+#: Routes of a job, with the weight of each among ordinary jobs: `wait` and `submit` use HTTP, `call` and `handle` use
+#: `shoal.Client`, `plain` and `address` use a Redis client with the script of docs/protocol.md, which reads the reply
+#: from the job's result list or at its own address.
 ROUTES = {"wait": 30, "submit": 28, "call": 14, "handle": 10, "plain": 10, "address": 8}
 
-#: Kinds of odd jobs. Each has the number of jobs of which one is odd in this way, and the routes that it may take.
+#: Kinds of odd jobs. Each has the number of jobs among which one is odd in this way, and its routes.
 ODD = {
     "crash": (5_000, ("submit", "plain")),
     "out of memory": (5_000, ("submit", "plain")),
@@ -25,11 +25,11 @@ ODD = {
     "leaving": (50, ("wait",)),
 }
 
-#: Kinds of poison, and the word that their texts begin with: a worker that computes one crashes in native code, is
-#: killed as the system kills when memory is short, or hangs.
+#: Kinds of poison, and the word with which their texts begin. A worker that computes such a text crashes in native
+#: code, is killed like a process that takes too much memory, or hangs.
 POISON = {"crash": "crash", "out of memory": "exhaust", "stall": "hang"}
 
-#: What a huge text repeats without white space, and the characters of such a text: the most that are allowed.
+#: The strings that huge texts repeat without white space, and the length of a huge text: the longest allowed.
 HUGE_SIGNS, HUGE_CHARS = ("x", "天", "氣候", "ab"), 2**20
 
 #: Number of long texts and words in each: a long text fills a model's tokens. Then the numbers of such texts in a job
@@ -40,7 +40,7 @@ NUM_LONG, LONG_WORDS, LARGE_TEXTS, SLOW_TEXTS = 12, 400, (10, 10, 10, 12), (1, 2
 #: Kinds that are never a search.
 _EMBEDS = ("malformed", "unreadable", "huge", "large reply", "slow reader")
 
-#: A run as long as this has stalls too: each takes three times the workers' limit until it is found out.
+#: Only a run of at least this length has stalls: each takes three times the workers' limit to be noticed.
 LONG_S = 100.0
 
 #: Words of all texts, plain enough for any model.
@@ -49,7 +49,7 @@ WORDS = (
     *("music", "winter", "doctor", "garden", "paper", "window", "coast", "bridge", "engine", "school", "salt", "wool"),
 )
 
-#: Number of texts that are repeated, so that the cache has work, and their share of all texts.
+#: Number of repeated texts, which the cache can answer, and their share of all texts.
 NUM_HOT, SHARE_HOT = 40, 0.15
 
 #: Jobs start in bursts, so that lanes fill and empty.
@@ -58,7 +58,7 @@ BURST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to ask: `kind` is `good` or what is odd about it; it is asked `at_s` after the start.
+    """One request: `kind` is `good` or the kind of odd job; it is asked `at_s` after the start.
 
     `output` is `vector` or `tokens`.
     """
@@ -74,12 +74,12 @@ class Case:
 
     @property
     def is_keyed(self) -> bool:
-        """True if it is put with an idempotency key: all submits over HTTP and half of those of `shoal.Client`."""
+        """True if the put has an idempotency key: all submits over HTTP, and half of `shoal.Client`'s submits."""
         return self.route == "submit" or (self.route == "handle" and self.number % 2 == 0)
 
 
 def draw(seed: int, num_cases: int, seconds: float) -> list[Case]:
-    """Return the cases of a run in the order in which they are asked, one or more of each odd kind among them."""
+    """Return the cases of a run in the order in which they are asked, with at least one of each odd kind."""
     random, odd = Random(seed), dict.fromkeys(range(num_cases), "good")
     for place, (kind, (every, _)) in enumerate(ODD.items()):
         if kind != "stall" or seconds > LONG_S:
@@ -117,7 +117,7 @@ def _text(random: Random, kind: str, number: int) -> str:
 
 
 def in_letters(number: int) -> str:
-    """Return a word of its own for each number, of four letters or more: tiny models know no other signs."""
+    """Return a different word for each number, of four letters or more, because tiny models know only letters."""
     letters = ""
     while number or len(letters) < 4:
         number, digit = divmod(number, 26)
@@ -130,7 +130,7 @@ class Outcomes:
     """Accepted jobs by id, a word for each answer and refusal, and the promises that were broken or kept late.
 
     `puts` counts how often a case was put into Redis; `unfinished` has the numbers of cases that were asked. All
-    threads may add: a case is of one thread, and lists are only appended to.
+    threads may add: a case belongs to one thread, and lists are only appended to.
     """
 
     accepted: dict[str, Case] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Outcomes:
     unfinished: set[int] = field(default_factory=set)
 
     def answer(self, case: Case, wrong: str, outcome: str = "right") -> None:
-        """Note an answer, and what is wrong with it."""
+        """Note an answer; a `wrong` that is not empty breaks a promise."""
         self.answered.append("wrong" if wrong else outcome)
         if wrong:
             self.breach(case, wrong)

@@ -1,4 +1,4 @@
-"""The clients: threads that ask the cases, each when it is time, and ask again until they know how a case ended."""
+"""The clients: threads that ask each case at its time, and ask again until they know how it ended."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,39 +21,39 @@ from shoal.contract.options import Options
 from shoal.errors import ShoalError
 from shoal.operations import Search, job_class
 
-#: Clients at a time.
+#: Number of clients.
 NUM_THREADS = 48
 
-#: How long a client waits before it asks again, and how long `shoal.Client` waits for an answer.
+#: Seconds that a client waits before it asks again, and that `shoal.Client` waits for an answer.
 AGAIN_S, CALL_S = 0.2, 10.0
 
-#: Addresses that the clients share, each of which is a client of its own to the APIs.
+#: Addresses that the clients share. To the APIs each address is one client.
 ADDRESSES = [f"127.0.0.{n}" for n in range(2, 8)]
 
-#: How long a slow reader waits after each piece of its answer.
+#: Seconds that a slow reader waits after each piece of its answer.
 SLOW_PAUSE_S = 0.1
 
 #: One in this many jobs with an idempotency key is submitted a second time with the same key, although nothing failed.
 ASKED_AGAIN = 10
 
-#: Codes after which the same request may succeed.
+#: Codes of errors after which the same request may succeed.
 _PASSING = ("overloaded", "unavailable", "not_ready", "timeout")
 
 T = TypeVar("T")
 
-#: Puts a case and returns the id of its job, or nothing if it has no record.
+#: A function that puts a case and returns the id of its job; the id is empty if the job has no record.
 Put = Callable[[Http, Case], str]
 
-#: Returns the vectors or hits of a case, whose job has this id, or None while there are none.
+#: A function that returns the vectors or hits of a case, whose job has this id, or None while there are none.
 Fetch = Callable[[Http, Case, str], Any]
 
 
 class Over(Exception):
-    """The end of a case before its answer, which is noted."""
+    """The end of a case before its answer; the outcome is already noted."""
 
 
 class GaveUp(Exception):
-    """The end of the run before that of a case."""
+    """The end of the run before the end of a case."""
 
 
 class Clients:
@@ -74,7 +74,7 @@ class Clients:
 
     @staticmethod
     def _steps(client: Client, plain: Plain) -> dict[str, tuple[Put | None, Fetch | None]]:
-        """Return the steps of the routes and of odd kinds that differ. All may be repeated; a `handle` is a new job."""
+        """Return the steps of routes and odd kinds. All steps may be repeated; a `handle` is then a new job."""
         return {
             "wait": (None, lambda http, case, _: http.wait(case)),
             "submit": (Http.submit, Http.fetch),
@@ -92,14 +92,14 @@ class Clients:
         }
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start the threads."""
         self._started_s = time.monotonic()
         for thread in self._threads:
             thread.start()
 
     @property
     def are_busy(self) -> bool:
-        """True if any of them has something left to do."""
+        """True if any client has cases left."""
         return any(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
@@ -122,19 +122,19 @@ class Clients:
                     continue
                 except Over:
                     pass
-                except Exception as error:  # of these scripts: it must not pass for a lost job
+                except Exception as error:  # an error of these scripts must not look like a lost job
                     self._outcomes.breach(case, f"its client failed: {error!r}")
                 self._outcomes.unfinished.discard(case.number)
 
     def _ask(self, http: Http, case: Case) -> None:
-        """Put the case, a second time if so or to be cancelled, and check the answer that is fetched."""
+        """Put the case, perhaps a second time, perhaps cancel it, and check the fetched answer."""
         put, fetch = self._routes.get(case.kind) or self._routes[case.route]
         http.pause_s = SLOW_PAUSE_S if case.kind == "slow reader" else 0.0
         job_id = self._put(http, case, put) if put else ""
         asks_again = put and case.is_keyed and case.number // 2 % ASKED_AGAIN == 0
         if put and asks_again and (again := self._put(http, case, put)) != job_id:
             self._outcomes.breach(case, f"one idempotency key made jobs {job_id} and {again}")
-        if case.kind == "cancelled":  # whether that comes in time or not, there is an answer
+        if case.kind == "cancelled":  # there is an answer, whether the cancellation comes in time or not
             try:
                 http.ask("DELETE", f"/v1/jobs/{job_id}")
             except (ConnectionError, ShoalError) as error:
@@ -153,7 +153,7 @@ class Clients:
         return job_id
 
     def _until(self, case: Case, what: str, step: Callable[[], T | None]) -> T:
-        """Repeat the step until it returns something. Raises Over at an error that is final, and GaveUp."""
+        """Repeat the step until it returns something. Raises Over after a final error, and GaveUp."""
         what = f"{case.route}, {what}"
         while time.monotonic() < self._gives_up_s:
             try:

@@ -1,4 +1,4 @@
-"""The deployment that is broken: Redis, two APIs and the workers, each with a link of its own to Redis."""
+"""The deployment that is broken: Redis, two APIs and the workers, each with its own link to Redis."""
 
 import os
 import signal
@@ -23,27 +23,27 @@ from shoal.settings import Settings
 from shoal.supervisor.process import Service
 from shoal_workers.process.watchdog import EXIT_STALLED
 
-#: How long before a process that ended is started again: `shoal serve` takes as long.
+#: Seconds until a process that ended is started again, as in `shoal serve`.
 RESTART_AFTER_S = 1.0
 
-#: How long a process may take to stop when it is told to, before it is killed.
+#: Seconds that a process has for an orderly stop before it is killed.
 STOP_WITHIN_S = 20.0
 
-#: The time that a batch takes on top of computing it.
+#: Seconds that a batch takes in addition to its computation.
 PAUSE_S = 0.3
 
 NUM_APIS, NUM_WORKERS = 2, 4
 
-#: The link of programs that put jobs into Redis themselves.
+#: The link for programs that put jobs into Redis themselves.
 PRODUCERS = "producers"
 
-#: How a worker may end by itself, by its exit code: each kind of poison ends it in one of these ways.
+#: The ends of a worker because of poison, by its exit code.
 POISONED = {-signal.SIGABRT: "crashed", -signal.SIGKILL: "out of memory", EXIT_STALLED: "stalled"}
 
 
 @dataclass(slots=True)
 class Process:
-    """A process of the deployment, the fault that is done to it (`told_to` kill or stop), and how it died so far."""
+    """A process of the deployment, its present fault (`told_to` kill or stop), and its deaths so far."""
 
     service: Service
     restart_after_s: float = RESTART_AFTER_S
@@ -55,7 +55,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The process id that it has, or had last."""
+        """The present or last process id."""
         return self.service.process.pid if self.service.process else 0
 
     def send(self, number: signal.Signals) -> None:
@@ -63,7 +63,7 @@ class Process:
         os.killpg(self.pid, number)
 
     def check(self) -> str | None:
-        """Note its end and start it again when it is time; return why it died if that was no fault of the run."""
+        """Note its end and start it again in time; return the reason if it died without a fault of the run."""
         now, code = time.monotonic(), self.service.exit_code()
         if self.ended_s is not None:
             if now - self.ended_s > self.restart_after_s:
@@ -101,7 +101,7 @@ class Deployment:
         self.api_ports = {f"api {n + 1}": free_port() for n in range(NUM_APIS)}
         commands = {name: self._worker_command(name) for name in workers}
         commands |= {name: [*SHOAL, "api"] for name in self.api_ports}
-        #: The group of Redis servers, if it is no single one; processes reach it without links.
+        #: The group of Redis servers, if there are several; processes reach it without links.
         self.group = RedisGroup(group, folder, settings.keys.root) if group else None
         self.links: dict[str, Link] = {}
         if self.group:
@@ -122,7 +122,7 @@ class Deployment:
         return self.folder / f"{worker.replace(' ', '-')}.clock"
 
     def set_clock(self, worker: str, ahead_s: float) -> None:
-        """Set the calendar clock of the worker; it stays so when the worker is started again."""
+        """Set the calendar clock of the worker, also for its next starts."""
         set_clock(self._clock(worker), ahead_s)
 
     def _process(self, name: str, command: list[str]) -> Process:
@@ -137,7 +137,7 @@ class Deployment:
         return self.group.url if self.group else f"redis://127.0.0.1:{self.links[link].port}/0"
 
     def connect(self, answer_s: float) -> redis.Redis:
-        """Return a connection to Redis that nothing breaks but Redis itself; an answer may take `answer_s` seconds."""
+        """Return a connection to Redis without a link; an answer may take `answer_s` seconds."""
         if self.group:
             return self.group.connect(answer_s)
         return redis.Redis.from_url(self.settings.redis_url, socket_timeout=answer_s, protocol=2)
@@ -151,7 +151,7 @@ class Deployment:
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Wait until every API counts all workers as ready; processes that were ended are started again meanwhile.
+        """Wait until every API counts all workers as ready; start ended processes again meanwhile.
 
         Raises NotReady, also if a process ends by itself.
         """
@@ -167,7 +167,7 @@ class Deployment:
         wait_until(f"the workers, whose logs are in {self.folder},", are_ready)
 
     def memory_mb(self) -> Mapping[str, float]:
-        """Return the resident memory of each process with those that it started."""
+        """Return the resident memory of each process together with its children."""
         found = {}
         for name, process in self.processes.items():
             with suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""The faults: a schedule drawn from a seed, and what does them."""
+"""The faults: a schedule drawn from a seed, and the breaker that causes them."""
 
 import math
 import os
@@ -15,9 +15,9 @@ from chaos_run.recovery import Recovery
 from chaos_run.redis_group import RedisGroup
 from shoal.errors import NotReady
 
-#: For each kind of fault: how many a deck of faults has, and the least and most seconds that it lasts. Some stops of a
-#: worker are shorter and some longer than the 3 s after which a worker counts as dead. Of a fault of Redis, the seconds
-#: are those until Redis is started again.
+#: For each kind of fault: how many a deck of faults has, and the fewest and most seconds that it lasts. Some stops of a
+#: worker are shorter and some longer than the 3 s after which it counts as dead. The seconds of a fault of Redis end
+#: when Redis is started again.
 KINDS: dict[str, tuple[int, float, float]] = {
     "kill worker": (4, 0, 0),
     "kill worker, alone": (2, 0, 0),
@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[int, float, float]] = {
     "move slot": (2, 0, 0),
 }
 
-#: Kinds of faults that only groups of Redis servers have, with these groups.
+#: Kinds of faults that only groups of Redis servers can have, each with its groups.
 _OF_GROUPS = {
     "kill primary": ("sentinels", "cluster"),
     "switch primary": ("sentinels", "cluster"),
@@ -53,18 +53,17 @@ _OF_GROUPS = {
 
 
 def kinds_of(group: str) -> list[str]:
-    """Return the kinds of faults that a deployment with this group of Redis servers may have, or with a single one."""
+    """Return the kinds of faults of a deployment with this group of Redis servers; empty: a single server."""
     if not group:
         return [kind for kind in KINDS if kind not in _OF_GROUPS]
     others = [kind for kind in KINDS if kind not in MODES and not kind.endswith("redis")]
     return [kind for kind in others if group in _OF_GROUPS.get(kind, (group,))]
 
 
-#: Seconds without another fault before and after `kill worker, alone`: what happens then is caused by that kill.
+#: Seconds without another fault before and after `kill worker, alone`, so that this kill causes what happens.
 CALM_S, ALONE_S = 4.5, 7.0
 
-#: Share of link faults that hit all links at once, and the longest time in seconds for which a delaying link holds a
-#: piece.
+#: Share of link faults that hit all links at once, and the longest delay of a piece by a delaying link, in seconds.
 SHARE_ALL, DELAY_S = 0.25, 0.05
 
 #: Range of the rate of a slow link in bytes a second, and of the error of a wrong clock in seconds.
@@ -86,7 +85,7 @@ class Fault:
 
     @property
     def hinders_workers(self) -> bool:
-        """Return True if a worker or its link is broken, or Redis. Workers do not go by their own clocks."""
+        """True if a worker, its link or Redis is broken. A wrong clock hinders no worker: Redis's clock counts."""
         return self.kind not in _SIGNS and (self.target in ("redis", "all") or self.target.startswith("worker"))
 
 
@@ -117,14 +116,14 @@ def _target(random: Random, kind: str) -> str:
 
 
 def _between(bounds: tuple[float, float], share: float) -> float:
-    """Return the value between the bounds that has the share of their ratio below it."""
+    """Return the value between the bounds at this share of the way on a logarithmic scale."""
     return bounds[0] * math.pow(bounds[1] / bounds[0], share)
 
 
 class Breaker:
-    """A schedule's faults, done as their time comes and undone. Called from one thread.
+    """Causes a schedule's faults at their times, and mends them. Called from one thread.
 
-    `recovery` is told of them.
+    It notes them in `recovery`.
     """
 
     def __init__(self, deployment: Deployment, faults: Sequence[Fault], recovery: Recovery):
@@ -140,7 +139,7 @@ class Breaker:
         return not self._left and not self._open
 
     def step(self, now_s: float) -> None:
-        """Break what is due `now_s` after the start, and mend what was broken long enough."""
+        """Cause the faults that are due `now_s` after the start, and mend the faults that lasted long enough."""
         while self._left and self._left[0].at_s <= now_s:
             fault = self._left.pop(0)
             if self._break(fault):
@@ -163,7 +162,7 @@ class Breaker:
                     self._deployment.set_clock(fault.target, 0.0)
 
     def _break(self, fault: Fault) -> bool:
-        """Do the fault; return False if what it breaks is broken already."""
+        """Cause the fault; return False if its target is already broken."""
         if fault.kind in _SIGNS:
             return self._break_clock(fault)
         if self._deployment.group and fault.target == "redis":
@@ -171,7 +170,7 @@ class Breaker:
         return self._break_links(fault) if fault.kind in MODES else self._break_process(fault)
 
     def _fail_over(self, fault: Fault, group: RedisGroup) -> bool:
-        """Have another server of the group become the primary; return False while the group is not complete."""
+        """Make another server of the group the primary; return False while the group is not complete."""
         if not group.is_complete():
             return False
         try:
@@ -206,7 +205,7 @@ class Breaker:
         process.told_to, process.told_s = {"kill": "kill", "restart": "stop"}[action], time.monotonic()
         if action == "restart" or fault.target == "redis":
             process.restart_after_s = fault.seconds
-        # The processes that it started are on their own.
+        # Only the process itself gets the signal: its children must cope alone.
         os.kill(process.pid, signal.SIGKILL if action == "kill" else signal.SIGTERM)
         if fault.kind.startswith("kill worker"):
             self._recovery.note_kill(process.pid)

@@ -1,4 +1,4 @@
-"""A hostile client: it puts more than the pool can compute, under idempotency keys, and reads no result."""
+"""A hostile client: it puts more jobs than the pool can compute, under idempotency keys, and reads no result."""
 
 import time
 from collections import Counter
@@ -14,23 +14,23 @@ from shoal.errors import ShoalError
 #: Its address, which no other client has.
 ADDRESS = "127.0.0.99"
 
-#: Texts of each job: enough to go to the overflow.
+#: Texts of each job: more than 32, so it counts as a long job.
 NUM_TEXTS = 33
 
-#: One job in this many has huge texts, so many, of so many characters; and one request in this many is no valid job.
+#: One job in this many has huge texts; their number and their length; and one request in this many is no valid job.
 EVERY_HUGE, NUM_HUGE, HUGE_CHARS, EVERY_BROKEN = 40, 4, 2**19, 10
 
-#: The number that names its first text: names of other clients' texts are shorter, so no two texts are the same.
+#: The number of its first text. Other clients' texts have smaller numbers, so no two texts are the same.
 FIRST_NAME = 26**5
 
-#: How long it waits after a refusal.
+#: Seconds that it waits after a refusal.
 AGAIN_S = 0.1
 
 _BROKEN = ({"op": "embed", "inputs": [[[]]]}, {"op": "drop"}, ["storm"], {"op": "embed", "inputs": "storm", "lane": 7})
 
 
 class Hostile:
-    """The thread of the client, what became of its requests, and the ids of the jobs that it was told."""
+    """The thread of the client, the outcomes of its requests, and the ids of its accepted jobs."""
 
     def __init__(self, ports: Iterable[int], seed: int, seconds: float):
         self.outcomes: Counter[str] = Counter()
@@ -55,7 +55,7 @@ class Hostile:
                     self._put(http, self._random.choice(_BROKEN), "broken")
                 lane = self._random.choice(("interactive", "bulk"))
                 job = {"op": "embed", "lane": lane, "inputs": self._texts(number)}
-                # It is put until its id is known, so that none is left over whose client was not told.
+                # It is put until its id is known, so the client knows every job that it made.
                 while not self._put(http, job, f"hostile-{number}") and not self._stopped.wait(AGAIN_S):
                     pass
 

@@ -13,23 +13,23 @@ from chaos_run.answers import K
 from chaos_run.cases import Case
 from shoal.errors import BY_CODE
 
-#: Longer than an API lets a request wait.
+#: Time limit of a request in seconds, longer than an API lets a request wait.
 TIMEOUT_S = 20.0
 
-#: Bytes that a slow reader reads at a time, and what its system may receive before it reads.
+#: Bytes that a slow reader reads at a time, and size of its system's buffer.
 PIECE_BYTES = 32_768
 
-#: How long a client that leaves waits for its answer.
+#: Seconds that a client waits for its answer before it leaves.
 LEAVES_AFTER_S = 0.03
 
 
 class Http:
-    """One thread's connection from an address to one of the APIs, and to the next one when it fails.
+    """One thread's connection from an address to one of the APIs, and to the next API when it fails.
 
-    `pause_s` is what it waits after each piece of an answer that it reads.
+    `pause_s` is the pause after each piece of an answer.
 
-    Every method but `leave` raises the ShoalError that an answer carries, and ConnectionError without one: it is not
-    known then whether the request was read.
+    Every method except `leave` raises the ShoalError in an answer, and ConnectionError without an answer, when the
+    request may have been read or not.
     """
 
     def __init__(self, ports: Iterable[int], address: str):
@@ -45,7 +45,7 @@ class Http:
         return body["results"] if case.op == "search" else body
 
     def submit(self, case: Case) -> str:
-        """Return the id of the case's job, which is the same however often it is submitted."""
+        """Return the id of the case's job, which is the same at every submit."""
         job = {"op": case.op, "lane": case.lane, **_request(case)[1]}
         return str(self.ask("POST", "/v1/jobs", job, Idempotency_Key=f"case-{case.number}")[1]["id"])
 

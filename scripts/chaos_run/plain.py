@@ -1,4 +1,4 @@
-"""A producer made of docs/protocol.md alone: a Redis client, and the script that workers keep in Redis."""
+"""A producer written from docs/protocol.md alone: a Redis client, and the script that workers keep in Redis."""
 
 from functools import cached_property
 from typing import Any
@@ -40,32 +40,32 @@ class Plain:
         self._redis.close()
 
     def put(self, case: Case, deadline: float | None = None) -> str:
-        """Put the case and return its id: it is one job however often it is put."""
+        """Put the case and return its id: several puts make one job."""
         job_id = f"plain-{case.number}"
         return self._run(case, job_id, _job(case, job_id, deadline=deadline))
 
     def put_with_address(self, case: Case) -> str:
-        """Put the case with an address of its own for the reply. Return no id: the job has no record."""
+        """Put the case with its own address for the reply. Return no id, because the job has no record."""
         address = f"address-{case.number}"
         self._run(case, address, _job(case, address), reply_to=address)
         return ""
 
     def put_unreadable(self, case: Case) -> str:
-        """Put bytes that are no job with the script, which tells workers the id to answer to, and return the id."""
+        """Put bytes that are no job with the script, which notes the id for the answer; return the id."""
         return self._run(case, f"unreadable-{case.number}", GARBAGE + case.texts[0].encode())
 
     def put_garbage(self, case: Case) -> str:
-        """Put bytes that are no job, without the script, which would tell workers an id to answer to. Return no id."""
+        """Push bytes that are no job. Return no id: without the script, workers know none."""
         self._redis.rpush(f"{self._root}:lane:{case.lane}", GARBAGE + case.texts[0].encode())
         return ""
 
     def result(self, job_id: str) -> Any:
-        """Return the vectors or hits of a job, or None while there are none. Raises the error in its reply."""
+        """Return the vectors or hits of a job, or None while there are none. Raises the error in the reply."""
         data = self._redis.lindex(f"{self._root}:result:{job_id}", 0)
         return data and _content(data)
 
     def reply(self, case: Case) -> Any:
-        """Return the same for a case with an address."""
+        """Return the vectors or hits of a case with an address, or None while there are none."""
         streams = self._redis.xread({f"{self._root}:replies:address-{case.number}": 0})
         return _content(streams[0][1][0][1][b"reply"]) if streams else None
 
@@ -79,7 +79,7 @@ class Plain:
 
 
 def _client(url: str) -> Any:
-    """Return redis-py's own client for one Redis, for a primary that Sentinels watch, or for a cluster."""
+    """Return redis-py's client for one Redis, for a primary that Sentinels watch, or for a cluster."""
     limits: Any = {"socket_timeout": 6, "socket_connect_timeout": 2}
     kind, _, rest = url.partition("://")
     names, _, service = rest.partition("/")

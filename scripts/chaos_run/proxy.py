@@ -1,4 +1,4 @@
-"""A TCP proxy that breaks connections when told. Between each process and Redis there is a link of its own."""
+"""A TCP proxy that breaks connections on demand. Each process has its own link to Redis."""
 
 import socket
 import time
@@ -9,26 +9,26 @@ from threading import Event, Thread
 CHUNK_BYTES = 65_536
 
 #: Modes of a link. `pass` mends it. `cut` ends its connections once; `refuse` ends them and all new ones. `swallow`
-#: drops all bytes; connections that lost some are ended when the mode changes. `stall` holds all bytes until the link
-#: is mended. Three modes take a number: `delay` the seconds for which each piece is held, `slow` the bytes a second on
+#: drops all bytes; connections that lost bytes are ended when the mode changes. `stall` keeps all bytes until the link
+#: is mended. Three modes need a number: `delay` the seconds for which each piece is kept, `slow` the bytes a second on
 #: each connection and in each direction, `tear` the share of the next reply that is passed on before the connection
 #: ends.
 MODES = ("pass", "cut", "refuse", "swallow", "stall", "delay", "slow", "tear")
 
-#: Bytes that a slow link hands on at a time.
+#: Bytes that a slow link passes on at a time.
 SLOW_BYTES = 4_096
 
 _Pair = tuple[socket.socket, socket.socket]
 
 
 class Link:
-    """A listener on a port of its own that passes everything on to a port of loopback, until it is broken."""
+    """A listener on its own port that passes everything on to a port of loopback, until it is broken."""
 
     def __init__(self, target_port: int):
         self._target = ("127.0.0.1", target_port)
         self._mode, self._value = "pass", 0.0
         self._mended = Event()
-        self._open: dict[_Pair, bool] = {}  # True if bytes were lost
+        self._open: dict[_Pair, bool] = {}  # True if the pair lost bytes
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._threads: list[Thread] = []
@@ -76,7 +76,7 @@ class Link:
                 self._start(self._pump, (here, there), there, here)
 
     def _pump(self, pair: _Pair, source: socket.socket, target: socket.socket) -> None:
-        """Pass on what the source sends until either side ends."""
+        """Pass on the source's bytes until either side ends."""
         with suppress(OSError):
             while (data := source.recv(CHUNK_BYTES)) and pair in self._open:
                 if self._mode == "swallow":
@@ -97,7 +97,7 @@ class Link:
         source.close()
 
     def _send_slowly(self, target: socket.socket, data: bytes) -> None:
-        """Hand on the data at the speed of the link, or at once when it is mended meanwhile."""
+        """Pass on the data at the speed of the link, or at once when the link is mended meanwhile."""
         for start in range(0, len(data), SLOW_BYTES):
             piece = data[start : start + SLOW_BYTES]
             target.sendall(piece)

@@ -1,4 +1,4 @@
-"""The time that jobs of a killed worker wait until another one has them, or has answered them."""
+"""The time that jobs of a killed worker wait until another worker has them, or has answered them."""
 
 import time
 from contextlib import suppress
@@ -13,17 +13,17 @@ from shoal.broker.broker import Broker
 from shoal.errors import ShoalError
 from shoal.queue.pool import ALIVE_S, Pool
 
-#: Time between two looks; and the promise: others begin with the interactive jobs of a worker within this time after
-#: its death, in seconds.
+#: Seconds between two looks; and the promised seconds after the death of a worker within which others begin with its
+#: interactive jobs.
 LOOK_EVERY_S, BEGUN_WITHIN_S = 0.05, 5.0
 
-#: How long a fault hinders workers after its end: they do not trust heartbeats, and look for jobs every second.
+#: Seconds for which a fault still hinders workers: they do not trust heartbeats, and look for jobs every second.
 AFTERMATH_S = ALIVE_S + 1.0
 
 
 @dataclass(slots=True)
 class Kill:
-    """A worker that was killed, the most interactive jobs that it held since, and when it held none any more."""
+    """A killed worker, the largest number of interactive jobs that it held since, and when it no longer held any."""
 
     pid: int
     at_s: float
@@ -33,12 +33,12 @@ class Kill:
 
     @property
     def is_late(self) -> bool:
-        """True if its jobs waited for longer than is promised: each is a pass of its own, on one of the others."""
+        """True if its jobs waited for longer than promised; each needs its own pass on one of the other workers."""
         return self.waited_s > BEGUN_WITHIN_S + self.num_jobs * PAUSE_S / (NUM_WORKERS - 1)
 
     @property
     def waited_s(self) -> float:
-        """Return how long its jobs waited; nothing if it held none, or if they wait still."""
+        """How long its jobs waited; 0 if it held none, or if they still wait."""
         return self.ended_s - self.at_s if self.num_jobs and self.ended_s is not None else 0.0
 
 
@@ -47,7 +47,7 @@ class Recovery:
 
     def __init__(self, deployment: Deployment):
         self._kills: list[Kill] = []
-        self._hindered: list[tuple[float, float]] = []  # from when and until when faults hinder workers
+        self._hindered: list[tuple[float, float]] = []  # beginning and end of the times when faults hinder workers
         self._deployment = deployment
         self._keys = deployment.settings.keys
         self._ids: dict[int, str] = {}
@@ -62,15 +62,15 @@ class Recovery:
         self._redis.close()
 
     def note_kill(self, pid: int) -> None:
-        """Note that a worker was killed now."""
+        """Note the kill of a worker now."""
         self._kills.append(Kill(pid, time.monotonic()))
 
     def note_fault(self, seconds: float) -> None:
-        """Note that a fault hinders workers for `seconds` from now; the kill of a worker is one, too."""
+        """Note that a fault, such as the kill of a worker, hinders workers for `seconds` from now."""
         self._hindered.append((time.monotonic(), time.monotonic() + seconds + AFTERMATH_S))
 
     def kills(self, is_alone: bool) -> list[Kill]:
-        """Return the kills of workers that held jobs, while nothing else was broken or while something was."""
+        """Return the kills of workers that held jobs: while nothing else was broken (`is_alone`), or the others."""
         found = []
         for kill in self._kills:
             until_s = kill.at_s + kill.waited_s
@@ -98,7 +98,7 @@ class Recovery:
         self._pool = Pool(Broker(self._redis.connection_pool), self._keys)
 
     def _look(self, kill: Kill, worker: str, alive: set[str]) -> None:
-        """Count the interactive jobs that the worker holds or that wait, since the worker died, as suspects."""
+        """Count the interactive jobs that the dead worker still holds, or that wait as suspects since its death."""
         kill.fewest_alive = min(kill.fewest_alive, len(alive - {worker}))
         held = self._redis.zrange(self._keys.held(worker), 0, -1)
         records = [self._keys.record(key.decode()) for key in (*held, *self._redis.lrange(self._keys.suspects, 0, -1))]

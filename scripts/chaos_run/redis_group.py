@@ -1,4 +1,4 @@
-"""A Redis that fails over: a primary that Sentinels watch, or a cluster of which one node has the pool."""
+"""A Redis that fails over: a primary that Sentinels watch, or a cluster in which one node has the pool."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,20 +12,20 @@ from shoal.broker import embedded
 from shoal.errors import NotReady
 from shoal.process.progress import wait_until
 
-#: The kinds of groups, with the number of servers of each.
+#: The kinds of groups, and the number of servers of each.
 GROUPS = {"sentinels": 3, "cluster": 6}
 
 SERVICE, NUM_SENTINELS, NUM_SLOTS = "shoal", 3, 16_384
 
-#: Longest that a group may take until it is complete, and replicas until they have all that a primary has.
+#: Longest time until a group is complete, and until replicas have all data of a primary, in seconds.
 COMPLETE_WITHIN_S, IN_STEP_WITHIN_S = 60.0, 3.0
 
-#: How long a primary takes no writes while it is left. A longer pause of a Redis that is killed costs nothing.
+#: How long a primary refuses writes before it is replaced. A longer pause of a Redis that is killed costs nothing.
 PAUSE_MS = 10_000
 
 
 class RedisGroup:
-    """The servers of a group by name, and what makes another one of them the primary of the pool, losing nothing."""
+    """The servers of a group by name, with methods that make another one the pool's primary without loss."""
 
     def __init__(self, kind: str, folder: Path, key: str, new_port: Callable[[], int] = free_port):
         self._kind, self._folder, self._key = kind, folder, key
@@ -34,7 +34,7 @@ class RedisGroup:
 
     @property
     def url(self) -> str:
-        """The URL that Shoal is given."""
+        """The URL of the group for Shoal."""
         ports = self._sentinel_ports or self.ports.values()
         nodes = ",".join(f"127.0.0.1:{port}" for port in ports)
         return f"redis+sentinel://{nodes}/{SERVICE}" if self._sentinel_ports else f"redis+cluster://{nodes}"
@@ -56,14 +56,14 @@ class RedisGroup:
             options |= {"appendonly": "yes", "repl-diskless-sync-delay": 0, "maxmemory-policy": "noeviction"}
             if self._kind == "cluster":
                 options |= {"cluster-enabled": "yes", "cluster-node-timeout": 1_500}
-            else:  # a primary that was replaced, and was not told yet, takes no writes
+            else:  # a replaced primary that does not know it yet refuses writes
                 options |= {"min-replicas-to-write": 1, "min-replicas-max-lag": 1}
                 options |= {"replicaof": f"127.0.0.1 {first}"} if port != first else {}
             found[name] = [program, *(str(part) for item in options.items() for part in (f"--{item[0]}", item[1]))]
         return found
 
     def form(self) -> None:
-        """Make a group of the servers, which have begun, and wait until it is complete. Raises NotReady."""
+        """Make a group of the started servers, and wait until it is complete. Raises NotReady."""
         wait_until("every Redis", self._all_answer, COMPLETE_WITHIN_S)
         if self._kind == "cluster":
             self._join()
@@ -78,7 +78,7 @@ class RedisGroup:
         return False
 
     def _join(self) -> None:
-        """Make a cluster: the first half of the servers are primaries, the others a replica of each."""
+        """Make a cluster: the first half of the servers are primaries, the others their replicas."""
         clients = [_client(port) for port in self.ports.values()]
         ids, half = [client.cluster("MYID") for client in clients], len(clients) // 2
         for number, client in enumerate(clients):
@@ -95,7 +95,7 @@ class RedisGroup:
             client.close()
 
     def is_complete(self) -> bool:
-        """Return True if every server runs and every primary has a replica in step."""
+        """Return True if every server runs and every primary has a replica with all its data."""
         try:
             for port in self._sentinel_ports:
                 with _client(port) as client:
@@ -116,7 +116,7 @@ class RedisGroup:
             return bool(about["connected_slaves"])
 
     def primary(self) -> str:
-        """Return the name of the server that has the pool's keys, as those that run say."""
+        """Return the name of the server that has the pool's keys, according to the running servers."""
         port = self._primary_port()
         return next(name for name, each in self.ports.items() if each == port)
 
@@ -135,9 +135,9 @@ class RedisGroup:
 
     @contextmanager
     def in_step(self) -> Iterator[str]:
-        """Yield the name of the primary, which takes no writes for a while, once its replicas have all that it has.
+        """Yield the name of the primary, which refuses writes for a while, once its replicas have all its data.
 
-        Raises NotReady if they have not in time; the primary then goes on.
+        Raises NotReady if they do not have it in time; the primary then goes on.
         """
         name = self.primary()
         with _client(self.ports[name]) as client:
@@ -151,7 +151,7 @@ class RedisGroup:
             yield name
 
     def switch(self) -> None:
-        """Have a replica take over from the primary, which goes on as a replica."""
+        """Let a replica take over from the primary, which goes on as a replica."""
         with self.in_step() as name:
             if self._sentinel_ports:
                 with _client(self._sentinel_ports[0]) as client:
@@ -166,7 +166,7 @@ class RedisGroup:
     def move(self, key_by_key: bool, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Move the pool's slot to another primary of the cluster: at once, as Valkey 9 does, or key by key.
 
-        `meanwhile` is called once keys may be on either node.
+        `meanwhile` is called when keys may be on either node.
         """
         source = self._primary_port()
         with _client(source) as old:
@@ -192,7 +192,7 @@ def _client(port: int) -> Any:
 
 
 def _all_have(primary: Any, offset: int) -> bool:
-    """Return True if all replicas have what the primary had written by then."""
+    """Return True if all replicas have the primary's data up to the offset."""
     about = primary.info("replication")
     return all(about[f"slave{n}"]["offset"] >= offset for n in range(about["connected_slaves"]))
 
@@ -202,7 +202,7 @@ def _port(address: str) -> int:
 
 
 def _set_slot(client: Any, *words: object) -> None:
-    """Set what a node says of a slot; Valkey refuses while a replica of it is away."""
+    """Set the state of a slot on a node; Valkey refuses while a replica of the node is away."""
 
     def is_set() -> bool:
         with suppress(redis.ResponseError):

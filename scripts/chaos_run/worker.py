@@ -1,6 +1,6 @@
-"""A worker whose process dies on marked texts, and that notes what it computes: `worker.py FILE PAUSE_S`.
+"""Runs a worker that dies on marked texts, and notes the texts that it computes: `worker.py FILE PAUSE_S`.
 
-`PAUSE_S` stands for the time that a heavier model would take for a batch, without taking it from the machine.
+`PAUSE_S` is a pause in each batch, which simulates a heavier model without using the processor.
 """
 
 import os
@@ -17,7 +17,7 @@ from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.service.service import open_encoder, serve
 
-#: The end that each word of a poison text brings (chaos_run.cases has the same words).
+#: How the process ends at each word of a poison text (chaos_run.cases has the same words).
 ENDS: dict[str, Callable[[], object]] = {
     "crash": lambda: os.kill(os.getpid(), signal.SIGABRT),
     "exhaust": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -38,19 +38,19 @@ class PoisonedEncoder(Encoder):
         self._texts: dict[Sequence[int], tuple[bytes, str]] = {}  # digest and first word of each text, by its tokens
 
     def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
-        """Return the tokens of each text, and remember whose they are."""
+        """Return the tokens of each text, and remember their text."""
         found = super().tokenize(texts, truncation_side)
         for text, tokens in zip(texts, found, strict=True):
             self._texts[tokens.ids] = digest(text), text.partition(" ")[0]
         return found
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start the pass, if there is no poison among the texts; the file gets their digests before that."""
+        """Write the digests of the texts to the file, then start the pass, if there is no poison among them."""
         self._note(texts)
         return super().start(texts)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start the pass aside, in the same way."""
+        """Start a pass aside in the same way."""
         self._note(texts)
         return super().start_aside(texts)
 
@@ -64,12 +64,12 @@ class PoisonedEncoder(Encoder):
 
 
 def digest(text: str) -> bytes:
-    """Return the bytes that stand for a text in the file."""
+    """Return the bytes that identify a text in the file."""
     return blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def main(computed: str, pause_s: str) -> None:
-    """Serve until told to stop."""
+    """Serve until a signal stops the worker."""
     settings = Settings.from_environment()
     logs.configure(settings)
     file = os.open(computed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

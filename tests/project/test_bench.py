@@ -1,4 +1,4 @@
-"""scripts/bench: what it reads, reckons and prints, and the servers that it compares with."""
+"""scripts/bench: its parsing, its figures and tables, and the servers that it compares."""
 
 import json
 import shutil
@@ -58,7 +58,7 @@ def test_a_run_with_failures_measures_nothing(output: str, may_fail: bool) -> No
         Measured.parse(output, may_fail=may_fail)
 
 
-def test_trials_run_in_turns_and_neither_the_first_turn_nor_one_without_figures_counts() -> None:
+def test_trials_run_in_turns_and_warm_ups_and_runs_without_figures_do_not_count() -> None:
     seen: list[tuple[str, int, int]] = []
 
     def trial(case: str, failing: int = 0) -> Trial:
@@ -90,11 +90,11 @@ def test_a_trial_that_fails_is_named_and_not_run_again_and_the_others_go_on() ->
 
 
 def plan() -> Plan:
-    """Return a run of two turns of five seconds, without texts."""
+    """Return a plan with two runs of five seconds, without texts."""
     return Plan(Texts("none", [], [], []), 2, 5, [], [], 1)
 
 
-def test_tables_have_median_lowest_and_highest_and_one_for_each_group_of_figures() -> None:
+def test_a_table_for_each_group_of_figures_has_median_lowest_and_highest() -> None:
     rows = [
         Row("embed", "a", "shoal", {"requests/s": [1_234.5, 1_500, 900], "processor ms: worker": [0.01234]}),
         Row("embed", "b", "peer", {"p50 ms": [1.25, 1.25]}),
@@ -109,7 +109,7 @@ def test_tables_have_median_lowest_and_highest_and_one_for_each_group_of_figures
     assert (second, third.splitlines()[-1]) == ("processor ms:", "| a | shoal | 0.012 |")
 
 
-def test_ratios_are_of_the_medians_of_the_same_case() -> None:
+def test_ratios_compare_the_medians_of_the_same_case() -> None:
     rows = [
         Row("compare", "a", "shoal", {"requests/s": [110.0, 90.0, 120.0]}),
         Row("compare", "a", "old", {"requests/s": [100.0]}),
@@ -127,7 +127,7 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
 
 @contextmanager
 def answering(answer: bytes, statuses: Iterator[int], sources: list[str]) -> Iterator[int]:
-    """Run a server that gives the same answer to all; yield its port. `sources` gets the address of each client."""
+    """Run a server that answers all requests alike; yield its port. `sources` gets the address of each client."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -141,7 +141,7 @@ def answering(answer: bytes, statuses: Iterator[int], sources: list[str]) -> Ite
             self.wfile.write(answer)
 
         def log_message(self, *_: object) -> None:
-            """Write nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     with running(server):
@@ -200,7 +200,7 @@ def test_every_version_that_a_peer_needs_is_pinned(name: str) -> None:
     assert [pin for pin in pins if "==" not in pin] == []
 
 
-def test_processes_of_a_service_are_told_apart_with_their_memory_and_time() -> None:
+def test_processes_of_a_service_have_names_memory_and_processor_time() -> None:
     with ExitStack() as stack:
         children = []
         for name in ("api", "jobs", "worker", "worker"):
@@ -208,7 +208,7 @@ def test_processes_of_a_service_are_told_apart_with_their_memory_and_time() -> N
             children.append(stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE)))
         try:
             found = [psutil.Process(child.pid) for child in children]
-            wait_until(lambda: all(process.cmdline() for process in found))  # it is empty as a program begins
+            wait_until(lambda: all(process.cmdline() for process in found))  # empty while a program begins
             by_name = named(found)
             processes = Processes(by_name)
             wait_until(lambda: processes.cpu_s()["worker"] > 0)

@@ -1,4 +1,4 @@
-"""scripts/chaos: a short run of it, in which every promise must be kept, and that its parts find what is broken."""
+"""scripts/chaos: every promise is kept in a short run, and its parts find broken promises."""
 
 import json
 import subprocess
@@ -43,11 +43,11 @@ def test_nothing_is_lost_while_everything_breaks(
     settings = environment() | {"SHOAL_HOME": str(home), "TMPDIR": str(tmp_path)}
     done = subprocess.run(list(map(str, command)), env=settings, capture_output=True, text=True)
     tally = json.loads(saved.read_text()) if saved.exists() else {"broken": [done.stderr]}
-    assert tally["broken"] == [], f"{done.stdout}\n{done.stderr}"  # `late` is another thing: this machine may be slow
+    assert tally["broken"] == [], f"{done.stdout}\n{done.stderr}"  # a promise may be kept `late` on a slow machine
     assert tally["answers"]
 
 
-def test_the_same_seed_asks_and_breaks_the_same_and_a_long_run_has_something_of_everything() -> None:
+def test_the_same_seed_draws_the_same_cases_and_faults_and_a_long_run_has_every_kind() -> None:
     cases, faults = draw(1, 20_000, 600.0), schedule(1, 0.0, 600.0, 1.5, list(KINDS))
     assert cases == draw(1, 20_000, 600.0) != draw(4, 20_000, 600.0)
     assert faults == schedule(1, 0.0, 600.0, 1.5, list(KINDS)) != schedule(4, 0.0, 600.0, 1.5, list(KINDS))
@@ -66,7 +66,7 @@ def test_a_worker_that_is_killed_alone_is_alone() -> None:
 
 @pytest.fixture
 def audit(queue: Queue, encoder: Encoder, index: Index, tmp_path: Path) -> Audit:
-    """An audit of the test's own pool, in which one job was accepted and its text computed once."""
+    """Return an audit of the test's own pool, in which one job was accepted and its text computed once."""
     (tmp_path / "computed").write_bytes(digest(CASE.texts[0]))
     answers, outcomes = Answers(encoder, index, [CASE]), Outcomes()
     return Audit(queue.redis, queue.keys, tmp_path / "computed", answers, outcomes, [CASE])
@@ -74,14 +74,14 @@ def audit(queue: Queue, encoder: Encoder, index: Index, tmp_path: Path) -> Audit
 
 @pytest.fixture
 def job_id(serving: Any, client: Client, audit: Audit) -> str:
-    """The one job, which a worker has answered and whose result was not read."""
+    """Return the id of the one job: a worker has answered it, and its result was not read."""
     handle = client.submit(CASE.op, CASE.texts)
     wait_until(lambda: handle.status() == "done")
     audit.outcomes.accepted[handle.id] = CASE
     return handle.id
 
 
-def test_what_is_as_promised_passes(audit: Audit, job_id: str) -> None:
+def test_the_audit_passes_if_every_promise_is_kept(audit: Audit, job_id: str) -> None:
     figures = audit.run()
     assert audit.outcomes.broken == []
     assert (figures["texts computed"], figures["texts computed again"], figures["jobs left in a lane"]) == (1, 0, 0)
@@ -112,7 +112,7 @@ def fail(queue: Queue, job_id: str) -> None:
         (lambda queue, _: queue.redis.hset(f"{queue.keys.root}:once:case", "id", "x"), "job x of a key was made for"),
     ],
 )
-def test_what_is_not_as_promised_is_found(
+def test_the_audit_finds_broken_promises(
     audit: Audit, queue: Queue, job_id: str, break_it: Callable[[Queue, str], None], told: str
 ) -> None:
     break_it(queue, job_id)
@@ -144,7 +144,7 @@ def test_a_programs_clock_is_ahead_as_its_file_says(tmp_path: Path) -> None:
 
 
 class Echo(BaseRequestHandler):
-    """Sends back what it gets."""
+    """Sends back all bytes that it gets."""
 
     def handle(self) -> None:
         while data := self.request.recv(1_000):
@@ -153,7 +153,7 @@ class Echo(BaseRequestHandler):
 
 @pytest.fixture
 def link() -> Iterator[Link]:
-    """A link to an echo."""
+    """Yield a link to an echo server."""
     echo = ThreadingTCPServer(("127.0.0.1", 0), Echo)
     with running(echo):
         link = Link(echo.server_address[1])
@@ -162,14 +162,14 @@ def link() -> Iterator[Link]:
 
 
 def connect(link: Link) -> socket:
-    """Return a connection through the link, on which something came back."""
+    """Return a connection through the link that has worked once."""
     connection = create_connection(("127.0.0.1", link.port), timeout=PATIENCE_S)
     assert ask(connection) == b"storm"
     return connection
 
 
 def ask(connection: socket, data: bytes = b"storm") -> bytes:
-    """Return what comes back, or nothing when the connection has ended."""
+    """Return the bytes that come back; none when the connection has ended."""
     try:
         connection.sendall(data)
         return connection.recv(1_000)
@@ -190,7 +190,7 @@ def test_a_cut_ends_connections_and_lets_new_ones_in_but_a_link_that_refuses_let
 
 
 @pytest.mark.parametrize(("mode", "comes"), [("swallow", b""), ("stall", b"storm")])
-def test_what_is_swallowed_is_gone_and_what_is_stalled_comes_later(link: Link, mode: str, comes: bytes) -> None:
+def test_swallowed_bytes_are_lost_and_stalled_bytes_come_later(link: Link, mode: str, comes: bytes) -> None:
     with connect(link) as connection:
         link.set(mode)
         connection.settimeout(0.2)

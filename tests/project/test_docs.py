@@ -31,23 +31,23 @@ pytest_plugins = ["api_fixtures", "http_fixtures"]
 
 PAGES = ["README.md", "SECURITY.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
-#: The pages that have the routes: Shoal's own, and those of compatible protocols.
+#: The pages with the routes: Shoal's own routes, and the routes of compatible protocols.
 HTTP_PAGES = ("docs/http.md", "docs/compatibility.md")
 
-#: The Redis of a service that is alone on its machine.
+#: The Redis of the first service on a machine.
 DEFAULT_URL = "redis://127.0.0.1:6390/0"
 
-#: Lines of the README before its second section: what a newcomer reads first.
+#: Largest number of lines that a newcomer reads first: the README before its second section.
 FIRST_SCREEN = 45
 
 
 def blocks(name: str, language: str) -> list[str]:
-    """Return the blocks of code of a page that are in that language."""
+    """Return the blocks of code of a page in that language."""
     return re.findall(rf"^```{language}\n(.*?)^```", read(name), re.MULTILINE | re.DOTALL)
 
 
 def commands(group: click.Group, path: str = "shoal") -> list[str]:
-    """Every command below the group, in full."""
+    """Return the full name of every command below the group."""
     context, found = click.Context(group), []
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -82,7 +82,7 @@ def test_the_http_pages_name_every_field_of_requests_and_answers(api: FlaskClien
 
 
 def test_the_http_page_lists_every_header_of_its_own(make_app: MakeApp) -> None:
-    """A page of a browser may send and read all of them."""
+    """A page in a browser may send and read all of them."""
     api = make_app(cors_origins="*").test_client()
     asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
     sent = [name.strip("`") for name in table("docs/http.md", "request header")]
@@ -116,7 +116,7 @@ def test_the_http_page_has_the_limits_of_the_api(make_app: MakeApp) -> None:
     assert listed == limits
 
 
-def test_clients_of_others_are_listed_in_the_versions_that_are_tested() -> None:
+def test_clients_of_other_projects_are_listed_in_their_tested_versions() -> None:
     groups = tomllib.loads(read("pyproject.toml"))["dependency-groups"]
     files = ("constraints-older-clients.txt", "constraints.txt")
     pinned = dict(line.split("==") for name in files for line in read(name).splitlines() if "==" in line)
@@ -161,7 +161,7 @@ def test_the_hits_in_the_readme_are_sample_headlines() -> None:
         assert hit == {"id": document.id, "score": hit["score"], "text": document.text, **document.fields}
 
 
-def test_the_rates_in_the_readme_are_those_of_the_performance_page() -> None:
+def test_the_rates_in_the_readme_are_on_the_performance_page() -> None:
     readme, page = " ".join(read("README.md").split()), read("docs/performance.md")
     rates = dict(re.findall(r"^\| 64 connections x 1 headline \| (\w+) \| ([\d,]+)", page, re.MULTILINE))
     assert f"{rates['shoal']} a second against {rates['baseline']} and {rates['infinity']}, from 64 " in readme
@@ -171,7 +171,7 @@ def test_the_rates_in_the_readme_are_those_of_the_performance_page() -> None:
 
 
 def in_pool(program: str, redis_url: str, keys: Keys) -> str:
-    """Return a program whose clients are of the test's own pool."""
+    """Return the program with clients of the test's own pool."""
     place = f"{redis_url!r}, key_prefix={keys.prefix!r}, pool={keys.pool!r}"
     return program.replace(f'"{DEFAULT_URL}"', place).replace(" Client()", f" Client({place})")
 
@@ -244,7 +244,7 @@ def test_every_command_in_an_example_has_its_flags(name: str) -> None:
         assert [word for word in words if word.startswith("-") and word.partition("=")[0] not in flags] == []
 
 
-def test_the_scripts_and_those_that_the_pages_name_are_the_same() -> None:
+def test_the_pages_name_exactly_the_existing_scripts() -> None:
     named = {script for name in PAGES for script in re.findall(r"(?<![\w/])(?:\./)?scripts/([\w-]+)", read(name))}
     there = {path.name for path in (ROOT / "scripts").iterdir()}
     assert named - there == set()

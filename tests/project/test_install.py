@@ -21,7 +21,7 @@ from page import ROOT
 _SHARED = ("__init__", "contract/__init__", "errors", "process/__init__", "process/printable", "process/progress")
 FILES = ("scripts/install.py", "pyproject.toml", *(f"shared/shoal/{name}.py" for name in _SHARED))
 
-#: Stands for the Python of .venv: says that it is `VERSION`, and as pip reads the file `gate` to its end.
+#: A replacement for the Python of .venv: it reports `VERSION`, and as pip it reads the file `gate` to its end.
 PYTHON = """#!/bin/sh
 case "$*" in *"-m pip"*) env >{folder}/environment; touch {folder}/started; exec cat {folder}/gate ;; esac
 echo '{version}'
@@ -30,7 +30,7 @@ echo '{version}'
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a copy of what the script needs, with an environment of another Python that lacks all parts."""
+    """Return a copy of the files that the script needs, with an environment of another Python without any parts."""
     for name in FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -64,7 +64,7 @@ def test_pip_holds_the_lock_of_an_installation_that_was_killed(folder: Path) -> 
     with (folder / "pyproject.toml").open() as lock:
         with (folder / "gate").open("w"), pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(lock, fcntl.LOCK_EX)  # which waits until pip has ended
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits until pip has ended
 
 
 def test_variables_that_are_meant_for_other_projects_do_not_reach_pip(folder: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_named_python_replaces_another_one(folder: Path) -> None:
 
 
 def packages(requirements: list[str], python: str, extra: str = "") -> set[str]:
-    """Return the names of all packages that the requirements lead to on Linux with this Python."""
+    """Return the names of all packages that the requirements need on Linux with this Python."""
     names: set[str] = set()
     variables = {"python_version": python.rpartition(".")[0], "python_full_version": python, "extra": extra}
     for requirement in map(Requirement, requirements):
@@ -93,13 +93,13 @@ def packages(requirements: list[str], python: str, extra: str = "") -> set[str]:
         if requirement.marker and not requirement.marker.evaluate(variables):
             continue
         names.add(name)
-        with suppress(PackageNotFoundError):  # one for another Python than this
+        with suppress(PackageNotFoundError):  # a package for another Python
             for of_extra in requirement.extras or {""}:
                 names |= packages(requires(name) or [], python, of_extra)
     return names
 
 
-def test_what_serving_takes_is_pinned_for_every_python() -> None:
+def test_the_packages_of_a_service_are_pinned_for_every_python() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"], *extras["api"], *extras["workers"], *extras["jobs"], *extras["embedded"]]
@@ -132,7 +132,7 @@ def test_no_line_that_installs_is_forgotten() -> None:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """A folder with `scripts/run` and nothing installed. `calls` gets a line for each installation and call."""
+    """Return a folder with only `scripts/run`. Its file `calls` gets a line for each installation and call."""
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/run", tmp_path / "scripts")
     (tmp_path / "scripts/install").write_text("echo installed >>calls\n")
@@ -149,7 +149,7 @@ def put_program(folder: Path, name: str) -> None:
 
 
 def run(folder: Path, *arguments: str, cwd: Path | None = None) -> str:
-    """Run the script with a home folder beside it; return what it prints."""
+    """Run the script with a home folder beside it; return its output."""
     variables = {"PATH": os.environ["PATH"], "SHOAL_HOME": str(folder / "home")}
     command = [str(folder / "scripts/run"), *arguments]
     return subprocess.run(

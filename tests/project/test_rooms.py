@@ -17,8 +17,8 @@ FOLDERS = {"shoal": "shared", "shoal_api": "api", "shoal_workers": "workers"}
 
 MAX_LINES = 50
 
-#: The rooms, each after all that it imports. A room is a subpackage, the loose modules of a package, or one module that
-#: is named here because it imports more than its neighbours. The docstring of each says which others it may import.
+#: The rooms, each after the rooms that it imports. A room is a subpackage, the loose modules of a package, or a module
+#: that imports more than its neighbours. The docstring of a room names the rooms that it may import.
 ROOMS = (
     "shoal",
     "shoal.broker",
@@ -74,7 +74,7 @@ ROOMS = (
     "shoal_workers",
 )
 
-#: Subpackages that are parts of the room around them.
+#: Subpackages that belong to the room around them.
 PARTS = {
     "shoal.contract",
     "shoal.operations",
@@ -86,7 +86,7 @@ PARTS = {
 
 HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transformers", "tokenizers", "transformers"}
 
-#: The rooms and modules that may import each library of one purpose.
+#: The only rooms and modules that may import each of these libraries.
 HOMES = {
     "msgpack": {"shoal.contract.wire", "shoal.contract.outline"},
     "redis": {"shoal.broker"},
@@ -160,7 +160,7 @@ def modules() -> dict[str, Path]:
 
 @cache
 def imported(module: str) -> frozenset[str]:
-    """Return the names of the modules and libraries that a module imports, anywhere in it but for types alone."""
+    """Return the names of the modules and libraries that a module imports, except imports only for types."""
     found: set[str] = set()
     tree = ast.parse(modules()[module].read_text())
     for_types = {node for block in ast.walk(tree) if _is_for_types(block) for node in ast.walk(block)}
@@ -178,7 +178,7 @@ def _is_for_types(node: ast.AST) -> bool:
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module: the longest of the names that it begins with."""
+    """Return the room of a module: the longest room name with which the module's name begins."""
     return max((room for room in ROOMS if f"{module}.".startswith(f"{room}.")), key=len)
 
 
@@ -194,18 +194,18 @@ def users(library: str) -> set[str]:
 
 
 def stands_in(module: str, home: str) -> bool:
-    """Return True if a module is `home` or stands in it."""
+    """Return True if a module is `home` or is in `home`."""
     return f"{module}.".startswith(f"{home}.")
 
 
-def test_each_room_imports_only_those_before_it_and_of_other_packages_shoal_alone() -> None:
+def test_each_room_imports_only_earlier_rooms_and_no_other_package_than_shoal() -> None:
     for number, room in enumerate(ROOMS):
         others = imported_rooms(room)
         assert others <= {*ROOMS[:number]}, room
         assert {other.partition(".")[0] for other in others} <= {"shoal", room.partition(".")[0]}, room
 
 
-def test_each_room_names_the_others_that_it_imports() -> None:
+def test_each_room_names_the_rooms_that_it_imports() -> None:
     for room in ROOMS:
         if "." not in room or modules()[room].name != "__init__.py":
             continue
@@ -243,7 +243,7 @@ def test_each_library_is_imported_in_all_of_its_homes_and_nowhere_else() -> None
         assert empty == set(), library
 
 
-#: Completes a word of each of three commands, as a shell asks for it.
+#: A program that completes a word of each of three commands, like a shell.
 COMPLETE = """
 import contextlib, io, os
 from shoal.cli.main import main
@@ -269,7 +269,7 @@ for words in ("shoal s", "shoal index b", "shoal job w"):
         ),
     ],
 )
-def test_what_is_light_loads_nothing_heavy(statement: str, absent: set[str]) -> None:
+def test_light_modules_load_no_heavy_libraries(statement: str, absent: set[str]) -> None:
     script = f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert absent & {*done.stdout.split()} == set()

@@ -27,7 +27,7 @@ def test_every_setting_is_listed_with_its_default_and_help() -> None:
 
 
 def test_every_error_code_is_listed_with_its_status() -> None:
-    """When each occurs and what to do is written by hand."""
+    """The columns on when a code occurs and what to do are written by hand."""
     listed = table(ERRORS, "Code")
     rows = []
     for code in dict.fromkeys([*STATUS, *BY_CODE]):

@@ -14,7 +14,7 @@ export class ApiError extends Error {
 
 /** The API below the address of the page, wherever a proxy has put it. */
 export class Api {
-  /** Longest time until an answer is there. */
+  /** Longest wait for an answer. */
   timeoutMs = 60_000;
 
   /** `onUnauthorized` is called when a request is refused because its key is missing or wrong. */
@@ -36,17 +36,17 @@ export class Api {
     return (await this.ask("GET", path, undefined, options)).body;
   }
 
-  /** Send a body and return that of the answer. */
+  /** Send a body, and return the body of the answer. */
   async post(path, body = {}, options = {}) {
     return (await this.ask("POST", path, body, options)).body;
   }
 
-  /** Delete what the path names, and return the body of the answer. */
+  /** Delete the thing at the path, and return the body of the answer. */
   async delete(path, body = undefined, options = {}) {
     return (await this.ask("DELETE", path, body, options)).body;
   }
 
-  /** Return the body and the headers of the answer, and the milliseconds that it took. Throws ApiError, AbortError. */
+  /** Return the body and the headers of the answer, and how many milliseconds it took. Throws ApiError, AbortError. */
   async ask(method, path, body, { signal, timeoutMs = this.timeoutMs } = {}) {
     const started = performance.now();
     const response = await this.#send(method, path, body, withLimit(timeoutMs, signal));
@@ -66,13 +66,13 @@ export class Api {
     });
     if (response.ok) return response;
     const error = await errorOf(response);
-    if (error.status === 401 && key !== this.key) return this.#send(method, path, body, signal); // with the new one
+    if (error.status === 401 && key !== this.key) return this.#send(method, path, body, signal); // with the new key
     if (error.status === 401) this.onUnauthorized();
     throw error;
   }
 }
 
-/** Return a signal that is aborted with another one, if one is given, or after so long. */
+/** Return a signal that is aborted after `ms` milliseconds, or when `signal`, if given, is aborted. */
 function withLimit(ms, signal) {
   const late = new AbortController();
   setTimeout(() => late.abort(new ApiError("away", "")), ms);
@@ -85,7 +85,7 @@ function refuse(error) {
   throw new ApiError("away", "The answer broke off, or something between this page and the API sent it, such as a proxy.");
 }
 
-/** Return the error that an answer tells, whichever protocol's shape it has. */
+/** Return the error in an answer, in the shape of any protocol. */
 async function errorOf(response) {
   const body = (await response.json().catch(() => null)) ?? {};
   const told = typeof body.error === "object" && body.error ? body.error : { message: body.error ?? body.message };

@@ -1,4 +1,4 @@
-// The frame of the page: which view is shown, what is known of the service, and the key.
+// The frame of the page: the view that is shown, the state of the service, and the key.
 
 import { html, render } from "./vendor/lit-html.js";
 import { Api } from "./api.js";
@@ -8,16 +8,16 @@ import { banner, serviceOf, STARTING } from "./parts/service.js";
 import { keyDialog } from "./parts/key_dialog.js";
 import { setTheme, themeButton } from "./parts/theme.js";
 
-/** The views, by the names that the address, their modules and their styles have. */
+/** The names of the views, in the address and of their modules and styles. */
 const VIEWS = ["search", "compare", "pool"];
 
-/** The styles of libraries that a view needs beside its own. */
+/** The styles of libraries that a view needs beside its own style. */
 const STYLES = { pool: ["page/vendor/uplot.css"] };
 
-/** Interval at which the page asks how the service is. */
+/** Interval at which the page asks for the state of the service. */
 const LOOK_EVERY_MS = 5000;
 
-/** Longest time until it knows that, and longest that an answer is on its way beside the time that the service waits for it. */
+/** Longest wait for this state; and the longest time that an answer may be on its way, in addition to the service's own limit. */
 const LOOK_TIMEOUT_MS = 10_000;
 const LINK_MS = 30_000;
 
@@ -57,7 +57,7 @@ function draw() {
   document.querySelector("#version").textContent = state.info ? `Shoal ${state.info.version}` : "Shoal";
   render(statusLine(), document.querySelector("#service"));
   render(banner(state.service, askKey), document.querySelector("#banner"));
-  if (view && state.service !== STARTING) drawView(); // until then it takes no input
+  if (view && state.service !== STARTING) drawView(); // until then it accepts no input
   render(state.asksKey ? keyDialog(api.key, state.service.message, useKey) : "", document.querySelector("#dialog"));
 }
 
@@ -83,10 +83,10 @@ function askKey() {
   schedule();
 }
 
-/** Take the key that was typed in, or null if the dialog was closed without one. */
+/** Use the key that was typed in; it is null if the dialog was closed without a key. */
 function useKey(key) {
   state.asksKey = false;
-  state.declinesKey = key === null; // until a button asks
+  state.declinesKey = key === null; // until a button asks for it
   if (key !== null) {
     api.key = key;
     state.service = STARTING;
@@ -95,7 +95,7 @@ function useKey(key) {
   schedule();
 }
 
-/** Ask how the service is, unless that is being asked; once it is well again or serves other indexes, let the view ask again too. */
+/** Ask for the state of the service, unless a request is under way. If the service is well again or serves other indexes, the view asks again too. */
 async function look() {
   if (isLooking) return;
   isLooking = true;
@@ -119,7 +119,7 @@ function namesOf(info) {
   return Object.keys(info?.indexes ?? {}).sort().join();
 }
 
-/** Show the view that a part of the address names: #search?query=storm. */
+/** Show the view that the part of the address after # names: #search?query=storm. */
 async function route(hash) {
   const [name, query] = hash.slice(1).split("?");
   const next = VIEWS.includes(name) ? name : "search";
@@ -137,7 +137,7 @@ async function route(hash) {
   schedule();
 }
 
-/** Load the module and the style of a view, when it is opened first. */
+/** Load the module and the style of a view when it is first opened. */
 async function load(name) {
   try {
     const styles = [...(STYLES[name] ?? []), `page/style/${name}.css`];
@@ -157,13 +157,13 @@ function loadStyle(href) {
   return new Promise((resolve, reject) => Object.assign(link, { onload: resolve, onerror: reject }));
 }
 
-/** Let the link to a view lead to what was asked there last. */
+/** Let the link to a view lead to its last request. */
 function keepAddress(hash) {
   const name = hash.slice(1).split("?")[0];
   if (VIEWS.includes(name)) document.querySelector(`nav [data-view="${name}"]`).href = hash;
 }
 
-/** Let the view ask anew: what the address asks if that has changed, or else what the view asked before. */
+/** Let the view ask anew: the request in the address if that has changed, else the view's last request. */
 function enter() {
   if (!view) return;
   view.leave();
@@ -178,7 +178,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 document.addEventListener("visibilitychange", () => document.hidden || look());
 addEventListener("hashchange", (event) => {
   keepAddress(new URL(event.oldURL).hash);
-  route(new URL(event.newURL).hash); // the view that is left may have written its own into the address since
+  route(new URL(event.newURL).hash); // the view that is left may have written its own request into the address since
 });
 setInterval(() => document.hidden || state.asksKey || look(), LOOK_EVERY_MS);
 setTheme();

@@ -7,8 +7,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from sentence_transformers import SentenceTransformer
 
-# Torch's own choice is a thread for each processor, in each process: on two processors that answered 87 requests a
-# second at best, where one thread in each answered 127 in the same run. The server has the better of the two.
+# By default, torch has a thread for each processor in each process. On two processors this answered 87 requests a
+# second at best, and one thread in each process answered 127 in the same run. This server has the faster setting.
 torch.set_num_threads(1)
 
 app = FastAPI()
@@ -23,6 +23,6 @@ class EmbedRequest(BaseModel):
 
 @app.post("/embed")
 def embed(request: EmbedRequest) -> list[list[float]]:
-    """One vector for each text."""
+    """Return one vector for each text."""
     texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
     return model.encode(texts).tolist()

@@ -15,7 +15,7 @@ pytest_plugins = ["api_fixtures"]
 #: The Accept header that Chromium sends when a user opens a page.
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"}
 
-#: Most bytes of all files, compressed.
+#: Largest size of all files together, compressed, in bytes.
 MAX_PACKED_BYTES = 250_000
 
 VENDOR = "api/shoal_api/page/vendor/README.md"

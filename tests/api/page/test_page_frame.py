@@ -95,7 +95,7 @@ def test_a_user_who_enters_no_possible_key_is_not_asked_again(
     api_keys.add(tmp_path / "keys", "reader", "user", "")
     page = open_page(f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/")
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Key").fill("“schlüssel”")  # no request can have it
+    dialog.get_by_label("Key").fill("“schlüssel”")  # a header cannot contain this key
     dialog.get_by_role("button", name="Use it").click()
     expect(dialog.locator("input:invalid")).to_be_visible()
     assert page.evaluate("sessionStorage.length") == 0

@@ -1,4 +1,4 @@
-"""The page's Pool, in a real Chromium, with a real worker: it is live, and an operator can act on it."""
+"""The page's Pool, in a real Chromium, with a real worker: it is live, and an operator can use it."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.wide
 #: Rows of a file: so many that no runner has embedded them before a test looks.
 NUM_ROWS = 50_000
 
-#: A phone.
+#: The size of a phone's screen.
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 

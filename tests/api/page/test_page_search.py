@@ -33,12 +33,12 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobil
 
 
 def hits(page: "Page") -> list[str]:
-    """Return the texts of the hits that are shown."""
+    """Return the texts of the shown hits."""
     return page.locator(".hit .text").all_inner_texts()
 
 
 def search(page: "Page", words: str) -> None:
-    """Type the words, and wait for the answer to all of them."""
+    """Type the words, and wait for the answer to the last letter."""
     expect(page.locator("#query")).to_be_focused()
     page.keyboard.type(words)
     expect(page).to_have_url(re.compile(re.escape(urlencode({"query": words}))))

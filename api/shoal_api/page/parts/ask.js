@@ -1,6 +1,6 @@
-// What is asked of an index: read from the address, written to it, and made into the body of a request.
+// A question to an index: it is read from the address, written to the address, and made into the body of a request.
 
-/** What is asked at first. An empty `index` stands for the default one. */
+/** The question before anything is chosen. An empty `index` means the default index. */
 export const NOTHING = {
   query: "",
   like: "",
@@ -22,10 +22,10 @@ const RERANKED = 50;
 /** Hits of a group. */
 const GROUP_SIZE = 3;
 
-/** Names that a filter has words of its own for, so that fields of these names need a backslash. */
+/** Names with a meaning in filters: a field of such a name needs a backslash. */
 const RESERVED = /^(and|or|not|\\.*)$/;
 
-/** Return what the parameters of an address ask. */
+/** Return the question in the parameters of an address. */
 export function askOf(params) {
   const ask = { ...NOTHING };
   for (const [name, start] of Object.entries(NOTHING)) {
@@ -35,7 +35,7 @@ export function askOf(params) {
   return ask;
 }
 
-/** Return the parameters of the address that asks this: those that differ from what is asked at first. */
+/** Return the parameters of the address of a question: only values that differ from `NOTHING`. */
 export function paramsOf(ask) {
   const params = new URLSearchParams();
   for (const [name, start] of Object.entries(NOTHING)) {
@@ -59,7 +59,7 @@ export function isAsked(ask) {
   return Boolean(ask.query.trim() || ask.like);
 }
 
-/** Return true if hits come page by page: what has an order of its own has one page. */
+/** Return true if hits come page by page: reranking and diversity, which order hits themselves, have one page. */
 export function hasPages(ask) {
   return !isReranked(ask) && !ask.diversity;
 }
@@ -68,13 +68,13 @@ function isReranked(ask) {
   return ask.rerank && !ask.like;
 }
 
-/** Return the name of the index that is asked; `indexes` are those that are served. */
+/** Return the name of the index that is asked; `indexes` are the served indexes. */
 export function indexOf(ask, indexes) {
   const names = Object.keys(indexes ?? {});
   return ask.index || (names.includes("default") || !names.length ? "default" : names[0]);
 }
 
-/** Return the body of the request, as a program would send it. */
+/** Return the body of the request that a program would send. */
 export function bodyOf(ask, indexes) {
   const index = indexOf(ask, indexes);
   const body = ask.like ? { like: [ask.like] } : { queries: ask.query.trim() };
@@ -89,30 +89,30 @@ export function bodyOf(ask, indexes) {
   return body;
 }
 
-/** Return the name of a field as filters write it. */
+/** Return the name of a field in the form of a filter. */
 export function filterName(field) {
   return RESERVED.test(field) ? `\\${field}` : field;
 }
 
-/** Return the values of a field that the filter leaves; none stands for all. */
+/** Return the values of a field that the filter leaves; an empty list means all. */
 export function chosenValues(filter, field) {
   return filter[filterName(field)]?.in ?? [];
 }
 
-/** Return the filter with a value of a field added to those that it leaves, or taken from them. */
+/** Return the filter with a value of a field added to the values that it leaves, or removed from them. */
 export function withValue(filter, field, value) {
   const chosen = chosenValues(filter, field);
   const values = chosen.includes(value) ? chosen.filter((item) => item !== value) : [...chosen, value];
   return withCondition(filter, field, values.length ? { in: values } : {});
 }
 
-/** Return the filter with another condition on a field, or none if the condition is empty. */
+/** Return the filter with another condition on a field, or without one if the condition is empty. */
 export function withCondition(filter, field, condition) {
   const others = withoutCondition(filter, filterName(field));
   return Object.keys(condition).length ? { ...others, [filterName(field)]: condition } : others;
 }
 
-/** Return the filter without the condition of that name, as the filter writes it. */
+/** Return the filter without the condition of that name, which has the form of a filter. */
 export function withoutCondition(filter, name) {
   const { [name]: _, ...others } = filter;
   return others;

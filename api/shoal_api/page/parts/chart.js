@@ -1,4 +1,4 @@
-// A chart of the last ten minutes: an element that draws lines or layers, names what it draws, and tells it in a table.
+// A chart of the last ten minutes: an element that draws lines or layers, names them, and shows their values in a table.
 
 import uPlot from "../vendor/uplot.js";
 import { channelsOf, colourOf } from "./colour.js";
@@ -6,25 +6,25 @@ import { clock } from "./quantity.js";
 
 const HEIGHT = 150;
 
-/** Two samples that are further apart than so many intervals have a gap between them. */
+/** Number of intervals: two samples that are further apart have a gap between them. */
 const GAP = 3;
 
-/** Least time that a chart shows, in seconds: a service that has just started has little to show. */
+/** Shortest time that a chart shows, in seconds, also if the service has just started. */
 const LEAST_S = 120;
 
-/** Seconds from one time on the axis to the next, which has minutes alone. */
+/** Seconds from one time on the axis to the next: whole minutes. */
 const MINUTES = [60, 120, 300];
 
-/** Rows of the table that tells what the chart shows. */
+/** Rows of the table that shows the chart's values. */
 const TABLE_ROWS = 10;
 
 /** The charts share the place of the pointer. */
 const SYNC = uPlot.sync("pool");
 
 /**
- * What a chart shows: `title`; `times` in Unix seconds, `everyS` apart and kept for `keptS`; `series` of {label, colour, values}, where the
- * colour is the name of a custom property; `format`, which makes a text of a value; `steps` from one value to the next on the axis, if only some will do; and `isLayered`, for values that
- * are parts of a whole and lie on each other.
+ * The properties of a chart are its `title`; `times` in Unix seconds, `everyS` apart and kept for `keptS`; `series` of {label, colour, values}, with the
+ * name of a custom property as colour; `format`, which makes a text of a value; `steps`, the allowed distances of values on the axis, if not all are; and
+ * `isLayered` for values that are parts of a whole and lie on each other.
  */
 class Chart extends HTMLElement {
   #content = null;
@@ -95,7 +95,7 @@ class Chart extends HTMLElement {
     };
   }
 
-  /** Return the columns as uPlot takes them, with a gap where samples are missing, and layers on those below them. */
+  /** Return the columns in uPlot's form, with a gap where samples are missing; each layer lies on the layers below. */
   #data() {
     const { times, everyS, series, isLayered } = this.#content;
     const columns = isLayered ? layers(series.map(({ values }) => values)).reverse() : series.map(({ values }) => values);
@@ -128,7 +128,7 @@ class Chart extends HTMLElement {
     });
   }
 
-  /** Write a row for each minute into the table, if it is open. */
+  /** Write a row for each minute into the table, if the table is open. */
   #tabulate() {
     const details = this.querySelector("details");
     if (!details?.open) return;
@@ -154,7 +154,7 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
-/** Return each column on top of those before it; what is not known adds nothing. */
+/** Return the sums of each column and the columns before it; unknown values count as 0. */
 function layers(columns) {
   const sums = [];
   for (const column of columns) {
@@ -168,7 +168,7 @@ function nearest(times, time) {
   return times.reduce((best, at, n) => (Math.abs(at - time) < Math.abs(times[best] - time) ? n : best), 0);
 }
 
-/** Return the next of the steps, or without these the next of 1, 2 and 5, times a power of ten. */
+/** Return the smallest step, or else the smallest of 1, 2 and 5 times a power of ten, that is not below `most`. */
 function roundedUp(most, steps) {
   if (!(most > 0)) return 1;
   const round = steps?.find((step) => step >= most);
@@ -182,7 +182,7 @@ function shadeOf(colour) {
   return `rgba(${channelsOf(colour).join(", ")}, 0.12)`;
 }
 
-/** Return the colour of a layer, which hides those behind it. */
+/** Return the colour of a layer, which hides the layers behind it. */
 function layerOf(element, colour) {
   const [top, below] = [colour, colourOf(element, "--panel")].map(channelsOf);
   return `rgb(${top.map((channel, n) => Math.round(0.55 * channel + 0.45 * below[n])).join(", ")})`;

@@ -8,12 +8,12 @@ const NAMES = { curl: "curl", python: "Python", openai: "openai" };
 let chosen = "curl";
 let copied = "";
 
-/** Return the address of the API, as a program on this machine or another would write it. */
+/** Return the address of the API for a program on this machine or another. */
 function apiUrl() {
   return new URL(".", document.baseURI).href.replace(/\/$/, "");
 }
 
-/** Draw the samples, a text each by its name, with a button that copies the one shown; `render` draws anew. */
+/** Draw the samples, texts by their names, with a button that copies the shown sample; `render` draws anew. */
 export function codeSamples(samples, render) {
   const names = Object.keys(samples);
   if (!names.includes(chosen)) chosen = names[0];
@@ -47,7 +47,7 @@ export function curlSample(path, body, hasKey) {
   return `curl ${quoted(`${apiUrl()}/${path}`)}${key} \\\n  -d ${quoted(JSON.stringify(body))}`;
 }
 
-/** Return a program with Shoal's client that asks `call`, such as `search("storm", k=3)`, and then runs the lines. */
+/** Return a program with Shoal's client that makes a `call`, such as `search("storm", k=3)`, and then runs the lines. */
 export function pythonSample(call, lines, hasKey) {
   const key = hasKey ? `, os.environ["SHOAL_KEY"]` : "";
   return [
@@ -79,7 +79,7 @@ export function pythonArguments(values) {
   return Object.entries(values).map(([name, value]) => `${name}=${pythonOf(value)}`).join(", ");
 }
 
-/** Return a value as Python writes it. */
+/** Return a value as Python code. */
 export function pythonOf(value) {
   if (value === true) return "True";
   if (value === false) return "False";
@@ -91,7 +91,7 @@ export function pythonOf(value) {
   return JSON.stringify(value);
 }
 
-/** Return a text as the shell reads it as one word. */
+/** Return a text quoted, so that the shell reads one word. */
 function quoted(text) {
   return /^[\w:/.@-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }

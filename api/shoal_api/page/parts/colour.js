@@ -1,4 +1,4 @@
-// Colours of the style, as numbers for what is drawn on a canvas.
+// Colours of the style as numbers, for drawings on a canvas.
 
 /** Return the colour that a custom property has in an element, as `rgb(…)`. */
 export function colourOf(element, name) {
@@ -9,7 +9,7 @@ export function colourOf(element, name) {
   return colour;
 }
 
-/** Return red, green and blue of such a colour, each from 0 to 255. */
+/** Return red, green and blue of a colour `rgb(…)`, each from 0 to 255. */
 export function channelsOf(colour) {
   return colour.match(/[\d.]+/g).slice(0, 3).map(Number);
 }

@@ -1,8 +1,8 @@
-// Controls: one of a few words, one of a list, and a share from 0 to 1; and what a button for copying does.
+// Controls: a choice of a few words, a list, a slider from 0 to 1, a box to tick; and the copying of a text.
 
 import { html } from "../vendor/lit-html.js";
 
-/** Draw a row of words of which one is chosen; `words` has the label of each. */
+/** Draw a row of words, one of them chosen; `words` has the label of each. */
 export function segmented(label, words, chosen, onChange) {
   return html`
     <div class="segmented" role="group" aria-label=${label}>
@@ -13,7 +13,7 @@ export function segmented(label, words, chosen, onChange) {
   `;
 }
 
-/** Draw a list of which one item is chosen; `items` has the label of each. Another one, as of an old address, is shown as it is. */
+/** Draw a list with one item chosen; `items` has the label of each. An unknown item, as from an old address, is shown as it is. */
 export function choice(label, items, chosen, onChange) {
   const all = Object.hasOwn(items, chosen) ? items : { [chosen]: chosen, ...items };
   return html`
@@ -26,7 +26,7 @@ export function choice(label, items, chosen, onChange) {
   `;
 }
 
-/** Draw a slider from 0 to 1 with what its value means. */
+/** Draw a slider from 0 to 1 with the `meaning` of its value. */
 export function share(label, value, meaning, onChange) {
   return html`
     <label class="field">
@@ -45,7 +45,7 @@ export function tick(label, value, onChange) {
   `;
 }
 
-/** Copy a text. Browsers have no clipboard for pages that another machine serves by plain HTTP, but an older way. */
+/** Copy a text. For a page that another machine serves by plain HTTP, browsers have no clipboard but an older way. */
 export async function copyText(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const focused = document.activeElement;

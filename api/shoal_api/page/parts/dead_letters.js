@@ -8,7 +8,7 @@ import { ago } from "./quantity.js";
 const MAX_SHOWN = 400;
 
 /**
- * The dead letters that are on the page: which is open, what the API told of it, and what is being done. `reload` draws
+ * The dead letters on the page: the open letter, the API's answer about it, and the actions under way. `reload` draws
  * the view again.
  */
 export class DeadLetters {
@@ -16,7 +16,7 @@ export class DeadLetters {
   #render;
   #letter = null;
   #asked = null;
-  #busy = new Set(); // also those that are done, until the pool lists them no more
+  #busy = new Set(); // also letters whose action is done, until the pool no longer lists them
   #message = "";
 
   constructor(api, render) {
@@ -24,7 +24,7 @@ export class DeadLetters {
     this.#render = render;
   }
 
-  /** Draw the letters that the API lists, of `count` in all; null for a key that may not see them. */
+  /** Draw the listed letters, out of `count`; `letters` is null if the key may not see them. */
   view(letters, count, now) {
     if (letters === null) return count ? section("Dead letters", "", html`<p class="hint">There are ${count}. The key of an admin shows them.</p>`) : "";
     return section("Dead letters", "", html`

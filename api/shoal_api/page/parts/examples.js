@@ -1,18 +1,18 @@
-// What three queries find, for somebody who has not asked anything yet.
+// The hits of three example queries, for a user who has not asked anything yet.
 
 import { html } from "../vendor/lit-html.js";
 import { NOTHING } from "./ask.js";
 import { score } from "./score.js";
 
-/** Queries that the sample headlines have answers to. */
+/** Queries that find good hits among the sample headlines. */
 const QUERIES = ["storms are getting worse", "new planet discovered", "how to sleep better"];
 
-/** Least score of the best hit of an example: an index about other things has none of these examples. */
+/** Least score of an example's best hit: an index about other subjects shows no such example. */
 const MIN_SCORE = 0.3;
 
 const HITS = 3;
 
-/** Return the examples of an index, each with its query and its hits. Throws ApiError. */
+/** Return the examples for an index, each with its query and its hits. Throws ApiError. */
 export async function findExamples(api, index, signal) {
   const body = { queries: QUERIES, k: HITS, index };
   const { results } = await api.post("search", body, { signal });
@@ -20,7 +20,7 @@ export async function findExamples(api, index, signal) {
   return examples.filter(({ hits }) => hits[0]?.score >= MIN_SCORE);
 }
 
-/** Draw the examples; `onChoose` is called with the query of one. */
+/** Draw the examples; `onChoose` is called with the query of the chosen one. */
 export function exampleList(examples, onChoose) {
   const ask = { ...NOTHING, mode: "dense" };
   return html`

@@ -3,14 +3,14 @@
 import { html } from "../vendor/lit-html.js";
 import { chosenValues, filterName, withCondition, withoutCondition, withValue } from "./ask.js";
 
-/** Best documents whose values are counted, in a search by meaning: it finds every document, near or far. */
+/** Number of best documents whose values are counted in a search by meaning, which finds every document, near or far. */
 export const FACETS_TOP_N = 100;
 
 /** Most fields with counts, and most values of each. */
 const MAX_FIELDS = 6;
 const MAX_VALUES = 6;
 
-/** Draw each condition of a filter, to be taken away; `onChange` is called with the filter that is left. */
+/** Draw each condition of a filter, with a button that removes it; `onChange` is called with the remaining filter. */
 export function chosenFilters(filter, onChange) {
   const names = Object.keys(filter);
   if (!names.length) return "";
@@ -32,12 +32,12 @@ function told(condition) {
   return parts.filter(Boolean).join(" ");
 }
 
-/** Return the fields whose values are to be counted; `kinds` has the kind of each field of the index. */
+/** Return the fields whose values are counted; `kinds` has the kind of each field of the index. */
 export function countedFields(kinds) {
   return Object.keys(kinds ?? {}).filter((name) => ["keyword", "boolean"].includes(kinds[name])).slice(0, MAX_FIELDS);
 }
 
-/** Draw the filters, the most frequent values first; `onChange` is called with another filter. */
+/** Draw the filters, the most frequent values first; `onChange` is called with the new filter. */
 export function facetPanel(kinds, { ask, facets, total }, filter, onChange) {
   const ranges = Object.keys(kinds ?? {}).filter((name) => ["number", "date"].includes(kinds[name])).slice(0, MAX_FIELDS);
   const counted = Object.entries(facets ?? {}).filter(([, { values }]) => values.length);

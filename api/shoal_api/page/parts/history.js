@@ -1,6 +1,6 @@
-// The entries of the browser's history: one for each thing that was asked, with what was found and how far it was scrolled.
+// The entries of the browser's history: one for each question, with its hits and the place to which the page was scrolled.
 
-/** Time after a change by typing or sliding after which it is settled: the next one is an entry of its own. */
+/** Time after which a change by typing or sliding is settled, so that the next change gets an entry of its own. */
 const SETTLED_MS = 2000;
 
 /** Most entries whose hits are kept. */
@@ -12,15 +12,15 @@ let last = { what: "", at: 0 };
 
 history.scrollRestoration = "manual"; // browsers would scroll before the hits are back
 
-/** Return the id of the entry that is shown now, which no entry had before a reload. */
+/** Return the id of the shown entry. After a reload, no entry has an earlier id. */
 function idOfEntry() {
   if (!history.state?.id) history.replaceState({ id: performance.timeOrigin + performance.now() }, "");
   return history.state.id;
 }
 
 /**
- * Note what is asked as part of the address: in an entry of its own, or in that of the keystrokes or moves before it.
- * `moved` names what is being typed or slid; an empty one settles the question.
+ * Write the question into the address: in a new entry, or in the entry of the keystrokes or moves before it.
+ * `moved` names the control that is being typed into or slid; an empty name settles the question.
  */
 export function note(hash, moved) {
   const now = performance.now();
@@ -28,7 +28,7 @@ export function note(hash, moved) {
   last = { what: moved, at: now };
   if (hash === (location.hash || "#search")) return;
   if (goesOn) {
-    kept.delete(id); // what was found for the keystrokes before
+    kept.delete(id); // the hits for the keystrokes before
     return history.replaceState(history.state, "", hash);
   }
   keep({ scroll: scrollY });
@@ -36,13 +36,13 @@ export function note(hash, moved) {
   id = idOfEntry();
 }
 
-/** Keep something of the entry that is shown. */
+/** Keep values with the shown entry. */
 export function keep(values) {
   kept.set(id, { ...kept.get(id), ...values });
   if (kept.size > MAX_KEPT) kept.delete(kept.keys().next().value);
 }
 
-/** Leave the entry that was shown for that of the address, and return what was kept of it: nothing of a new one. */
+/** Change from the shown entry to the entry of the address, and return the values kept with it: none with a new one. */
 export function turn() {
   keep({ scroll: scrollY });
   last = { what: "", at: 0 };

@@ -1,13 +1,13 @@
-// A document that was found: its text, its fields, its score, and what can be done with it.
+// A hit: the document's text, its fields, its score, and buttons for further searches.
 
 import { html } from "../vendor/lit-html.js";
 import { chosenValues } from "./ask.js";
 import { score } from "./score.js";
 
-/** What a hit has beside the fields of its document. */
+/** Names in a hit that are not fields of its document. */
 const OWN = new Set(["id", "score", "text", "snippet", "explain"]);
 
-/** Longest value that is shown beside the text; longer ones are among the details. */
+/** Longest value that is shown beside the text; longer values are among the details. */
 const MAX_CHIP_CHARS = 48;
 
 /** Return the fields of the document. */
@@ -43,7 +43,7 @@ export function hitRow(hit, ask, kinds, best, isOpen, actions) {
   `;
 }
 
-/** Return the text with marks at some places, each [start, stop] in code points, as the API counts characters. */
+/** Return the text with marks at some places, each [start, stop] in code points, the API's unit of characters. */
 function marked(text, places) {
   if (!places?.length) return text;
   const characters = Array.from(text);
@@ -60,7 +60,7 @@ function isShort([, value]) {
   return typeof value !== "object" && String(value).length <= MAX_CHIP_CHARS;
 }
 
-/** Draw a field: as a button where searches can filter by it. */
+/** Draw a field, as a button if searches can filter by it. */
 function chip(name, value, ask, kinds, actions) {
   if ((kinds?.[name] ?? "stored") === "stored") return html`<span class="chip"><span>${name}</span> ${String(value)}</span>`;
   const isChosen = chosenValues(ask.filter, name).includes(value);
@@ -85,7 +85,7 @@ function details(hit, isCut) {
   `;
 }
 
-/** Return a value for a reader: links lead to http and https alone. */
+/** Return a value in a readable form: only http and https addresses become links. */
 function shown(value) {
   if (typeof value === "object") return JSON.stringify(value);
   if (!/^https?:\/\/\S+$/.test(value)) return String(value);

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/lit-html.js";
 
-/** Draw the dialog, with what was wrong with the last key, if there was one; `onClose` is called with the key, or with null if the dialog is closed without one. */
+/** Draw the dialog, with a message if the last key was wrong. `onClose` is called with the key, or with null if the dialog is closed without a key. */
 export function keyDialog(key, message, onClose) {
   queueMicrotask(() => {
     const dialog = document.querySelector("#key-dialog");

@@ -1,4 +1,4 @@
-// Notices: an error, or why there is nothing to see.
+// Notices: an error, or the reason why a view is empty.
 
 import { html } from "../vendor/lit-html.js";
 
@@ -18,7 +18,7 @@ const TITLES = {
   unsupported: "The workers cannot do that",
 };
 
-/** Draw an error of the API, in its own words; `onAgain` is called to ask again, where that may help. */
+/** Draw an error of the API with its own message. If another attempt may help, a button calls `onAgain`. */
 export function notice(error, onAgain) {
   const mayPass = error.status < 400 || error.status === 429 || error.status >= 500;
   return html`
@@ -30,7 +30,7 @@ export function notice(error, onAgain) {
   `;
 }
 
-/** Draw why there is nothing, and what to do about it. */
+/** Draw the reason why a view is empty, and the remedy. */
 export function empty(title, remedy) {
   return html`
     <div class="notice" data-kind="empty">

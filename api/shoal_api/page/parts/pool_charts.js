@@ -1,10 +1,10 @@
-// The charts of the pool: what it did since the page was opened, and how long that took.
+// The charts of the pool: its work since the page was opened, and how long the work took.
 
 import { html } from "../vendor/lit-html.js";
 import "./chart.js";
 import { amount, duration, ROUND_TIMES } from "./quantity.js";
 
-/** Draw the charts of samples of the pool, as the API tells each. */
+/** Draw the charts of samples of the pool; each sample is an answer of the API. */
 export function poolCharts(samples, everyS, keptS) {
   const frame = { times: samples.map(({ time }) => time), everyS, keptS };
   const rate = (name) => samples.map(({ rates }) => rates[name]);

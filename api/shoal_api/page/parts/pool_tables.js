@@ -32,7 +32,7 @@ export function laneTable(lanes) {
   `);
 }
 
-/** Draw the workers at that time, in Unix seconds. */
+/** Draw the workers; `now` is in Unix seconds. */
 export function workerTable(workers, now) {
   return section("Workers", "", html`
     <table class="table stacked">
@@ -69,7 +69,7 @@ function workerRow(worker, now) {
   `;
 }
 
-/** Draw the jobs that were answered last, at that time; `hasClients` tells where they came from. */
+/** Draw the jobs that were answered last; with `hasClients`, the table has a column of clients. */
 export function recentTable(jobs, now, hasClients) {
   if (!jobs.length) return section("Recent jobs", "", html`<p class="hint">No job was answered yet. A search will show here.</p>`);
   const names = ["Answered", "Job", ...(hasClients ? ["From"] : []), "Lane", "Texts", "Time"];
@@ -116,7 +116,7 @@ function jobTime(job) {
   `;
 }
 
-/** Draw the long jobs, if there are any, at that time. */
+/** Draw the long jobs, if there are any. */
 export function longJobTable(jobs, now) {
   if (!jobs.length) return "";
   return section("Long jobs", "", html`

@@ -1,8 +1,8 @@
-// Quantities as people read them. What is not known is a dash.
+// Quantities in a readable form. An unknown value is a dash.
 
 const UNKNOWN = "–";
 
-/** Units of time, each with its seconds, and below which of its own it is used. */
+/** Units of time, each with its seconds and the number of such units from which the next unit is used. */
 const TIMES = [["ms", 0.001, 1000], ["s", 1, 60], ["min", 60, 60], ["h", 3600, 48], ["days", 86400, Infinity]];
 
 /** Times in seconds that are round, for the axis of a chart. */
@@ -16,14 +16,14 @@ function isKnown(value) {
   return Number.isFinite(value);
 }
 
-/** Return the number with as many digits as one looks at: 0.42, 7.5, 1,240. */
+/** Return the number with few digits: 0.42, 7.5, 1,240. */
 export function amount(value) {
   if (!isKnown(value)) return UNKNOWN;
   const digits = value >= 100 || Number.isInteger(value) ? 0 : value >= 10 ? 1 : 2;
   return value.toLocaleString("en", { maximumFractionDigits: digits });
 }
 
-/** Return a time in seconds in the unit that suits it, from a minute on with the next smaller one: 1 min 40 s. */
+/** Return a time in seconds in a suitable unit, from a minute on together with the next smaller unit: 1 min 40 s. */
 export function duration(seconds) {
   if (!isKnown(seconds)) return UNKNOWN;
   const n = TIMES.findIndex(([, size, most]) => seconds < size * most);
@@ -35,7 +35,7 @@ export function duration(seconds) {
   return rest ? `${whole} ${unit} ${rest} ${smaller}` : `${whole} ${unit}`;
 }
 
-/** Return how long ago something was, at that time; both are in Unix seconds. */
+/** Return how long ago `time` was at `now`; both are in Unix seconds. */
 export function ago(time, now) {
   if (!isKnown(time) || !time) return UNKNOWN;
   return now - time < 1 ? "now" : `${duration(Math.round(now - time))} ago`;
@@ -53,7 +53,7 @@ export function size(bytes) {
   return `${amount(bytes / of)} ${unit}`;
 }
 
-/** Return the time of the day, in Unix seconds, as the browser's clock has it. */
+/** Return the time of the day, in the browser's time zone, of a time in Unix seconds. */
 export function clock(time) {
   return new Date(time * 1000).toLocaleTimeString("en-GB");
 }

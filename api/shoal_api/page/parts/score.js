@@ -1,4 +1,4 @@
-// A score as a number and a bar, which shows what the score is made of where that is known.
+// A score as a number and a bar. The bar shows the parts of the score if they are known.
 
 import { html } from "../vendor/lit-html.js";
 

@@ -1,14 +1,14 @@
-// What is searched for: the words, the way of searching and the index.
+// The search box: the query, the mode and the index.
 
 import { html } from "../vendor/lit-html.js";
 import { choice, segmented } from "./controls.js";
 
-/** Pause after a keystroke before a request: what fast typing passes by is not asked for. */
+/** Pause after a keystroke before a request, so that fast typing does not send a request for each letter. */
 const TYPING_MS = 70;
 
 const MODES = { dense: "Meaning", hybrid: "Both", lexical: "Words" };
 
-/** Draw the box; `change` is called with what is to be asked otherwise, and a pause. */
+/** Draw the box; `change` is called with the changed values of the question, and a pause. */
 export function searchBox(ask, index, indexes, hasWords, change) {
   const modes = hasWords ? MODES : { dense: MODES.dense };
   const counts = Object.entries(indexes).map(([name, { count }]) => [name, `${name} (${count.toLocaleString("en")})`]);

@@ -1,11 +1,11 @@
-// What is known of the service: one word, a few for the top of the page, and what to do if it is not well.
+// The state of the service: one word, a label for the top of the page, and the remedy if the service is not well.
 
 import { html } from "../vendor/lit-html.js";
 
-/** What is known before the first answer. */
+/** The state before the first answer. */
 export const STARTING = { status: "starting", label: "connecting", message: "" };
 
-/** Return the state of the service as its answer to /info tells it, or the error in place of one. */
+/** Return the state of the service from its answer to /info, or from the error in place of an answer. */
 export function serviceOf(info, error, hasKey) {
   if (error) return unwell(error, hasKey);
   const ready = info.workers.filter((worker) => worker.state === "ready").length;
@@ -31,7 +31,7 @@ const BANNERS = {
   unwell: ["The service does not do what it should", AGAIN],
 };
 
-/** Draw a line over the view that says what the service lacks. */
+/** Draw a line above the view that says what the service lacks. */
 export function banner(service, askKey) {
   const [title, remedy] = BANNERS[service.status] ?? [];
   if (!title) return "";

@@ -1,8 +1,8 @@
-// How alike texts are: the cosines of their vectors, as a matrix in which cells are chosen with the arrow keys.
+// The similarity of texts: the cosines of their vectors, as a matrix; the arrow keys choose a cell.
 
 import { html } from "../vendor/lit-html.js";
 
-/** Most texts for which each cell has its number. */
+/** Largest number of texts at which each cell shows its number. */
 const MAX_NUMBERED = 8;
 
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -17,7 +17,7 @@ function dot(first, second) {
   return first.reduce((sum, value, n) => sum + value * second[n], 0);
 }
 
-/** Draw the matrix; `pair` is the row and the column that are chosen, and `onChoose` is called with another pair. */
+/** Draw the matrix; `pair` is the chosen row and column, and `onChoose` is called with another pair. */
 export function similarityMatrix(matrix, texts, pair, onChoose) {
   const last = matrix.length - 1;
   const move = (event, cell) => {
@@ -54,7 +54,7 @@ function cellButton(cosine, cell, pair, onChoose, move) {
   `;
 }
 
-/** Return a cosine with two places, and no minus before 0. */
+/** Return a cosine with two decimals, and no minus before 0. */
 function shown(cosine) {
   return (Math.round(cosine * 100) / 100 || 0).toFixed(2).replace("-", "−");
 }

@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, until the button chooses.
+// The theme, light or dark: the system's, until the button chooses another.
 
 import { html } from "../vendor/lit-html.js";
 
@@ -9,13 +9,13 @@ function isDark() {
   return (localStorage.getItem(THEME) ?? (DARK.matches ? "dark" : "light")) === "dark";
 }
 
-/** Apply the theme that was chosen, if one was. */
+/** Apply the chosen theme, if there is one. */
 export function setTheme() {
   const chosen = localStorage.getItem(THEME);
   if (chosen) document.documentElement.dataset.theme = chosen;
 }
 
-/** Draw the button that switches; `onChange` is called after it did. */
+/** Draw the button that switches the theme and then calls `onChange`. */
 export function themeButton(onChange) {
   const next = isDark() ? "light" : "dark";
   const change = () => {

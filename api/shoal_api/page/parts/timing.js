@@ -1,8 +1,8 @@
-// Where the milliseconds of a request went.
+// The time of a request, by its steps.
 
 import { html } from "../vendor/lit-html.js";
 
-/** The steps of a job as `Server-Timing` names them, in their order. */
+/** The steps of a job, by their names in `Server-Timing`, in order. */
 const STEPS = ["queue", "tokenize", "encode", "search"];
 
 /** Return the milliseconds of each step; `rest` is HTTP, the network and the browser. */

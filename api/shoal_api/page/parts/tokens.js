@@ -9,7 +9,7 @@ function isCut(token, text, numRead, side) {
   return side === "left" ? token.stop <= numCharacters - numRead : token.start >= numRead;
 }
 
-/** Draw the tokens of a text, the special ones and those that are cut off too. */
+/** Draw the tokens of a text, special tokens and cut tokens too. */
 export function tokenList(tokens, text, numRead, side) {
   const cut = tokens.map((token) => isCut(token, text, numRead, side));
   const numCut = cut.filter(Boolean).length;

@@ -1,4 +1,4 @@
-// Compare: what the model makes of texts: their tokens, their vectors, and how alike they are.
+// Compare: the tokens of texts, their vectors, and how similar the texts are.
 
 import { html } from "../vendor/lit-html.js";
 import { codeSamples, curlSample, openaiSample, pythonArguments, pythonOf, pythonSample } from "../parts/code.js";
@@ -42,7 +42,7 @@ export function enter(given) {
   submit();
 }
 
-/** Stop what is under way. */
+/** Stop the request under way. */
 export function leave() {
   request.abort();
   clearTimeout(timer);
@@ -52,7 +52,7 @@ function texts() {
   return written.split("\n").filter((line) => line.trim()).slice(0, MAX_TEXTS);
 }
 
-/** Return the number of numbers that vectors are to keep. */
+/** Return how many numbers of each vector are kept. */
 function dimensions() {
   const all = context.state.info?.dimension ?? 0;
   return Math.max(1, Math.round(all * options.dimensions));
@@ -112,7 +112,7 @@ async function embed(inputs, signal) {
   return { inputs, side, vectors: embeddings, truncated, characters, tokens, matrix: cosines(embeddings), timing: timingOf(answer) };
 }
 
-/** Return the tokens of each text: null for one that is too long for it, and for all if this service does not tell tokens. */
+/** Return the tokens of each text: null for a text that is too long, and for all texts if this service has no route for tokens. */
 async function tokensOf(inputs, signal) {
   try {
     return await context.api.post("tokenize", { inputs }, { signal });

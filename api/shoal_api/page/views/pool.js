@@ -1,4 +1,4 @@
-// Pool: what the lanes hold and the workers do, live, with the jobs that were answered and those that could not be.
+// Pool: the lanes and the workers, live, with the jobs that were answered and the dead letters.
 
 import { html } from "../vendor/lit-html.js";
 import { DeadLetters } from "../parts/dead_letters.js";
@@ -12,7 +12,7 @@ export const title = "Pool";
 /** Time that the charts show, in seconds. */
 const KEPT_S = 600;
 
-/** Pause before the pool is read again where that failed. */
+/** Pause before the pool is read again after a failure. */
 const AGAIN_MS = 1500;
 
 let context = null;
@@ -21,7 +21,7 @@ let stop = null;
 let pool = null;
 let error = null;
 
-/** What was read since the page was opened, the oldest first. */
+/** The answers since the page was opened, the oldest first. */
 let samples = [];
 
 /** Read the pool again and again. */
@@ -33,7 +33,7 @@ export function enter(given) {
   follow(stop.signal);
 }
 
-/** Read it no longer. */
+/** Stop reading the pool. */
 export function leave() {
   stop?.abort();
   stop = null;
@@ -54,7 +54,7 @@ async function follow(signal) {
   }
 }
 
-/** Keep what was read; earlier samples with later times are of a clock that was set back. */
+/** Keep a sample. If earlier samples have later times, the clock was set back. */
 function keep(found) {
   const { time, rates, lanes } = (pool = found);
   samples = [...samples.filter((before) => before.time > time - KEPT_S && before.time < time), { time, rates, lanes }];
@@ -71,7 +71,7 @@ export function view() {
   `;
 }
 
-/** Draw why nothing new comes, if so. */
+/** If nothing new comes, draw the reason. */
 function trouble() {
   if (!error) return "";
   if (!pool) return notice(error);
@@ -92,7 +92,7 @@ function content() {
   `;
 }
 
-/** Draw what one looks at first. */
+/** Draw the most important numbers. */
 function numbers() {
   const { rates, workers, lanes, num_dead: numDead } = pool;
   const [numReady, numWorkers] = [workers.filter(({ state }) => state === "ready").length, rates.num_workers];

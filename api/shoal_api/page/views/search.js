@@ -1,4 +1,4 @@
-// Search: hits as you type, with what they were found by and how long it took.
+// Search: hits as you type, with the parts of their scores and the time that the search took.
 
 import { html } from "../vendor/lit-html.js";
 import * as asking from "../parts/ask.js";
@@ -24,11 +24,11 @@ let isAsideOpen = false;
 let timer = 0;
 let request = new AbortController();
 const open = new Set();
-const wordless = new Set(); // indexes that were built before searches could look at words
+const wordless = new Set(); // indexes that an earlier release built without words
 
 const pages = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && showMore());
 
-/** Show what the address asks, or ask again what has no answer. */
+/** Show the hits of the question in the address; ask again if it has no answer. */
 export function enter(given) {
   context = given;
   document.addEventListener("keydown", onKey);
@@ -39,7 +39,7 @@ export function enter(given) {
   if (params && !kept.found && matchMedia("(pointer: fine)").matches) requestAnimationFrame(() => input()?.focus());
 }
 
-/** Stop what is under way. */
+/** Stop the request under way. */
 export function leave() {
   document.removeEventListener("keydown", onKey);
   request.abort();
@@ -63,7 +63,7 @@ function kinds() {
   return indexes()[index()]?.fields;
 }
 
-/** Ask something else: at once, or after a pause in typing or sliding. */
+/** Change the question, and ask at once, or after a pause in typing or sliding. */
 function change(changes, delayMs = 0) {
   ask = { ...ask, ...changes };
   clearTimeout(timer);
@@ -112,14 +112,14 @@ async function showExamples(signal) {
   if (indexes()[name] && !examples[name]) examples[name] = await findExamples(context.api, name, signal);
 }
 
-/** Ask again without what needs the words of documents. */
+/** Ask again without the options that need the words of documents. */
 function forgoWords() {
   wordless.add(index());
   ask = { ...ask, mode: "dense" };
   return submit();
 }
 
-/** Return the body of the request with what the page shows beside the hits. */
+/** Return the body of the request, with the options for everything that the page shows beside the hits. */
 function wholeBody(asked, cursor = "") {
   const body = { ...asking.bodyOf(asked, indexes()), explain: true };
   if (!wordless.has(index()) && !asked.like) body.snippet = {};
@@ -231,7 +231,7 @@ function hitList() {
   `;
 }
 
-/** Draw what the hits are of, with the request as code behind a button. */
+/** Draw the summary of the hits, with the request as code behind a button. */
 function foundLine(state) {
   return html`
     <div class="found-line">
