@@ -53,10 +53,10 @@ def worker(settings: Settings) -> None:
 )
 @settings_options(*REDIS_SETTINGS, "engine", "precision", "threads", *INDEX_SETTINGS, "cache_mb", *LOG_SETTINGS)
 def host(settings: Settings, models: tuple[str, ...], memory_gb: float, idle_s: float) -> None:
-    """Run workers of several models, each while jobs come for its pool, within a budget of memory.
+    """Run workers of several models, within a budget of memory.
 
     Each POOL is a pool of the API (SHOAL_POOLS), and MODEL is what `shoal worker --model` takes. Each model runs once
-    at the start; from then on, the first job for a model starts it, and the rest of the jobs wait in Redis meanwhile.
+    at the start. From then on, a model runs while jobs come for its pool, and the first of them starts it.
     """
     from shoal_workers.service.model_host import run_host
 
