@@ -142,7 +142,7 @@ def change(source: Path, file: str = "config.json", **values: Any) -> None:
     ("values", "words"),
     [
         ({"id2label": {"0": "no", "1": "yes"}}, "has 2 labels, and a reranker makes one score of a pair"),
-        ({"model_type": "deberta-v2"}, r"cannot score pairs with \(model_type is \"deberta-v2\"\): use a cross-enc"),
+        ({"model_type": "electra"}, r"cannot score pairs with \(model_type is \"electra\"\): use a cross-enc"),
         ({"architectures": ["BertModel"]}, r"modules\.json is missing"),
     ],
 )
