@@ -349,6 +349,9 @@ class TestLimits:
         with limited_memory(2**30, lambda: 2**30), pytest.raises(MemoryError):
             bytearray(2**29)
         bytearray(2**29)
+        held = bytearray(2**29)
+        with limited_memory(2**27):  # more than the process has already
+            assert len(held) > len(bytearray(2**26))
 
 
 @pytest.mark.parametrize("packed", [".gz", ".zst"])
