@@ -153,9 +153,7 @@ class TestClient:
         queue = queue_of(client)
         with ThreadPoolExecutor(1) as threads:
             calling = threads.submit(client.call, Search(["storm"]), timeout_s=60)
-            taken: list[Any] = []
-            while not taken:
-                taken = queue.take("a", LANES, 1, block_s=0.5)
+            taken = next(filter(None, (queue.take("a", LANES, 1, block_s=0.5) for _ in range(100))))
             values, job = wire.unpack(taken[0].data), taken[0].job()
             queue.reply([Answer(taken[0], Reply(job.id, hits=[[]]), job.reply_to)])
             calling.result()

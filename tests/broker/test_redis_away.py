@@ -75,6 +75,14 @@ async def test_connections_that_redis_has_closed_are_replaced(own_redis: RedisSe
 
 
 @in_loop
+async def test_a_connection_with_an_answer_that_no_task_asked_for_is_replaced(own_redis: RedisServer) -> None:
+    broker = AsyncBroker(ConnectionMaker(own_redis.url))
+    assert await broker.execute("SUBSCRIBE", "a", "b") == [b"subscribe", b"a", 1]  # Redis sends two answers at once
+    assert await broker.execute("PING") == b"PONG"
+    await broker.close()
+
+
+@in_loop
 async def test_while_redis_is_silent_all_commands_fail_at_once(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = AsyncBroker(ConnectionMaker(url_of(proxy), PATIENCE_S))
     assert await broker.execute("PING", block_s=PATIENCE_S) == b"PONG"

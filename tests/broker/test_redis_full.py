@@ -11,7 +11,7 @@ import pytest
 import redis
 from blocking import Pool
 from conftest import RedisServer, wait_until
-from queues import Queue
+from queues import Queue, work_off
 from service import service
 
 from shoal import Client
@@ -23,6 +23,9 @@ from shoal.queue import scripts
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker
+
+#: More jobs than fit in the memory of a test.
+MAX_JOBS = 100_000
 
 #: Bytes of memory that are left for the jobs of a test.
 ROOM_BYTES = 3_000_000
@@ -47,21 +50,18 @@ def fill(admin: "redis.Redis") -> None:
 
 def work(queue: Queue, encoder: Encoder) -> int:
     """Answer all jobs by a worker; return their number."""
-    worker = Worker(queue.consumer(), encoder, {}, Bucketing(4_096))
-    answered = 0
-    while sum(queue.backlog().values()):
-        answered += worker.step(block_s=0)
-    return answered
+    return work_off(Worker(queue.consumer(), encoder, {}, Bucketing(4_096)), queue)
 
 
 def submitted(client: Client, text: str, output: str) -> Iterator[Handle]:
     with suppress(Overloaded):
-        while True:
+        for _ in range(MAX_JOBS):
             yield client.submit("embed", text, output=output)
+        pytest.fail("Redis never became full")
 
 
 def submit_until_refused(client: Client, jobs: list[Handle]) -> None:
-    while True:
+    for _ in range(MAX_JOBS):
         jobs.append(client.submit("embed", "storm"))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from queues import Queue
+from queues import Queue, work_off
 
 from shoal import Client, operations
 from shoal.broker.broker import Broker, Script
@@ -77,8 +77,7 @@ def test_a_job_with_too_many_bytes_is_answered(queue: Queue, worker: Worker, blo
     (taken,) = worker.consumer.take({"interactive": 1}, block_s)
     assert (len(taken.data), taken.size_bytes) == (HEAD_BYTES, len(large.pack()))
     put_plainly(queue, other)
-    while queue.backlog()["interactive"]:
-        worker.step(block_s=0)
+    work_off(worker, queue)
     assert code(queue.wait_result(large.id, 0)) == "too_large"
     assert code(*queue.inbox("me").wait()) == "done"
 
@@ -92,8 +91,7 @@ def test_only_the_beginning_of_a_job_with_too_many_bytes_is_reclaimed(queue: Que
     assert broker.job_bytes == HEAD_BYTES
     assert (len(taken.data), taken.size_bytes) == (HEAD_BYTES, len(large.pack()))
     broker.close()
-    while queue.backlog()["interactive"]:  # "w" is not alive, so its job is reclaimed again
-        worker.step(block_s=0)
+    work_off(worker, queue)  # "w" is not alive, so its job is reclaimed again
     assert code(queue.wait_result(large.id, 0)) == "too_large"
 
 

@@ -77,7 +77,9 @@ class TestSending:
         link = Proxy(redis_server.port, max_bytes=MAX_WRITE_BYTES)
         with link, queue_over(link, queue, answer_s=5) as broken:
             worker = Worker(broken.consumer(), encoder, {}, Bucketing(4_096))
-            while queue.backlog()["interactive"] and num_failures < 5:
+            for _ in range(1_000):
+                if not queue.backlog()["interactive"] or num_failures == 5:
+                    break
                 worker.admission._next_reclaim = 0.0  # reclaim at once instead of after a second
                 try:
                     worker.step(block_s=0)

@@ -20,7 +20,7 @@ import redis
 from conftest import PATIENCE_S
 from job_names import JOB_NAMES
 from page import read
-from queues import Queue, drive, queue_of, set_limits
+from queues import Queue, drive, queue_of, set_limits, work_off
 
 from shoal import operations
 from shoal.contract.jobs import LANES
@@ -290,8 +290,7 @@ def test_a_job_with_an_address_can_have_a_record(worker: Worker, keys: Keys) -> 
     assert put(queue, mixed)["status"] == "ok"
     assert [queue.redis.hget(keys.record(job_id), "status") for job_id in "abc"] == [b"queued", None, b"queued"]
     assert cancel(queue, "c") == {"status": "cancelled"}
-    while any(queue.backlog().values()):
-        worker.step(block_s=0)
+    work_off(worker, queue)
     replies = [msgpack.unpackb(fields[b"reply"]) for _, fields in queue.redis.xrange(keys.replies("me"))]
     assert [(reply["id"], reply["status"]) for reply in replies[1:]] == [("a", "done"), ("b", "done")]
     assert replies[0]["status"] == "cancelled"
@@ -504,8 +503,7 @@ def test_a_job_that_is_pushed_with_the_id_of_another_does_it_no_harm(worker: Wor
     assert started == [False, False]
     assert queue.status("x")[0] == "queued"
     queue.leave("w")
-    while any(queue.backlog().values()):
-        worker.step(block_s=0)
+    work_off(worker, queue)
     assert queue.redis.llen(keys.result("x")) == 1
     assert queue.status("x")[0] == "done"
 
@@ -553,8 +551,7 @@ def test_messages_on_the_wire_name_no_types_of_python(worker: Worker) -> None:
 
     def answer_all() -> int:
         num = int(queue.redis.llen(queue.keys.lane("interactive")))
-        while any(queue.backlog().values()):
-            worker.step(block_s=0)
+        work_off(worker, queue)
         return num
 
     for op in ("embed", "search"):

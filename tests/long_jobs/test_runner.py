@@ -178,6 +178,8 @@ def test_a_running_job_is_paused_resumed_and_cancelled(place: Place) -> None:
     place.wait(job_id, "cancelled")
     assert place.jobs.retry(job_id) == "queued"
     place.finish(job_id)
+    died = place.wait(place.submit("recover", times=9, dies=True), "failed")  # the worker did not kill this one
+    assert died.error is not None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from queues import Queue, drive
+from queues import Queue, drive, step_while, work_off
 
 from shoal.cache.cache import Cache
 from shoal.cache.table import Table
@@ -195,11 +195,8 @@ class TestChunked:
         short = Embed([f"storm {n}" for n in range(40)], reply_to="me")
         for n, job in enumerate([*long, short]):
             queue.put("bulk", [job], client=f"client {n}")
-        found: list[str] = []
-        while not found:
-            worker.step(block_s=0)
-            found = [reply.id for reply in queue.inbox("me").wait(0.0)] if worker.counters["jobs"] else []
-        assert found == [short.id]
+        step_while(worker, lambda: not worker.counters["jobs"])
+        assert [reply.id for reply in queue.inbox("me").wait()] == [short.id]
         assert len(engine.passes) < 20
         assert all(0 < work.num_waiting < long[0].num_lane_texts for work in worker.scheduler.waiting())
         worker.scheduler.remove(worker.scheduler.waiting())
@@ -219,8 +216,7 @@ class TestChunked:
         good = Embed([TEXT], Options(chunk_tokens=46), reply_to="me")
         queue.put("interactive", [bad])
         queue.put("interactive", [good])
-        while any(queue.backlog().values()):
-            worker.step(block_s=0)
+        work_off(worker, queue)
         found = {reply.id: reply for reply in queue.inbox("me").wait()}
         assert "the engine failed on a chunk of text 1" in str(found[bad.id].error)
         assert found[good.id].error is None

@@ -17,7 +17,7 @@ from blocking import DeadLetters
 from click.testing import CliRunner
 from conftest import TESTS
 from numpy.typing import NDArray
-from queues import Queue, drive
+from queues import Queue, drive, work_off
 
 from shoal import Client, operations
 from shoal.cache.cache import Cache
@@ -559,8 +559,7 @@ def test_a_suspect_is_alone_in_each_pass(queue: Queue, encoder: Encoder, reranke
     queue.take("killed", ["interactive"], 1)
     worker.step(block_s=0)
     others = [put_search(queue, "market"), put_search(queue, "rain")]
-    while any(queue.backlog().values()):
-        worker.step(block_s=0)
+    work_off(worker, queue)
     assert [len(hits(reply)[0]) for reply in replies(queue, job, *others)] == [5, 5, 5]
     of_suspect = notes.held.index(2)
     assert of_suspect > 1

@@ -20,6 +20,9 @@ from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
 from shoal_workers.index.search.pages import Cursor
 
+#: More pages than any list of a test has.
+MAX_PAGES = 1_000
+
 QUERY = unit_vectors(1, DIMENSION, 1)[0]
 
 
@@ -31,10 +34,13 @@ def change(scene: Scene, added: list[Document], deleted: list[str], position: st
 
 def pages(scene: Scene, cursor: str | None, k: int, **options: Any) -> Iterator[list[str]]:
     """Yield the ids of the hits of each page after a cursor."""
-    while cursor is not None:
+    for _ in range(MAX_PAGES):
+        if cursor is None:
+            return
         page = scene.answer(QUERY, k, cursor=cursor, **options)
         (cursor,) = page.cursors or [None]
         yield [hit["id"] for hit in page.hits[0]]
+    pytest.fail("the pages have no end")
 
 
 def first_page(scene: Scene, k: int = 10, **options: Any) -> tuple[list[str], str]:

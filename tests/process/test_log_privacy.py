@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgpack
 import pytest
-from queues import Queue
+from queues import Queue, work_off
 
 from shoal import Client
 from shoal.contract.jobs import LANES
@@ -83,8 +83,7 @@ def test_a_worker_logs_no_text(leaky: Worker, queue: Queue, caplog: pytest.LogCa
         queue.die()
     for data in JOBS.values():
         queue.redis.rpush(queue.keys.lane("interactive"), data)
-    while any(queue.backlog().values()):
-        leaky.step(block_s=0)
+    work_off(leaky, queue)
     assert "dead letter: poisoned" in caplog.text
     assert "failed" in caplog.text or fails_on != "encode"
     assert SECRET not in caplog.text

@@ -6,6 +6,7 @@ import termios
 from typing import Any
 
 import pytest
+from conftest import wait_until
 
 from shoal.process.progress import Progress, RateMeter, TaskBar, task_line
 from shoal.task_progress import TaskProgress
@@ -89,9 +90,8 @@ def test_a_terminal_has_one_line_that_is_gone_at_the_end(clock: Clock) -> None:
 
 def test_a_thread_shows_a_step_that_does_not_return() -> None:
     stream = io.StringIO()
-    with Progress("opening", stream=stream, clock=iter([0.0, *[2.0] * 1_000]).__next__) as progress:
-        while not stream.getvalue():
-            progress.ended.wait(0.01)
+    with Progress("opening", stream=stream, clock=iter([0.0, *[2.0] * 1_000]).__next__):
+        wait_until(stream.getvalue)
     assert stream.getvalue() == "opening … 2 s\n"
 
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from process import Process, run
-from queues import Queue
+from queues import Queue, work_off
 from service import service
 
 from shoal import operations
@@ -257,8 +257,7 @@ def test_a_collector_that_does_not_answer_causes_no_error(
             worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), tracer=tracer)
             for number in range(20):
                 put(queue, id=f"job-{number}")
-            while any(queue.backlog().values()):
-                worker.step(block_s=0)
+            work_off(worker, queue)
             assert queue.redis.xlen(queue.keys.replies("me")) == 20
 
 

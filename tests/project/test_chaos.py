@@ -208,7 +208,9 @@ def test_a_slow_link_hands_on_everything_and_a_torn_reply_ends_in_the_middle(lin
         connection.sendall(b"1" * 50_000)
         found = b""
         while len(found) < 50_000:
-            found += connection.recv(50_000)
+            data = connection.recv(50_000)
+            assert data
+            found += data
         assert found == b"1" * 50_000
         link.set("tear", 0.5)
         assert ask(connection, b"0123456789") == b"01234"

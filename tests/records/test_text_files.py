@@ -186,6 +186,30 @@ class TestColumns:
         found = [row for row in Source(write("a.txt", b"one\n\n\xff\ntwo\n")).rows() if isinstance(row, Document)]
         assert [(row.id, row.text) for row in found] == [("0", "one"), ("2", "two")]
 
+    @pytest.mark.parametrize(
+        ("content", "id_column", "found"),
+        [
+            ("_id,text\na,b\n", None, Document("a", "b", {})),
+            ("_id,id,text\na,b,c\n", None, Document("b", "c", {"_id": "a"})),
+            ("_id,key,text\na,b,c\n", "key", Document("b", "c", {"_id": "a"})),
+            (",_id,text\na,b,c\n", "", Document("a", "c", {"_id": "b"})),
+            ("key,text\na,b\n", None, Document("0", "b", {"key": "a"})),
+        ],
+    )
+    def test_the_id_is_the_named_column_else_id_else_underscore_id(
+        self, write: Write, content: str, id_column: str | None, found: Document
+    ) -> None:
+        source = Source(write("a.csv", content), id_column=id_column)
+        assert [*source] == [found]
+        assert source.ids_are_positions is (found.id == "0")
+
+    def test_a_corpus_of_beir_has_its_own_ids(self, write: Write) -> None:
+        line = '{"_id": "d1", "title": "Storm", "text": "in Europe", "metadata": {}}'
+        found, bad = Source(write("corpus.jsonl", f'{line}\n{{"text": "b"}}\n')).rows()
+        assert found == Document("d1", "in Europe", {"title": "Storm", "metadata": {}})
+        assert isinstance(bad, BadRow)
+        assert bad.reason.endswith('line 2: the id "_id" is missing or empty; every record needs one')
+
     def test_a_table_with_very_many_columns_is_read(self, write: Write) -> None:
         names = ",".join(f"c{n}" for n in range(200_000))
         assert rows(write("a.csv", f"text,{names}\n"), text_column="text") == []
@@ -325,6 +349,9 @@ class TestLimits:
         with limited_memory(2**30, lambda: 2**30), pytest.raises(MemoryError):
             bytearray(2**29)
         bytearray(2**29)
+        held = bytearray(2**29)
+        with limited_memory(2**27):  # more than the process has already
+            assert len(held) > len(bytearray(2**26))
 
 
 @pytest.mark.parametrize("packed", [".gz", ".zst"])

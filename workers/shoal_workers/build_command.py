@@ -32,7 +32,7 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 @click.option("--name", help="Name of the index: one of SHOAL_INDEXES, or of a folder in SHOAL_INDEX_HOME.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the index, not its name.")
 @click.option("--text-column", help="Column to embed and search. [default: text, else the only candidate]")
-@click.option("--id-column", help="Column of the documents' ids. [default: id, else numbers from 0]")
+@click.option("--id-column", help="Column of the documents' ids. [default: id, else _id, else numbers from 0]")
 @click.option("--skip-bad", is_flag=True, help="Leave bad rows out, in place of refusing the source.")
 @click.option(
     "--language",

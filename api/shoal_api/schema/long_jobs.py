@@ -16,7 +16,7 @@ class SourceFields(Body):
     """The columns of a source, and the URL to notify when the job has ended."""
 
     text_column: Name | None = Field(None, description="Column with the texts; null: the column that looks like it")
-    id_column: Name | None = Field(None, description="Column with the ids; null: `id`, or the positions from 0")
+    id_column: Name | None = Field(None, description="Column of the ids; null: `id`, else `_id`, else positions from 0")
     webhook: Path | None = Field(None, description="URL to which the status of the job is sent when the job has ended")
 
 

@@ -28,6 +28,9 @@ from shoal.settings import DEFAULTS
 
 log = logging.getLogger(__name__)
 
+#: If no id column is named, the first of these columns that the first record has is the id. BEIR's files have "_id".
+USUAL_ID_COLUMNS = ("id", "_id")
+
 #: If no column is called "text" and several columns remain, a column with one of these names is the text.
 USUAL_TEXT_COLUMNS = ("headline", "title", "content", "body", "sentence")
 
@@ -60,9 +63,9 @@ class Source:
 
     `path` is a file or folder on this machine, an http or https URL, or a URL that fsspec opens. The ending of a name
     says the format. Without `text_column` the text is the column "text", else the only column beside the id, else the
-    only column whose name is in `USUAL_TEXT_COLUMNS`. Without `id_column` the id is the column "id", else the position
-    of the record, counted from 0. No other column may have one of the `reserved` names. The `rules` say which places
-    are allowed. The default rules refuse all private networks.
+    only column whose name is in `USUAL_TEXT_COLUMNS`. Without `id_column` the id is the first column of
+    `USUAL_ID_COLUMNS` that there is, else the position of the record, counted from 0. No other column may have one of
+    the `reserved` names. The `rules` say which places are allowed. The default rules refuse all private networks.
 
     Once a row was read, `ids_are_positions` is True if the ids are positions.
 
@@ -186,7 +189,9 @@ class Source:
                 raise InvalidRequest(
                     f"{self.label.path}: no column is called {excerpt(named)}; there are {listed(found)}"
                 )
-        id_column = "id" if self.id_column is None and "id" in found else self.id_column
+        id_column = self.id_column
+        if id_column is None:
+            id_column = next((name for name in USUAL_ID_COLUMNS if name in found), None)
         self.ids_are_positions = id_column is None
         text_column = self.text_column
         if text_column is None:

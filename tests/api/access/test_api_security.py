@@ -118,11 +118,12 @@ def wait_for_headers_to_time_out(api: ApiProcess, times: int) -> None:
 
 def being_answered(pool: ThreadPoolExecutor, api: ApiProcess, stub: StubWorker) -> "Future[Answer]":
     """Return a request that the server has received whole. If it came too slowly and was cut off, send it again."""
-    while True:
+    for _ in range(100):
         asking = pool.submit(api.ask, "POST", "/embed", GOOD)
         wait_until(lambda: asking.done() or stub.queue.backlog()["interactive"])  # noqa: B023 - it is called here
         if not asking.done():
             return asking
+    pytest.fail("every request is cut off")
 
 
 class TestSlowCallers:

@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 from api_stub import MakeApp, StubWorker
 from blocking import Pool
-from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script, hold_first, serious_faults, shot
+from browser import (
+    HOSTILE,
+    OpenPage,
+    faults_in_both_colours,
+    has_run_a_script,
+    hold_first,
+    serious_faults,
+    shot,
+    wait_for_held,
+)
 from conftest import RedisServer, wait_until
 from http_servers import Listen
 from long_job_callers import Rq
@@ -71,8 +80,7 @@ def test_an_operator_sees_what_happens(open_page: OpenPage, pool_url: str, page_
     expect(page.locator("shoal-chart canvas")).to_have_count(4)
     queue.put("bulk", [Embed(["storm europe"], id="seen", reply_to="me")], client=HOSTILE)
     row = page.get_by_role("region", name="Recent jobs").first.get_by_role("row").nth(1)
-    while not page_worker.log.recent.newest():
-        page.wait_for_timeout(20)
+    wait_until(page_worker.log.recent.newest)
     announce(page_worker)
     expect(row).to_contain_text("embed seen")
     expect(row).to_contain_text(HOSTILE)
@@ -252,8 +260,7 @@ def test_a_dead_letter_shows_its_own_texts_and_is_tried_again_once(
     first, second = (page.locator(".letters li.panel", has_text=f"{name} ") for name in ("first", "second"))
     late = hold_first(page, "**/v1/dead/*")
     first.get_by_role("button", name="Show").click()
-    while not late:
-        page.wait_for_timeout(10)
+    wait_for_held(page, late)
     second.get_by_role("button", name="Show").click()
     expect(page.locator(".texts")).to_have_text("text of the second")
     with page.expect_response(late[0].request.url):
@@ -268,8 +275,7 @@ def test_a_dead_letter_shows_its_own_texts_and_is_tried_again_once(
     second.get_by_role("button", name="Try again").click()
     expect(second).to_have_count(0)
     expect(again).to_be_disabled()
-    while not retries:
-        page.wait_for_timeout(10)
+    wait_for_held(page, retries)
     retries[0].abort()
     expect(page.get_by_role("region", name="Dead letters").get_by_role("status")).to_contain_text("does not answer")
     again.click()

@@ -16,6 +16,7 @@ from browser import (
     hold_first,
     serious_faults,
     shot,
+    wait_for_held,
     wait_until_drawn,
 )
 
@@ -318,8 +319,7 @@ def test_a_long_text_shows_where_it_is_cut(open_page: OpenPage, page_url: str) -
     page.get_by_role("button", name="beginning").click()
     expect(page.locator(".compare")).to_have_attribute("aria-busy", "true")
     expect(page.locator(".token[data-special=false]").first).to_have_attribute("data-cut", "false")
-    while not held:
-        page.wait_for_timeout(10)
+    wait_for_held(page, held)
     held[0].continue_()
     expect(page.locator(".token[data-special=false]").first).to_have_attribute("data-cut", "true")
     assert page.locator(".token[data-cut=false]").count() == kept

@@ -490,8 +490,9 @@ class TestServer:
             server.process.send(signal.SIGTERM)
             assert watching.result().endswith("\n\n")
             with suppress(ConnectionError):
-                while True:
+                for _ in range(10_000):
                     connection.sendall(b"x" * 65_536)
+                pytest.fail("the server reads on")
         wait_until(lambda: len(list(jobs.iterdir())) == 1)
 
 

@@ -13,7 +13,7 @@ import pytest
 from blocking import ChangeLog
 from conftest import wait_until
 from index_versions import publish_version, served_in
-from queues import Queue, drive
+from queues import Queue, drive, step_while
 
 from shoal.changes.change import Change
 from shoal.changes.change_log import START, Tail
@@ -205,8 +205,7 @@ def test_a_search_waits_for_an_index_that_cannot_be_opened_while_redis_is_away(
     worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
     queue.put("interactive", [Search(["storm"], index="faq", reply_to="me")])
     log.is_away, log.num_commands = True, 0
-    while log.num_commands < 3:  # the changes are read again and again
-        assert not worker.step(block_s=0)
+    assert step_while(worker, lambda: log.num_commands < 3) == 0  # the changes are read again and again
     log.is_away = False
     drive(worker)
     (reply,) = queue.inbox("me").wait()

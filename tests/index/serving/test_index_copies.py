@@ -165,6 +165,7 @@ class TestUpload:
         number, is_killed = 0, True
         while is_killed:
             number += 1
+            assert number < 1_000
             shutil.rmtree(scene.stored / "v2", ignore_errors=True)
             shutil.copytree(scene.news / "v2", scene.stored / "v1", dirs_exist_ok=True)
             (scene.stored / CURRENT).write_text("v1\n")
@@ -274,6 +275,7 @@ class TestCopies:
         seen, number, is_killed = set(), 0, True
         while is_killed:
             number += 1
+            assert number < 1_000
             shutil.rmtree(scene.copied)
             shutil.copytree(scene.copied.parent / "before", scene.copied)
             scene.store.kill_at(number)

@@ -471,9 +471,7 @@ class TestOpening:
         worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
         jobs = [Search(["storm"], id=name, index=name, reply_to=name) for name in ("slow", "news")]
         queue.put("interactive", jobs)
-        answered = 0
-        while not answered:
-            answered = worker.step(block_s=0)
+        wait_until(lambda: worker.step(block_s=0))
         assert [reply.id for reply in queue.inbox("news").wait()] == ["news"]
         assert [work.job.id for work in worker.scheduler.waiting()] == ["slow"]
         with path.open("wb") as pipe:

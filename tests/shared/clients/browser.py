@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from conftest import PATIENCE_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -35,6 +36,15 @@ def hold_first(page: "Page", pattern: str) -> "list[Route]":
     held: list[Route] = []
     page.route(pattern, lambda route: route.continue_() if held else held.append(route))
     return held
+
+
+def wait_for_held(page: "Page", held: "list[Route]") -> None:
+    """Let the page go on until its first request waits; fail the test if it makes none."""
+    for _ in range(int(PATIENCE_S / 0.01)):
+        if held:
+            return
+        page.wait_for_timeout(10)
+    pytest.fail("the page made no such request")
 
 
 def look_again(page: "Page") -> None:

@@ -3,9 +3,10 @@
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
+import pytest
 import redis
 from blocking import BlockingProducer, Unread
 
@@ -22,6 +23,9 @@ from shoal_workers.loop.worker import Worker
 
 #: Time for which a worker is alive that a test announces, once as a rule: longer than any test takes.
 ALIVE_S = 3_600.0
+
+#: More steps than a worker makes for the jobs of a test. Steps are counted, as a busy machine takes long for each.
+MAX_STEPS = 100_000
 
 
 class Queue(BlockingProducer):
@@ -100,9 +104,22 @@ def set_limits(queue: BlockingProducer, limits: LaneLimits) -> None:
 def drive(worker: Worker) -> int:
     """Step until the worker holds no job and finds none; return how many jobs were answered."""
     answered = worker.step(block_s=0)
-    while worker.scheduler.unanswered():
+    return answered + step_while(worker, worker.scheduler.unanswered)
+
+
+def work_off(worker: Worker, queue: BlockingProducer) -> int:
+    """Step until no job of the queue is unanswered; return how many jobs were answered."""
+    return step_while(worker, lambda: any(queue.backlog().values()))
+
+
+def step_while(worker: Worker, is_true: Callable[[], object]) -> int:
+    """Step while the condition holds; return how many jobs were answered. Fail the test if it holds too long."""
+    answered = 0
+    for _ in range(MAX_STEPS):
+        if not is_true():
+            return answered
         answered += worker.step(block_s=0)
-    return answered
+    pytest.fail(f"still true after {MAX_STEPS:,} steps: {is_true}")
 
 
 def connect(url: str) -> Any:

@@ -381,10 +381,12 @@ class TestEngine:
             (engine.start, 1),
             (engine.start_aside, 1),
         ):
-            found, num_waiting = 0, 0
-            while num_waiting <= threads:  # otherwise a thread may have begun with the second pass
+            found = 0
+            for _ in range(10_000):
                 passes = start([long, short])
                 found, num_waiting = num_left(passes[1]), num_left(passes[0])
+                if num_waiting > threads:  # otherwise a thread may have begun with the second pass
+                    break
             assert found == num_blocks
 
 

@@ -15,7 +15,7 @@ import pytest
 from blocking import DeadLetters, Pool
 from conftest import PATIENCE_S, wait_until
 from numpy.typing import NDArray
-from queues import Queue, drive
+from queues import Queue, drive, step_while, work_off
 
 import shoal_workers.loop.admission
 import shoal_workers.loop.scheduler
@@ -220,8 +220,8 @@ def test_a_job_of_much_text_for_the_tokenizer_is_refused(
     worker = Worker(queue.consumer(), engine, {}, Bucketing(4_096))
     job, fitting = (job_class(op)([text] * n, reply_to="me") for n in (num_texts, 1))
     queue.put("interactive", [job, fitting])
-    while len(found := replies(queue)) < 2 and queue.backlog()["interactive"]:
-        drive(worker)
+    work_off(worker, queue)
+    found = replies(queue)
     assert code(found[job.id]) == "too_large"
     assert found[fitting.id].error is None
 
@@ -261,8 +261,7 @@ def test_what_cannot_be_served_is_refused(worker: Worker, queue: Queue, engine: 
         (Embed(["storm " * 60], Options(truncate=False), reply_to="me"), "text_too_long"),
     ]
     queue.put("interactive", [job for job, _ in refused])
-    while any(queue.backlog().values()):
-        worker.step(block_s=0)
+    work_off(worker, queue)
     found = replies(queue)
     assert [code(found[job.id]) for job, _ in refused] == [error for _, error in refused]
     assert engine.passes == []
@@ -404,8 +403,7 @@ def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
     engine.passes.clear()
     worker.step(block_s=0)
     assert engine.passes == [1]
-    while any(queue.backlog().values()):
-        worker.step(block_s=0)
+    work_off(worker, queue)
     assert list(replies(queue)) == [job.id for job in (suspect, *held, later)]
 
 
@@ -478,8 +476,7 @@ def test_beside_a_client_with_huge_chinese_texts_the_headline_of_another_one_doe
     hostile = [Embed([f"{text} {'气候变化' * 2_000}"], reply_to="hostile") for text in distinct(100)]
     queue.put("interactive", hostile, client="hostile")
     queue.put("interactive", [Embed(["气候变化"], reply_to="honest")], client="honest")
-    while not queue.redis.xlen(queue.keys.replies("honest")):
-        worker.step(block_s=0)
+    step_while(worker, lambda: not queue.redis.xlen(queue.keys.replies("honest")))
     assert queue.redis.xlen(queue.keys.replies("hostile")) <= 20
 
 
