@@ -25,7 +25,7 @@ from shoal_workers.index.vectors.upper_bounds import SharedProducts
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
-#: Most queries of a job whose BM25 scores are kept: they take a number for each document.
+#: Largest number of queries of a job whose BM25 scores are kept. The scores of a query are a number for each document.
 MAX_KEPT_WORDS = 32
 
 
@@ -85,9 +85,10 @@ class Ranker:
         return boosts_of(parse_boosts(self._options.boost), fields, before.now if before else time.time())
 
     def best_bm25(self, query: Query) -> float:
-        """Return the BM25 score that hybrid scores are divided by; 0 if hybrid scores have no BM25.
+        """Return the BM25 score by which BM25 scores are divided in hybrid scores; 0 if scores do not depend on BM25.
 
-        It is the best score in the list. Later pages use the best score of the first page, or the order could change.
+        It is the best score in the list. Later pages use the best score of the first page, because otherwise the order
+        could change.
         """
         before = self._pages.before
         if before and before.num_shown:
