@@ -43,9 +43,9 @@ class Index:
     """One opened version of an index. Reading is thread-safe; large searches are divided among `threads`.
 
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` compares the version's files with their
-    checksums. `live` has the changes since the version was built. Each search reads `live` once, and it is replaced as
-    a whole. `change_fault` says why some changes are missing from `live`; it is empty if none are. `columns` hold the
-    fields of the `documents`; versions of older layouts have no columns.
+    checksums. `live` has the changes since the version was built. Each search reads `live` once, because `live` is
+    replaced as a whole. `change_fault` says why some changes are missing from `live`; it is empty if no changes are
+    missing. `columns` contain the fields of the `documents`; versions of older layouts have no columns.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, threads: SearchThreads = ONE_THREAD):

@@ -205,7 +205,7 @@ class RankedSearch:
 
     @property
     def _known_fields(self) -> Fields:
-        """The fields of the documents. A version without columns knows none of its fields."""
+        """The fields of the documents. If the version has no columns, none of its fields are known."""
         if self._index.columns is None:
             return Fields.unknown(self._index.manifest.count, self._live)
         return self._index.fields_at(self._live)
@@ -213,7 +213,7 @@ class RankedSearch:
     # Choose and answer
 
     def _best(self, groups: list[list[Place]]) -> list[Place]:
-        """Return the documents that become hits: of the first groups, or of groups that are unlike each other."""
+        """Return the documents that become hits, from the first groups or from groups that are unlike each other."""
         if not self._options.diversity:
             return list(chain.from_iterable(groups[: self._job.k]))
         leads = [group[0] for group in groups]

@@ -56,7 +56,7 @@ class Ranker:
 
     @cached_property
     def eligible(self) -> NDArray[np.bool_]:
-        """The documents that match the filter and are not hidden: bool `[count + added]`."""
+        """A mask of the documents that match the filter and are not hidden: bool `[count + added]`."""
         if self._options.filter is None:
             found = np.ones(self._index.manifest.count + len(self._live.ids), bool)
         else:
@@ -65,7 +65,7 @@ class Ranker:
         return found
 
     def selection(self, query: Query) -> NDArray[np.bool_]:
-        """Return which documents may be in the list of a query, bool `[count + added]`."""
+        """Return a mask of the documents that may be in a query's list of hits, bool `[count + added]`."""
         found = self.eligible
         if query.excluded_ids:
             found = found.copy()

@@ -137,7 +137,7 @@ def build(
 def _built_before(out: Path, key: str) -> BuildResult | None:
     """Return the result of the build with the key, if it has ended and its version still exists.
 
-    A long job is tried again after its build if its process is killed before the result is written.
+    A long job whose process is killed after the build, but before the job's result is written, is tried again.
     """
     for path in out.glob(f"[!.]*/{BUILD}") if key else ():
         with suppress(OSError, ValueError, LookupError, TypeError):

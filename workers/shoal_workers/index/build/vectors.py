@@ -37,8 +37,8 @@ COPIED_AT_ONCE, SEARCHED_AT_ONCE = 8_192, 2**16
 #: share of it that must be found.
 SAMPLED_SHARE, MIN_SAMPLED, MAX_SAMPLED, MIN_FOUND = 0.005, 20, 1_000, 0.99
 
-#: Scores that differ by no more than this count as equal. The vectors of one text in different batches differ by less,
-#: and the vectors of two documents with nearly the same text by little more.
+#: Scores that differ by no more than this count as equal. The scores of one text that was embedded in different batches
+#: differ by less, and the scores of two documents with nearly the same text by little more.
 TOLERANCE = 0.01
 
 

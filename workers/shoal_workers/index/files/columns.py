@@ -22,7 +22,7 @@ from shoal_workers.index.files.manifest import COLUMNS, FIELDS
 #: Each array begins at a multiple of this many bytes.
 ALIGNMENT = 64
 
-#: The stored type of terms, by kind. Keywords are stored as bytes.
+#: The type in which the terms of each kind are stored. Keywords are stored as bytes.
 TERM_TYPES: Mapping[str, DTypeLike] = {
     "number": np.dtype("<f8"),
     "date": np.dtype("<i8"),

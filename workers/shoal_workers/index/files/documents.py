@@ -81,7 +81,7 @@ class HashTable:
 
 
 class Documents:
-    """The documents of the `count` rows of a version, mapped into memory. Reading is thread-safe.
+    """The documents in the `count` rows of a version, mapped into memory. Reading is thread-safe.
 
     Versions of older layouts have no file of ids: without `has_ids`, ids are read from the documents. Raises
     IndexCorrupt for files that no build wrote.

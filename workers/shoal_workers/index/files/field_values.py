@@ -31,7 +31,7 @@ MAX_TERMS_BYTES, STRING_BYTES = 2**31, 150
 
 
 class DocumentFields:
-    """The fields of documents, which are added in the order of their rows.
+    """The fields of documents. Documents are added in the order of their rows.
 
     `kinds` are the given kinds of fields. A value of another kind raises BadDocument, or is ignored if `is_lenient`.
     `num_left_out` fields, counted up to `MAX_COLUMNS`, have no column because there are too many fields.
@@ -152,7 +152,7 @@ class _FieldValues:
         return "keyword" if len(self._numbers) and kind in ("boolean", "date") else kind
 
     def kind_found(self) -> dict[str, Any]:
-        """Return the kind, and the first odd value of a keyword field that has mostly numbers, dates or booleans."""
+        """Return the kind, and for a keyword field with mostly numbers, dates or booleans the first other value."""
         if (kind := self._kind()) != "keyword" or self._given:
             return {"kind": kind}
         first = list(islice(self._strings, NUM_COMPARED))

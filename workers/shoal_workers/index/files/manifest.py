@@ -62,7 +62,7 @@ FILES = (
 #: because that would take seconds.
 LARGE_BYTES = 2**24
 
-#: Bytes of a file that are read and hashed at a time.
+#: Number of bytes of a file that are read and hashed at a time.
 _PIECE_BYTES = 2**20
 
 #: The layout that builds write.
@@ -72,7 +72,7 @@ LAYOUT = 5
 #: neither fields nor words can be searched. Layout 6 has further files, which are not read.
 FILES_OF = {2: FILES[:6], 3: FILES[:7], 4: FILES[:9], LAYOUT: FILES, 6: FILES}
 
-#: Fields of manifests of earlier releases. They are about approximate search, and are ignored.
+#: Fields in the manifests of earlier releases. They concern approximate search, and are ignored.
 _FORMER_FIELDS = ("num_candidates", "num_cells", "cell_margin", "candidate_share", "bit_margin")
 
 #: Largest number in a manifest: it fits into msgpack and into numpy's integers.

@@ -59,7 +59,7 @@ def _best(matches: list[Match], weights: Mapping[int, float], max_chars: int) ->
 
 
 def _passage(text: str, first: int, last: int, max_chars: int) -> tuple[int, int]:
-    """Return the start and the stop of the passage around the matches: from a sentence or word to the end of a word."""
+    """Return the start and the stop of the passage around the matches. It begins and ends between words if possible."""
     spare = max(0, max_chars - (last - first))
     earliest = max(0, first - (spare if last + spare >= len(text) else spare // 2))
     start = _start(text, earliest, first)

@@ -17,7 +17,7 @@ def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[
     """Return, as plain values, how many selected documents have each value of a field, and how many have any value.
 
     `selected` is bool `[count + added]`. The most frequent values come first; values with equal counts are in ascending
-    order. Raises InvalidRequest for an unknown field, and for a field whose values are not known.
+    order. Raises InvalidRequest for an unknown field, and for a stored field, whose values are not known.
     """
     fields.check_values(name, "facets")
     counts: dict[Any, int] = {}

@@ -25,8 +25,8 @@ class FieldOrder:
     """The documents of an index in the order of some fields. Documents with equal values are ordered by score.
 
     If a document has several values, its lowest value counts in an ascending order, and its highest value in a
-    descending order. Documents without a value come last. Raises InvalidRequest for an unknown field, and for a field
-    whose values are not known.
+    descending order. Documents without a value come last. Raises InvalidRequest for an unknown field, and for a stored
+    field, whose values are not known.
     """
 
     def __init__(self, sorts: Sequence[Sort], fields: Fields):

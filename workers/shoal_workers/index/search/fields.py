@@ -1,4 +1,4 @@
-"""The fields of all documents of an index at one moment."""
+"""The fields of all documents in an index at one moment."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ class Fields:
             self.kind(name, place)
 
     def check_values(self, name: str, place: str) -> None:
-        """Raise InvalidRequest for an unknown field, and for a field whose values are not known."""
+        """Raise InvalidRequest for an unknown field, and for a stored field, whose values are not known."""
         if self.kind(name, place) == "stored":
             raise InvalidRequest(
                 f"{place}: {excerpt(name)} holds long texts, maps or lists of lists, so only exists applies to it; "

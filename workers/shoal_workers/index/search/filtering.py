@@ -26,7 +26,7 @@ RANGE_KINDS = ("number", "date")
 
 
 def matching(wanted: Filter, fields: Fields) -> NDArray[np.bool_]:
-    """Return the documents that match a filter, bool `[count + added]`. Hidden documents may be among them.
+    """Return a mask of the documents that match a filter, bool `[count + added]`. Hidden documents may be among them.
 
     Raises InvalidRequest for a condition on an unknown field, and for a value that is not of its field's kind.
     """

@@ -138,9 +138,9 @@ class Failure(NamedTuple):
 class ServedVersion(LazyVersion):
     """A version that a worker serves. `failure` says why it must not be searched, and is None if it may be.
 
-    `check_at`, on the monotonic clock, is the time of the next check of its files. `check` is the last check; if it
-    found a wrong file, it continues with that file. Raises IndexCorrupt for a version without one of its files, and
-    IndexMismatch for a version of another model.
+    `check_at`, on the monotonic clock, is the time of the next check of its files. `check` is the last check; if that
+    check found a wrong file, the next comparison begins with this file. Raises IndexCorrupt for a version without one
+    of its files, and IndexMismatch for a version of another model.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class PinnedVersions:
 
 
 def not_kept(version: str) -> InvalidRequest:
-    """Return the error of a cursor whose version no longer exists."""
+    """Return the error for a cursor whose version no longer exists."""
     return InvalidRequest(
         f"cursor is of version {excerpt(version)} of the index, kept no more: begin with an empty cursor"
     )

@@ -84,8 +84,9 @@ class Copies:
     def look(self, now: float) -> None:
         """Make the copies equal to the store. `now` is on the monotonic clock.
 
-        An index that cannot be copied keeps its version, and the file of errors has the reason. If the store has
-        nothing at all, all indexes keep their versions. Raises FileError or Unavailable if the store cannot be listed.
+        If an index cannot be copied, its copy keeps its version, and the file of errors has the reason. If the store
+        has nothing at all, all indexes keep their versions. Raises FileError or Unavailable if the store cannot be
+        listed.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         there, here = self._store.sizes(), copied_names(self._folder)
@@ -230,7 +231,7 @@ class Copies:
 
 
 def copied_names(folder: Path) -> set[str]:
-    """Return the names of the indexes that have a copy, or a part of one."""
+    """Return the names of the indexes with a complete or incomplete copy in the folder of copies."""
     return {path.name for path in folder.iterdir() if path.is_dir() and is_index_name(path.name)}
 
 

@@ -188,7 +188,7 @@ def upload(folder: Path, store: IndexStore, *, is_published: bool, is_anew: bool
 def upload_missing(home: Path, store: IndexStore) -> None:
     """Upload the indexes in the folder `home` that the store lacks, such as indexes built before there was a store.
 
-    A failed upload is logged, and the other indexes go on.
+    A failed upload is logged, and the other indexes are still uploaded.
     """
     for folder in sorted(path.parent for path in home.glob(f"*/{CURRENT}")):
         try:

@@ -61,7 +61,7 @@ class QuantisedQueries:
     slacks: NDArray[np.float64]
 
     def one(self, number: int) -> "QuantisedQueries":
-        """Return one of the queries by itself."""
+        """Return one query, selected by its number."""
         part = slice(number, number + 1)
         return QuantisedQueries(self.codes[part], self.units[part], self.slacks[part])
 
