@@ -101,7 +101,7 @@ class BuildIndex:
 
 
 class MigrateIndex(BuildIndex):
-    """A build of a version from the documents of the current version, whose folder is the source."""
+    """A build from the documents in the current version of the index. The folder of that version is the source."""
 
     is_migration: ClassVar[bool] = True
 
@@ -162,7 +162,7 @@ def name_of(settings: Settings, folder: Path) -> str | None:
 
 
 def changes_of(name: str | None, client: Client) -> IndexChanges | None:
-    """Return the changes that Redis has of the index of that name; None if no worker can serve it by a name."""
+    """Return the changes of the index `name` in Redis; None if no worker can serve an index under this name."""
     if name is None or not NAME.fullmatch(name):
         return None
     return IndexChanges(ChangeLog(client.broker, client.keys), name)

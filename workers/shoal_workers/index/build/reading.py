@@ -74,8 +74,8 @@ def read_source(
 class _Reading:
     """The copying of a source's documents. Bad rows are noted in `bad`; without it, the first bad row is raised.
 
-    For each row, it keeps the size of the row's line, the number of the document in the source, and the hashes of the
-    row's text and id. The rows of a document follow each other.
+    For each row, the object keeps the size of the row's line, the number of the document in the source, and the hashes
+    of the row's text and id. The rows of a document follow each other.
     """
 
     def __init__(

@@ -93,7 +93,7 @@ class DocumentFields:
 
 
 class _FieldValues:
-    """The values of one field: numbers with their rows, and strings as codes, which number distinct strings, with rows.
+    """The values of one field, each with its row. Distinct strings are numbered, and each string is kept as its number.
 
     A stored field keeps only the rows that have a value. `num_bytes` is about the memory that its strings take.
     """

@@ -117,7 +117,7 @@ def _bounds(wanted: Between, column: Column) -> tuple[int, int]:
 
 
 def span_of(column: Column, value: Value, place: str) -> tuple[int, int]:
-    """Return the first code of a value and the code after its last. If it is missing, both are where it would be.
+    """Return the first code of a value and the code after its last. For a missing value, both are its place.
 
     Raises InvalidRequest for a value that is not of the column's kind.
     """

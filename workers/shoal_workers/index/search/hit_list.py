@@ -30,7 +30,7 @@ class Ranked(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A document in a ranking: its row, its score, and, if the reranker gave it this score, its score before."""
+    """A document in a ranking: its row, its score, and the score before reranking if the document was reranked."""
 
     row: int
     score: float

@@ -40,8 +40,8 @@ FOLLOW_EVERY_S = 1.0
 #: Lowest priority of a thread on Linux.
 _LOWEST_PRIORITY = 19
 
-#: Time after which a version that could not be opened or checked is tried again, in seconds. Until then, a copy of it
-#: may be complete, or a shared folder may answer again.
+#: Time after which a version that could not be opened or checked is tried again, in seconds. By then, a copy of the
+#: version may be complete, or a shared folder may answer again.
 RETRY_AFTER_S = 10.0
 
 #: Largest number of indexes that are opened at the same time.
@@ -144,8 +144,7 @@ class OpenIndexes(Mapping[str, Index]):
 
         A `version` other than the served one stays open for a while. Raises KeyError for an unknown name, and
         IndexCorrupt or IndexMismatch for an index that cannot be opened. The future's result raises the last two too,
-        InvalidRequest for a version that is no longer kept, and Unavailable while Redis, which has the changes, cannot
-        be reached.
+        InvalidRequest for a version that is no longer kept, and Unavailable while Redis cannot be reached.
         """
         served, now = self._served[name], time.monotonic()
         if served.failure:
@@ -355,7 +354,7 @@ def _look(indexes: OpenIndexes) -> None:
 
 
 def _follow(indexes: OpenIndexes) -> None:
-    # Workers that were started together should not read a change at the same moment: Redis serves one at a time.
+    # Workers that were started together should not read a change at the same moment: Redis serves one worker at a time.
     indexes.stopping.wait(random.uniform(0, FOLLOW_EVERY_S))  # noqa: S311
     _repeat(indexes, FOLLOW_EVERY_S, indexes.follow)
 

@@ -84,9 +84,8 @@ class Copies:
     def look(self, now: float) -> None:
         """Make the copies equal to the store. `now` is on the monotonic clock.
 
-        If an index cannot be copied, its copy keeps its version, and the file of errors has the reason. If the store
-        has nothing at all, all indexes keep their versions. Raises FileError or Unavailable if the store cannot be
-        listed.
+        If an index cannot be copied, its copy keeps its version, and the file of errors has the reason. If the store is
+        empty, all indexes keep their versions. Raises FileError or Unavailable if the store cannot be listed.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         there, here = self._store.sizes(), copied_names(self._folder)
