@@ -43,9 +43,9 @@ class Index:
     """One opened version of an index. Reading is thread-safe; large searches are divided among `threads`.
 
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` compares the version's files with their
-    checksums. `live` has the changes since the version was built. Each search reads `live` once, and it is replaced as
-    a whole. `change_fault` says why some changes are missing from `live`; it is empty if none are. `columns` hold the
-    fields of the `documents`; versions of older layouts have no columns.
+    checksums. `live` has the changes since the version was built. Each search reads `live` once, because `live` is
+    replaced as a whole. `change_fault` says why some changes are missing from `live`; it is empty if no changes are
+    missing. `columns` contain the fields of the `documents`; versions of older layouts have no columns.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, threads: SearchThreads = ONE_THREAD):
@@ -79,7 +79,7 @@ class Index:
 
     @classmethod
     def open_version(cls, version: Path, threads: SearchThreads = ONE_THREAD) -> Self:
-        """Open the version in a folder. The caller has yet to compare its large files with their checksums, by `files`.
+        """Open the version in a folder. The caller still has to call `files.check_rest` for its large files.
 
         Raises IndexCorrupt.
         """
@@ -114,7 +114,7 @@ class Index:
 
     @property
     def lexical(self) -> LexicalIndex:
-        """The lexical index of its documents. Raises IndexMismatch or NotReady if none can be searched."""
+        """The lexical index of the version. Raises IndexMismatch or NotReady if there is none to search."""
         if isinstance(self._lexical, ShoalError):
             raise type(self._lexical)(self._lexical.message)
         return self._lexical
@@ -132,7 +132,7 @@ class Index:
             return type(error)(error.message)  # a copy, because the frames of the error itself would keep files open
 
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
-        """Return the `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
+        """Return the `k` documents of highest cosine for each normalised vector in `[queries, dimension]`, best first.
 
         The search is exact for any number of documents. Documents of equal score are in the order of the source;
         documents that were added since the build come after them, in the order in which they were added. Raises

@@ -72,11 +72,11 @@ class BuildIndex:
         self.kinds()
 
     def options(self) -> Options:
-        """Return the options by which documents are cut into chunks."""
+        """Return the options for cutting documents into chunks."""
         return Options(chunk_tokens=self.chunk_tokens, chunk_overlap=self.chunk_overlap)
 
     def kinds(self) -> dict[str, str]:
-        """Return the kinds in `field_kinds`, by the names of the fields."""
+        """Return the kinds in `field_kinds`, keyed by field name."""
         if not isinstance(self.field_kinds, list | tuple) or len(self.field_kinds) > MAX_COLUMNS:
             raise InvalidRequest(f"field_kinds is {excerpt(self.field_kinds)}: it takes a list such as year=number")
         kinds = {}
@@ -101,7 +101,7 @@ class BuildIndex:
 
 
 class MigrateIndex(BuildIndex):
-    """A build of a version from the documents of the current version, whose folder is the source."""
+    """A build from the documents in the current version of the index. The folder of that version is the source."""
 
     is_migration: ClassVar[bool] = True
 
@@ -137,7 +137,7 @@ class ManageIndex:
 
 
 def where_is(settings: Settings, name: str) -> Path:
-    """Return the folder of an index: from the settings that name it, or else in the settings' folder of indexes.
+    """Return the folder of an index: the folder that the settings give for its name, or a folder in `index_home`.
 
     Raises InvalidRequest for a name that no index can have.
     """
@@ -152,7 +152,7 @@ def where_is(settings: Settings, name: str) -> Path:
 
 
 def name_of(settings: Settings, folder: Path) -> str | None:
-    """Return the name of the index in a folder, for which `where_is` returns the folder; None if there is none."""
+    """Return the name for which `where_is` returns this folder; None if there is no such name."""
     folder, named = folder.resolve(), settings.index_folders()
     for name, other in named.items():
         if other.resolve() == folder:
@@ -162,7 +162,7 @@ def name_of(settings: Settings, folder: Path) -> str | None:
 
 
 def changes_of(name: str | None, client: Client) -> IndexChanges | None:
-    """Return the changes that Redis has of the index of that name; None if no worker can serve it by a name."""
+    """Return the changes of the index `name` in Redis; None if no worker can serve an index under this name."""
     if name is None or not NAME.fullmatch(name):
         return None
     return IndexChanges(ChangeLog(client.broker, client.keys), name)
@@ -203,7 +203,7 @@ def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, ke
 
     `pool_digest` is the digest of the model that the pool serves, or None if it serves none. Two rollbacks with the
     same `key` count as one; an empty key is ignored. Raises IndexNotFound, InvalidRequest for a delete of the current
-    version or a rollback from the first one, IndexMismatch for a version of another model than the pool's, and
+    version or a rollback from the first one, IndexMismatch for a version that was not built with the pool's model, and
     IndexCorrupt.
     """
     if request.action == "rollback":

@@ -1,4 +1,4 @@
-"""The queries of a job that searches: a vector for each list of hits, and the words of its texts."""
+"""The queries of a job that searches: each has the vector for one list of hits, and texts whose words are looked up."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +16,7 @@ from shoal_workers.index.search.live_documents import LiveDocuments
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
-#: Weight of the negative texts, which hits must not be like. The query has the weight 1.
+#: Weight of the negative texts, which hits should be unlike. The query has the weight 1.
 NEGATIVE_WEIGHT = 0.5
 
 
@@ -54,7 +54,7 @@ def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: 
         if not len(alike):
             raise InvalidRequest(f"like[{number}] is {excerpt(document_id)}: the index has no document with this id")
         queries.append(Query(normalised(alike.mean(axis=0)), excluded_ids=(document_id,)))
-    if search.fuse:  # one list of hits that are near to the mean
+    if search.fuse:  # one list of hits near the mean of the queries
         texts = tuple(text for query in queries for text in query.texts)
         excluded_ids = tuple(excluded for query in queries for excluded in query.excluded_ids)
         queries = [Query(normalised(np.mean([query.vector for query in queries], axis=0)), texts, excluded_ids)]
@@ -82,7 +82,7 @@ class QueryWords:
 
     @classmethod
     def of(cls, texts: tuple[str, ...], lexical: LexicalIndex, live: LiveDocuments) -> Self:
-        """Look up the words of texts. Raises IndexCorrupt."""
+        """Look up the words of the texts in the lexical index of a version. Raises IndexCorrupt."""
         terms = lexical.weigh(texts)
         return cls(texts, lexical, live.terms, terms, lexical.scores(terms, live.terms))
 
@@ -105,7 +105,7 @@ class QueryWords:
 
     @cached_property
     def weights(self) -> dict[int, float]:
-        """The weight of each term, by the term."""
+        """The weights of the query's terms, keyed by term."""
         return dict(zip(self.terms.terms.tolist(), self.terms.weights.tolist(), strict=True))
 
     @cached_property

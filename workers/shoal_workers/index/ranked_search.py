@@ -31,11 +31,12 @@ Item = TypeVar("Item")
 #: Options with which the reranker reads pairs. The job's own options apply to its queries.
 PAIR_OPTIONS = Options()
 
-#: Hits from which a diverse list is chosen: the first number times the hits that are asked for, but at least the second
-#: number and at most the third.
+#: Number of hits from which a diverse list is chosen: the first number times the number of hits that are asked for, but
+#: at least the second number and at most the third.
 POOL_FACTOR, MIN_POOL, MAX_POOL = 4, 50, 1_000
 
-#: Least and most characters of one document that are searched for its snippet, and most for all hits together.
+#: Number of characters that are searched for snippets: least and largest number in one document, and largest number in
+#: all hits together.
 LEAST_READ, MOST_READ, MOST_READ_TOGETHER = 1_024, 2**16, 2**22
 
 
@@ -66,7 +67,7 @@ class RankedSearch:
 
     `vectors` belong to the job's texts, float32 `[texts, dimension]`. `going_on` is called for each list of hits.
     `shared` has the products for the texts of several jobs. Raises InvalidRequest for an option that does not fit this
-    index, TooLarge for more lists than these options allow, and IndexCorrupt.
+    index, TooLarge for more lists than the options allow, and IndexCorrupt.
     """
 
     def __init__(
@@ -146,9 +147,9 @@ class RankedSearch:
     # Facets
 
     def _facets(self, found: RankedList) -> dict[str, Any]:
-        """Return the facets of a list: of its best documents if the job asks for that, else of all that may be in it.
+        """Return the facets of a list's best documents if the job asks for that, or else of all that may be in it.
 
-        Pages, groups, reranking and diversity make no difference.
+        Pages, groups, reranking and diversity have no effect on facets.
         """
         if self._options.facets_top_n is not None:
             is_best = np.zeros_like(self._ranker.eligible)
@@ -204,7 +205,7 @@ class RankedSearch:
 
     @property
     def _known_fields(self) -> Fields:
-        """The fields of the documents. A version without columns knows none of its fields."""
+        """The fields of the documents. If the version has no columns, none of its fields are known."""
         if self._index.columns is None:
             return Fields.unknown(self._index.manifest.count, self._live)
         return self._index.fields_at(self._live)
@@ -212,7 +213,7 @@ class RankedSearch:
     # Choose and answer
 
     def _best(self, groups: list[list[Place]]) -> list[Place]:
-        """Return the documents that become hits: of the first groups, or of groups that are unlike each other."""
+        """Return the documents that become hits, from the first groups or from groups that are unlike each other."""
         if not self._options.diversity:
             return list(chain.from_iterable(groups[: self._job.k]))
         leads = [group[0] for group in groups]
@@ -222,7 +223,7 @@ class RankedSearch:
         return [place for n in chosen for place in groups[n]]
 
     def _reranked(self, scores: Iterator[float]) -> list[RankedList]:
-        """Return the lists by the reranker's scores: the groups, and the hits in each group, in descending order."""
+        """Return the lists with the reranker's scores, by which groups, and hits in each group, are now sorted."""
         lists = []
         for found in self._lists:
             groups = [[Place(place.row, next(scores), place.score) for place in group] for group in found.groups]

@@ -25,7 +25,7 @@ from shoal_workers.index.vectors.upper_bounds import SharedProducts
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
-#: Most queries of a job whose BM25 scores are kept: they take a number for each document.
+#: Largest number of queries of a job whose BM25 scores are kept. The scores of a query are a number for each document.
 MAX_KEPT_WORDS = 32
 
 
@@ -56,7 +56,7 @@ class Ranker:
 
     @cached_property
     def eligible(self) -> NDArray[np.bool_]:
-        """The documents that match the filter and are not hidden: bool `[count + added]`."""
+        """A mask of the documents that match the filter and are not hidden: bool `[count + added]`."""
         if self._options.filter is None:
             found = np.ones(self._index.manifest.count + len(self._live.ids), bool)
         else:
@@ -65,7 +65,7 @@ class Ranker:
         return found
 
     def selection(self, query: Query) -> NDArray[np.bool_]:
-        """Return which documents may be in the list of a query, bool `[count + added]`."""
+        """Return a mask of the documents that may be in a query's list of hits, bool `[count + added]`."""
         found = self.eligible
         if query.excluded_ids:
             found = found.copy()
@@ -85,9 +85,10 @@ class Ranker:
         return boosts_of(parse_boosts(self._options.boost), fields, before.now if before else time.time())
 
     def best_bm25(self, query: Query) -> float:
-        """Return the BM25 score that hybrid scores are divided by; 0 if hybrid scores have no BM25.
+        """Return the BM25 score by which BM25 scores are divided in hybrid scores; 0 if scores do not depend on BM25.
 
-        It is the best score in the list. Later pages use the best score of the first page, or the order could change.
+        It is the best score in the list. Later pages use the best score of the first page, because otherwise the order
+        could change.
         """
         before = self._pages.before
         if before and before.num_shown:

@@ -18,7 +18,7 @@ from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import current_version
 
 #: A file with a line for each version that was published, in order: its name, and the time it was published. Versions
-#: after the current one were published too, and then rolled back.
+#: listed after the current one were published and then rolled back.
 HISTORY = "history"
 
 #: A file about the last rollback with a key: the key, the version before the rollback, and the version after it.
@@ -29,7 +29,7 @@ ROLLBACK = ".rollback"
 class Version:
     """A version of an index. `manifest` is None if it cannot be read, and `error` then says why.
 
-    `built_ns` is the time of the last change of its manifest's file.
+    `built_ns` is the time at which the file of its manifest was last changed, in nanoseconds.
     """
 
     folder: Path
@@ -60,7 +60,7 @@ class Version:
         return self.folder.name
 
     def to_map(self) -> dict[str, Any]:
-        """Return the properties of the version that people want to know, as plain values; sizes are in bytes."""
+        """Return the properties of the version that are of interest to people, as plain values; sizes are in bytes."""
         about = self.manifest
         names = ("built_at", "source", "model", "digest", "num_embedded", "num_bad")
         return {
@@ -103,10 +103,10 @@ def publish(folder: Path, name: str, digest: str | None = None) -> None:
 
 
 def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
-    """Make the version current that was published before the current one, and return its name.
+    """Make the version that was published before the current one the current version, and return its name.
 
-    `key` is a word without spaces: called twice with the same key, the index goes back only once. Raises InvalidRequest
-    if there is no earlier version, and the errors of `publish`.
+    `key` is a word without spaces. Of two calls with the same key, only one makes the index go back. Raises
+    InvalidRequest if there is no earlier version, and the errors of `publish`.
     """
     with changing(folder):
         current, there = current_name(folder), {version.name for version in list_versions(folder)}
@@ -155,9 +155,9 @@ def was_published(folder: Path, name: str) -> bool:
 
 
 def remove_old(folder: Path, built: str, num_kept: int) -> None:
-    """Remove all versions except `num_kept`; `built`, the current version and the published ones before it go last.
+    """Remove all versions except `num_kept`. The caller holds the lock of `changing`.
 
-    The caller holds the lock of `changing`.
+    `built` and the current version always stay; then versions that were published before the current one have priority.
     """
     current = current_name(folder)
     by_age = [version.name for version in list_versions(folder)]
@@ -218,7 +218,7 @@ def _history(folder: Path, current: str | None) -> list[str]:
 
 
 def _published(folder: Path) -> dict[str, str]:
-    """Return the times at which versions were published, by the versions' names."""
+    """Return the times at which versions were published, keyed by version name."""
     return dict(line.split(" ", 1) for line in _read(folder / HISTORY).splitlines() if " " in line)
 
 
@@ -230,7 +230,7 @@ def _read(path: Path) -> str:
 
 
 def _remove(version: Path) -> None:
-    """Remove a version, or a link to one. Its manifest goes first, so it is never a version that lacks files."""
+    """Remove a version, or a link to one. Its manifest is removed first, so nobody finds a version that lacks files."""
     if version.is_symlink():
         version.unlink()
         return

@@ -48,7 +48,7 @@ from shoal_workers.index.lexical.lexical_file import language_of, write_lexical
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
 
-#: A file in the folder of a version with the result of its build, and the build's key if there was one.
+#: A file in the folder of a version with the key and the result of its build, if the build had a key.
 BUILD = "build.json"
 
 
@@ -59,10 +59,10 @@ class BuildResult:
     The version has `count` rows, which are `num_documents` documents or their chunks. `num_embedded` rows were
     embedded, `num_reused` rows have a vector of the version built last before, and `num_repeated` rows have the text of
     an earlier row. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in; `num_lost`
-    others cannot be read or are lost from Redis. `found_share` is the part of a sample of rows that were found by their
-    own texts. It is None if the version `is_unchanged`: then it is the current version, which a build would repeat.
-    `fields` has the `kind` of each field. If most values of a keyword field are of another kind, the field has this
-    kind as `others`, the first value that is not of this kind as `odd`, and the number of that value's `document`.
+    other changes cannot be read or are lost from Redis. `found_share` is the part of a sample of rows that were found
+    by their own texts. It is None if `is_unchanged`: the version is then the current one. `fields` has the `kind` of
+    each field. If most values of a keyword field are of another kind, the field has this kind as `others`, the first
+    value that is not of this kind as `odd`, and the number of that value's `document`.
     """
 
     version: str
@@ -100,15 +100,16 @@ def build(
     language: str | None = None,
     began_from: str | None = None,
 ) -> BuildResult:
-    """Build a version of the index in `out`, and make it the current one if it `publishes`.
+    """Build a version of the index in `out`, and make it the current version if the build `publishes`.
 
-    It is not published if another version than `began_from` became the current one meanwhile. If it `reuses`, texts of
-    the version built last are not embedded again, and a build that would repeat the current version makes no new one.
-    An interrupted build goes on when it is started again with the same arguments. A version that was built with the
-    same `key`, unless that is empty, is not built again. `num_kept` versions stay. With `skips_bad`, bad rows are left
-    out; with a `cutter`, rows are chunks. The current version's changes and the `changes` since are folded in, except
-    changes made before `drop_changes_before`. Raises BadDocument, DiskFull, IndexBusy while another build of the index
-    runs, IndexCorrupt for a version that fails its validation, what `report` raises, and the errors of the encoder.
+    The version is not published if another version than `began_from` became the current one meanwhile. If the build
+    `reuses`, texts of the version built last are not embedded again, and a build that would repeat the current version
+    makes no new one. An interrupted build goes on when it is started again with the same arguments. If `key` is not
+    empty, a version that was built with this key is not built again. `num_kept` versions stay. With `skips_bad`, bad
+    rows are left out; with a `cutter`, rows are chunks. The current version's changes and the `changes` since are
+    folded in, except changes made before `drop_changes_before`. Raises BadDocument, DiskFull, IndexBusy while another
+    build of the index runs, IndexCorrupt for a version that fails its validation, what `report` raises, and the errors
+    of the encoder.
     """
     began_from = began_from or current_name(out)
     if built := _built_before(out, key):
@@ -135,7 +136,7 @@ def build(
 def _built_before(out: Path, key: str) -> BuildResult | None:
     """Return the result of the build with the key, if it has ended and its version still exists.
 
-    A long job is tried again after its build if its process is killed before the result is written.
+    A long job whose process is killed after the build, but before the job's result is written, is tried again.
     """
     for path in out.glob(f"[!.]*/{BUILD}") if key else ():
         with suppress(OSError, ValueError, LookupError, TypeError):
@@ -210,7 +211,7 @@ class _Version:
         return None
 
     def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, Any]]) -> BuildResult:
-        """Write the files of the version beside its documents, or the rest of them after an interruption."""
+        """Write the rest of the version's files; if an embedding was interrupted, it is continued."""
         folder, state, encoder, dimension = self.folder, self.state, self.encoder, self.encoder.model.dimension
         write_lexical(folder, state.count, state.arguments["language"], partial(self._report_step, "indexing words"))
         plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)

@@ -24,7 +24,7 @@ DOCUMENT, START, STOP = CHUNK_FIELDS = ("document", "start", "stop")
 #: The file of a model's tokenizer.
 TOKENIZER = "tokenizer.json"
 
-#: Most bytes that the fields of one document take in all of its chunks.
+#: Largest size of one document's fields in all its chunks together, in bytes.
 MAX_FIELD_BYTES = 64 * 2**20
 
 
@@ -32,7 +32,7 @@ class Cutter:
     """Cuts documents into chunks of at most `chunk_tokens` tokens, of which neighbours share at most `overlap`."""
 
     def __init__(self, chunker: Chunker, chunk_tokens: int, overlap: int):
-        #: The most tokens of a chunk, and the most that two neighbours share.
+        #: The largest number of tokens in a chunk, and the largest number that two neighbours share.
         self.sizes = [chunk_tokens, overlap]
         self._chunker = chunker
 
@@ -64,7 +64,7 @@ class Cutter:
         return self.recut(document)
 
     def recut(self, document: Document) -> list[Document]:
-        """Return the chunks of a changed document. Fields of a chunk's own names are replaced."""
+        """Return the chunks of a changed document. Fields that have the name of a chunk's own field are replaced."""
         places: list[dict[str, int]] = []
         start: int | None = 0
         stop = 0

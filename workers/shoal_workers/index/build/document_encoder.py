@@ -20,12 +20,12 @@ from shoal_workers.model.model import Model
 if TYPE_CHECKING:
     from shoal_workers.encoding.encoder import Encoder, TokenizedText
 
-#: Texts that this process embeds at a time: enough to sort them by length, and few enough to show progress.
+#: Number of texts that this process embeds at a time: enough to sort them by length, and few enough to show progress.
 GROUP = 512
 
-#: Vectors after which a build makes their file safe on the disk. A build that is started again embeds at most this many
-#: again. The number is a multiple of the texts that encoders embed at a time, so that these are the same after an
-#: interruption.
+#: Number of vectors after which a build makes their file safe on the disk. A build that is started again embeds at most
+#: this many texts again. It is a multiple of the number of texts that encoders embed at a time, so that the same texts
+#: are embedded together after an interruption.
 SYNC_EVERY = 4_096
 
 #: A function that is called with the reason while the encoder waits.
@@ -47,7 +47,7 @@ class DocumentEncoder(Protocol):
 
     @property
     def model(self) -> ModelInfo:
-        """The model."""
+        """The properties of the model."""
         ...
 
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:

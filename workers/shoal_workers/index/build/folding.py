@@ -1,9 +1,9 @@
 """The changes of an index that a build folds in: documents that were added to the index, and ids that were deleted.
 
-A version has the documents of its source, changed by the changes in the current version and by newer changes in Redis.
-The version keeps all of these in a file, so that they outlive any number of builds. A line has the last change of an
-id: `id`, `made_at` in Unix seconds, and `document`, which is null if the id was deleted. Lines are in the order of the
-changes.
+A new version has the documents of its source, with the changes in the current version and newer changes in Redis
+applied. The new version keeps all these changes in a file, so that they outlive any number of builds. A line has the
+last change of an id: `id`, `made_at` in Unix seconds, and `document`, which is null if the id was deleted. Lines are in
+the order of the changes.
 """
 
 import logging
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
-    """The changes of one index that Redis has; `index` is the name under which workers serve it."""
+    """The changes of one index that Redis has; `index` is the name under which workers serve the index."""
 
     log: ChangeLog
     index: str
@@ -51,7 +51,7 @@ class IndexChanges:
                 yield entry.position, None
 
     def forget_folded(self, out: Path) -> None:
-        """Let Redis forget the changes that all versions of the index in `out` have. A failure is only logged."""
+        """Let Redis forget the changes that all versions in `out` contain already. A failure is only logged."""
         versions = find_versions(out)
         # A version that cannot be read now may be readable again, and then need any of the changes.
         kept = [version.manifest.changes_through if version.manifest else START for version in versions]
@@ -98,7 +98,7 @@ def collect_changes(
 
 
 def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str, Iterable[dict[str, Any]] | None]]:
-    """Yield the changes that the current version has, then the newer ones, each with the position that it reaches."""
+    """Yield the current version's changes together, then each newer change, with the log position that they reach."""
     position = START
     former = _former(out)
     if former:
@@ -118,7 +118,7 @@ def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str,
 def _former(out: Path) -> tuple[Path, Manifest] | None:
     """Return the current version, or the newest one with readable changes if the current version's are damaged.
 
-    Any version will do, because Redis has the later changes for each.
+    Any version will do, because Redis has all changes that came after it.
     """
     for version in sorted(find_versions(out), key=lambda version: not version.is_current):
         try:

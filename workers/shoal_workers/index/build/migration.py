@@ -41,7 +41,7 @@ class VersionDocuments(Source):
             yield Document(fields.pop("id", document_id), fields.pop("text"), fields, number)
 
     def build_arguments(self) -> dict[str, Any]:
-        """Return the arguments that repeat this version's build: its chunks, its language and the given kinds."""
+        """Return the arguments that repeat this version's build: its chunks, its language and the kinds given to it."""
         chunks = {"chunk_tokens": self._manifest.chunk_tokens or None, "chunk_overlap": self._manifest.chunk_overlap}
         if FIELDS not in self._manifest.files:  # a version of an earlier release, without fields and words
             return chunks

@@ -1,4 +1,4 @@
-"""The reading of a build: documents are copied from the source, changes are folded in, and columns are written."""
+"""The first steps of a build: documents are copied from the source, changes are folded in, and columns are written."""
 
 import json
 from array import array
@@ -41,10 +41,10 @@ def read_source(
 ) -> None:
     """Copy the documents of the source into the folder of a build, fold in the changes, and count rows and documents.
 
-    If it `reuses`, files of a folder that have not changed since the last build are not read again. With `skips_bad`,
-    bad rows and documents with the id of an earlier one are left out and listed in a file; without it, the first of
-    them raises BadDocument. Memory grows by some 70 bytes a row of the index. Raises BadDocument too if no document is
-    left, and InvalidRequest for a change of an id that is a position.
+    If the build `reuses`, files of a source's folder that have not changed since the last build are not read again.
+    With `skips_bad`, bad rows and documents with the id of an earlier one are left out and listed in a file; without
+    it, the first of them raises BadDocument. Memory grows by some 70 bytes a row of the index. Raises BadDocument too
+    if no document is left, and InvalidRequest for a changed id that may also be a document's position in the source.
     """
     read_files = ReadFiles(folder.parent / READ_FILES) if source.is_folder else None
     with BadRows(folder / BAD_ROWS) as bad, read_files or nullcontext():
@@ -74,8 +74,8 @@ def read_source(
 class _Reading:
     """The copying of a source's documents. Bad rows are noted in `bad`; without it, the first bad row is raised.
 
-    Each row has the size of its line, the number of its document in the source, and the hashes of its text and of its
-    id. The rows of a document follow each other.
+    For each row, the object keeps the size of the row's line, the number of the document in the source, and the hashes
+    of the row's text and id. The rows of a document follow each other.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class _Reading:
         state.ids_are_positions = self._source.ids_are_positions
         changed = bytearray()
         for change in read_lines(path):
-            # Another document may have this id in each source.
+            # In each new source, another document may have this id.
             if state.ids_are_positions and is_position(change["id"]):
                 raise InvalidRequest(
                     f"{self._source.label.path} has no column of ids, so that documents are numbered, and the index "

@@ -1,4 +1,4 @@
-"""The folder in which a version is built. One build at a time has it, and it outlives a build that is killed."""
+"""The folder in which a version is built. One build at a time uses it, and it stays if the build is killed."""
 
 import fcntl
 import json
@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 #: The folder inside the folder of the index, and the file in it with the state of the build.
 SCRATCH, STATE = ".building", "state.json"
 
-#: Errors after which a build leaves nothing: it was cancelled, its source or its arguments are wrong, or files of an
-#: interrupted build are damaged, which raises Python's own errors. After any other error, and after being killed, a
-#: build goes on when it is started again.
+#: Errors after which the folder of a build is removed: the build was cancelled, its source or its arguments are wrong,
+#: or files of an interrupted build are damaged, which raises Python's own errors. After any other error, and after it
+#: was killed, a build goes on when it is started again.
 _FINAL_ERRORS = (
     *(Cancelled, BadDocument, IndexMismatch, ModelMismatch, IndexCorrupt, InvalidRequest, TooLarge),
     *(ValueError, LookupError, TypeError),
@@ -114,7 +114,7 @@ def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, B
 
 
 def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:
-    """Remove the folder of an interrupted build of the index in `out`, if the build has a key that `is_unwanted`."""
+    """Remove the folder of an interrupted build of the index in `out`, if `is_unwanted` returns True for its key."""
     folder = out / SCRATCH
     key = _key_in(folder)
     if not key or not is_unwanted(key):
@@ -159,7 +159,7 @@ def _lock(folder: Path) -> int:
 
 
 def _is_at(lock: int, folder: Path) -> bool:
-    """Return True if the opened folder still has this name."""
+    """Return True if `folder` is still the path of the folder that was opened as `lock`."""
     try:
         return os.path.samestat(os.fstat(lock), folder.lstat())
     except FileNotFoundError:
@@ -167,7 +167,7 @@ def _is_at(lock: int, folder: Path) -> bool:
 
 
 def _begin(folder: Path, arguments: dict[str, Any]) -> BuildState:
-    """Return the state of the interrupted build in the folder if it goes on, else a new one for an emptied folder."""
+    """Return the state of the interrupted build if it goes on; otherwise, empty the folder and return a new state."""
     now = datetime.now(UTC)
     state = _read_state(folder)
     if state is None or state.arguments != arguments:

@@ -26,18 +26,19 @@ from shoal_workers.index.versions import find_versions
 
 log = logging.getLogger(__name__)
 
-#: The file with the vectors of the embedded texts if other vectors are reused; in the folder of a build.
+#: A file in the folder of a build with the vectors of the embedded texts, if other vectors are reused.
 EMBEDDED = "embedded.npy"
 
-#: Vectors copied at a time, and vectors searched at a time. The codes of the latter stay in the processor's cache for
-#: all queries.
+#: Number of vectors copied at a time, and number of vectors searched at a time. The codes of the vectors searched stay
+#: in the processor's cache for all queries.
 COPIED_AT_ONCE, SEARCHED_AT_ONCE = 8_192, 2**16
 
-#: Part of the rows that a new version is checked by, least and most rows, and the least part that must be found.
+#: A new version is checked by a sample: share of the rows in it, its least and largest number of rows, and the least
+#: share of it that must be found.
 SAMPLED_SHARE, MIN_SAMPLED, MAX_SAMPLED, MIN_FOUND = 0.005, 20, 1_000, 0.99
 
-#: Scores that differ by no more than this count as equal. The vectors of one text in different batches differ by less,
-#: and the vectors of two documents with nearly the same text by little more.
+#: Scores that differ by no more than this count as equal. The scores of one text that was embedded in different batches
+#: differ by less, and the scores of two documents with nearly the same text by little more.
 TOLERANCE = 0.01
 
 
@@ -88,8 +89,8 @@ class VectorPlan:
     """The source of each vector of a version.
 
     `taken_from` has for each row a row of the `former` version, or -1 - n for the n-th vector that is embedded; int64
-    `[count]`. `new_rows` are the rows whose texts are embedded; of equal texts, the first. Their vectors go into
-    `file`, which is the file of all vectors if all rows are embedded.
+    `[count]`. `new_rows` are the rows whose texts are embedded: only the first of rows with equal texts. Their vectors
+    go into `file`, which is the file of all vectors if all rows are embedded.
     """
 
     former: FormerVersion | None
@@ -110,7 +111,7 @@ class VectorPlan:
 
 
 def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: DocumentEncoder, report: Report) -> None:
-    """Embed the new texts into a file in the folder of a build, or the rest of them after an interruption."""
+    """Embed the new texts, or after an interruption the rest of them, into a file in the folder of a build."""
     dimension, new_rows, path = encoder.model.dimension, plan.new_rows, folder / plan.file
     if not path.exists():
         state.num_embedded = 0
@@ -141,8 +142,8 @@ def write_vectors(
 ) -> NDArray[np.float32]:
     """Write the vectors of all rows as planned, and return them mapped into memory.
 
-    If embedding wrote them already, nothing is written; else `report` is called before each chunk with the part that is
-    done.
+    If embedding wrote all of them already, nothing is written. Otherwise, `report` is called before each chunk with the
+    part that is done.
     """
     count = len(plan.taken_from)
     if plan.file != VECTORS:

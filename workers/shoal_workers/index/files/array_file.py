@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from shoal.errors import IndexCorrupt
 
-#: Longest header that is parsed; headers that a build writes have about 60 bytes.
+#: Largest header that is parsed. The headers that a build writes have about 60 bytes.
 MAX_HEADER_BYTES = 1_000
 
 

@@ -22,7 +22,7 @@ from shoal_workers.index.files.manifest import COLUMNS, FIELDS
 #: Each array begins at a multiple of this many bytes.
 ALIGNMENT = 64
 
-#: The stored type of terms, by kind. Keywords are stored as bytes.
+#: The type in which the terms of each kind are stored. Keywords are stored as bytes.
 TERM_TYPES: Mapping[str, DTypeLike] = {
     "number": np.dtype("<f8"),
     "date": np.dtype("<i8"),
@@ -35,7 +35,7 @@ _ENTRIES = {"name", "kind", "is_list", "num_terms", "num_postings", "num_bytes"}
 
 
 class Keywords:
-    """Distinct strings in the order of their bytes, one after the other, and the place where each begins.
+    """Distinct strings, stored one after the other in the order of their bytes, and the place where each begins.
 
     `bytes_` is uint8 `[size]` and `starts` int64 `[count + 1]`.
     """
@@ -46,7 +46,7 @@ class Keywords:
 
     @classmethod
     def of(cls, terms: Sequence[bytes]) -> Self:
-        """Return the keywords of terms that are in order already."""
+        """Return the terms as keywords. The terms must be in order already."""
         return cls(np.frombuffer(b"".join(terms), np.uint8), np.cumsum([0, *map(len, terms)], dtype=np.int64))
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class Keywords:
         return self.bytes_[self.starts[code] : self.starts[code + 1]].tobytes()
 
     def find(self, term: bytes) -> tuple[int, int]:
-        """Return the code of a term and the code after it; or, if no row has it, the code of its place, twice."""
+        """Return the code of a term and the code after it. For a missing term, both are its place in the order."""
         code = bisect_left(range(len(self)), term, key=self.__getitem__)
         return code, code + (code < len(self) and self[code] == term)
 
@@ -95,11 +95,11 @@ class Column:
         return np.asarray(self.codes[-1])
 
     def value(self, code: int) -> Any:
-        """Return the term of a code, as a value that equals the same term in another column."""
+        """Return the term that has a code, as a value that can be compared with terms of other columns."""
         return self.terms[code] if isinstance(self.terms, Keywords) else self.terms[code].item()
 
     def span(self, value: Any) -> tuple[int, int]:
-        """Return the code of a value and the code after it; or, if no row has it, the code of its place, twice."""
+        """Return the code of a value and the code after it. For a missing value, both are its place in the order."""
         if isinstance(self.terms, Keywords):
             return self.terms.find(value)
         return int(self.terms.searchsorted(value)), int(self.terms.searchsorted(value, "right"))
@@ -110,11 +110,11 @@ class Column:
         return code if end > code else None
 
     def rows_between(self, first: int, last: int) -> NDArray[np.int32]:
-        """Return the rows of the terms from code `first` to before code `last`, one term after the other."""
+        """Return the rows that have a term from code `first` up to, but not including, code `last`, term by term."""
         return self.rows[self.starts[first] : self.starts[last]]
 
     def arrays(self) -> list[NDArray[Any]]:
-        """Return the arrays of the column in the order of the file."""
+        """Return the arrays of the column in the order in which the file contains them."""
         others: list[NDArray[Any]] = [self.starts, self.rows, self.codes]
         if isinstance(self.terms, Keywords):
             return [self.terms.starts, self.terms.bytes_, *others]
@@ -122,7 +122,7 @@ class Column:
 
 
 class Columns(dict[str, Column]):
-    """The columns of an index by the names of their fields.
+    """The columns of an index, keyed by field name.
 
     `num_left_out` fields have no column because there are too many fields.
     """
@@ -161,12 +161,12 @@ class Columns(dict[str, Column]):
 
 
 def read_kinds(folder: Path) -> dict[str, str]:
-    """Return the kind of each field that has a column, in the order of their names. Raises IndexCorrupt."""
+    """Return the kind of each field that has a column, keyed by field name. Raises IndexCorrupt."""
     return {about["name"]: about["kind"] for about in _read_fields(folder)[0]}
 
 
 def save_columns(folder: Path, columns: Iterable[Column], num_left_out: int) -> None:
-    """Write columns, one at a time in memory, and the file of fields that describes them."""
+    """Write columns, with only one at a time in memory, and the file of fields that describes them."""
     fields = []
     with (folder / COLUMNS).open("wb") as file:
         write_header(file, np.uint8, (0,))
@@ -207,7 +207,7 @@ def _read_fields(folder: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def _shapes(about: Mapping[str, Any], count: int) -> list[tuple["np.dtype[Any]", tuple[int, ...]]]:
-    """Return the types and shapes of the arrays of a column, in the order of the file."""
+    """Return the types and shapes of a column's arrays, in the order in which the file contains them."""
     starts = np.dtype("<i8"), (about["num_terms"] + 1,)
     terms: list[Any] = [starts, (np.dtype("u1"), (about["num_bytes"],))]
     if about["kind"] != "keyword":

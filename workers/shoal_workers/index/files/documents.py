@@ -29,7 +29,7 @@ def hash_of(text: str) -> bytes:
 
 
 class HashTable:
-    """Hashes of the rows' texts, sorted by first half: first halves, second halves and rows, uint64 `[3, count]`."""
+    """Hashes of the rows' texts or ids, sorted: their first halves, second halves and rows, uint64 `[3, count]`."""
 
     def __init__(self, table: NDArray[np.uint64]):
         self._table = table
@@ -37,7 +37,7 @@ class HashTable:
 
     @classmethod
     def of(cls, hashes: bytes | bytearray) -> Self:
-        """Return the table of hashes that follow each other in the order of their rows."""
+        """Return the table of `hashes`, which are joined in the order of their rows."""
         halves = np.frombuffer(hashes, "<u8").reshape(-1, 2)
         order = np.argsort(halves[:, 0], kind="stable")
         return cls(np.stack([halves[order, 0], halves[order, 1], order.astype(np.uint64)]))
@@ -52,7 +52,7 @@ class HashTable:
         save_array(folder / name, self._table)
 
     def first_rows(self) -> NDArray[np.int64]:
-        """Return for each row the first row with the same text, int64 `[count]`."""
+        """Return for each row the first row with the same hash, int64 `[count]`."""
         is_first = np.ones(len(self.rows), bool)
         is_first[1:] = (self.firsts[1:] != self.firsts[:-1]) | (self.seconds[1:] != self.seconds[:-1])
         positions = np.maximum.accumulate(np.where(is_first, np.arange(len(self.rows)), 0))
@@ -61,7 +61,7 @@ class HashTable:
         return found
 
     def find_in(self, other: "HashTable") -> NDArray[np.int64]:
-        """Return for each row some row of the other table with the same text, or -1; int64 `[count]`."""
+        """Return for each row some row of the other table with the same hash, or -1 if it has none; int64 `[count]`."""
         positions = np.searchsorted(other.firsts, self.firsts)
         positions[positions == len(other.rows)] = 0
         is_equal = (other.firsts[positions] == self.firsts) & (other.seconds[positions] == self.seconds)
@@ -70,7 +70,7 @@ class HashTable:
         return found
 
     def rows_of(self, hashes: bytes) -> NDArray[np.int64]:
-        """Return all rows with one of these hashes in ascending order; `hashes` follow each other."""
+        """Return all rows that have one of `hashes`, which are joined; int64, in ascending order."""
         halves = np.frombuffer(hashes, "<u8").reshape(-1, 2)
         starts, ends = (np.searchsorted(self.firsts, halves[:, 0], side) for side in ("left", "right"))
         counts = ends - starts
@@ -81,7 +81,7 @@ class HashTable:
 
 
 class Documents:
-    """The documents of the `count` rows of a version, mapped into memory. Reading is thread-safe.
+    """The documents in the `count` rows of a version, mapped into memory. Reading is thread-safe.
 
     Versions of older layouts have no file of ids: without `has_ids`, ids are read from the documents. Raises
     IndexCorrupt for files that no build wrote.
@@ -150,13 +150,13 @@ def to_line(values: dict[str, Any]) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file, one a line. Raises ValueError for a line that is no JSON."""
+    """Yield the object in each line of a file. Raises ValueError for a line that is not JSON."""
     with path.open("rb") as file:
         yield from map(json.loads, file)
 
 
 def keep_lines(path: Path, is_kept: NDArray[np.bool_]) -> None:
-    """Replace a file, in one step, by its lines that are kept; `is_kept` is `[lines]`."""
+    """Remove lines from a file, in one step: only lines whose flag in `is_kept`, `[lines]`, is True stay."""
     scratch = path.with_name(f"{path.name}.kept")
     with path.open("rb") as old, scratch.open("wb") as new:
         new.writelines(line for line, kept in zip(old, is_kept, strict=True) if kept)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-#: The kinds that a field may have. Of a `stored` field, an index only knows which documents have a value: its values
-#: are maps, lists of lists, or long texts.
+#: The kinds that a field may have. For a `stored` field, an index only knows which documents have a value. The values
+#: may be maps, lists of lists, or long texts.
 KINDS = ("keyword", "number", "date", "boolean", "stored")
 
 #: Microseconds in a second and in a day. A date is stored as microseconds since 1970 in UTC.
@@ -19,7 +19,7 @@ MAX_DATE_S = 3.2e11
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = _EPOCH.toordinal()
 
-#: A number as JSON writes it: "007" is none, nor is "1_000".
+#: A number as JSON writes it: "007" and "1_000" are not numbers.
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,4})?")
 _DATE = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?")
 _WEEK = re.compile(r"([0-9]{4})-?W([0-9]{2})(?:-?([1-7]))?")
@@ -35,7 +35,7 @@ def to_keyword(value: str | float) -> bytes:
 
 
 def to_number(value: str | float) -> float:
-    """Return a number, or the number in a text. Raises ValueError for a number that float64 does not hold."""
+    """Return a number, or the number in a text. Raises ValueError for a number that float64 cannot represent."""
     if isinstance(value, str):
         if not _NUMBER.fullmatch(value):
             raise ValueError("it is no number")
@@ -87,7 +87,7 @@ def date_span(value: str | float) -> tuple[int, int]:
     return start, start + num_days * DAY_US
 
 
-#: The function that returns the stored value, by kind.
+#: The function for each kind that converts a value to its stored form.
 CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "boolean": to_boolean,
     "number": to_number,
@@ -112,7 +112,7 @@ def is_of(kind: str, value: Any) -> bool:
 
 
 def by_kind(kind: str, value: Any) -> Any:
-    """Convert a string, or each string in a list, to a value of the kind as `shown` returns it; others stay."""
+    """Convert a string, or each string in a list, to what `shown` returns for the kind; other values stay."""
     if isinstance(value, list):
         return [by_kind(kind, one) for one in value]
     return shown(kind, CONVERTERS[kind](value)) if isinstance(value, str) and is_of(kind, value) else value

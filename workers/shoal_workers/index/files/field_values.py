@@ -16,22 +16,22 @@ from shoal_workers.index.files.field_kinds import CONVERTERS, MAX_DATE_S, SECOND
 #: Parts of a document that have no column: its text, and its id, which has its own file.
 OTHER_FIELDS = ("id", "text")
 
-#: Most fields that have a column: the first ones that documents have.
+#: Largest number of fields that have a column. Fields that appear first in the documents have precedence.
 MAX_COLUMNS = 256
 
-#: Longest keyword in characters. A field with a longer string is stored only, unless its kind is given.
+#: Longest keyword in characters. A field with a longer string gets the kind "stored", unless its kind is given.
 MAX_KEYWORD_CHARS = 256
 
-#: Distinct values of a keyword field, the first ones, that are looked at to guess the kind that was meant.
+#: The kind that was meant for a keyword field is guessed from this many of its distinct values, the first ones.
 NUM_COMPARED = 100
 
-#: Most bytes of memory for the distinct strings of all fields, and the bytes of a string beside its characters, about.
-#: A field for which there is no room is stored only.
+#: Largest memory for the distinct strings of all fields, in bytes, and about how many bytes a string takes besides its
+#: characters. A field for which there is no room gets the kind "stored".
 MAX_TERMS_BYTES, STRING_BYTES = 2**31, 150
 
 
 class DocumentFields:
-    """The fields of documents, which are added in the order of their rows.
+    """The fields of documents. Documents are added in the order of their rows.
 
     `kinds` are the given kinds of fields. A value of another kind raises BadDocument, or is ignored if `is_lenient`.
     `num_left_out` fields, counted up to `MAX_COLUMNS`, have no column because there are too many fields.
@@ -64,7 +64,7 @@ class DocumentFields:
             self._num_bytes -= field.num_bytes
             field.add(self._count, value)
             self._num_bytes += field.num_bytes
-            # Lenient fields are small, because Redis bounds their size.
+            # Lenient fields come from changes, and are small because Redis bounds the size of changes.
             if self._num_bytes > MAX_TERMS_BYTES and not self._is_lenient:
                 if name in self._kinds:
                     raise BadDocument(
@@ -76,15 +76,15 @@ class DocumentFields:
         self._count += 1
 
     def kinds_found(self) -> dict[str, dict[str, Any]]:
-        """Return the `kind` of each field, by its name, with the value that may have made it a keyword by mistake.
+        """Return the `kind` of each field, keyed by its name, and the value that may have made it a keyword by mistake.
 
-        If most values of the field are of a kind `others`, `odd` is the first value that is not, and `document` is the
-        number of its document.
+        If most values of a keyword field are of another kind, `others` is this kind, `odd` is the first value that is
+        not of this kind, and `document` is the number of that value's document.
         """
         return {name: self._fields[name].kind_found() for name in sorted(self._fields)}
 
     def columns(self) -> Iterator[Column]:
-        """Yield the column of each field, in the order of their names, and forget its values.
+        """Yield the column of each field, sorted by field name, and forget the values in it.
 
         Raises BadDocument for a value that is not of the given kind.
         """
@@ -93,9 +93,9 @@ class DocumentFields:
 
 
 class _FieldValues:
-    """The values of one field: each number with its row, and each string as its number among the distinct strings.
+    """The values of one field, each with its row. Distinct strings are numbered, and each string is kept as its number.
 
-    A field that becomes stored only keeps the rows that have a value. `num_bytes` is about the memory of its strings.
+    A stored field keeps only the rows that have a value. `num_bytes` is about the memory that its strings take.
     """
 
     def __init__(self, given: str | None = None):
@@ -152,7 +152,7 @@ class _FieldValues:
         return "keyword" if len(self._numbers) and kind in ("boolean", "date") else kind
 
     def kind_found(self) -> dict[str, Any]:
-        """Return the kind, and the first odd value of a keyword field that has mostly numbers, dates or booleans."""
+        """Return the kind, and for a keyword field with mostly numbers, dates or booleans the first other value."""
         if (kind := self._kind()) != "keyword" or self._given:
             return {"kind": kind}
         first = list(islice(self._strings, NUM_COMPARED))
@@ -165,7 +165,7 @@ class _FieldValues:
         return {"kind": "keyword"}
 
     def column(self, name: str, count: int, is_lenient: bool) -> Column:
-        """Return the column of the values in the documents of `count` rows.
+        """Return the column of the field for the documents of `count` rows.
 
         Raises BadDocument for a value that is not of the given kind, unless `is_lenient`.
         """
@@ -176,7 +176,7 @@ class _FieldValues:
             for row, number in zip(self._number_rows, self._numbers, strict=True):
                 self._add_string(row, to_keyword(number).decode())
             self._numbers, self._number_rows = array("d"), array("i")
-        converted: list[Any] = []  # the distinct strings, as values of the kind
+        converted: list[Any] = []  # the value for each distinct string, or None
         for text in self._strings:
             try:
                 converted.append(CONVERTERS[kind](text))
@@ -221,7 +221,7 @@ class _FieldValues:
 def _column(
     name: str, kind: str, terms: Any, rows: NDArray[np.integer[Any]], codes: NDArray[np.integer[Any]], count: int
 ) -> Column:
-    """Return a column of pairs of a row and a code, in any order and with repetitions."""
+    """Return the column made of pairs of a row and a code, which may be in any order and may repeat."""
     order = np.lexsort((rows, codes))
     is_new = np.ones(len(rows), bool)
     is_new[1:] = (np.diff(rows[order]) != 0) | (np.diff(codes[order]) != 0)

@@ -20,9 +20,9 @@ my-index/<version>/fields.json       the documents' fields: see `columns`
 my-index/<version>/columns.npy       uint8 [size], the values of the fields
 my-index/<version>/lexical.json      language, and numbers of terms and postings: see `lexical.lexical_index`
 my-index/<version>/terms.npy         uint64 [terms], the hashes of the words' stems in ascending order
-my-index/<version>/term-starts.npy   int64 [terms + 1], where the postings of each begin, and the end of the last
+my-index/<version>/term-starts.npy   int64 [terms + 1], where each term's postings begin, and the end of the last
 my-index/<version>/postings.npy      int32 [postings], the rows that have the term
-my-index/<version>/impacts.npy       uint8 [postings], the impact of the term in each: see `lexical.lexical_index`
+my-index/<version>/impacts.npy       uint8 [postings], the impact of the term in that row: see `lexical.lexical_index`
 my-index/<version>/changes.jsonl     the changes of documents that are not in the source: see `folding`
 """
 
@@ -62,17 +62,17 @@ FILES = (
 #: because that would take seconds.
 LARGE_BYTES = 2**24
 
-#: Bytes of a file that are read and hashed at a time.
+#: Number of bytes of a file that are read and hashed at a time.
 _PIECE_BYTES = 2**20
 
 #: The layout that builds write.
 LAYOUT = 5
 
-#: The files of a version, by layout. Layout 2 has no hashes, so no build reuses its vectors. Layouts before 5 have no
-#: fields and no words to search by. Layout 6 has further files, which are not read.
+#: The files of a version, by layout. Layout 2 has no hashes, so no build reuses its vectors. In layouts before 5,
+#: neither fields nor words can be searched. Layout 6 has further files, which are not read.
 FILES_OF = {2: FILES[:6], 3: FILES[:7], 4: FILES[:9], LAYOUT: FILES, 6: FILES}
 
-#: Fields of manifests of earlier releases. They are about approximate search, and are ignored.
+#: Fields in the manifests of earlier releases. They concern approximate search, and are ignored.
 _FORMER_FIELDS = ("num_candidates", "num_cells", "cell_margin", "candidate_share", "bit_margin")
 
 #: Largest number in a manifest: it fits into msgpack and into numpy's integers.

@@ -1,4 +1,4 @@
-"""Turning texts into terms: words in any script, in lower case, by their stems, without stop words and accents."""
+"""Turning texts into terms: the stems of words in any script, in lower case and without accents, except stop words."""
 
 import re
 import unicodedata
@@ -36,17 +36,17 @@ _RUN = re.compile(rf"[{_UNSPACED}]+")
 _WORD = re.compile(rf"[{_UNSPACED}]+|{_LETTERS}+(?:[{_MARKS}]+{_LETTERS}*)*")
 _ASCII_WORD = re.compile("[A-Za-z0-9]+")
 
-#: Most characters of a word that its term depends on.
+#: A word's term depends on at most this many of its characters, the first ones.
 MAX_CHARS = 64
 
-#: Most words whose terms are kept in memory, and most characters of such a word.
+#: Largest number of words whose terms are kept in memory, and largest number of characters in such a word.
 _MAX_KEPT, _MAX_KEPT_CHARS = 2**18, 32
 
-#: Texts that a language is detected from. Its stop words must have at least this share of all words, and this many
-#: times the share of any other language's.
+#: Number of texts from which a language is detected, least share of the language's stop words among all words, and
+#: least ratio of this share to the share of any other language's stop words.
 NUM_SAMPLED, MIN_SHARE, MIN_LEAD = 1_000, 0.15, 1.5
 
-#: Least words from which a language is detected.
+#: Least number of words from which a language is detected.
 _MIN_WORDS = 50
 
 #: A piece of text that is normalised at a time. CPython's time to order the marks of a letter grows with the square of
@@ -55,14 +55,14 @@ _PIECE = re.compile(r".{0,511}\s|.{1,512}", re.DOTALL)
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a text as they are written; a run of characters without spaces is one word."""
+    """Return the words of a text as they are written; a run of characters of a script without spaces is one word."""
     return (_ASCII_WORD if text.isascii() else _WORD).findall(text)
 
 
 def find_words(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield each word of a text with its start and stop, in characters.
 
-    A run of a script without spaces yields each pair of neighbouring characters, or its only character.
+    For a run of a script without spaces, yield each pair of neighbouring characters, or the only character.
     """
     for match in (_ASCII_WORD if text.isascii() else _WORD).finditer(text):
         if is_unspaced(word := match[0]) and len(word) > 2:
@@ -78,7 +78,7 @@ def is_unspaced(word: str) -> bool:
 
 
 def normalised(text: str) -> str:
-    """Return a text in lower case and in one of the forms that Unicode has for it.
+    """Return a text in lower case and in Unicode's form NFKC.
 
     The time is linear: a word of hundreds of characters is brought into its form in pieces.
     """
@@ -120,12 +120,12 @@ class Analyzer:
                 yield start, stop, terms[-1]
 
     def words(self, text: str) -> dict[int, str]:
-        """Return a word of the text for each of its terms."""
+        """Return for each term of the text a word that has this term, as the text spells it."""
         return {term: text[start:stop] for start, stop, term in self.places(text)}
 
 
 class _Terms(dict[str, tuple[int, ...]]):
-    """A cache of the terms of words: a look-up finds the terms of a new word."""
+    """A cache of the terms of words. A look-up of a word that is not in it finds the terms of that word."""
 
     def __init__(self, stop_words: frozenset[str], stem: Callable[[str], str]):
         super().__init__()
@@ -147,7 +147,7 @@ class _Terms(dict[str, tuple[int, ...]]):
 
 
 def find_language(texts: Iterator[str]) -> str:
-    """Return the language whose stop words are most frequent in the texts; `NO_LANGUAGE` if it is not clear."""
+    """Return the language whose stop words are most frequent in the texts; `NO_LANGUAGE` if none is clear."""
     words = [normalised(word[:MAX_CHARS]) for text in texts for word in split_words(text)]
     shares = {name: sum(word in known for word in words) / (len(words) or 1) for name, known in STOP_WORDS.items()}
     best, second = sorted(shares, key=shares.__getitem__, reverse=True)[:2]
@@ -173,7 +173,7 @@ def _stemmer(language: str) -> Callable[[str], str]:
         raise NotReady(f"the words of an index in {language} need the stemmer: {install_command('workers')}")
     import Stemmer
 
-    # Its own cache would be a second one, and not safe among threads.
+    # The stemmer's own cache is off: it would be a second cache, and is not thread-safe.
     return Stemmer.Stemmer(language, 0).stemWord  # type: ignore[no-any-return]
 
 

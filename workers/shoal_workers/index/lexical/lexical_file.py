@@ -1,6 +1,6 @@
 """Writing the lexical index of a version: terms of documents are counted in runs, and the runs are merged.
 
-The memory that it takes is the memory of one run or one part of the merge, for any number of documents.
+For any number of documents, this takes only the memory of one run, or of one part of the merge.
 """
 
 import json
@@ -17,13 +17,13 @@ from shoal_workers.index.files.manifest import DOCUMENTS, IMPACTS, LEXICAL, POST
 from shoal_workers.index.lexical.analyzer import NUM_SAMPLED, Analyzer, find_language
 from shoal_workers.index.lexical.lexical_index import VERSION, impacts
 
-#: Most documents in a run, and most characters, which end a run earlier.
+#: Largest number of documents in a run, and number of characters that ends a run earlier.
 _DOCUMENTS_AT_ONCE, _CHARS_AT_ONCE = 16_384, 2**23
 
-#: Postings that are merged at a time, approximately.
+#: Approximate number of postings that are merged at a time.
 _MERGED_AT_ONCE = 2**23
 
-#: The file of the runs, in the folder of a build.
+#: The file with the runs, in the folder of a build.
 _RUNS = "postings.runs"
 
 #: A posting of a run: how often a document has a term.
@@ -78,7 +78,7 @@ def _groups(texts: Iterator[str]) -> Iterator[list[str]]:
 
 
 class Runs:
-    """Runs of postings in a file, each run ordered by term; `lengths` are the numbers of terms of the documents."""
+    """Runs of postings in a file, each run ordered by term; `lengths` has the number of terms in each document."""
 
     def __init__(self, path: Path, analyzer: Analyzer):
         self.path = path
@@ -89,7 +89,7 @@ class Runs:
 
     @property
     def average_length(self) -> float:
-        """The mean number of terms of a document, at least 1."""
+        """The mean number of terms in a document, at least 1."""
         return max(1.0, float(self.lengths.mean()))
 
     @property

@@ -26,17 +26,18 @@ from shoal_workers.index.lexical.analyzer import Analyzer
 #: length.
 K1, B = 1.2, 0.75
 
-#: Impacts are whole numbers of these steps, from 1 to 255.
+#: Size of one step of impact. An impact is a whole number of steps, from 1 to 255.
 IMPACT_STEP = (K1 + 1) / 255
 
 #: Version of terms and impacts. It is raised by one whenever a text gets other terms or impacts.
 VERSION = 1
 
-#: Most characters of a query that are searched for words. The texts that are embedded have the same limit.
+#: Number of characters of a query, the first ones, in which words are looked for. The texts that are embedded have the
+#: same limit.
 MAX_QUERY_CHARS = 8_192
 
-#: Most postings that are read for a query: this many for each document, or the second number if that is more. If a
-#: query has more postings, its most frequent terms are ignored.
+#: Largest number of postings that are read for a query: the first number for each document, but at least the second
+#: number in all. If a query has more postings, its most frequent terms are ignored.
 POSTINGS_PER_DOCUMENT, LEAST_POSTINGS = 8, 2**20
 
 
@@ -95,7 +96,7 @@ class LexicalIndex:
         )
 
     def weigh(self, texts: Iterable[str]) -> QueryTerms:
-        """Return the terms of a query's texts with their BM25 weights; a term that comes twice weighs twice."""
+        """Return the terms of a query's texts with their BM25 weights; a term that occurs twice counts twice."""
         found = np.concatenate(
             [np.empty(0, np.uint64), *(self.analyzer.terms(text[:MAX_QUERY_CHARS]) for text in texts)]
         )
@@ -110,7 +111,7 @@ class LexicalIndex:
         return QueryTerms(terms[kept], counts[kept] * of_one_step)
 
     def scores(self, query: QueryTerms, live: "LexicalIndex | None" = None) -> NDArray[np.float32]:
-        """Return the BM25 scores of all documents, float32, the `live` ones last; 0 for a document without the terms.
+        """Return the BM25 scores of all documents, float32, `live` documents last; 0 for a document without the terms.
 
         Raises IndexCorrupt for postings that no build wrote.
         """
@@ -138,15 +139,15 @@ class LexicalIndex:
         return found
 
     def emptied(self) -> Self:
-        """Return an index of no documents; documents added to it are weighed with the statistics of this version."""
+        """Return an index without documents. Documents added to it are weighed with the statistics of this version."""
         empty = {name: getattr(self, name)[:0] for name in ("terms", "rows", "impacts")}
         return replace(self, count=0, starts=np.zeros(1, np.int64), **empty)
 
     def after(self, texts: Sequence[str], kept: Sequence[int]) -> Self:
         """Return the index after adding documents with these texts.
 
-        The old documents and the added ones after them are numbered; the ones with the numbers `kept` stay, in this
-        order.
+        Documents are numbered, the old ones first and then the added ones. The documents with the numbers in `kept`
+        stay, in the order of `kept`.
         """
         rows_of = np.full(self.count + len(texts), -1, np.int32)
         rows_of[kept] = np.arange(len(kept))

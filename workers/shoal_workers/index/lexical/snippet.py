@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal_workers.index.lexical.analyzer import Analyzer
 
-#: The end of a sentence, and of a word.
+#: The end of a sentence, and white space, which ends a word.
 _SENTENCE_END = re.compile(r"[.!?…]['\")\]]*\s+|[。！？]\s*|\n+")
 _SPACE = re.compile(r"\s+")
 
@@ -18,7 +18,7 @@ Match = tuple[int, int, int]
 def snippet(
     text: str, analyzer: Analyzer, weights: Mapping[int, float], max_chars: int, num_read: int
 ) -> dict[str, Any]:
-    """Return the best passage of a text: its text, its start and stop in the text, and its words of the query.
+    """Return the best passage of a text: its words, where it starts and stops, and where it has words of the query.
 
     `weights` are the weights of the query's terms. Of a long text, the first `num_read` characters are searched. Places
     are counted in characters; places in `highlights` count from the start of the passage.
@@ -59,7 +59,7 @@ def _best(matches: list[Match], weights: Mapping[int, float], max_chars: int) ->
 
 
 def _passage(text: str, first: int, last: int, max_chars: int) -> tuple[int, int]:
-    """Return the start and the stop of the passage around the matches: from a sentence or word to the end of a word."""
+    """Return the start and the stop of the passage around the matches. It begins and ends between words if possible."""
     spare = max(0, max_chars - (last - first))
     earliest = max(0, first - (spare if last + spare >= len(text) else spare // 2))
     start = _start(text, earliest, first)
@@ -71,7 +71,7 @@ def _passage(text: str, first: int, last: int, max_chars: int) -> tuple[int, int
 
 
 def _start(text: str, earliest: int, first: int) -> int:
-    """Return the place between two places where a sentence begins, or else a word."""
+    """Return the first place from `earliest` to `first` where a sentence begins, or else where a word begins."""
     if earliest == 0:
         return len(text) - len(text.lstrip()) if first >= len(text) - len(text.lstrip()) else 0
     for boundary in (_SENTENCE_END, _SPACE):

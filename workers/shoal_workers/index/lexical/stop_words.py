@@ -1,6 +1,6 @@
 """Words so frequent in a language that they say nothing about the subject of a text: articles, pronouns and so on.
 
-Contractions are listed as the parts before and after their apostrophe.
+Contractions are listed in two parts, before and after the apostrophe.
 """
 
 #: The stop words by language. Other languages have none.

@@ -47,7 +47,7 @@ def _check(boost: Boost, fields: Fields) -> None:
 
 
 def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -> NDArray[np.float64]:
-    """Return the share of the boost, between 0 and 1, that each term of a column gives."""
+    """Return for each term of a column the share of the boost, between 0 and 1, that a document with this term gets."""
     if boost.values is not None:
         shares = np.zeros(len(column.terms))
         for value in boost.values:
@@ -60,7 +60,7 @@ def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -
         return np.asarray(np.exp2(-np.abs(terms - origin) / half_life))
     least, largest = _range(boost.field, fields)
     span = largest / 2 - least / 2  # halved, because float64 may not hold the whole span
-    # If all values are equal, a value that is larger by 1 gets the whole boost.
+    # If all these values are equal, an added value that is larger by 1 gets the whole boost.
     return np.clip((terms / 2 - least / 2) / (span or 0.5), 0, 1)
 
 
@@ -75,7 +75,7 @@ def _origin(boost: Boost, now: float) -> float:
 
 
 def _range(name: str, fields: Fields) -> tuple[float, float]:
-    """Return the least and the largest value of a field: in the version, or in the added documents if it has none."""
+    """Return a field's least and largest value in the version, or in the added documents if the version has none."""
     column: Any = fields.version.get(name)
     if column is None or not len(column.terms):
         column = fields.added[name]

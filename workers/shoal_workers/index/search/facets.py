@@ -9,15 +9,15 @@ from shoal_workers.index.files.columns import Column
 from shoal_workers.index.files.field_kinds import shown
 from shoal_workers.index.search.fields import Fields
 
-#: Most values of a field that an answer lists: the most frequent ones.
+#: Largest number of values that an answer lists for a field. It lists the most frequent ones.
 MAX_FACET_VALUES = 100
 
 
 def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return the number of selected documents with each value of a field, and with any value, as plain values.
+    """Return, as plain values, how many selected documents have each value of a field, and how many have any value.
 
     `selected` is bool `[count + added]`. The most frequent values come first; values with equal counts are in ascending
-    order. Raises InvalidRequest for an unknown field, and for a field whose values are not known.
+    order. Raises InvalidRequest for an unknown field, and for a stored field, whose values are not known.
     """
     fields.check_values(name, "facets")
     counts: dict[Any, int] = {}
@@ -40,7 +40,7 @@ def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[
 
 
 def _counts(column: Column, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the number of documents in the mask with each term."""
+    """Return for each term the number of documents in the mask that have it."""
     if not column.is_list:
         return np.bincount(column.lowest[mask] + 1, minlength=len(column.terms) + 1)[1:]
     sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask[column.rows])])

@@ -10,10 +10,10 @@ from shoal.operations.search_fields import Sort
 from shoal_workers.index.files.columns import Column
 from shoal_workers.index.search.fields import Fields
 
-#: Limit of sort keys. If a further field may make keys larger, keys are replaced by their ranks first.
+#: Limit of sort keys. If a further field could make keys exceed it, the keys are first replaced by their ranks.
 _MAX_KEY = 2**62
 
-#: If too few of the first documents were ranked, this many times more are looked at next.
+#: While too few documents are found, each step looks at this many times as many documents as the step before.
 _GROWTH = 4
 
 #: A function that ranks the selected documents, bool `[count + added]`, by score: it returns the rows of the given
@@ -24,9 +24,9 @@ Rank = Callable[[NDArray[np.bool_], int], tuple[NDArray[np.integer[Any]], NDArra
 class FieldOrder:
     """The documents of an index in the order of some fields. Documents with equal values are ordered by score.
 
-    If a document has several values, its lowest counts in ascending order, and its highest in descending order.
-    Documents without a value come last. Raises InvalidRequest for an unknown field, and for a field whose values are
-    not known.
+    If a document has several values, its lowest value counts in an ascending order, and its highest value in a
+    descending order. Documents without a value come last. Raises InvalidRequest for an unknown field, and for a stored
+    field, whose values are not known.
     """
 
     def __init__(self, sorts: Sequence[Sort], fields: Fields):
@@ -45,7 +45,8 @@ class FieldOrder:
     def top(self, selected: NDArray[np.bool_], num: int, rank: Rank) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
         """Return the rows of the first `num` selected documents that `rank` does not leave out, and their scores.
 
-        Few more documents than these are scored: documents of equal values, and replacements for documents left out.
+        Few other documents are scored: documents with equal values, and replacements for documents that `rank` leaves
+        out.
         """
         rows = np.flatnonzero(selected)
         found = [rank(self._only(rows[:0]), 0)]

@@ -1,4 +1,4 @@
-"""The fields of all documents of an index at one moment."""
+"""The fields of all documents in an index at one moment."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.field_values import DocumentFields
 from shoal_workers.index.search.live_documents import LiveDocuments
 
-#: Most names of fields that a message lists.
+#: Largest number of field names that a message lists.
 MAX_LISTED = 10
 
-#: Advice, by the name of a part of a hit that is no field.
+#: Advice about the parts of a hit that are not fields, keyed by the part's name.
 _NOT_FIELDS = {
     "score": "score is no field of the documents: min_score leaves hits of a low score out",
     "text": "text is no field with values: search for its words",
     "id": "id is no field with values: give the documents a field with the same value",
 }
 
-#: The parts of a hit that are no fields.
+#: The parts of a hit that are not fields.
 HIT_NAMES = frozenset(_NOT_FIELDS)
 
 
@@ -48,7 +48,7 @@ class Fields:
 
     @classmethod
     def unknown(cls, count: int, live: LiveDocuments) -> "Fields":
-        """Return the fields of a version without columns: their values are only in its documents."""
+        """Return the fields of a version without columns, whose values can only be read from the documents."""
         none = Columns({}, num_left_out=1)
         return cls(none, none, count, len(live.packed))
 
@@ -71,12 +71,12 @@ class Fields:
         raise InvalidRequest(f"{place}: there is no field {excerpt(name)}: {reason}")
 
     def check_known(self, name: str, place: str) -> None:
-        """Raise InvalidRequest for a field that no document has, unless there are too many fields to know all."""
+        """Raise InvalidRequest for a field that no document has. If fields were left out, every name is accepted."""
         if not self.version.num_left_out + self.added.num_left_out:
             self.kind(name, place)
 
     def check_values(self, name: str, place: str) -> None:
-        """Raise InvalidRequest for an unknown field, and for a field whose values are not known."""
+        """Raise InvalidRequest for an unknown field, and for a stored field, whose values are not known."""
         if self.kind(name, place) == "stored":
             raise InvalidRequest(
                 f"{place}: {excerpt(name)} holds long texts, maps or lists of lists, so only exists applies to it; "

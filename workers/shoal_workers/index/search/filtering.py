@@ -13,7 +13,7 @@ from shoal_workers.index.files.columns import Column, Columns
 from shoal_workers.index.files.field_kinds import CONVERTERS, date_span
 from shoal_workers.index.search.fields import Fields
 
-#: The plural of each kind of values, for messages.
+#: The words for values of each kind, for messages.
 _PLURALS: Mapping[str, Any] = {
     "keyword": "keywords",
     "number": "numbers",
@@ -21,14 +21,14 @@ _PLURALS: Mapping[str, Any] = {
     "boolean": "true and false",
 }
 
-#: The kinds whose values have an order.
+#: The kinds of fields that range conditions apply to.
 RANGE_KINDS = ("number", "date")
 
 
 def matching(wanted: Filter, fields: Fields) -> NDArray[np.bool_]:
-    """Return the documents that match a filter, bool `[count + added]`. Hidden documents may be among them.
+    """Return a mask of the documents that match a filter, bool `[count + added]`. Hidden documents may be among them.
 
-    Raises InvalidRequest for a condition on an unknown field, or with a value of another kind than the field's.
+    Raises InvalidRequest for a condition on an unknown field, and for a value that is not of its field's kind.
     """
     _check(wanted, fields)
     mask = np.zeros(fields.count + fields.num_added, bool)
@@ -117,9 +117,9 @@ def _bounds(wanted: Between, column: Column) -> tuple[int, int]:
 
 
 def span_of(column: Column, value: Value, place: str) -> tuple[int, int]:
-    """Return the first code of a value and the code after its last; or, if no row has it, the code of its place, twice.
+    """Return the first code of a value and the code after its last. For a missing value, both are its place.
 
-    Raises InvalidRequest for a value of another kind than the column's.
+    Raises InvalidRequest for a value that is not of the column's kind.
     """
     try:
         if column.kind == "date":

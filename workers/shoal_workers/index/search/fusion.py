@@ -1,4 +1,4 @@
-"""Fusion: the score of a document by its vector and by its words, in one pass over the vectors."""
+"""Fusion: one score from a document's score by vector and its score by words, found in one pass over the vectors."""
 
 from typing import NamedTuple
 

@@ -1,6 +1,6 @@
-"""The documents of a list of hits in their order, found only as far as they are needed, and their groups.
+"""The ranked documents of a list of hits, which are found only as far as they are needed, and groups of documents.
 
-A group is all documents with the same value in a field. It has the rank of its best document.
+A group consists of all documents with the same value in a field. It has the rank of its best document.
 """
 
 import json
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from shoal_workers.index.search.fields import Fields
 
-#: Most documents in a list: its pages and groups end there.
+#: Largest number of documents in a list. The pages and groups of the list end there.
 MAX_RANKED = 10_000
 
-#: Growth of the number of documents from one search for more of them to the next.
+#: Factor by which the number of documents grows from one search to the next if more documents are needed.
 GROWTH = 4
 
 
@@ -30,7 +30,7 @@ class Ranked(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A document in a ranking: its row, its score, and its first score if the reranker gave it another."""
+    """A document in a ranking: its row, its score, and the score before reranking if the document was reranked."""
 
     row: int
     score: float
@@ -71,9 +71,9 @@ class TermKey(NamedTuple):
 
 
 class GroupKeys:
-    """The keys of documents by the field that groups them. Documents with equal values have equal keys.
+    """Finds the group keys of documents in the field `name`. Documents with equal values have equal keys.
 
-    Values are equal if filters take them for equal. A document without a value is a group by itself, and its key is its
+    Values are equal if filters treat them as equal. A document without a value is a group by itself, and its key is its
     row. Values that no column has, such as several in one document, are compared as JSON; `read` returns the document
     of a row.
     """
@@ -107,7 +107,7 @@ class GroupKeys:
         return row if value is None else json.dumps(value, sort_keys=True)
 
     def members(self, keys: Iterable[Hashable]) -> NDArray[np.bool_] | None:
-        """Return a mask of the documents with one of the keys, and perhaps others; None if a key is in no column."""
+        """Return a mask of the documents with one of the keys, and perhaps of others; None if a key is in no column."""
         found = np.zeros(self._fields.count + self._fields.num_added, bool)
         parts = (self._version, found[: self._fields.count]), (self._added, found[self._fields.count :])
         for key in keys:
@@ -142,7 +142,7 @@ def leads_of(places: Iterable[Place], key_of: Callable[[int], Hashable]) -> Iter
 def members_of(
     places: Iterable[Place], key_of: Callable[[int], Hashable], keys: Collection[Hashable], size: int
 ) -> list[list[Place]]:
-    """Return the best documents of the groups with these keys, at most `size` of each, best first."""
+    """Return the best documents of the groups with these keys, at most `size` for each group, best first."""
     groups: dict[Hashable, list[Place]] = {key: [] for key in keys}
     num_open = len(groups)
     for place in places if num_open else ():

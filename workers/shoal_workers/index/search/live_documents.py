@@ -1,4 +1,4 @@
-"""Documents that were added to an index since its version was built, and rows of the version that are hidden since."""
+"""Documents that were added to an index since its version was built, and rows of the version that changes hide."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from shoal_workers.index.vectors.upper_bounds import NO_ROWS, Candidates
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveDocuments:
-    """The changes of an index since its version was built. Immutable: searches read one object while the next is made.
+    """The changes of an index since its version was built. Immutable: searches use one object while the next is made.
 
     It has the changes up to `position` in the log, which concern the ids in `changed`. `hidden_rows` are the rows of
     the version with one of these ids, int64 `[hidden]` in ascending order. Added documents are in the order of their
@@ -36,7 +36,7 @@ class LiveDocuments:
 
     @classmethod
     def none(cls, position: str, dimension: int, lexical: LexicalIndex | None) -> Self:
-        """Return the object of a version that was built with all changes up to a position."""
+        """Return the object for a version that was built with all changes up to `position` and has no later ones."""
         terms = lexical.emptied() if lexical else None
         return cls(position, np.empty((0, dimension), np.float32), (), (), NO_ROWS, frozenset(), terms)
 
@@ -81,17 +81,18 @@ class LiveDocuments:
     ) -> TopK:
         """Find the `k` eligible documents of highest score for one query.
 
-        A score is `weight` times the cosine plus `prior`; `prior` and `eligible` are `[added]`. A row is the place
-        among the added documents. Of equal scores, the document that was added first comes first.
+        A score is `weight` times the cosine plus `prior`; `prior` and `eligible` are `[added]`. A row is a document's
+        place among the added documents. Of equal scores, the document that was added first comes first.
         """
         rows = np.flatnonzero(eligible)
         return best_fused(rows, fused_scores(self.vectors, rows, query, weight, prior[rows]), k)
 
     def top_k(self, queries: NDArray[np.float32], k: int, eligible: NDArray[np.bool_] | None = None) -> TopK:
-        """Find the `k` added documents of highest score for each of `[queries, dimension]`, or all if there are fewer.
+        """Find the `k` added documents of highest score for each of the queries, or all documents if there are fewer.
 
-        A row is the place among the added documents. Of equal scores, the document that was added first comes first.
-        `eligible`, `[added]`, leaves the others out.
+        `queries` is `[queries, dimension]`. A row is a document's place among the added documents. Of equal scores, the
+        document that was added first comes first. If `eligible`, `[added]`, is given, only eligible documents are
+        searched.
         """
         rows = np.arange(len(self.ids)) if eligible is None else np.flatnonzero(eligible)
         vectors = self.vectors if len(rows) == len(self.ids) else self.vectors[rows]

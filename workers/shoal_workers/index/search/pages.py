@@ -17,7 +17,7 @@ from shoal.errors import InvalidRequest, ShoalError
 from shoal.operations import Search
 from shoal_workers.index.search.hit_list import MAX_RANKED, Lead, Place
 
-#: Least BM25 score above 0 that a cursor may have, because a search divides by it.
+#: Least BM25 score above 0 that a cursor may contain. A search divides by this score.
 _LEAST_BM25 = 1e-12
 
 
@@ -43,12 +43,12 @@ class Cursor:
     index: str = ""
 
     def pack(self) -> str:
-        """Return the cursor in letters, digits, `-` and `_`."""
+        """Return the cursor as a text of letters, digits, `-` and `_`."""
         return urlsafe_b64encode(wire.pack(asdict(self))).decode().rstrip("=")
 
     @classmethod
     def unpack(cls, text: str) -> Self:
-        """Return the cursor in a text. Raises InvalidRequest for a text that is not a cursor."""
+        """Return the cursor that a text encodes. Raises InvalidRequest for a text that is not a cursor."""
         try:
             values = wire.unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)), max_values=100)
             cursor = cls(**values)
@@ -103,14 +103,14 @@ class Pages:
         return cursor
 
     def rest(self, leads: Callable[[], Iterator[Lead]]) -> Iterator[Lead]:
-        """Return an iterator over the groups after the pages before; `leads` returns an iterator over all groups.
+        """Return an iterator over the groups that come after the earlier pages; `leads` returns one over all groups.
 
         Scores may differ in their last digits from page to page, so the group that was shown last is looked for first.
         """
         before, groups = self.before, leads()
         if before is None or not before.num_shown or any(self._is_last(before, lead.place) for lead in groups):
             return groups
-        if self._job.search.sort is not None:  # the last document was added, and was deleted since
+        if self._job.search.sort is not None:  # the last document was an added one, and has been deleted
             return islice(leads(), before.num_shown - 1, None)
         last = (-before.score, before.row)
         return dropwhile(lambda lead: (-lead.place.score, lead.place.row) <= last, leads())
@@ -130,7 +130,7 @@ class Pages:
         return blake2b(asked.pack(), digest_size=8).hexdigest()
 
     def _is_last(self, cursor: Cursor, place: Place) -> bool:
-        # The row of an added document may change, and another document may have its id since.
+        # The row of an added document may change, and another document may have got its id meanwhile.
         return self._digest_of_added(place.row) == cursor.added if cursor.added else place.row == cursor.row
 
     def _digest_of_added(self, row: int) -> str:

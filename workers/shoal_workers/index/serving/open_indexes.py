@@ -34,17 +34,17 @@ log = logging.getLogger(__name__)
 #: Interval at which a worker looks for new versions, in seconds.
 LOOK_EVERY_S = 0.5
 
-#: Interval at which a worker looks for changes of indexes, in seconds: a command to Redis each time.
+#: Interval at which a worker looks for changes of indexes, in seconds. Each time, it sends one command to Redis.
 FOLLOW_EVERY_S = 1.0
 
 #: Lowest priority of a thread on Linux.
 _LOWEST_PRIORITY = 19
 
-#: Time after which a version that could not be opened or checked is tried again, in seconds. Until then, a copy of it
-#: may be complete, or a shared folder may answer again.
+#: Time after which a version that could not be opened or checked is tried again, in seconds. By then, a copy of the
+#: version may be complete, or a shared folder may answer again.
 RETRY_AFTER_S = 10.0
 
-#: Most indexes that are opened at a time.
+#: Largest number of indexes that are opened at the same time.
 MAX_OPENED_TOGETHER = 2
 
 
@@ -90,10 +90,10 @@ class OpenIndexes(Mapping[str, Index]):
         change_log: ChangeLog | None = None,
         stopping: Event | None = None,
     ) -> Self:
-        """Serve the indexes that the settings name, and the indexes in `index_home`, or copies from the store.
+        """Serve the indexes that the settings name, and the indexes in `index_home` or the copies from a store.
 
-        While Redis, which has the `change_log`, is away, wait for it until `stopping` is set. Raises IndexNotFound,
-        IndexCorrupt or IndexMismatch if none of the indexes that the settings name can be served.
+        While Redis, which has the `change_log`, cannot be reached, wait for it until `stopping` is set. Raises
+        IndexNotFound, IndexCorrupt or IndexMismatch if none of the indexes that the settings name can be served.
         """
         folders, idle_s = settings.index_folders(), settings.index_idle_minutes * 60 or math.inf
         are_copies = bool(settings.index_store)
@@ -130,21 +130,21 @@ class OpenIndexes(Mapping[str, Index]):
 
     @property
     def errors(self) -> dict[str, str]:
-        """For each index whose current version or changes are not served, by its name, the message that says why."""
+        """The messages that say why an index's current version or changes are not served, keyed by index name."""
         faults = {name: fault for name, served in self._served.items() if (fault := served.fault)}
         failures = {name: failure.public_error.message for name, failure in self._failures.items()}
         return read_errors(self._home) | faults | failures
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Return the description of each index that can be searched, by its name. No index is opened for that."""
+        """Return the description of each index that can be searched, keyed by its name. No index is opened for that."""
         return {name: served.description for name, served in self._served.items() if not served.failure}
 
     def find(self, name: str, version: str | None = None) -> "Future[Index]":
         """Return the future of a version of a served index, which is opened if it is not open.
 
         A `version` other than the served one stays open for a while. Raises KeyError for an unknown name, and
-        IndexCorrupt or IndexMismatch for an index that cannot be opened. The result raises these too, InvalidRequest
-        for a version that is no longer kept, and Unavailable while Redis, which has the changes, is away.
+        IndexCorrupt or IndexMismatch for an index that cannot be opened. The future's result raises the last two too,
+        InvalidRequest for a version that is no longer kept, and Unavailable while Redis cannot be reached.
         """
         served, now = self._served[name], time.monotonic()
         if served.failure:
@@ -178,7 +178,7 @@ class OpenIndexes(Mapping[str, Index]):
     def follow(self) -> None:
         """Apply the newest changes to all open versions.
 
-        An index that is not open is opened for its new changes, so that its description has them.
+        An index that is not open is opened for its new changes, so that its description includes them.
         """
         served = list(self._served.values())
         opened = [(version.name, index) for version in served if (index := version.opened)]
@@ -214,7 +214,7 @@ class OpenIndexes(Mapping[str, Index]):
                     version.check_at = now + RETRY_AFTER_S
 
     def _repair(self, version: ServedVersion, is_wanted: Callable[[], bool], now: float) -> None:
-        """Try again a version that could not be opened or had a wrong file: all its files are compared first."""
+        """Try again to open a version that could not be opened or had a wrong file, and compare all its files."""
         if version.check:  # the wrong file first, because reading all files every ten seconds would keep the disk busy
             version.check.check_rest(is_wanted)
         index = self._opener.open(version.name, version.folder)
@@ -227,7 +227,7 @@ class OpenIndexes(Mapping[str, Index]):
                 version.failure = None
 
     def _find_folders(self) -> dict[str, Path]:
-        """Return the folder of each index by its name: a folder inside `home` gives way to one in the settings."""
+        """Return the folder of each index, keyed by its name; folders in the settings replace folders inside `home`."""
         try:
             inside = {folder.name: folder for folder in self._home.iterdir() if _is_index(folder)}
         except (FileNotFoundError, NotADirectoryError):
@@ -241,7 +241,7 @@ class OpenIndexes(Mapping[str, Index]):
         """Serve the current version of an index; if that fails, return the reason and keep the served version.
 
         A version that replaces another one, or whose index the settings name, is opened first. While Redis, which has
-        its changes, is away, the version waits.
+        its changes, cannot be reached, the version waits.
         """
         former, failure, version = self._served.get(name), self._failures.get(name), None
         found = self._waiting.pop(name, None)
@@ -300,8 +300,8 @@ class OpenIndexes(Mapping[str, Index]):
 def find_index(indexes: Mapping[str, Index], name: str, cursor: str | None = None) -> "Future[Index]":
     """Return the future of an index by its name; the index is opened if it is not open.
 
-    It is the served version, or the version of a cursor. Raises UnknownIndex, InvalidRequest for a bad cursor, and what
-    `OpenIndexes.find` raises.
+    It is the served version, or the version that the `cursor` names. Raises UnknownIndex, InvalidRequest for a bad
+    cursor, and what `OpenIndexes.find` raises.
     """
     version = Cursor.unpack(cursor).version_in(name) if cursor else None
     opened = Future[Index]()
@@ -316,7 +316,7 @@ def find_index(indexes: Mapping[str, Index], name: str, cursor: str | None = Non
 
 
 def describe(indexes: Mapping[str, Index]) -> dict[str, dict[str, Any]]:
-    """Return the description of each index that can be searched, by its name."""
+    """Return the description of each index that can be searched, keyed by index name."""
     if isinstance(indexes, OpenIndexes):
         return indexes.describe()
     return {name: description_of(index) for name, index in indexes.items()}
@@ -337,7 +337,7 @@ def _is_index(folder: Path) -> bool:
 
 @contextmanager
 def watched(indexes: OpenIndexes) -> Iterator[None]:
-    """Look for new versions, apply changes and compare checksums while the context lasts, in a thread each."""
+    """Look for new versions, apply changes and compare checksums, each in its own thread, while the context lasts."""
     threads = [threading.Thread(target=run, args=(indexes,), daemon=True) for run in (_look, _follow, _check)]
     for thread in threads:
         thread.start()
@@ -354,7 +354,7 @@ def _look(indexes: OpenIndexes) -> None:
 
 
 def _follow(indexes: OpenIndexes) -> None:
-    # Workers that were started together should not read a change at the same moment: Redis serves one at a time.
+    # Workers that were started together should not read a change at the same moment: Redis serves one worker at a time.
     indexes.stopping.wait(random.uniform(0, FOLLOW_EVERY_S))  # noqa: S311
     _repeat(indexes, FOLLOW_EVERY_S, indexes.follow)
 

@@ -1,4 +1,4 @@
-"""The versions of indexes that a worker has open: served versions, and former versions for their further pages."""
+"""The versions that a worker has open: served versions, and former versions kept for further pages of searches."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -16,14 +16,14 @@ from shoal_workers.model.model import Model
 #: Fields of the manifest that a description contains.
 _DESCRIBED = ("version", "built_at", "model", "digest", "fingerprint", "dimension", "prompt", "ids_are_positions")
 
-#: Most fields of documents in a description, and most characters of their names together.
+#: Largest number of documents' fields in a description, and largest number of characters in all their names.
 MAX_FIELDS, MAX_NAME_CHARS = 100, 4_096
 
-#: Time for which a version stays open after a page of it was asked for, in seconds.
+#: Time for which a former version stays open after the last request for a further page in it, in seconds.
 PINNED_S = 60.0
 
-#: Most versions that are open for further pages. None is closed to make room for another one, or requests for pages of
-#: many versions in turn would open each version again and again.
+#: Largest number of former versions that are open for further pages. None is closed to make room for another one:
+#: otherwise, requests for pages in many versions in turn would open each version again and again.
 MAX_PINNED = 4
 
 
@@ -138,9 +138,9 @@ class Failure(NamedTuple):
 class ServedVersion(LazyVersion):
     """A version that a worker serves. `failure` says why it must not be searched, and is None if it may be.
 
-    `check_at`, on the monotonic clock, is the time of the next check of its files. `check` is the last check; if it
-    found a wrong file, it continues with that file. Raises IndexCorrupt for a version without one of its files, and
-    IndexMismatch for a version of another model.
+    `check_at`, on the monotonic clock, is the time of the next check of its files. `check` is the last check; if that
+    check found a wrong file, the next comparison begins with this file. Raises IndexCorrupt for a version without one
+    of its files, and IndexMismatch for a version of another model.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class ServedVersion(LazyVersion):
 
     @property
     def fault(self) -> str:
-        """The reason why the version, or some of its changes, are not searched; empty if all are."""
+        """The reason why the version or some of its changes cannot be searched; empty if all can be searched."""
         index = self.opened
         return self.failure.public_error.message if self.failure else index.change_fault if index else ""
 
@@ -204,7 +204,10 @@ class ServedVersion(LazyVersion):
 
 
 class PinnedVersions:
-    """Versions that further pages are searched in. `open_version` opens one in a thread of `openers`. Thread-safe."""
+    """Former versions, kept open for the further pages of searches that began in them. Thread-safe.
+
+    `open_version` opens a version, in a thread of `openers`.
+    """
 
     def __init__(self, open_version: Callable[[str, Path], Index], openers: Executor):
         self._open_version = open_version
@@ -237,7 +240,7 @@ class PinnedVersions:
             return pinned.use(now)
 
     def close_unused(self, now: float) -> None:
-        """Close the versions that were not used for a while; `now` is on the monotonic clock."""
+        """Close the versions that were not used for `PINNED_S`; `now` is on the monotonic clock."""
         with self._lock:
             kept = {key: version for key, version in self._versions.items() if now - version.used_at < PINNED_S}
             closed, self._versions = self._versions, kept
@@ -250,7 +253,7 @@ class PinnedVersions:
 
 
 def not_kept(version: str) -> InvalidRequest:
-    """Return the error of a cursor whose version no longer exists."""
+    """Return the error for a cursor whose version no longer exists."""
     return InvalidRequest(
         f"cursor is of version {excerpt(version)} of the index, kept no more: begin with an empty cursor"
     )

@@ -18,10 +18,10 @@ from shoal_workers.model.model import Model
 
 log = logging.getLogger(__name__)
 
-#: Most changes that are applied together. Each time, the documents that were added before are copied.
+#: Largest number of changes that are applied together. Each time, all documents that were added before are copied.
 CHANGES_AT_ONCE = 256
 
-#: Bytes of changes after which they are applied, because they take twice their memory until then.
+#: Size in bytes at which the changes read so far are applied, because they take twice this memory until then.
 BYTES_AT_ONCE = 4 * 2**20
 
 
@@ -41,7 +41,7 @@ class VersionOpener:
         self._is_away = False
 
     def open(self, name: str, folder: Path) -> Index:
-        """Open a version as it was built, and read the files that its first search would wait for.
+        """Open a version without later changes, and read the files that its first search would otherwise wait for.
 
         Raises IndexCorrupt and IndexMismatch.
         """
@@ -75,8 +75,8 @@ class VersionOpener:
     def follow(self, opened: Sequence[tuple[str, Index]]) -> dict[str, str] | None:
         """Apply the newest changes in the logs of these indexes, each given with its name.
 
-        Return the last position of each log, by the name of its index. While Redis is away, change nothing and return
-        None.
+        Return the last position of each log, keyed by the name of its index. While Redis cannot be reached, change
+        nothing and return None.
         """
         if not self._log:
             return None
@@ -98,7 +98,7 @@ class VersionOpener:
         try:
             self.catch_up(name, index)
             if index in self._failed:
-                return  # the key is no log: it is read again until it is one
+                return  # the key in Redis is not a log: it is read again until it is one
         except (Unavailable, Overloaded):
             raise
         except ShoalError as error:
@@ -138,7 +138,7 @@ class VersionOpener:
             self._fail(name, index, error.message)
 
     def _fail(self, name: str, index: Index, reason: str) -> None:
-        """Note that the changes of an index cannot be followed: the next time, all are applied anew."""
+        """Note that the changes of an index cannot be applied: the next time, all changes are applied anew."""
         self._failed.add(index)
         _report(name, index, reason)
 

@@ -33,7 +33,7 @@ from shoal_workers.index.versions import changing, current_name, make_current, r
 
 log = logging.getLogger(__name__)
 
-#: The file with the reasons why copies differ from the store.
+#: The file with the reasons why copies differ from the store, keyed by index name.
 ERRORS = ".errors.json"
 
 #: The file by which a worker reports that a copy is damaged.
@@ -42,17 +42,17 @@ DAMAGED = ".damaged"
 #: Start of the name of a folder with a version that is not complete yet.
 DOWNLOAD = ".download-"
 
-#: Number of versions that stay: the current one, to which workers may still be switching, and the one before.
+#: Number of versions that stay: the current one, to which workers may still be switching, and the version before it.
 NUM_KEPT = 2
 
-#: Time after which a failed copy of a version is tried again, in seconds. After a wrong checksum the time doubles for
-#: each try, up to the longest: such a copy costs much, while a file that is only late arrives soon.
+#: Time after which a failed copy of a version is tried again, in seconds. After a wrong checksum, the time doubles for
+#: each try, up to the second number: such a copy costs much, while a file that is only late arrives soon.
 RETRY_AFTER_S, MAX_RETRY_AFTER_S = 10.0, 3_600.0
 
 #: The remedy for a damaged store, in messages.
 _REMEDY = "run `shoal index upload` with the index's name where it was built"
 
-#: Time after which an index is removed that is no longer in the store, in seconds.
+#: Time after which the copy of an index that is no longer in the store is removed, in seconds.
 GONE_AFTER_S = 60.0
 
 
@@ -69,7 +69,7 @@ class _Failure(NamedTuple):
 
 
 class Copies:
-    """The copies of all indexes of a store, in a folder of this machine.
+    """The copies of all indexes in a store, in a folder of this machine.
 
     One process at a time may use them. It may be killed at any moment: a version appears only when it is complete.
     """
@@ -84,8 +84,8 @@ class Copies:
     def look(self, now: float) -> None:
         """Make the copies equal to the store. `now` is on the monotonic clock.
 
-        An index that cannot be copied keeps its version, and the file of errors has the reason. If the store has
-        nothing at all, all indexes keep their versions. Raises FileError or Unavailable if the store cannot be listed.
+        If an index cannot be copied, its copy keeps its version, and the file of errors has the reason. If the store is
+        empty, all indexes keep their versions. Raises FileError or Unavailable if the store cannot be listed.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         there, here = self._store.sizes(), copied_names(self._folder)
@@ -143,7 +143,7 @@ class Copies:
     def _update(self, name: str, version: str) -> None:
         """Switch a copy to a version, which is downloaded if it is missing; or repair a damaged copy.
 
-        Raises IndexCorrupt if a damaged copy equals the store, so that this is not soon tried again.
+        Raises IndexCorrupt if a damaged copy equals the store, so that the repair is not soon tried again.
         """
         folder = self._folder / name
         is_current = version == current_name(folder)
@@ -173,7 +173,7 @@ class Copies:
         log.info("index %s: version %s is copied from the store", name, version)
 
     def _download(self, name: str, version: str) -> int:
-        """Download the files of a version that are missing or wrong here; return the number of bytes."""
+        """Download the files of a version that are missing or wrong here; return the number of bytes downloaded."""
         folder, where = self._folder / name, f"{name}/{version}"
         scratch = folder / f"{DOWNLOAD}{version}"
         for other in folder.glob(f"{DOWNLOAD}*"):
@@ -214,7 +214,7 @@ class Copies:
 
     def _download_file(self, path: str, to: Path, size: int, expected: str) -> None:
         digest = hashlib.sha256()
-        # Removed, not written over, because workers may have mapped a damaged file into memory.
+        # Removed and not overwritten, because workers may have mapped a damaged file into memory.
         to.unlink(missing_ok=True)
         with to.open("wb") as file:
             for piece in self._store.read(path, size):
@@ -230,12 +230,12 @@ class Copies:
 
 
 def copied_names(folder: Path) -> set[str]:
-    """Return the names of the indexes that have a copy, or a part of one."""
+    """Return the names of the indexes with a complete or incomplete copy in the folder of copies."""
     return {path.name for path in folder.iterdir() if path.is_dir() and is_index_name(path.name)}
 
 
 def read_errors(folder: Path) -> dict[str, str]:
-    """Return the reasons why copies differ from the store, by the names of the indexes."""
+    """Return the reasons why copies differ from the store, keyed by index name."""
     try:
         errors = json.loads((folder / ERRORS).read_bytes())
         return {str(name): str(message) for name, message in errors.items()}
@@ -244,13 +244,13 @@ def read_errors(folder: Path) -> dict[str, str]:
 
 
 def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
-    """Write the reasons if they changed; if the disk is full, only the log has them."""
+    """Write the reasons why copies differ, if they changed. If the disk is full, only the log has the reasons."""
     if errors != read_errors(folder):
         with suppress(OSError):
             replace_file(folder / ERRORS, json.dumps(errors))
 
 
 def report_damage(folder: Path, name: str) -> None:
-    """Let the files of a copy in the folder of copies be compared with the store again. Without a copy, do nothing."""
+    """Ask for the files of an index's copy to be compared with the store again. Without a copy, do nothing."""
     with suppress(OSError):
         (folder / name / DAMAGED).touch()

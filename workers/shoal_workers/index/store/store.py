@@ -1,4 +1,4 @@
-"""The store of indexes, a folder at a URL that fsspec opens, as in S3: versions are uploaded to it.
+"""The store of indexes: a folder to which versions are uploaded, at a URL that fsspec opens, such as a URL of S3.
 
 <name>/<version>/…       the files of a version that have a checksum, then its manifest
 <name>/current           the name of the version to serve, and a line feed, written after the version
@@ -36,12 +36,12 @@ MAX_MANIFEST_BYTES, MAX_CURRENT_BYTES = 2**20, 256
 #: The file with the names of the versions whose upload was begun or completed, one a line. An upload locks this file.
 UPLOADED = ".uploaded"
 
-#: The store in messages, which must not contain its address.
+#: The words for the store in messages, which must not contain its address.
 STORE = "the store of indexes"
 
 
 class IndexStore:
-    """A folder in a store. Its files are named by their paths inside the folder.
+    """A store of indexes. Its files are named by their paths inside the folder of the store.
 
     `tick` is called at every step. Every error is a ShoalError without the store's address and without the text of the
     original error, because these may contain a password.
@@ -63,7 +63,7 @@ class IndexStore:
         return cls(filesystem, root, tick)
 
     def sizes(self, path: str = "") -> dict[str, int]:
-        """Return the names in a folder with their sizes in bytes, 0 for a folder; nothing if the folder is missing."""
+        """Return the bytes of each file in a folder, keyed by name, and 0 for folders; nothing for a missing folder."""
         self.tick()
         with _translated(shown(path) if path else STORE, "listed"), suppress(FileNotFoundError):
             self._filesystem.invalidate_cache()
@@ -143,7 +143,7 @@ def check_protocol(url: str) -> None:
 
 @contextmanager
 def _translated(place: str, done: str) -> Iterator[None]:
-    """Turn the errors of a store into ShoalErrors without their texts and causes."""
+    """Turn the errors of a store into ShoalErrors that have neither the original texts nor the causes."""
     try:
         yield
     except ShoalError:
@@ -162,9 +162,9 @@ def upload(folder: Path, store: IndexStore, *, is_published: bool, is_anew: bool
     """Upload the versions in the folder of an index, and remove deleted versions from the store.
 
     The current version goes first, then the file `current`, then the other versions. If the store serves another
-    machine's version, it goes on to do so unless a version of this folder `is_published` just now. If `is_anew`, files
-    that the store has are written again, because they may be damaged there. On a machine, one upload of an index runs
-    at a time. Raises IndexCorrupt for a damaged current version, and the errors of the store.
+    machine's version, it continues to serve that version, unless a version of this folder `is_published` just now. If
+    `is_anew`, files that the store has are written again, because they may be damaged there. On a machine, one upload
+    of an index runs at a time. Raises IndexCorrupt for a damaged current version, and the errors of the store.
     """
     name = folder.name
     with _locked(folder / UPLOADED, store.tick) as file:
@@ -188,7 +188,7 @@ def upload(folder: Path, store: IndexStore, *, is_published: bool, is_anew: bool
 def upload_missing(home: Path, store: IndexStore) -> None:
     """Upload the indexes in the folder `home` that the store lacks, such as indexes built before there was a store.
 
-    A failed upload is logged, and the other indexes go on.
+    A failed upload is logged, and the other indexes are still uploaded.
     """
     for folder in sorted(path.parent for path in home.glob(f"*/{CURRENT}")):
         try:

@@ -1,8 +1,8 @@
-"""The process that uses the store of indexes. Only this process waits for a store that hangs, and loads its packages.
+"""The process that uses the store of indexes. No other process waits if the store hangs, or loads its packages.
 
 It is started as `python -m shoal_workers.index.store.store_process PARENT COMMAND …`, with the settings in the
 environment. It prints dots while it works, and ends with the line of its error, as commands do. On each machine, one
-worker at a time has it copy indexes, in a thread.
+worker at a time has a thread that runs this process to copy indexes.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ REPORT_EVERY_S, DOT_EVERY_S = 0.2, 0.5
 #: Niceness of the process that copies, so that the workers beside it go first.
 NICENESS = 10
 
-#: Longest last line that is read, in bytes.
+#: Number of bytes at the end of the output that are kept. The last line is read from them.
 _MAX_LINE_BYTES = 4_096
 
 #: The worker that copies holds a lock on this file; the other workers of the machine wait until that worker ends.
@@ -53,7 +53,7 @@ QUIET_S = 120.0
 
 
 def check_store(settings: Settings) -> None:
-    """Raise MissingExtra or BadSetting if the settings have a store that cannot be used. The store is not contacted."""
+    """Raise MissingExtra or BadSetting if the settings name a store that cannot be used. The store is not contacted."""
     if settings.index_store:
         run_store_process(settings, "check")
 
@@ -66,7 +66,7 @@ def upload_index(
     is_published: bool,
     is_anew: bool = False,
 ) -> bool:
-    """Upload the index in `folder` to the store; return False if the store is not for that index.
+    """Upload the index in `folder` to the store; return False if the store is not for this index.
 
     The store is for indexes in `index_home`. `store.upload` describes `is_published` and `is_anew`. `report` is called
     often, and may raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt; the next upload of the

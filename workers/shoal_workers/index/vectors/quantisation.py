@@ -1,15 +1,15 @@
 """Vectors as int8 codes. The inner product of two codes, in a known unit, plus a slack, is an upper bound of a score.
 
-A basis has the directions in which the vectors of an index extend most. A vector x has the part y inside the basis, and
-outside of it a remainder of length t, its tail; a query q has the part z and the tail u. By the Cauchy-Schwarz
-inequality the product of the remainders is at most t·u, so
+A basis has the directions in which the vectors of an index extend most. The part of a vector x inside the basis is y;
+the length of the remainder outside the basis, called the tail, is t. For a query q, the part is z and the tail is u. By
+the Cauchy-Schwarz inequality the product of the remainders is at most t·u, so
 
     x·q  <=  y·z + t·u
 
-The right-hand side is one inner product: of y with t appended and z with u appended. Codes are these numbers in int8,
-with tails rounded up; the slack allows for the rounding of the other numbers. Bounds of this kind, from a singular
-value decomposition, integers and the Cauchy-Schwarz inequality, are from Li, Chan, Yiu and Mamoulis, "FEXIPRO: Fast and
-Exact Inner Product Retrieval in Recommender Systems", SIGMOD 2017.
+The right-hand side is one inner product: y with t appended, times z with u appended. Codes are the numbers of these
+longer vectors in int8, with tails rounded up; the slack allows for the rounding of the other numbers. Bounds of this
+kind, from a singular value decomposition, integers and the Cauchy-Schwarz inequality, are from Li, Chan, Yiu and
+Mamoulis, "FEXIPRO: Fast and Exact Inner Product Retrieval in Recommender Systems", SIGMOD 2017.
 """
 
 import math
@@ -25,8 +25,8 @@ from shoal.errors import IndexCorrupt
 from shoal_workers.index.files.array_file import open_array, save_array, write_header
 from shoal_workers.index.files.manifest import BASIS, QUANTISED, SCALES
 
-#: Least share of the vectors' squared length within the basis. A larger share gives tighter bounds and longer codes.
-#: For headlines, 252 of 384 dimensions have 96 %.
+#: Least share of the vectors' squared length that the basis must keep. A larger share gives tighter bounds and longer
+#: codes. For headlines, 252 of 384 dimensions have 96 %.
 MIN_SHARE = 0.92
 
 #: The codes of a vector fill whole cache lines, which have this many bytes.
@@ -45,7 +45,7 @@ SQUARED_ERROR, SCORE_ERROR = 1e-5, 1e-4
 #: Added to divisors, which are zero for vectors of zeros.
 TINY = 1e-30
 
-#: Most vectors from which a basis is computed, and number of vectors that are encoded at a time.
+#: Largest number of vectors from which a basis is computed, and number of vectors that are encoded at a time.
 SAMPLE, CHUNK = 2**15, 2**13
 
 
@@ -61,12 +61,12 @@ class QuantisedQueries:
     slacks: NDArray[np.float64]
 
     def one(self, number: int) -> "QuantisedQueries":
-        """Return one of the queries by itself."""
+        """Return one query, selected by its number."""
         part = slice(number, number + 1)
         return QuantisedQueries(self.codes[part], self.units[part], self.slacks[part])
 
     def thresholds(self, scores: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Return for each query the least product of codes of a vector that scores at least the query's `scores`."""
+        """Return for each query the lowest product of codes that a vector can have if its score reaches `scores`."""
         products = np.floor((scores - self.slacks) / self.units)
         limits = np.iinfo(np.int32)
         return np.clip(products, limits.min + 1, limits.max).astype(np.int32)
@@ -89,7 +89,7 @@ class QuantisationBasis:
 
     @classmethod
     def fit(cls, vectors: NDArray[np.float32], report: Callable[[float], object] = lambda _: None) -> Self:
-        """Compute the basis and the scales for vectors `[count, dimension]`; `report` is called with the part read."""
+        """Compute the basis and the scales for vectors `[count, dimension]`, and report the part that is read."""
         directions, width = _main_directions(vectors[:: math.ceil(len(vectors) / SAMPLE)])
         largest = longest_tail = max_norm = TINY
         for n, chunk in enumerate(_chunks(vectors)):
@@ -98,7 +98,7 @@ class QuantisationBasis:
             largest = max(largest, float(np.abs(parts).max()))
             longest_tail = max(longest_tail, float(tails.max()))
             max_norm = max(max_norm, float(_norms(chunk).max()))
-        # Tails are rounded up. The second largest code leaves room for that in the longest tail.
+        # Tails are rounded up, so the longest tail may take only the second largest code before it is rounded.
         return cls(directions, largest / MAX_CODE, longest_tail / (MAX_CODE - 1), max_norm, width)
 
     @classmethod
@@ -123,7 +123,7 @@ class QuantisationBasis:
             yield self._codes(np.rint(parts / self.step), np.ceil(tails / self.tail_step))
 
     def encode_queries(self, queries: NDArray[np.float32]) -> QuantisedQueries:
-        """Return the codes of queries `[queries, dimension]`, each in units of its own."""
+        """Return queries `[queries, dimension]` as codes. Each query has its own unit."""
         parts, tails = _split(queries, self.directions)
         tails *= self.tail_step / (self.step * NUM_TAIL_CODES)
         # 1 % more than the tail leaves room to round it up.
@@ -176,7 +176,7 @@ class QuantisedVectors:
 
 
 def _main_directions(sample: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
-    """Return an orthonormal basis `[dimension, kept]` with enough of the vectors' length, and the width of codes.
+    """Return an orthonormal basis `[dimension, kept]` that keeps `MIN_SHARE` of the lengths, and the width of codes.
 
     The basis is the first right singular vectors, rotated at random within the space that they span. So the numbers of
     a vector are of similar size, and one step suits all of them.

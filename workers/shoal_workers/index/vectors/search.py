@@ -1,4 +1,4 @@
-"""Exact search: upper bounds exclude most vectors from the k of highest score, and only the remaining ones are scored.
+"""Exact search for the k best vectors: upper bounds of scores rule most vectors out, and only the others are scored.
 
 A score is the cosine, or a weighted cosine plus a number that is known for each document, such as its BM25 score.
 """
@@ -23,14 +23,14 @@ from shoal_workers.index.vectors.upper_bounds import (
     UpperBounds,
 )
 
-#: Most upper bounds in memory at a time: they take 16 MiB.
+#: Largest number of upper bounds in memory at a time: they take 16 MiB.
 MAX_BOUNDS = 2**22
 
-#: Largest part of the rows whose codes are copied, so that only their bounds are computed. For more eligible rows, the
-#: bounds of all rows are computed, because reading codes in their order is faster.
+#: Largest share of rows whose codes are copied, so that only the bounds of these rows are computed. If more rows are
+#: eligible, the bounds of all rows are computed, because reading all codes in order is faster.
 MAX_COPIED_SHARE = 1 / 8
 
-#: Most vectors scored at a time, so that their copies stay in the processor's cache.
+#: Largest number of vectors that are scored at a time: their copies stay in the processor's cache.
 MAX_SCORED = 2**8
 
 #: Error from rounding in float32 that is allowed for in a sum, relative to its terms.
@@ -38,7 +38,7 @@ _SUM_ERROR = 4e-6
 
 
 class SearchThreads:
-    """Threads for the searches of all indexes of a process; their number may change. Thread-safe.
+    """Threads for the searches in all indexes of a process; the number of threads may change. Thread-safe.
 
     They sleep between searches. BLAS's threads would spin, and take processors from the next forward pass.
     """
@@ -55,19 +55,19 @@ class SearchThreads:
         return self._map(function, *arguments)  # type: ignore[no-any-return]
 
 
-#: The calling thread alone.
+#: Searches in the calling thread alone.
 ONE_THREAD = SearchThreads()
 
 
 class TopK(NamedTuple):
-    """The rows of highest score for each query, intp `[queries, k]`, and their scores, float32, best first."""
+    """The rows with the highest scores for each query, intp `[queries, k]`, and these scores, float32, best first."""
 
     rows: NDArray[np.intp]
     scores: NDArray[np.float32]
 
 
 class ExactSearch:
-    """A search of `vectors`, float32 `[count, dimension]`, with their quantised copy. Thread-safe.
+    """An exact search in `vectors`, float32 `[count, dimension]`, that uses their quantised copy. Thread-safe.
 
     The score is the inner product in float32. Large searches are divided among `threads`. Every search raises
     IndexError if the quantised copy belongs to other vectors.
@@ -90,10 +90,10 @@ class ExactSearch:
         hidden_rows: NDArray[np.int64] = NO_ROWS,
         eligible: NDArray[np.bool_] | None = None,
     ) -> TopK:
-        """Find the `k` rows of highest score for each of `[queries, dimension]`, or all if there are fewer.
+        """Find the `k` rows of highest score for each query in `[queries, dimension]`, or all rows if there are fewer.
 
         `hidden_rows`, `[hidden]` in ascending order, are left out. If `eligible`, `[count]`, is given, only eligible
-        rows are searched instead. Of equal scores, the lower row comes first.
+        rows are searched, and `hidden_rows` is ignored. Of equal scores, the lower row comes first.
         """
         rows, count = None, len(self._vectors)
         if eligible is not None:
@@ -118,7 +118,7 @@ class ExactSearch:
 
     @contextmanager
     def shared(self, queries: NDArray[np.float32]) -> Iterator[SharedProducts]:
-        """Give products that `top_fused` may use for these queries, `[queries, dimension]`, one query at a time."""
+        """Give products for these queries, `[queries, dimension]`, that `top_fused` may use for one query at a time."""
         with self._buffer() as buffer:
             yield SharedProducts(self._quantised, queries, buffer, self._threads.map)
 
@@ -165,7 +165,7 @@ class ExactSearch:
         prior: NDArray[np.float32],
         eligible: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
-        """Return a mask of the eligible rows that may reach a `score` of `top_fused`: all that do, and some more.
+        """Return a mask of the eligible rows that may reach `score` in `top_fused`: all that reach it, and some more.
 
         No vector is read.
         """
@@ -186,7 +186,7 @@ class ExactSearch:
     ) -> tuple[NDArray[np.float32], float]:
         """Return numbers, float32 `[rows]`, and a slack: a row scores at most its number plus the slack.
 
-        `rows` are in ascending order, and `prior` has their numbers.
+        `rows` are in ascending order, and `prior` has a number for each of them.
         """
         if not weight:  # the prior is the score
             return prior, 0.0
@@ -204,7 +204,7 @@ class ExactSearch:
 
     @contextmanager
     def _buffer(self) -> Iterator[Buffer]:
-        """Give a buffer that no other search uses meanwhile."""
+        """Give a buffer that no other search uses at the same time."""
         try:
             buffer = self._spare_buffers.pop()
         except IndexError:  # this is the first search, or other threads use all buffers
@@ -219,7 +219,7 @@ def _bounds_of_sums(
     products = found.products if len(rows) == len(found.products) else found.products[rows]
     upper = np.multiply(products, np.float32(weight * float(found.query.units[0])), dtype=np.float32)
     slack = weight * float(found.query.slacks[0])
-    # The largest absolute values, without memory for the absolute values of all.
+    # The largest absolute value in each array, found without an array of all absolute values.
     largest = [max(float(numbers.max()), -float(numbers.min())) for numbers in (upper, prior)]
     slack += _SUM_ERROR * (sum(largest) + slack)
     upper += prior
@@ -232,7 +232,7 @@ def _at_least(upper: NDArray[np.float32], threshold: float) -> NDArray[np.intp]:
 
 
 def in_parts(queries: NDArray[np.float32], k: int, count: int, top_k: Callable[[NDArray[np.float32]], TopK]) -> TopK:
-    """Return the results of `top_k` among `count` rows, for as many queries at a time as `MAX_BOUNDS` allows."""
+    """Return what `top_k` returns, calling it for as many queries as `MAX_BOUNDS` allows for `count` rows at a time."""
     if not k or not len(queries):
         return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
     at_once = max(1, MAX_BOUNDS // count)
@@ -254,7 +254,7 @@ def fused_scores(
     prior: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     """Return the scores of some rows: `weight` times the cosine plus `prior`, float32 `[rows]`."""
-    if not weight:  # no vector counts
+    if not weight:  # the scores do not depend on vectors
         return prior
     parts = [rows[start : start + MAX_SCORED] for start in range(0, len(rows), MAX_SCORED)]
     cosines = np.concatenate([np.empty(0, np.float32), *(np.vecdot(vectors[part], query) for part in parts)])
@@ -262,7 +262,7 @@ def fused_scores(
 
 
 def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArray[np.float32], k: int) -> TopK:
-    """Return the `k` candidates of highest score for each query; each query has at least `k`.
+    """Return the `k` candidates of highest score for each query. Each query must have at least `k` candidates.
 
     Of equal scores, the lower row comes first.
     """
@@ -278,7 +278,7 @@ def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArr
 
 
 def merged(found: TopK, added: TopK, count: int, k: int) -> TopK:
-    """Return the best `k` of the rows found in a version and of the added documents found.
+    """Return the best `k` among the rows `found` in a version and the `added` documents that were found.
 
     The rows of the added documents are raised by `count`, the number of rows in the version.
     """

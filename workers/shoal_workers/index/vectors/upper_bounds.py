@@ -13,25 +13,25 @@ from numpy.typing import NDArray
 
 from shoal_workers.index.vectors.quantisation import QuantisedQueries, QuantisedVectors
 
-#: Rows in a group. Only groups whose highest bound reaches a threshold are searched for rows.
+#: Number of rows in a group. Only groups whose highest bound reaches a threshold are searched for rows.
 GROUP = 32
 
-#: Most bounds that one thread computes at a time: they stay in its cache until the highest bound of each group is
-#: found.
+#: Largest number of bounds that one thread computes at a time: they stay in its cache until the highest bound of each
+#: group is found.
 MAX_BLOCK = 2**17
 
 #: No rows, for a search that leaves none out.
 NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
 
-#: A bound that is lower than any product of codes, for a row that is never found.
+#: A bound that is lower than any product of codes, for a row that must not be found.
 LOWEST = int(np.iinfo(np.int32).min)
 
 Map = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 
-#: Most queries of a pass: the products of a row with all of them fill a cache line.
+#: Largest number of queries in one pass over the codes: the products of a row with all these queries fill a cache line.
 MAX_QUERIES = 16
 
-#: Most products in memory at a time: they take 16 MiB.
+#: Largest number of products in memory at a time: they take 16 MiB.
 MAX_PRODUCTS = 2**22
 
 
@@ -49,7 +49,7 @@ class Buffer:
         self._memory: Any = numkong.empty(0, dtype="int32")
 
     def matrix(self, num_rows: int, num_columns: int) -> Any:
-        """Return an int32 matrix in this memory; its numbers are left over from before."""
+        """Return an int32 matrix in this memory, which still contains the numbers of its last use."""
         size = num_rows * num_columns
         if self._memory.size < size:
             self._memory = numkong.empty(size, dtype="int32")
@@ -59,11 +59,11 @@ class Buffer:
 class UpperBounds:
     """The products of an index's codes, int8 `[count, width]`, with codes of queries, int8 `[queries, width]`.
 
-    They are in `buffer`, which must not be used for anything else meanwhile. Rows are divided into blocks, and a group
-    is every n-th row of a block, so that the highest bounds of all its groups are found by comparing contiguous memory.
-    `run` maps a function over the blocks, as `map` does or on several threads. The bounds of `hidden_rows`, int64
-    `[hidden]` in ascending order, are the lowest, so that these rows are never candidates. If `rows`, int64 `[rows]`,
-    are given, only these rows are searched.
+    The products are in `buffer`, which must not be used for anything else as long as they are needed. Rows are divided
+    into blocks, and a group is every n-th row of a block, so that the highest bounds of all its groups are found by
+    comparing contiguous memory. `run` maps a function over the blocks, as `map` does or on several threads. The bounds
+    of `hidden_rows`, int64 `[hidden]` in ascending order, are the lowest, so that these rows are never candidates. If
+    `rows`, int64 `[rows]`, are given, only these rows are searched.
     """
 
     def __init__(
@@ -102,22 +102,22 @@ class UpperBounds:
         self._bounds[start:end].reshape(GROUP, *highest.shape).max(axis=0, out=highest)
 
     def products(self, count: int, query: int = 0) -> NDArray[np.int32]:
-        """Return the products of all `count` codes with the codes of one query, by number; they stay in `buffer`."""
+        """Return the products of all `count` rows with the query of the given number; they stay in `buffer`."""
         return self._bounds[:count, query]
 
     def reached_by_k(self, k: int) -> NDArray[np.int32]:
-        """Return a threshold for each query that at least `k` rows reach, but few more.
+        """Return a threshold for each query. At least `k` rows reach it, and few more.
 
         `k` is at most the number of rows that are not hidden.
         """
-        # Each group has a row that reaches its highest bound. Up to half of the groups may be behind the last row, and
+        # Each group has a row that reaches its highest bound. Up to half of the groups may lie after the last row, and
         # all rows of a group may be hidden.
         if 2 * k <= len(self._highest) and (reached := _reached_by(self._highest, k)).min() > LOWEST:
             return reached
         return _reached_by(self._bounds, k)
 
     def candidates(self, thresholds: NDArray[np.int32]) -> Candidates:
-        """Return the rows whose bounds reach the threshold of their query."""
+        """Return for each query the rows whose bounds reach the query's threshold."""
         groups, queries = np.divmod(np.flatnonzero(self._highest >= thresholds), len(thresholds))
         blocks, offsets = np.divmod(groups, self._num_groups)
         rows = blocks * self._block + offsets + self._num_groups * np.arange(GROUP)[:, None]
@@ -143,9 +143,10 @@ class Products(NamedTuple):
 
 
 class SharedProducts:
-    """The products for some `queries`, float32 `[queries, dimension]`, a few queries at a time. For one thread.
+    """Computes the products for `queries`, float32 `[queries, dimension]`, a few queries at a time. For one thread.
 
-    The products that were computed last are in `buffer`, which must not be used for anything else meanwhile.
+    The last products that were computed are in `buffer`, which must not be used for anything else as long as this
+    object is in use.
     """
 
     def __init__(self, quantised: QuantisedVectors, queries: NDArray[np.float32], buffer: Buffer, run: Map):
@@ -158,7 +159,7 @@ class SharedProducts:
         self._start = -1
 
     def of(self, query: NDArray[np.float32]) -> Products | None:
-        """Return the products for one of the queries, valid until the next call; None for another query."""
+        """Return the products for one of the queries, valid until the next call; None for any other query."""
         if (place := self._places.get(query.tobytes())) is None:
             return None
         if (start := place - place % self._at_once) != self._start:
