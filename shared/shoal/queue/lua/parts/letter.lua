@@ -1,5 +1,5 @@
--- Dead letters, a part of answer. The field `before` of a letter is the number of bytes of all letters ever kept before it.
--- So the oldest and the newest letter are enough to know the bytes of all.
+-- Dead letters, a part of answer. The field `before` of a letter is the number of bytes of all letters kept before it since
+-- the stream was last empty. So the oldest and the newest letter are enough to know the bytes of all.
 local DEAD = ROOT .. 'dead'
 
 -- Return the id of the letter at an end of the stream, the bytes before it, and the bytes through its end.
