@@ -35,7 +35,10 @@ def to_keyword(value: str | float) -> bytes:
 
 
 def to_number(value: str | float) -> float:
-    """Return a number, or the number in a text. Raises ValueError if float64 cannot hold it, or would round a whole number."""
+    """Return a number, or the number in a text.
+
+    Raises ValueError for a number that float64 cannot hold, or a whole number that it would round.
+    """
     if isinstance(value, str):
         if not _NUMBER.fullmatch(value):
             raise ValueError("it is no number")
