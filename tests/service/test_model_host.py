@@ -104,6 +104,17 @@ def test_models_take_turns_where_the_budget_has_room_for_one(
     assert ready_states(host, broker, settings.key_prefix) == [[], []]
 
 
+def test_a_model_that_outgrows_the_budget_while_it_serves_runs_alone(
+    settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path
+) -> None:
+    host = host_of(settings, broker, tiny_source)
+    with running(host):
+        host.budget_bytes = 1
+        for pool in ("a", "b"):
+            wait_until(lambda: sorted(states(host)) == ["asleep", "ready"])
+            assert embed(settings, pool) == 1
+
+
 def test_an_idle_model_sleeps_and_its_next_job_starts_it(
     settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path
 ) -> None:
