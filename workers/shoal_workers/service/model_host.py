@@ -178,15 +178,17 @@ class ModelHost:
 
     def run(self, stopping: Event, when_known: Callable[[], object]) -> None:
         """Run each model once, call `when_known`, and serve until `stopping` is set. Raises NotReady, BadSetting."""
-        was_known = False
+        was_known = is_away = False
         try:
             while not stopping.wait(LOOK_EVERY_S):
                 try:
                     self.step(time.monotonic())
+                    is_away = False
                 except (NotReady, BadSetting):
                     raise
                 except ShoalError as error:  # Redis is away: workers wait for it too
-                    log.debug("the host cannot look for jobs: %s", error)
+                    log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
+                    is_away = True
                 if self.is_known and not was_known:
                     was_known = True
                     when_known()
