@@ -344,7 +344,8 @@ def test_models_that_are_no_pairs_are_refused(settings: Settings, models: list[s
 
 
 def test_each_pool_has_indexes_of_its_own(settings: Settings) -> None:
-    settings = replace(settings, indexes="default=/own")
+    settings = replace(settings, indexes="default=/own", model_aliases="x=m", workers=3)
     own, other = settings_of_models(settings, ["a=m", "b=n"])
+    assert (own.model_aliases, own.workers) == ("", 1)
     assert (own.indexes, own.index_home_folder) == (settings.indexes, settings.index_home_folder)
     assert (other.indexes, other.index_home_folder) == ("", settings.home_folder / "pools" / "b")
