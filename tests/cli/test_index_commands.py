@@ -190,8 +190,12 @@ def test_a_name_goes_before_a_folder_here(
 
 
 def test_no_worker_is_ready(client: Client) -> None:
+    about = {"state": "stalled", "model": "m", "digest": "d", "dimension": 8, "fingerprint": "f"}
+    client.pool.announce("one", about)
     with pytest.raises(NotReady, match="no worker of the pool is ready"):
         PoolEncoder.find(client)
+    client.pool.announce("one", about | {"state": "asleep"})
+    assert PoolEncoder.find(client).model.digest == "d"
 
 
 def test_workers_of_different_models_or_of_one_with_other_settings(client: Client) -> None:

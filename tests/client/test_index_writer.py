@@ -182,6 +182,11 @@ class TestClient:
         with pytest.raises(NotReady, match="no worker is ready"):
             client.index("default").add([DOCUMENT])
 
+    def test_the_index_of_a_sleeping_model_may_change(self, client: Client, log: Log, other: Other) -> None:
+        other.announce_with(state="asleep")
+        assert client.index("default").delete(["7"]) == 1
+        assert log.sizes() == [1]
+
     def test_nothing_is_written_while_workers_differ(
         self, served: Worker, client: Client, log: Log, other: Other
     ) -> None:

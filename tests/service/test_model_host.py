@@ -3,22 +3,28 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
-from conftest import PATIENCE_S, wait_until
+from click.testing import CliRunner
+from conftest import PATIENCE_S, RedisServer, wait_until
 
 from shoal import Client
 from shoal.broker.broker import Broker
+from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.errors import BadSetting, NotReady, ShoalError
+from shoal.operations import Embed
 from shoal.queue.pool import Pool
 from shoal.settings import Settings
-from shoal_workers.service.model_host import HostedModel, ModelHost, settings_of_models
+from shoal.supervisor.process import Service
+from shoal_workers.cli import host as host_command
+from shoal_workers.service.model_host import TURN_S, HostedModel, ModelHost, settings_of_models
 
 #: More memory than any model takes, and longer than any test.
 PLENTY, NEVER_S = 2**50, 1e9
@@ -27,7 +33,7 @@ PLENTY, NEVER_S = 2**50, 1e9
 @pytest.fixture
 def settings(redis_url: str, keys: Keys, home: Path) -> Settings:
     own: dict[str, Any] = {
-        "key_prefix": keys.prefix,
+        "key_prefix": keys.pool,
         "pool": "a",
         "home": str(home),
         "cache_mb": 0,
@@ -104,6 +110,169 @@ def test_models_take_turns_where_the_budget_has_room_for_one(
     assert ready_states(host, broker, settings.key_prefix) == [[], []]
 
 
+def test_a_model_that_outgrows_the_budget_while_it_serves_runs_alone(
+    settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path
+) -> None:
+    host = host_of(settings, broker, tiny_source)
+    with running(host):
+        host.budget_bytes = 1
+        for pool in ("a", "b"):
+            wait_until(lambda: sorted(states(host)) == ["asleep", "ready"])
+            assert embed(settings, pool) == 1
+
+
+class PlannedModel(HostedModel):
+    """A model of the pool `name` without a worker: the host's decisions change its state, and the test the rest."""
+
+    def __init__(self, broker: Broker, settings: Settings, name: str, **about: Any):
+        super().__init__(broker, replace(settings, pool=name))
+        self.is_known, self.memory_bytes = True, 10
+        self.used_at = self.ready_at = self.restart_at = 0.0
+        for field, value in about.items():
+            setattr(self, field, value)
+
+    def start(self) -> None:
+        self.state = "starting"
+
+    def send_to_sleep(self) -> None:
+        self.state = "stopping"
+
+    def look(self, now: float) -> None:
+        pass
+
+
+class TestStep:
+    @pytest.fixture
+    def plan(self, broker: Broker, settings: Settings) -> Callable[..., ModelHost]:
+        """Return a function that returns a host with room for two models, from the values of its models a, b, c."""
+
+        def make(*models: dict[str, Any], idle_s: float = NEVER_S) -> ModelHost:
+            named = zip("abc", models, strict=False)
+            return ModelHost([PlannedModel(broker, settings, name, **about) for name, about in named], 20, idle_s)
+
+        return make
+
+    def test_a_model_sleeps_once_it_was_idle_for_long_enough(self, plan: Callable[..., ModelHost]) -> None:
+        host = plan({"state": "ready", "used_at": 5.0}, {"state": "ready", "used_at": 6.0}, idle_s=10.0)
+        host.step(14.9)
+        assert states(host) == ["ready", "ready"]
+        host.step(15.0)
+        assert states(host) == ["stopping", "ready"]
+
+    def test_the_idle_model_that_was_not_used_for_the_longest_time_makes_room(
+        self, plan: Callable[..., ModelHost]
+    ) -> None:
+        host = plan({"state": "ready", "used_at": 2.0}, {"state": "ready", "used_at": 1.0}, {"num_jobs": 1})
+        host.step(3.0)
+        assert states(host) == ["ready", "stopping", "asleep"]
+        host.step(3.1)  # its memory is free soon
+        assert states(host) == ["ready", "stopping", "asleep"]
+        host.models[1].state = "asleep"
+        host.step(3.2)
+        assert states(host) == ["ready", "asleep", "starting"]
+
+    def test_an_idle_model_makes_room_before_a_busy_one(self, plan: Callable[..., ModelHost]) -> None:
+        host = plan({"state": "ready", "num_jobs": 1}, {"state": "ready", "used_at": 9.0}, {"num_jobs": 1})
+        host.step(9.0)
+        assert states(host) == ["ready", "stopping", "asleep"]
+
+    def test_a_busy_model_makes_room_after_its_turn(self, plan: Callable[..., ModelHost]) -> None:
+        busy = {"state": "ready", "num_jobs": 1}
+        host = plan(busy | {"ready_at": 2.0}, busy | {"ready_at": 1.0}, {"num_jobs": 1})
+        host.step(1.0 + TURN_S - 0.1)
+        assert states(host) == ["ready", "ready", "asleep"]
+        host.step(1.0 + TURN_S)
+        assert states(host) == ["ready", "stopping", "asleep"]
+
+    def test_models_start_one_at_a_time_and_the_one_that_slept_longest_first(
+        self, plan: Callable[..., ModelHost]
+    ) -> None:
+        host = plan({"num_jobs": 1, "ready_at": 2.0}, {"num_jobs": 1, "ready_at": 1.0}, {"ready_at": 0.0})
+        host.step(3.0)
+        host.step(3.1)
+        assert states(host) == ["asleep", "starting", "asleep"]
+        host.models[1].state = "ready"
+        host.step(3.2)
+        assert states(host) == ["starting", "ready", "asleep"]
+
+    def test_a_model_that_failed_is_not_started_before_its_time(self, plan: Callable[..., ModelHost]) -> None:
+        host = plan({"num_jobs": 1, "restart_at": 5.0})
+        host.step(4.9)
+        assert states(host) == ["asleep"]
+        host.step(5.0)
+        assert states(host) == ["starting"]
+
+
+class TestLook:
+    @pytest.fixture
+    def model(self, settings: Settings, broker: Broker) -> Iterator[HostedModel]:
+        """A model whose worker is a process that the test announces."""
+        model = HostedModel(broker, settings)
+        model._worker = Service("the worker of a", ["sleep", "1000"], {})
+        yield model
+        model.stop()
+
+    def beat(self, model: HostedModel, num_jobs: int, memory_bytes: int) -> None:
+        assert model._worker.process
+        about = {"state": "ready", "host": gethostname(), "pid": model._worker.process.pid, "model": "m"}
+        about |= {"counters": {"jobs": num_jobs}, "memory_bytes": memory_bytes, "texts_per_s": 9.0}
+        model._pool.announce("w", about)
+
+    @pytest.mark.parametrize("lane", LANES)
+    def test_an_unanswered_job_is_use(self, model: HostedModel, settings: Settings, lane: str) -> None:
+        with Client(settings.redis_url, key_prefix=settings.key_prefix, pool="a") as client:
+            client.submit("embed", ["storm"], lane=lane)
+        model.look(7.0)
+        assert (model.num_jobs, model.used_at) == (1, 7.0)
+        model._pool.broker.execute("RPUSH", model._pool.keys.lane(lane), Embed(["storm"], id="pushed").pack())
+        model.look(8.0)
+        assert (model.num_jobs, model.used_at) == (2, 8.0)
+
+    def test_answered_jobs_are_use(self, model: HostedModel) -> None:
+        model.start()
+        model.look(1.0)
+        assert model.state == "starting"
+        self.beat(model, 0, 10)
+        model.look(2.0)
+        assert (model.state, model.is_known, model.used_at, model.ready_at) == ("ready", True, 2.0, 2.0)
+        self.beat(model, 1, 30)
+        model.look(4.0)
+        self.beat(model, 1, 20)
+        model.look(6.0)
+        assert (model.used_at, model.ready_at, model.memory_bytes) == (4.0, 2.0, 30)
+
+    def test_a_sleeping_model_announces_what_it_serves_until_it_is_ready(self, model: HostedModel) -> None:
+        model.start()
+        self.beat(model, 5, 10)
+        model.look(2.0)
+        model.send_to_sleep()
+        model._pool.leave("w")
+        wait_until(lambda: model._worker.exit_code() is not None)
+        model.look(3.0)
+        assert model.state == "asleep"
+        (about,) = model._pool.ready().values()
+        served = {"state": "asleep", "model": "m", "host": gethostname(), "pid": os.getpid(), "texts_per_s": 0.0}
+        assert about == served
+        model.start()
+        self.beat(model, 0, 10)
+        model.look(4.0)
+        assert list(model._pool.ready()) == ["w"]
+
+    def test_the_pause_after_an_end_doubles_until_the_worker_is_ready(self, model: HostedModel) -> None:
+        model.is_known, model._served = True, {"host": "h"}
+        for now, restart_at in ((10.0, 11.0), (20.0, 22.0), (30.0, 34.0)):
+            model.start()
+            model._worker.kill()
+            model.look(now)
+            assert (model.state, model.restart_at) == ("asleep", restart_at)
+        model.start()
+        self.beat(model, 0, 10)
+        model.look(40.0)
+        model._worker.kill()
+        model.look(50.0)
+        assert model.restart_at == 51.0
+
+
 def test_an_idle_model_sleeps_and_its_next_job_starts_it(
     settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path
 ) -> None:
@@ -114,11 +283,38 @@ def test_an_idle_model_sleeps_and_its_next_job_starts_it(
         host.idle_s = NEVER_S
         assert embed(settings, "b") == 1
         wait_until(lambda: states(host) == ["asleep", "ready"])
-        # So does a worker that is killed.
+        # After its end, a worker that is killed is announced as asleep, and the next job starts it.
         (about,) = Pool(broker, Keys(settings.key_prefix, "b")).ready().values()
         os.kill(about["pid"], signal.SIGKILL)
         wait_until(lambda: states(host) == ["asleep", "asleep"])
+        wait_until(lambda: ready_states(host, broker, settings.key_prefix) == [["asleep"], ["asleep"]])
         assert embed(settings, "b") == 1
+
+
+def test_the_host_says_once_that_redis_is_away(
+    settings: Settings, own_redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "shoal_workers.service.model_host")
+    own_redis.stop()
+    settings = replace(settings, redis_url=own_redis.plain_url)
+    stopping = threading.Event()
+    with closing(Broker.connect(settings.redis_url)) as broker:
+        host = host_of(settings, broker, tmp_path)
+        thread = threading.Thread(target=host.run, args=(stopping, stopping.set))
+        thread.start()
+        wait_until(lambda: len(caplog.records) > 2)
+        stopping.set()
+        thread.join()
+    levels = [record.levelname for record in caplog.records if "trying until it does" in record.message]
+    assert levels[:2] == ["WARNING", "DEBUG"]
+    assert set(levels[1:]) == {"DEBUG"}
+
+
+@pytest.mark.parametrize("flags", [["--memory-gb", "nan"], ["--memory-gb", "inf"], ["--memory-gb=1", "--idle-s=nan"]])
+def test_numbers_that_are_not_finite_are_refused(flags: list[str]) -> None:
+    found = CliRunner().invoke(host_command, ["a=m", *flags])
+    assert found.exit_code == 2
+    assert "is no finite number" in found.output
 
 
 def test_a_model_that_needs_more_than_the_budget_is_named(
@@ -148,7 +344,8 @@ def test_models_that_are_no_pairs_are_refused(settings: Settings, models: list[s
 
 
 def test_each_pool_has_indexes_of_its_own(settings: Settings) -> None:
-    settings = replace(settings, indexes="default=/own")
+    settings = replace(settings, indexes="default=/own", model_aliases="x=m", workers=3)
     own, other = settings_of_models(settings, ["a=m", "b=n"])
+    assert (own.model_aliases, own.workers) == ("", 1)
     assert (own.indexes, own.index_home_folder) == (settings.indexes, settings.index_home_folder)
     assert (other.indexes, other.index_home_folder) == ("", settings.home_folder / "pools" / "b")

@@ -1,6 +1,7 @@
 """The commands of the workers: `shoal worker`, `shoal host`, `shoal jobs`, `shoal index` and `shoal model`."""
 
 import json
+import math
 from dataclasses import asdict
 
 import click
@@ -41,14 +42,27 @@ def worker(settings: Settings) -> None:
     serve(settings)
 
 
+def _check_finite(context: click.Context, parameter: click.Parameter, number: float) -> float:
+    if not math.isfinite(number):
+        raise click.BadParameter(f"{number} is no finite number")
+    return number
+
+
 @click.command()
 @click.argument("models", nargs=-1, required=True, metavar="POOL=MODEL...")
-@click.option("--memory-gb", type=click.FloatRange(min=0, min_open=True), required=True, help="Most memory of all.")
+@click.option(
+    "--memory-gb",
+    type=click.FloatRange(min=0, min_open=True),
+    required=True,
+    callback=_check_finite,
+    help="Most memory of all.",
+)
 @click.option(
     "--idle-s",
     type=click.FloatRange(min=0),
     default=300,
     show_default=True,
+    callback=_check_finite,
     help="Time after its last job at which a model is sent to sleep, in seconds.",
 )
 @settings_options(*REDIS_SETTINGS, "engine", "precision", "threads", *INDEX_SETTINGS, "cache_mb", *LOG_SETTINGS)

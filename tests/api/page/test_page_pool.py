@@ -121,6 +121,14 @@ def test_dead_letters_are_tried_again_and_dropped_by_keyboard(open_page: OpenPag
     assert not has_run_a_script(page)
 
 
+def test_a_worker_that_is_asleep_counts_as_ready(open_page: OpenPage, pool_url: str, page_worker: Worker) -> None:
+    announce(page_worker, state="asleep")
+    page = open_page(pool_url)
+    expect(page.locator(".status")).to_have_text("1 worker ready")
+    expect(page.get_by_role("region", name="Workers")).to_contain_text("asleep")
+    expect(page.locator(".numbers [data-bad]")).to_have_count(0)
+
+
 def test_redis_may_go_away_and_come_back(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer
 ) -> None:

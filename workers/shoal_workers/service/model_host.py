@@ -178,15 +178,17 @@ class ModelHost:
 
     def run(self, stopping: Event, when_known: Callable[[], object]) -> None:
         """Run each model once, call `when_known`, and serve until `stopping` is set. Raises NotReady, BadSetting."""
-        was_known = False
+        was_known = is_away = False
         try:
             while not stopping.wait(LOOK_EVERY_S):
                 try:
                     self.step(time.monotonic())
+                    is_away = False
                 except (NotReady, BadSetting):
                     raise
                 except ShoalError as error:  # Redis is away: workers wait for it too
-                    log.debug("the host cannot look for jobs: %s", error)
+                    log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
+                    is_away = True
                 if self.is_known and not was_known:
                     was_known = True
                     when_known()
@@ -198,22 +200,23 @@ class ModelHost:
     def step(self, now: float) -> None:
         """Look at all models, then start and stop what their jobs and the budget ask for."""
         for model in self.models:
+            was_known = model.is_known
             model.look(now)
-            if model.memory_bytes > self.budget_bytes:
+            if not was_known and model.memory_bytes > self.budget_bytes:
                 raise BadSetting(
                     f"the model of the pool {model.name} takes {model.memory_bytes / 2**30:.2f} GB, and all models may "
                     f"take {self.budget_bytes / 2**30:.2f} GB: raise --memory-gb, or leave the model out"
                 )
-        ready = sorted((model for model in self.models if model.state == "ready"), key=lambda model: model.used_at)
-        for model in ready:
-            if now - model.used_at >= self.idle_s:
+        for model in self.models:
+            if model.state == "ready" and now - model.used_at >= self.idle_s:
                 model.send_to_sleep()
         if any(model.state == "starting" for model in self.models):
             return  # one starts at a time: its memory is known once it is ready
         wanted = self._next_wanted(now)
-        if wanted and self._num_bytes() + wanted.memory_bytes <= self.budget_bytes:
+        running = [model for model in self.models if model.state != "asleep"]
+        if wanted and self._have_room([*running, wanted]):
             wanted.start()
-        elif wanted or self._num_bytes() > self.budget_bytes:
+        elif wanted or not self._have_room(running):
             self._send_one_to_sleep(now)
 
     def _next_wanted(self, now: float) -> HostedModel | None:
@@ -222,15 +225,15 @@ class ModelHost:
         wanted = [model for model in asleep if model.num_jobs or not model.is_known]
         return min(wanted, key=lambda model: (model.is_known, model.ready_at), default=None)
 
-    def _num_bytes(self) -> int:
-        """Return the memory of the models that run."""
-        return sum(model.memory_bytes for model in self.models if model.state != "asleep")
+    def _have_room(self, models: Sequence[HostedModel]) -> bool:
+        """Return True if the models fit in the budget. One alone always does: it may have grown while it served."""
+        return len(models) == 1 or sum(model.memory_bytes for model in models) <= self.budget_bytes
 
     def _send_one_to_sleep(self, now: float) -> None:
         if any(model.state == "stopping" for model in self.models):
             return  # its memory is free soon
-        over = self._num_bytes() > self.budget_bytes
         ready = [model for model in self.models if model.state == "ready"]
+        over = not self._have_room(ready)
         may_stop = [model for model in ready if over or not model.num_jobs or now - model.ready_at >= TURN_S]
         if may_stop:
             min(may_stop, key=lambda model: (model.num_jobs > 0, model.used_at)).send_to_sleep()

@@ -5,10 +5,13 @@ import { html } from "../vendor/lit-html.js";
 /** The state before the first answer. */
 export const STARTING = { status: "starting", label: "connecting", message: "" };
 
+/** Return whether a worker answers jobs, or starts for one. */
+export const answersJobs = ({ state }) => state === "ready" || state === "asleep";
+
 /** Return the state of the service from its answer to /info, or from the error in place of an answer. */
 export function serviceOf(info, error, hasKey) {
   if (error) return unwell(error, hasKey);
-  const ready = info.workers.filter((worker) => worker.state === "ready").length;
+  const ready = info.workers.filter(answersJobs).length;
   if (ready) return { status: "ready", label: `${ready} worker${ready > 1 ? "s" : ""} ready`, message: "" };
   const message = info.workers_alive ? "A worker is alive, but not ready yet." : "Requests wait until a worker runs.";
   return { status: "no_worker", label: "no worker", message };

@@ -6,6 +6,7 @@ import { notice } from "../parts/notice.js";
 import { poolCharts } from "../parts/pool_charts.js";
 import { laneTable, longJobTable, recentTable, workerTable } from "../parts/pool_tables.js";
 import { amount, clock, duration, percent } from "../parts/quantity.js";
+import { answersJobs } from "../parts/service.js";
 
 export const title = "Pool";
 
@@ -95,7 +96,7 @@ function content() {
 /** Draw the most important numbers. */
 function numbers() {
   const { rates, workers, lanes, num_dead: numDead } = pool;
-  const [numReady, numWorkers] = [workers.filter(({ state }) => state === "ready").length, rates.num_workers];
+  const [numReady, numWorkers] = [workers.filter(answersJobs).length, rates.num_workers];
   const found = [
     ["jobs a second", amount(rates.jobs_per_s)],
     ["texts a second", amount(rates.computed_texts_per_s === null ? null : rates.computed_texts_per_s + rates.cached_texts_per_s)],
