@@ -97,11 +97,15 @@ class HostedModel:
         self.state = "starting"
 
     def send_to_sleep(self) -> None:
-        """Ask the worker to stop; it first answers the jobs that it has taken, and all others stay in Redis."""
+        """Ask the worker to stop. It first answers the jobs that it has taken; all other jobs stay in Redis."""
         self._announce_sleep()
-        assert self._worker.process
-        self._worker.process.terminate()
+        self.ask_to_stop()
         self.state = "stopping"
+
+    def ask_to_stop(self) -> None:
+        """Ask the worker to stop, if it runs."""
+        if self._worker.process:
+            self._worker.process.terminate()
 
     def stop(self) -> None:
         """Stop the worker and the announcement, and wait for both."""
@@ -193,6 +197,8 @@ class ModelHost:
                     was_known = True
                     when_known()
         finally:
+            for model in self.models:
+                model.ask_to_stop()  # all stop at the same time
             for model in self.models:
                 with suppress(ShoalError):
                     model.stop()
