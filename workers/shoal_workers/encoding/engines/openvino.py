@@ -42,13 +42,14 @@ class OpenVinoEngine:
     def __init__(self, folder: Path, precision: str, threads: int, fixed_steps: bool | None = None):
         fastest = "bf16" if processors.has_bf16() else "f32"
         self.precision = fastest if precision == "auto" else precision
-        if fixed_steps is None:  # a reranker has no measured ranges, because `int8.texts` are no pairs
+        if fixed_steps is None:  # a reranker has no measured ranges, because `int8.texts` are not pairs
             fixed_steps = precision == "int8" and processors.has_vnni() and not Model.open(folder).is_reranker
         self.fixed_steps = fixed_steps
         self._folder, self._state = folder, _state(folder)
         self.threads = threads
         os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = _KEPT_BY_ONEDNN
-        # All but products is computed in the fastest precision. On AMX without fixed steps, bf16 gives wrong vectors.
+        # Operations other than products use the fastest precision. On AMX without fixed steps, bf16 gives wrong
+        # vectors.
         rest = fastest if self.fixed_steps else "f32"
         options: dict[str, Any] = {
             "INFERENCE_NUM_THREADS": threads,
@@ -92,7 +93,7 @@ def _started(requests: Sequence[Any], packings: Sequence[Packing]) -> "list[Open
             passes.append(OpenVinoPass(request, packing))
     except Exception:
         for started in passes:
-            started.request.wait()  # it reads the packing until its end
+            started.request.wait()  # the pass reads the packing until it ends
         raise
     return passes
 
