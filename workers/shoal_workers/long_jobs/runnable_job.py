@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Task: TypeAlias = Callable[[Mapping[str, Any], str, Report], Any]
 
 #: Errors after which a job is tried again. FolderBusy and IndexBusy are among them because an earlier process of the
-#: same job may still lock the folder: it has lost the job and has not noticed yet.
+#: same job may still lock the folder: that process has lost the job and has not noticed yet.
 TEMPORARY_ERRORS = (Unavailable, Overloaded, NotReady, Timeout, Expired, FolderBusy, IndexBusy)
 
 #: Seconds between two writes of the progress.
