@@ -15,7 +15,7 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import STATUSES, Reply
 from shoal.errors import ShoalError
 
-#: How often a job may be delivered.
+#: Largest number of times that a job may be delivered.
 MAX_DELIVERIES = 3
 
 _FINAL = STATUSES[2:]
