@@ -26,7 +26,7 @@ class Audit:
     """The checks at the end of a run; each notes the broken promises that it finds.
 
     `computed` is the file in which workers note the texts that they compute. `hostile` has the ids of the hostile
-    client's jobs, `figures` has counts by name.
+    client's jobs, and `figures` has counts by name.
     """
 
     redis: Any

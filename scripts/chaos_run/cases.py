@@ -37,10 +37,10 @@ HUGE_SIGNS, HUGE_CHARS = ("x", "天", "氣候", "ab"), 2**20
 #: model, 10 texts make a reply just below the limit of 4 MiB, and 12 texts one that is too large.
 NUM_LONG, LONG_WORDS, LARGE_TEXTS, SLOW_TEXTS = 12, 400, (10, 10, 10, 12), (1, 2)
 
-#: Kinds that are never a search.
+#: Kinds of jobs that always embed and never search.
 _EMBEDS = ("malformed", "unreadable", "huge", "large reply", "slow reader")
 
-#: Only a run of at least this length has stalls: each takes three times the workers' limit to be noticed.
+#: Only runs of at least this length, in seconds, have stalls: to notice one takes three times the workers' limit.
 LONG_S = 100.0
 
 #: Words of all texts, plain enough for any model.

@@ -93,7 +93,7 @@ class RunnableJob(LongJob):
     ) -> bool:
         """End a run that was stopped or failed; return False if the job now belongs to another run.
 
-        After an error that `passes`, the job is tried again while it has retries.
+        If `passes` says that the error is temporary, the job is tried again while it has retries.
         """
 
         def write(pipeline: "Pipeline") -> None:

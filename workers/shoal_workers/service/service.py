@@ -46,7 +46,7 @@ from shoal_workers.service.resizing import ProcessorShare, Resizing
 
 log = logging.getLogger(__name__)
 
-#: Longest wait of a worker for an answer of Redis, in seconds. If it is exceeded, jobs without a reply run again.
+#: Longest wait of a worker for an answer of Redis, in seconds. After a longer wait, jobs without a reply run again.
 ANSWER_S = 2.0
 
 #: Number of open files that a worker asks the system for, enough for some thousand indexes.

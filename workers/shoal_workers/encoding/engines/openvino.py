@@ -114,7 +114,7 @@ class _Graph:
         self._compiled = self._load() if os.access(folder, os.W_OK) else b""
 
     def compile(self, num_streams: int) -> Any:
-        """Return the compiled graph for that many passes side by side."""
+        """Return the graph, compiled for `num_streams` passes side by side."""
         options = self._options | {"NUM_STREAMS": num_streams}
         if self._compiled:
             try:
