@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """Return the command line."""
+    """Return the parsed arguments of the command line."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     known = f"of {', '.join(SCENARIOS)}; without one, all but {', '.join(ON_DEMAND)}"
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=known)

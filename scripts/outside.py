@@ -24,11 +24,11 @@ PACKAGES = "python3 python3-venv ca-certificates curl"
 SEARCH = """curl -sf localhost:8080/search -d '{"queries": "europe climate change storm", "k": 3}'"""
 START = f"./scripts/run --detach && {SEARCH} | grep -q score"
 
-#: Name of this run's container and of its compose project, which are removed at the end.
+#: Name of this run's container, and of its compose project. Both are removed at the end.
 NAME = f"shoal-outside-{os.getpid()}"
 EXEC = ["docker", "exec", "--interactive"]
 
-#: Longest time that the service of the images may take to be ready once they are built.
+#: Longest time until the service is ready, once its images are built, in seconds.
 READY_S = 120
 
 
@@ -46,7 +46,7 @@ class Row:
 
 
 def at_most(subject: str, measured: float, goal: float, unit: str) -> Row:
-    """Return the row of a number that must not exceed its goal."""
+    """Return the row for a measured number that must not exceed its goal."""
     digits = 1 if unit == "s" else 0
     return Row(subject, f"{measured:,.{digits}f} {unit}", f"≤ {goal:g} {unit}", measured <= goal)
 

@@ -1,4 +1,4 @@
-"""Takes the documentation's picture of the page of a running service on the sample, with the hits of a search."""
+"""Takes the documentation's picture of a running service's web page, with the hits of a search in the sample."""
 
 import shutil
 import sys

@@ -36,7 +36,7 @@ HOME = Path(os.environ.get("SHOAL_HOME", "~/.shoal")).expanduser()
 DATA = Path(os.environ.get("SHOAL_DATA", ROOT.parent / "shared" / "data"))
 SHOAL = [sys.executable, "-m", "shoal"]
 
-#: Environment variables for the number of threads of libraries.
+#: Environment variables that set the number of threads in libraries.
 NATIVE_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
 #: Longest time until a process answers, in seconds.
@@ -58,7 +58,7 @@ def datasets() -> Any:
 class Checkout:
     """A checkout of Shoal, which is used only by its `shoal` command and over HTTP.
 
-    `home` is the folder of its prepared models and its indexes, which may have another format.
+    `home` is the folder of its prepared models and its indexes, whose formats may differ from this checkout's.
     """
 
     name: str
@@ -202,7 +202,7 @@ def free_port() -> int:
 
 
 def ask(url: str, body: Any = None, timeout_s: float = 120.0) -> tuple[HTTPResponse, Any]:
-    """Return the answer to a GET, or to a POST of the body, and the JSON in it. Raises OSError at an error."""
+    """Return the answer to a GET, or with a body to a POST, and the answer's JSON. Raises OSError at an error."""
     data = None if body is None else json.dumps(body).encode()
     with urlopen(Request(url, data, {"content-type": "application/json"}), timeout=timeout_s) as response:
         return response, json.load(response)

@@ -61,7 +61,7 @@ def _trials(plain: Server, cached: Server, plan: Plan) -> list[Trial]:
 
 
 def ratios(rows: Sequence[Row]) -> str:
-    """Return the medians of this checkout over those of the others as Markdown, or nothing if none was compared."""
+    """Return as Markdown this checkout's medians divided by the others' medians; empty if none was compared."""
     compared = [row for row in rows if row.scenario == "compare"]
     ours = {row.case: row for row in compared if row.target == OURS.name}
     lines = [

@@ -22,7 +22,7 @@ MANY, USUAL = 1_000, 64
 #: The other address, which this machine also has: all of 127.0.0.0/8 is loopback.
 OTHER = "127.0.0.2"
 
-#: Factor for the length of runs at a thousand connections, because each connection gets one answer a second.
+#: Runs with a thousand connections are longer by this factor, because each connection gets only one answer a second.
 LONGER = 2
 
 #: The first seconds of a load, in which it opens its connections.
@@ -36,7 +36,7 @@ def run(plan: Plan) -> list[Row]:
     """Run the loads in turns on one server."""
     other = "1 connection of another address"
     with shoal() as server, own_process() as process:
-        process.submit(time.time).result()  # it loads its libraries
+        process.submit(time.time).result()  # the process loads its libraries
         load = server.embed_load(MANY, plan.texts.alone)
         trials = [
             server.embed_trial(f"{case_of(USUAL)} x 1 headline", USUAL, plan.texts.alone),

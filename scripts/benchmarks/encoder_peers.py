@@ -25,7 +25,7 @@ def source() -> Path:
 
 
 def prepared(folder: Path, texts: Sequence[str]) -> Path:
-    """Return the folder; make its missing files whose library is installed.
+    """Make the missing files in the folder, if the libraries are installed; return the folder.
 
     `texts` are the examples for the ranges of 8-bit activations.
     """
@@ -33,7 +33,7 @@ def prepared(folder: Path, texts: Sequence[str]) -> Path:
         if find_spec(package) and not (folder / name).exists():
             say(f"encoders: making {folder / name}")
             folder.mkdir(parents=True, exist_ok=True)
-            with own_process() as process:  # which loads torch
+            with own_process() as process:  # because `make` loads torch
                 process.submit(make, source(), folder, texts).result()
     return folder
 
@@ -85,7 +85,7 @@ def _make_gguf(source: Path, folder: Path, _: Sequence[str]) -> None:
 
 
 def _describe(writer: Any, source: Path, gguf: Any) -> None:
-    """Write the sizes of the model, and its vocabulary, where a mark stands at beginnings of words instead of ##."""
+    """Write the sizes of the model, and its vocabulary, with a mark at beginnings of words instead of ## elsewhere."""
     config = json.loads((source / "config.json").read_text())
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -149,7 +149,7 @@ def _open_fastembed(folder: Path, file: str) -> Embed:
     about: dict[str, Any] = {"pooling": PoolingType.MEAN, "normalization": True, "dim": 384, "model_file": file}
     TextEmbedding.add_custom_model("minilm", sources=ModelSource(hf="minilm"), **about)
     embedding: Any = TextEmbedding("minilm", threads=1, specific_model_path=str(folder))
-    embedding.model.tokenizer.enable_truncation(256)  # as in sentence-transformers; one of the files says 128
+    embedding.model.tokenizer.enable_truncation(256)  # as in sentence-transformers; one of the model's files says 128
     return lambda texts: np.array([*embedding.embed(texts, batch_size=len(texts))])
 
 
@@ -157,7 +157,7 @@ def _open_llama(folder: Path, file: str) -> Embed:
     import llama_cpp  # type: ignore[import-not-found]
 
     defaults = llama_cpp.llama_model_default_params()
-    defaults.use_extra_bufts = False  # with its layout for AMX it ended with an illegal instruction
+    defaults.use_extra_bufts = False  # with its own layout for AMX, llama.cpp ended with an illegal instruction
     llama_cpp.llama_cpp.llama_model_default_params = lambda: defaults
     sizes = dict.fromkeys(("n_ctx", "n_batch", "n_ubatch"), LLAMA_TOKENS)
     threads = {"n_threads": 1, "n_threads_batch": 1}
@@ -165,7 +165,7 @@ def _open_llama(folder: Path, file: str) -> Embed:
     return lambda texts: np.array(llama.embed(list(texts), normalize=True))
 
 
-#: Tokens of a pass of llama.cpp. Its attention takes time for each pair of tokens, also of different texts.
+#: Tokens of a pass of llama.cpp. Its attention takes time for each pair of tokens, even of different texts.
 LLAMA_TOKENS = 512
 
 #: The engine with the reference vectors. ST is sentence-transformers.

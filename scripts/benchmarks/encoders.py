@@ -20,16 +20,17 @@ from benchmarks.engine import Embed, Engine, started
 from benchmarks.plan import Plan, say
 from benchmarks.trial import Figures, Row
 
-#: Tokens of a text, special tokens included; texts of a call; and different texts of each length.
+#: Numbers of tokens in a text, special tokens included; numbers of texts in a call; and the number of different texts
+#: of each length.
 TOKENS, BATCHES, NUM_TEXTS = (10, 128, 256), (1, 8, 64), 128
 
-#: Texts of a call in the comparison of vectors, and compared texts of each length.
+#: When vectors are compared: the number of texts in a call, and the number of compared texts of each length.
 BATCH, NUM_COMPARED = 64, 16
 
-#: Texts of mixed lengths from which the ranges of 8-bit activations are measured.
+#: Number of texts of mixed lengths from which the ranges of 8-bit activations are measured.
 NUM_EXAMPLES = 600
 
-#: Share of the time of a run against a server that a trial lasts; a trial is at least one call.
+#: Length of a trial, as a share of the length of a run against a server. A trial has at least one call.
 SHARE = 0.125
 
 #: The compared figure.
@@ -79,7 +80,7 @@ def texts_of(num_tokens: int, sources: Sequence[str]) -> list[str]:
 
 def _quality(engines: Mapping[str, Engine], texts: Sequence[str]) -> dict[str, Figures]:
     """Return each engine's cosines to the first peer, the original in fp32, and its score on STS-B."""
-    from scipy.stats import spearmanr  # which takes a second
+    from scipy.stats import spearmanr  # this import takes a second
 
     pairs = datasets().stsb_dev()
     sides = [pair[side] for side in (0, 1) for pair in pairs]

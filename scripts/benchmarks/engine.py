@@ -37,7 +37,7 @@ class Engine:
     process: ProcessPoolExecutor
 
     def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Return what the function returns in that process."""
+        """Call the function in that process, and return its result."""
         return self.process.submit(_call, function, *arguments).result()
 
     def trial(self, case: str, size: int, texts: Sequence[str], share: float) -> Trial:

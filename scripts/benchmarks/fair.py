@@ -15,11 +15,11 @@ from benchmarks.plan import Plan
 from benchmarks.server import Server, shoal
 from benchmarks.trial import Figures, Row, Trial, figures_of
 
-#: Unanswered jobs of the bulk client at any time: two in the worker's current pass, and two that wait. With more, texts
-#: would come in bursts longer than a run.
+#: Number of unanswered jobs that the bulk client keeps at any time: two in the worker's current pass, and two that
+#: wait. With more, texts would come in bursts longer than a run.
 WINDOW = 4
 
-#: Texts of a bulk job, as in the jobs of `shoal.Client`.
+#: Number of texts in a bulk job, as in the jobs of `shoal.Client`.
 TEXTS_PER_JOB = 32
 
 PERSON = "1 connection x 1 headline"
@@ -59,7 +59,7 @@ def _run(server: Server, texts: Sequence[str], beside: wrk.Load | None, seconds:
 
 @contextmanager
 def _bulk(url: str, texts: Sequence[str]) -> Iterator[list[int]]:
-    """Keep submitting bulk jobs and fetching their results; the list has the number of texts of each finished one."""
+    """Keep submitting bulk jobs and fetching their results; the list has each finished job's number of texts."""
     jobs = [texts[n : n + TEXTS_PER_JOB] for n in range(0, len(texts) - TEXTS_PER_JOB + 1, TEXTS_PER_JOB)]
     numbers, num_done, stopping = count(), list[int](), Event()
 

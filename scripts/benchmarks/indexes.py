@@ -16,12 +16,12 @@ from shoal_workers.index.index import Index
 
 Vectors = NDArray[np.float32]
 
-#: Documents in the index of real headlines, and the number of vectors that are made at a time.
+#: Number of documents in the index of real headlines, and number of vectors that are made at a time.
 NUM_REAL, NUM_MADE = 20_000, 512
 
 
 class Maker:
-    """A replacement of a build's encoder: it makes the vectors of numbered texts, `NUM_MADE` at a time.
+    """A replacement for a build's encoder: it makes the vectors of numbered texts, `NUM_MADE` at a time.
 
     Each vector is a random mixture of two real vectors, so the vectors lie in groups, as headlines do.
     """
@@ -31,7 +31,7 @@ class Maker:
         self._real = real
 
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[Vectors]:
-        """Yield the vectors of the texts by their numbers."""
+        """Yield the vectors of the texts. The number at the end of a text determines its vector."""
         numbers = (int(text.split()[-1]) for text in texts)
         for group, members in groupby(numbers, lambda number: number // NUM_MADE):
             random = np.random.default_rng([7, group])

@@ -28,7 +28,7 @@ PATHS = {"tei": "/embed", "openai": "/v1/embeddings"}
 #: Vector length of the model that every peer serves.
 DIMENSION = 384
 
-#: Lowest cosine to fp32 at which a server does the same work as Shoal.
+#: Lowest cosine to fp32 at which a server counts as doing the same work as Shoal.
 MIN_COSINE = 0.999
 
 

@@ -14,8 +14,8 @@ from stack import DATA, ROOT, Checkout, datasets
 from benchmarks.trial import Figures, Row, Trial, shown
 from shoal.errors import ShoalError
 
-#: Words from one start of a text in an article to the next. Models read only the beginning of a text, so each start
-#: makes another text.
+#: Number of words between the starts of two texts in an article. Models read only the beginning of a text, so each
+#: start makes another text.
 ARTICLE_STEP = 400
 
 #: Number of abstracts, which are sent in turns with headlines.

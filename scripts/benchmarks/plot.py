@@ -6,11 +6,11 @@ from typing import Any
 
 from benchmarks.trial import Row
 
-#: Colours of the targets, in their order of appearance; they differ in grey too.
+#: Colours of the targets, in the order in which the targets appear. They differ in grey too.
 COLOURS = ("#0b3c5d", "#d9822b", "#8a8a8a", "#b8d4e3", "#5a2a27")
 
-#: For each panel: the scenario, the beginning and the end of the names of its cases, the label of the x axis, and the
-#: drawn figure.
+#: For each panel: the scenario, how the names of its cases begin and end, the label of the x axis, and the drawn
+#: figure.
 PANELS = (
     ("peers", "64 connections x ", "", "text of a request, on 64 connections", "requests/s"),
     ("search", "search of ", ", 1 connection", "documents, one connection", "p50 ms"),
@@ -18,7 +18,7 @@ PANELS = (
 
 
 def save(rows: Sequence[Row], path: Path) -> bool:
-    """Draw the figures beside peers and the figures of searches; return False if there are none."""
+    """Draw the comparison with peers and the searches; return False if there are no figures."""
     import matplotlib as mpl
 
     mpl.use("agg")

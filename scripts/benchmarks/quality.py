@@ -54,7 +54,7 @@ def cosines(texts: Sequence[str], url: str) -> Figures:
 
 def sts(url: str) -> Figures:
     """Return 100 times the Spearman correlation with human judgements on STS-B dev."""
-    from scipy.stats import spearmanr  # which takes a second
+    from scipy.stats import spearmanr  # this import takes a second
 
     pairs = datasets().stsb_dev()
     left, right = (_embed(url, [pair[side] for pair in pairs], BATCH) for side in (0, 1))
@@ -85,6 +85,6 @@ def _embed(url: str, texts: Sequence[str], at_once: int) -> NDArray[np.float32]:
 
 @cache
 def _expected(texts: tuple[str, ...]) -> NDArray[np.float32]:
-    from shoal_workers.model.reference import encode, load  # which imports torch
+    from shoal_workers.model.reference import encode, load  # this import loads torch
 
     return encode(load(str(find_source(Settings().model))), texts)

@@ -24,13 +24,14 @@ CACHE, NUM_REPEATED = {"SHOAL_CACHE_MB": "64"}, 1_000
 #: Documents in the indexes to search. The first index has real headlines, the others have mixtures of their vectors.
 SIZES = (20_000, 200_000, 1_000_000)
 
-#: Number of queries that are compared with exact search, and of hits of each.
+#: Number of queries that are compared with exact search, and number of hits for each query.
 NUM_QUERIES, K = 100, 10
 
-#: Factor for the length of runs with long texts, because they get only a few dozen answers a second.
+#: Runs with long texts are longer by this factor, because they get only a few dozen answers a second.
 LONGER = 2
 
-#: Headlines for the bare engine, and the share of a run's time that its trials last: it is at full speed at once.
+#: Headlines for the bare engine, and the share of a run's time that its trials last: the engine is at full speed at
+#: once.
 NUM_ENGINE, ENGINE_SHARE = 4_096, 0.25
 
 

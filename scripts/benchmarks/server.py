@@ -47,7 +47,7 @@ class Processes:
         return found
 
     def ms_a_request(self, before: Counter[str], num_requests: int, **load_s: float) -> Figures:
-        """Return the processor time since `before`, and the load's, per request; wait until all is idle."""
+        """Wait until all is idle; return the processor time per request since `before`, and of the load."""
         taken_s = {name: now - before[name] for name, now in self.cpu_s().items()}
         self.wait_until_idle()
         if taken_s:  # a server elsewhere has no processes here

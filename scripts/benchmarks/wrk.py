@@ -15,7 +15,7 @@ from shoal.errors import MissingExtra, NotReady
 #: Longest wait of wrk for one answer before it counts as an error.
 _TIMEOUT_S = 60
 
-#: Number of texts by which each run begins later than the run before, so that no run repeats another.
+#: Each run begins this number of texts later than the run before, so that no run repeats another.
 STRIDE = 4_001
 
 #: Beginning of the line of wrk's output that has the numbers as JSON.

@@ -53,7 +53,7 @@ class Answers:
             self._hits = dict(zip(texts, index.search(queries, K + SPARE), strict=True))
 
     def wrong(self, case: Case, found: Any) -> str:
-        """Return the fault in the vectors of each text or token, or in the hits of each query; empty: none."""
+        """Return the fault in the vectors of each text or token, or in the hits of each query; empty if none."""
         if case.kind in (*POISON, "expired", "unreadable"):
             return f"answered, although it is {case.kind}"
         if case.op == "embed":
@@ -68,7 +68,7 @@ class Answers:
         return next(filter(None, map(self._wrong_hits, case.texts, found)), "")
 
     def wrong_reply(self, case: Case, reply: Reply) -> str:
-        """Return the fault of a reply; empty: none."""
+        """Return the fault in a reply; empty if there is none."""
         if reply.error:
             return "" if is_right_error(case, reply.error.code) else f"{reply.error.code}: {reply.error}"
         return self.wrong(case, content(reply))
@@ -91,7 +91,7 @@ def _texts(cases: Sequence[Case], op: str, output: str = "vector") -> list[str]:
 
 
 def _token_vectors(encoder: Encoder, text: str) -> Vectors:
-    """Return float32 `[tokens, dimension]`."""
+    """Return the vectors of the text's tokens, float32 `[tokens, dimension]`."""
     options = Options(output="tokens")
     (tokens,) = encoder.tokenize([encoder.prompt(options) + text])
     encoder.encode([one := TokenizedText(tokens, output=options.output)])

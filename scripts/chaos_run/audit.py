@@ -15,7 +15,7 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import STATUSES, Reply
 from shoal.errors import ShoalError
 
-#: How often a job may be delivered.
+#: Largest number of times that a job may be delivered.
 MAX_DELIVERIES = 3
 
 _FINAL = STATUSES[2:]
@@ -26,7 +26,7 @@ class Audit:
     """The checks at the end of a run; each notes the broken promises that it finds.
 
     `computed` is the file in which workers note the texts that they compute. `hostile` has the ids of the hostile
-    client's jobs, `figures` has counts by name.
+    client's jobs, and `figures` has counts by name.
     """
 
     redis: Any

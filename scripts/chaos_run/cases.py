@@ -32,15 +32,15 @@ POISON = {"crash": "crash", "out of memory": "exhaust", "stall": "hang"}
 #: The strings that huge texts repeat without white space, and the length of a huge text: the longest allowed.
 HUGE_SIGNS, HUGE_CHARS = ("x", "天", "氣候", "ab"), 2**20
 
-#: Number of long texts and words in each: a long text fills a model's tokens. Then the numbers of such texts in a job
-#: for token vectors, for a large reply and for a slow reader: for the default model, 10 make a reply just below the
-#: limit of 4 MiB, and 12 one that is too large.
+#: Number of long texts, and of words in each: enough to fill a model's limit of tokens. Then the possible numbers of
+#: long texts in a job with a large reply and in a job with a slow reader. Both ask for token vectors. With the default
+#: model, 10 texts make a reply just below the limit of 4 MiB, and 12 texts one that is too large.
 NUM_LONG, LONG_WORDS, LARGE_TEXTS, SLOW_TEXTS = 12, 400, (10, 10, 10, 12), (1, 2)
 
-#: Kinds that are never a search.
+#: Kinds of jobs that always embed and never search.
 _EMBEDS = ("malformed", "unreadable", "huge", "large reply", "slow reader")
 
-#: Only a run of at least this length has stalls: each takes three times the workers' limit to be noticed.
+#: Only runs of at least this length, in seconds, have stalls: to notice one takes three times the workers' limit.
 LONG_S = 100.0
 
 #: Words of all texts, plain enough for any model.
@@ -129,8 +129,8 @@ def in_letters(number: int) -> str:
 class Outcomes:
     """Accepted jobs by id, a word for each answer and refusal, and the promises that were broken or kept late.
 
-    `puts` counts how often a case was put into Redis; `unfinished` has the numbers of cases that were asked. All
-    threads may add: a case belongs to one thread, and lists are only appended to.
+    `puts` counts how often a case was put into Redis; `unfinished` has the numbers of cases that a client still asks.
+    All threads may add: a case belongs to one thread, and lists are only appended to.
     """
 
     accepted: dict[str, Case] = field(default_factory=dict)

@@ -37,7 +37,7 @@ NUM_APIS, NUM_WORKERS = 2, 4
 #: The link for programs that put jobs into Redis themselves.
 PRODUCERS = "producers"
 
-#: The ends of a worker because of poison, by its exit code.
+#: How poison has ended a worker, by the worker's exit code.
 POISONED = {-signal.SIGABRT: "crashed", -signal.SIGKILL: "out of memory", EXIT_STALLED: "stalled"}
 
 
@@ -63,7 +63,7 @@ class Process:
         os.killpg(self.pid, number)
 
     def check(self) -> str | None:
-        """Note its end and start it again in time; return the reason if it died without a fault of the run."""
+        """Note the end of the process, and start it again; return the reason if no fault of the run ended it."""
         now, code = time.monotonic(), self.service.exit_code()
         if self.ended_s is not None:
             if now - self.ended_s > self.restart_after_s:
@@ -145,7 +145,7 @@ class Deployment:
     def start(self) -> None:
         """Start everything and wait until every API counts all workers as ready. Raises NotReady."""
         for name, process in reversed(self.processes.items()):
-            if self.group and name == f"api {NUM_APIS}":  # the last process before those of Redis
+            if self.group and name == f"api {NUM_APIS}":  # the last process before the servers of Redis
                 self.group.form()
             process.service.start()
         self.wait_until_ready()

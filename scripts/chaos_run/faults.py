@@ -15,9 +15,9 @@ from chaos_run.recovery import Recovery
 from chaos_run.redis_group import RedisGroup
 from shoal.errors import NotReady
 
-#: For each kind of fault: how many a deck of faults has, and the fewest and most seconds that it lasts. Some stops of a
-#: worker are shorter and some longer than the 3 s after which it counts as dead. The seconds of a fault of Redis end
-#: when Redis is started again.
+#: For each kind of fault: the number of such faults in a deck, and the fewest and most seconds that such a fault lasts.
+#: Some stops of a worker are shorter and some longer than the 3 s after which it counts as dead. The seconds of a fault
+#: of Redis end when Redis is started again.
 KINDS: dict[str, tuple[int, float, float]] = {
     "kill worker": (4, 0, 0),
     "kill worker, alone": (2, 0, 0),
@@ -60,7 +60,7 @@ def kinds_of(group: str) -> list[str]:
     return [kind for kind in others if group in _OF_GROUPS.get(kind, (group,))]
 
 
-#: Seconds without another fault before and after `kill worker, alone`, so that this kill causes what happens.
+#: Seconds without another fault before and after `kill worker, alone`, so that only this kill can cause what follows.
 CALM_S, ALONE_S = 4.5, 7.0
 
 #: Share of link faults that hit all links at once, and the longest delay of a piece by a delaying link, in seconds.

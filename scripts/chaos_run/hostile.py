@@ -11,7 +11,7 @@ from chaos_run.cases import WORDS, in_letters
 from chaos_run.http_requests import Http
 from shoal.errors import ShoalError
 
-#: Its address, which no other client has.
+#: The hostile client's address, which no other client has.
 ADDRESS = "127.0.0.99"
 
 #: Texts of each job: more than 32, so it counts as a long job.
@@ -20,10 +20,11 @@ NUM_TEXTS = 33
 #: One job in this many has huge texts; their number and their length; and one request in this many is no valid job.
 EVERY_HUGE, NUM_HUGE, HUGE_CHARS, EVERY_BROKEN = 40, 4, 2**19, 10
 
-#: The number of its first text. Other clients' texts have smaller numbers, so no two texts are the same.
+#: The number of the hostile client's first text. Other clients' texts have smaller numbers, so no two texts are the
+#: same.
 FIRST_NAME = 26**5
 
-#: Seconds that it waits after a refusal.
+#: Seconds that the hostile client waits after a refusal.
 AGAIN_S = 0.1
 
 _BROKEN = ({"op": "embed", "inputs": [[[]]]}, {"op": "drop"}, ["storm"], {"op": "embed", "inputs": "storm", "lane": 7})
@@ -55,7 +56,7 @@ class Hostile:
                     self._put(http, self._random.choice(_BROKEN), "broken")
                 lane = self._random.choice(("interactive", "bulk"))
                 job = {"op": "embed", "lane": lane, "inputs": self._texts(number)}
-                # It is put until its id is known, so the client knows every job that it made.
+                # The job is put until its id is known, so the client knows every job that it made.
                 while not self._put(http, job, f"hostile-{number}") and not self._stopped.wait(AGAIN_S):
                     pass
 

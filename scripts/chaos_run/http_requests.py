@@ -55,7 +55,7 @@ class Http:
         return body["results" if case.op == "search" else "embeddings"] if status == 200 else None
 
     def leave(self, case: Case) -> None:
-        """Ask and close the connection before the answer."""
+        """Send the case, and close the connection before the answer."""
         with suppress(OSError, HTTPException):
             self._send("POST", *_request(case), {})
             self._connection.sock.settimeout(LEAVES_AFTER_S)

@@ -14,7 +14,7 @@ from chaos_run.cases import Case
 from shoal.errors import BY_CODE
 from shoal.settings import Settings
 
-#: Bytes that are no job.
+#: Bytes that are not a job.
 GARBAGE = b"\xc1 no job "
 
 
@@ -51,11 +51,11 @@ class Plain:
         return ""
 
     def put_unreadable(self, case: Case) -> str:
-        """Put bytes that are no job with the script, which notes the id for the answer; return the id."""
+        """Put bytes that are not a job. The script notes the id for the answer; return the id."""
         return self._run(case, f"unreadable-{case.number}", GARBAGE + case.texts[0].encode())
 
     def put_garbage(self, case: Case) -> str:
-        """Push bytes that are no job. Return no id: without the script, workers know none."""
+        """Push bytes that are not a job. Return no id, because without the script workers know none."""
         self._redis.rpush(f"{self._root}:lane:{case.lane}", GARBAGE + case.texts[0].encode())
         return ""
 

@@ -175,7 +175,7 @@ def _folder(settings: Settings, name: str) -> Path:
 
 
 def _switch(settings: Settings, index_name: str, version: str | None) -> None:
-    """Publish a version, or without a `version` the one that was published before the current one.
+    """Publish a version: `version`, or if that is None the version published before the current one.
 
     Afterwards, the changes that all versions of the index contain are deleted from Redis.
     """

@@ -24,7 +24,7 @@ from shoal_workers.build_command import build
 #: Errors after which the same build may succeed later, and the seconds until the next attempt.
 PASSING, RETRY_S = (Unavailable, NotReady, Overloaded, IndexBusy, DiskFull, FileError, Timeout), 10.0
 
-#: Largest share of the time for looking at the source.
+#: Largest share of the time that is spent on looking at the source.
 MAX_LOOK_SHARE = 0.1
 
 #: Exit status after Ctrl-C.
@@ -35,10 +35,10 @@ _BUILD_ONLY = ("source", "full", "drop_changes_before", "no_publish", "detach", 
 
 
 class Watcher:
-    """The watch of a source: builds once at the beginning, and again after each change of the source.
+    """Watches a source: builds once at the beginning, and again after each change of the source.
 
-    A build begins when two looks in a row find the same. `look` returns a value that differs after a change of the
-    source, `report` prints an error, and `now_s` returns the seconds of a monotonic clock.
+    A build begins when two looks in a row return the same value. `look` returns a value that differs after a change of
+    the source, `report` prints an error, and `now_s` returns the seconds of a monotonic clock.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class KernelThreads:
 
 
 class KernelPass:
-    """A pass over texts, in `num_parts`, which computes the vectors `tokens`. Position 0 begins a text."""
+    """A pass over texts, in `num_parts` parts, that computes the vectors `tokens`. A text begins at each position 0."""
 
     def __init__(self, threads: KernelThreads, ids: NDArray[np.int32], positions: NDArray[np.int32], num_parts: int):
         model = threads.model

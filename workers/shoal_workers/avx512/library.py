@@ -1,8 +1,8 @@
 """The compiled kernel, a shared library beside its source. `python -m shoal_workers.avx512.library` compiles it.
 
 `scripts/install` and the build of the workers' image run this command. The library's name has the digest of the source
-and of the compiler's options, so that a worker never loads the library of another release. It lies beside the code,
-because a program that can write there could also change the code.
+and of the compiler's options, so that a worker never loads the library of another release. The library lies beside the
+code, where only a program that can also change the code can replace it.
 """
 
 import os

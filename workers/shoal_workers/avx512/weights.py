@@ -131,7 +131,7 @@ def _checked(linear: Linear, outputs: int, inputs: int) -> Linear:
 def _panels(product: Linear, group: int, is_bf16: bool) -> Iterator[tuple[bytes, bytes]]:
     """Yield the panels of a product, 48 outputs each: the weights, 4 bytes of each output in turn, and their scales.
 
-    The bytes of the scales also have the biases, and each scale times the sum of the rounded weights.
+    The bytes of the scales also contain the biases, and for each output its scale times the sum of its rounded weights.
     """
     outputs, inputs = product.weights.shape
     missing = -outputs % PANEL_OUTPUTS

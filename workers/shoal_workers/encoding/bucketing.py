@@ -28,7 +28,7 @@ Item = TypeVar("Item", bound=Sized)
 
 @dataclass(frozen=True, slots=True)
 class Bucketing(Generic[Item]):
-    """A cutter of texts into batches of at most `max_batch_tokens`, at the least total cost of attention and passes.
+    """Cuts texts into batches of at most `max_batch_tokens`, so that attention and passes cost least in total.
 
     If texts do not share rows, the padding to the longest text of a batch counts as tokens.
     """
@@ -60,7 +60,10 @@ class Bucketing(Generic[Item]):
         return batches
 
     def part(self, items: Sequence[Item], max_cost: float, more_follow: bool = False) -> list[Item]:
-        """Return the first items for a pass of at most `max_cost`, a fair share of all items unless `more_follow`."""
+        """Return the items of the next pass, which costs at most `max_cost`.
+
+        Unless more items follow, the items are divided evenly among the passes that they need.
+        """
         total, longest = sum(item.num_tokens for item in items), max(item.num_tokens for item in items)
         num_passes = max(1, ceil(total * (1 + longest / ATTENTION_LENGTH) / (max_cost - self.pass_cost)))
         enough = max_cost if more_follow else total / num_passes
@@ -75,12 +78,12 @@ class Bucketing(Generic[Item]):
         return list(items)
 
     def cost_of(self, items: Sequence[Item]) -> float:
-        """Return the cost of a pass over the items, in tokens of short items."""
+        """Return the cost of a pass over the items. The unit is the cost of one token in a short row."""
         longest = max(item.num_tokens for item in items)
         return self.cost(self._size(sum(item.num_tokens for item in items), longest, len(items)), longest)
 
     def cost(self, size: int, longest: int) -> float:
-        """Return the cost of the passes over `size` tokens, padding included, in tokens of short items."""
+        """Return the cost of the passes over `size` tokens, padding included, in the unit of `cost_of`."""
         num_passes = -(-size // self.max_batch_tokens)
         return size * (1 + longest / ATTENTION_LENGTH) + num_passes * self.pass_cost
 
@@ -89,7 +92,7 @@ class Bucketing(Generic[Item]):
         return num_tokens if self.shares_rows else num_items * longest
 
     def _cheapest(self, ordered: Sequence[Item], ends: list[int], totals: list[int]) -> list[tuple[int, int]]:
-        """Return start and end of each batch, by dynamic programming over the places where the length changes."""
+        """Return the start and the end of each batch. Dynamic programming tries the places where the length changes."""
         cost, cut_from = [0.0], [0]
         for n in range(1, len(ends)):
             longest = ordered[ends[n] - 1].num_tokens

@@ -12,15 +12,15 @@ from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal_workers.encoding.tokenizer import MAX_CHARS_PER_TOKEN, MAX_WORD_CHARS, Tokenizer, Tokens, cut_text
 
-#: Number of characters in a piece, which is read and cut at a time: about 8 chunks of 250 tokens. Other jobs wait
-#: meanwhile. With Hangul, the slowest script, a piece takes 50 ms.
+#: Number of characters in a piece, the part of a text that is cut in one step: about 8 chunks of 250 tokens. Other jobs
+#: wait during a step. With Hangul, the slowest script, a step takes 50 ms.
 PIECE_CHARS = 8_192
 
-#: Number of longest possible chunks that fit into a piece. Pieces are shorter if chunks are short.
+#: A piece has room for this number of chunks of the largest size. So pieces are shorter if chunks are short.
 PIECE_CHUNKS = 4
 
-#: The end of a sentence and all white space before the next: punctuation and quotation marks before white space, the
-#: full stops of Chinese and Japanese, and empty lines.
+#: The end of a sentence and all white space before the next sentence: punctuation and quotation marks before white
+#: space, the full stops of Chinese and Japanese, and empty lines.
 _SENTENCE_END = re.compile(
     r"[.!?…؟।॥][\"'”’»)\]]{0,4}\s+"  # noqa: RUF001
     r"|[。！？｡][”’」』）》】]{0,4}(?![。！？｡])\s*"  # noqa: RUF001
@@ -35,7 +35,7 @@ _WHITE_SPACE = [code for code in range(0x3001) if chr(code).isspace()]
 #: The character that joins two emoji into one.
 _ZERO_WIDTH_JOINER = "\u200d"
 
-#: First and last of the skin colours, which modify the emoji before them.
+#: First and last character for a skin colour. Such a character modifies the emoji before it.
 _SKIN_COLOURS = ("\U0001f3fb", "\U0001f3ff")
 
 #: Ranks of boundaries, from worst to best. `JOINED` means that the next character belongs to the previous one.
@@ -51,7 +51,7 @@ class TokenizedChunk(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A chunk without tokens yet, with the white space at its end; `is_indivisible` if it has no boundary inside."""
+    """A chunk before tokenizing, with the white space at its end. It `is_indivisible` if it has no boundary inside."""
 
     start: int
     stop: int
@@ -71,10 +71,10 @@ class Boundaries(NamedTuple):
 
 
 class Chunker:
-    """A cutter of texts into chunks of at most `chunk_tokens` tokens. Neighbouring chunks share at most `overlap`.
+    """Cuts texts into chunks of at most `chunk_tokens` tokens. Neighbouring chunks share at most `overlap` tokens.
 
-    `prompt` is put before each chunk. The tokens of the prompt and special tokens do not count. A single character with
-    more tokens is a chunk nevertheless. At most half of a chunk's tokens may overlap.
+    `prompt` is put before each chunk. The tokens of the prompt and special tokens do not count. A single character that
+    has more tokens than allowed is still a chunk. At most half of a chunk's tokens may overlap.
     """
 
     def __init__(self, tokenizer: Tokenizer, chunk_tokens: int, overlap: int = 0, prompt: str = ""):
@@ -86,9 +86,10 @@ class Chunker:
         self.num_added = len(tokenizer.encode([prompt])[0].ids)
 
     def cut(self, text: str, start: int = 0, covered: int = 0) -> tuple[list[TokenizedChunk], int | None]:
-        """Return the next chunks from `start` on, and the start of the chunk after them, None at the end of the text.
+        """Return the next chunks from `start` on, and the start of the chunk after them (None at the end of the text).
 
-        `covered` is the end of the previous chunk. If the next chunk would not reach further, it begins there instead.
+        `covered` is the end of the previous chunk. If the next chunk would not reach beyond `covered`, it begins at
+        `covered` instead.
         """
         visible = _visible_from(text, start)
         if visible == len(text):
@@ -177,7 +178,7 @@ class Chunker:
         return reach - int(late[::-1].argmax()) if late.size else reach
 
     def _following(self, found: Boundaries, first: int, last: int, most: int) -> int:
-        """Return the boundary at which the chunk after `first` to `last` begins, at a word if possible."""
+        """Return the boundary at which the chunk begins that follows `first` to `last`, at a word if possible."""
         nearest = int(found.num_tokens.searchsorted(found.num_tokens[last] - self._overlap))
         begin = max(first + 1, nearest)
         words = np.flatnonzero(found.ranks[begin : last + 1] > WITHIN_WORD)

@@ -1,4 +1,4 @@
-"""The encoder, which uses the tokenizer, packing, the engine and pooling to make vectors of texts."""
+"""The encoder, which turns texts into vectors with the tokenizer, packing, the engine and pooling."""
 
 import json
 import logging
@@ -37,15 +37,16 @@ log = logging.getLogger(__name__)
 #: Version of the vectors of this package. A change that alters vectors by more than rounding raises it by one.
 VECTORS_VERSION = 1
 
-#: Largest pass that one thread always computes alone, in tokens times bytes of weights: about a millisecond. Measured:
-#: two threads are not quicker for a headline in int8, and use one and a half times the processor time.
+#: Largest pass that one thread always computes alone: its number of tokens times the bytes of the model's weights. It
+#: takes about a millisecond. Measured: two threads are not quicker for a headline in int8, and use one and a half times
+#: the processor time.
 MAX_WORK_OF_ONE_THREAD = 200_000_000
 
 #: Speed of one pass on all threads, relative to one-thread passes side by side. It is lower because threads wait for
 #: each other.
 RATE_TOGETHER = 0.8
 
-#: Bytes of a weight in a precision; four in any other.
+#: Bytes of one weight in these precisions. In any other precision, a weight has four bytes.
 _WEIGHT_BYTES = {"int8": 1, "bf16": 2}
 
 
@@ -96,7 +97,7 @@ class Encoder:
 
     @property
     def runs_aside(self) -> bool:
-        """True if the engine can run passes aside, at low priority, at the same time as others."""
+        """True if the engine can run passes aside, which means at low priority beside other passes."""
         return self.engine.num_streams > 1
 
     @classmethod
@@ -199,14 +200,14 @@ class Encoder:
         return self.tokenizer.encode(inputs, truncation_side)
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start to encode the texts, in one-thread passes side by side or in one pass on all threads, if quicker."""
+        """Start to encode the texts, in one-thread passes side by side or, if quicker, in one pass on all threads."""
         parts = self._split(texts)
         if self._takes_longer(parts):
             return self._start([list(texts)], partial(self.engine.start, together=True))
         return self._start(parts, self.engine.start)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start to encode texts at low priority, aside from passes that `start` begins. Needs `runs_aside`."""
+        """Start to encode texts at low priority, beside the passes that `start` begins. Needs `runs_aside`."""
         return self._start(self._split(texts), self.engine.start_aside)
 
     def ends_within(self, passes: Sequence[EncodingPass], seconds: float) -> bool:
@@ -284,12 +285,13 @@ class Encoder:
         return finish([text.vectors for text in encoded if text.vectors is not None], options)
 
 
-#: Factor by which each pass reduces the weight of earlier measurements. The last ten passes make up two thirds.
+#: Factor by which each pass reduces the weight of earlier measurements. The last ten passes make up two thirds of the
+#: measured speed.
 KEPT = 0.9
 
 
 class Pipeline:
-    """A model with the `bucketing` of its texts and its measured speed. For one thread."""
+    """A model with the `bucketing` of its texts and its measured speed. Not thread-safe."""
 
     def __init__(self, encoder: Encoder, bucketing: Bucketing[TokenizedText]):
         self.encoder = encoder

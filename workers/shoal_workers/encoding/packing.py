@@ -1,4 +1,4 @@
-"""Packing puts the tokens of a batch into rows of equal length, and pooling makes one vector of a text's tokens."""
+"""Packing puts the tokens of a batch into rows of equal length, and pooling reduces a text's tokens to one vector."""
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ MIN_ROW_LENGTH = 16
 #: Least row length of a batch with several rows, in tokens. Shorter rows are hard to fill.
 MIN_SHARED_LENGTH = 32
 
-#: Row lengths of such a batch are multiples of this, in tokens. Attention over other lengths is slower.
+#: With several rows, the row length is a multiple of this number of tokens. Attention over other lengths is slower.
 SHARED_STEP = 16
 
-#: Longest single row of several texts, in tokens. With several rows, this length or twice the longest text is the
-#: longest that is tried.
+#: Up to this number of tokens, several texts share a single row. For more tokens, row lengths are tried up to this
+#: length or up to twice the longest text, whichever is more.
 MAX_ROW_LENGTH = 96
 
 
@@ -42,7 +42,7 @@ class Packing(NamedTuple):
 
 
 class TextSpans(NamedTuple):
-    """The places of texts in the flattened rows: number of the first token and number of tokens, both int `[texts]`."""
+    """The places of texts in the flattened rows: index of the first token and number of tokens, both int `[texts]`."""
 
     starts: NDArray[np.intp]
     lengths: NDArray[np.intp]
@@ -91,7 +91,7 @@ def _own_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
 
 
 def _share_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
-    """Return the number and the length of the rows of least cost, and the start of each text in them."""
+    """Return the number and the length of the cheapest rows for the texts, and the start of each text in the rows."""
     num_tokens, longest = sum(lengths), max(lengths)
     if len(lengths) == 1 or num_tokens <= MAX_ROW_LENGTH:
         return 1, round_up(num_tokens), _fill(lengths, round_up(num_tokens))[1]
@@ -135,7 +135,7 @@ def _fill(lengths: Sequence[int], row_length: int) -> tuple[int, list[int]]:
 
 
 def round_up(size: int) -> int:
-    """Return the next of a few sizes, at most an eighth larger from 64 on: engines compile code for each size."""
+    """Round up to one of a few sizes, from 64 on by at most an eighth, because engines compile code for each size."""
     return max(MIN_ROW_LENGTH, _multiple(size, max(8, 1 << max(0, size.bit_length() - 4))))
 
 
@@ -147,7 +147,7 @@ _REDUCTIONS = {"mean": np.add, "max": np.maximum}
 
 
 def pool(how: str, tokens: NDArray[np.float32], spans: TextSpans, are_joined: bool = False) -> NDArray[np.float32]:
-    """Pool token vectors `[rows x length, dimension]` to `[texts, dimension]`; `tokens` keeps every vector."""
+    """Pool token vectors `[rows x length, dimension]` to `[texts, dimension]`; the pooling `tokens` keeps all."""
     if how == "cls":
         return tokens[spans.starts]
     if how == "lasttoken":
@@ -163,7 +163,7 @@ def pool(how: str, tokens: NDArray[np.float32], spans: TextSpans, are_joined: bo
 
 
 def _reduced(operation: np.ufunc, tokens: NDArray[np.float32], spans: TextSpans) -> NDArray[np.float32]:
-    """Reduce the tokens of each text to one vector. Every second result, of the gap between two texts, is dropped."""
+    """Reduce the tokens of each text to one vector. Results for the gaps between texts are dropped."""
     order = np.argsort(spans.starts)
     starts = spans.starts[order]
     boundaries = np.stack([starts, starts + spans.lengths[order]], axis=1).ravel()

@@ -11,18 +11,19 @@ import tokenizers
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, TooLarge
 
-#: Number of characters read first of a long text, for each token of the model's limit. An English token has 4 to 5.
+#: For each token of the model's limit, the number of characters that are read first of a long text. An English token
+#: has 4 to 5 characters.
 CHARS_PER_TOKEN = 4
 
-#: Most characters read of a text, for each token of the model's limit. The rest is left out even if the tokens are not
-#: used up, as with a word of thousands of letters, which becomes one unknown token.
+#: For each token of the model's limit, the largest number of characters that are read of a text. The rest is left out
+#: even if the limit is not reached. A word of thousands of letters, for example, becomes one unknown token.
 MAX_CHARS_PER_TOKEN = 16
 
-#: Number of characters that are read of a text in any case, even if the model's limit is low. The slowest script is
-#: Hangul, because normalising splits its syllables: so many characters take 8 ms.
+#: The number of characters that may be read is never below this, even if the model's limit is low. This number of
+#: characters takes 8 ms in the slowest script, Hangul, because normalising splits its syllables.
 MIN_MAX_CHARS = 8_192
 
-#: Longest word that a cut never splits. To WordPiece, a word of over 100 characters is unknown.
+#: Longest word that a cut never splits. WordPiece treats a word of over 100 characters as unknown.
 MAX_WORD_CHARS = 128
 
 
@@ -31,7 +32,7 @@ class Tokens:
     """The ids of a text or a pair, with special tokens, and whether any of the text was left out.
 
     If the text was cut, `characters` is the number of characters kept, from the side that was kept; otherwise it is 0.
-    For a pair that was cut, they are characters of the second text. `types` says for each token of a pair whether it
+    For a pair that was cut, only characters of the second text count. `types` says for each token of a pair whether it
     belongs to text 0 or to text 1.
     """
 
@@ -42,7 +43,7 @@ class Tokens:
 
 
 class _Part(NamedTuple):
-    """The part of a text that was read: its length, its tokens without special tokens, and if any text was left out."""
+    """The part of a text that was read. `tokens` excludes special tokens; `is_less` means that text was left out."""
 
     num_chars: int
     tokens: Any
@@ -66,7 +67,7 @@ class Tokenizer:
         }
 
     def encode(self, texts: Sequence[str], side: str = "right", num_chars: int | None = None) -> list[Tokens]:
-        """Return the tokens of each text, cut on that side. Of longer texts, `num_chars` characters are read first."""
+        """Return the tokens of each text, cut on `side` if too long. Of a long text, `num_chars` are read first."""
         short = num_chars or CHARS_PER_TOKEN * self.max_tokens
         encodings = self._tokenizer.encode_batch_fast([text if len(text) <= short else "" for text in texts])
         return [
@@ -77,7 +78,7 @@ class Tokenizer:
         ]
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]], side: str = "right") -> list[Tokens]:
-        """Return the tokens of each pair. If a pair is too long, its longer text is cut on that side."""
+        """Return the tokens of each pair. If a pair is too long, its longer text is cut on `side`."""
         short = CHARS_PER_TOKEN * self.max_tokens
         room = self.max_tokens - self._tokenizer.num_special_tokens_to_add(is_pair=True)
         texts = {text for pair in pairs for text in pair}
@@ -121,7 +122,7 @@ class Tokenizer:
         ]
 
     def decode(self, ids: str, special_tokens: bool) -> tuple[str, int]:
-        """Return the text of ids and their number; `ids` are decimals between spaces. Raises InvalidRequest."""
+        """Return the text of the ids, and the number of ids. `ids` has spaces between ids. Raises InvalidRequest."""
         words, most = ids.split(), self._tokenizer.get_vocab_size() - 1
         for word in words:
             if not (word.isascii() and word.isdecimal() and len(word) <= len(str(most)) and int(word) <= most):
@@ -143,7 +144,7 @@ class Tokenizer:
         return Tokens(ids, truncated, characters if truncated else 0)
 
     def _read(self, text: str, num_chars: int, side: str, room: int) -> _Part:
-        """Read a part of a text, and a longer part until it has more than `room` tokens or is all that may be read."""
+        """Read longer and longer parts of a text until one has more than `room` tokens or no more may be read."""
         while True:
             part, splits_word = cut_text(text, num_chars, side)
             body = self._tokenizer.encode(part, add_special_tokens=False)

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 #: the keys of its job within this time.
 LOOK_FIRST_S = 4.0
 
-#: Longest time between the take of a job and the begin of its run, in seconds. A worker that needs longer has died.
+#: Longest time from when a worker takes a job until it begins the run, in seconds. A worker that needs longer has died.
 BETWEEN_S = 4.0
 
 #: Longest pause between two rounds, in seconds. After a longer one, the runner watches for `LOOK_FIRST_S` again.
@@ -36,7 +36,7 @@ LOCK_S = 10
 
 
 class Maintenance:
-    """The maintenance of a queue by one worker. Of all workers of the queue, only one at a time does a round."""
+    """Maintains a queue in rounds. Only one of the queue's workers does a round at a time."""
 
     def __init__(self, queue: Queue, clock: Callable[[], float] = time.monotonic):
         self._queue = queue

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 #: The signals that ask a worker to end.
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
-#: Seconds between two heartbeats of a running job, and the age of the last heartbeat at which the job is abandoned. At
-#: each heartbeat, the worker also looks whether the job should stop.
+#: Seconds between two heartbeats of a running job, and the age of the last heartbeat from which the job counts as
+#: abandoned. At each heartbeat, the worker also looks whether the job should stop.
 HEARTBEAT_S, ALIVE_S = 1, 8
 
 #: Longest wait for a job before the next heartbeat of the worker, and the age of the last heartbeat at which the worker
@@ -172,7 +172,7 @@ class LongJobWorker(Worker):
     def handle_job_failure(
         self, job: Any, queue: Queue, started_job_registry: Any = None, exc_string: str = "", execution: Any = None
     ) -> None:
-        """End the run of a job whose process was killed, without an error if this worker killed it, else with one."""
+        """End the run of a job whose process was killed. That is an error unless this worker killed the process."""
         with self._broker.translated():
             if self._has_killed:
                 job.break_off(self.name, execution, None)
@@ -185,7 +185,7 @@ class LongJobWorker(Worker):
     # In the process of a job
 
     def setup_work_horse_signals(self) -> None:
-        """Let the process of a job end at a signal, and with its worker."""
+        """Let the process of a job end at a signal, and when its worker ends."""
         die_with_parent(signal.SIGKILL, self.pid or 0)
         super().setup_work_horse_signals()  # type: ignore[no-untyped-call]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Task: TypeAlias = Callable[[Mapping[str, Any], str, Report], Any]
 
 #: Errors after which a job is tried again. FolderBusy and IndexBusy are among them because an earlier process of the
-#: same job may still lock the folder: it has lost the job and has not noticed yet.
+#: same job may still lock the folder: that process has lost the job and has not noticed yet.
 TEMPORARY_ERRORS = (Unavailable, Overloaded, NotReady, Timeout, Expired, FolderBusy, IndexBusy)
 
 #: Seconds between two writes of the progress.
@@ -93,7 +93,7 @@ class RunnableJob(LongJob):
     ) -> bool:
         """End a run that was stopped or failed; return False if the job now belongs to another run.
 
-        After an error that `passes`, the job is tried again while it has retries.
+        If `passes` says that the error is temporary, the job is tried again while it has retries.
         """
 
         def write(pipeline: "Pipeline") -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Longest time for the workers to end, in seconds. They kill the processes of their jobs within 1 s.
+#: Longest wait for the workers to end, in seconds. They kill the processes of their jobs within 1 s.
 STOP_WITHIN_S = 10.0
 
 #: Longest wait for an answer of Redis, in seconds, until RQ sets the worker's `connection_timeout`.
@@ -122,7 +122,7 @@ class Runner:
                 place.process.close()
                 place.process, place.due_s = None, time.monotonic() + RESTART_AFTER_S
             if place.process is None and time.monotonic() >= place.due_s:
-                # A fork shares the memory of loaded modules. Signals wait until it has set its handlers.
+                # A fork shares the memory of loaded modules. Signals wait until the fork has set its handlers.
                 forked = multiprocessing.get_context("fork").Process(target=self._work, args=(place.queue, os.getpid()))
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
                 try:
@@ -159,7 +159,7 @@ class Runner:
                     time.sleep(RESTART_AFTER_S)
 
     def _stop(self) -> None:
-        """Terminate the workers, and kill those that do not end within `STOP_WITHIN_S`."""
+        """Terminate the workers, and kill each worker that does not end within `STOP_WITHIN_S`."""
         running = [place.process for place in self._places if place.process]
         for process in running:
             process.terminate()

@@ -1,4 +1,4 @@
-"""Admission control, which takes jobs from the lanes and from dead workers, and refuses jobs that have an error."""
+"""Admission control, which takes jobs from the lanes and from dead workers, and refuses jobs that cannot be done."""
 
 import logging
 import time
@@ -35,19 +35,20 @@ MAX_DEATHS = 3
 NO_REPORT = "ended without a report: killed, or out of memory"
 
 
-#: Most jobs of a lane that a worker takes at a time. With 64 headlines, later jobs waited for a longer pass: 64
-#: connections got 0.91 of the answers a second, and a client beside 1,000 others waited twice as long.
+#: Largest number of jobs that a worker takes from a lane at a time. Measured with 64 jobs of one headline: later jobs
+#: waited for a longer pass, so 64 connections got 0.91 times as many answers a second, and a client beside 1,000 others
+#: waited twice as long.
 MAX_JOBS = 32
 
-#: Interval at which a worker looks for its own jobs from lost answers of Redis and, unless another worker has just
-#: looked, for jobs of dead workers, in seconds.
+#: Interval in seconds at which a worker looks for jobs that Redis gave it in an answer that was lost. It then also
+#: looks for the jobs of dead workers, unless another worker has just done so.
 RECLAIM_EVERY_S = 1.0
 
 #: Interval at which a worker checks that its jobs still belong to it, in seconds.
 CHECK_EVERY_S = 0.25
 
 #: First and longest pause of a worker that gets only jobs that it must give back, in seconds. Each pause is twice as
-#: long as the one before. Meanwhile, another worker takes the jobs.
+#: long as the one before. Meanwhile, another worker can take the jobs.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.1
 
 #: Time for which a worker remembers the indexes and fingerprints of other workers, in seconds.
@@ -92,7 +93,7 @@ class Admission:
     def take(
         self, room: Mapping[str, int], block_s: float, held: Collection[Work], takes_suspects: bool = False
     ) -> list[Work]:
-        """Take and admit jobs with at most `room` texts of each lane; if `held` is empty, wait `block_s` for one."""
+        """Take and admit jobs, at most `room` texts from each lane. If `held` is empty, wait `block_s` for a job."""
         self._reclaim(held)
         if not held:
             time.sleep(self._pause_s)
@@ -188,7 +189,7 @@ class Admission:
     # Refuse
 
     def drop(self, held: Collection[Work]) -> list[Work]:
-        """Answer expired jobs with an error; return them and the jobs that this worker has lost. Both need no pass."""
+        """Answer expired jobs with an error. Return them and the jobs that this worker has lost; none needs a pass."""
         now = self._clock.now()
         late = {work: error for work in held if (error := expired(work.job, now))}
         self.refuse([(work.delivery, error) for work, error in late.items()], late)

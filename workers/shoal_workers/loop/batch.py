@@ -14,11 +14,12 @@ from shoal_workers.process.watchdog import Activity
 
 log = logging.getLogger(__name__)
 
-#: Interval at which a worker that waits for a pass aside looks for the notice of a job, in seconds. Each look takes
+#: Interval, in seconds, at which a worker that waits for a pass aside checks whether a job has come. Each check takes
 #: some 50 µs of processor time.
 LOOK_EVERY_S = 0.004
 
-#: Age from which the worker waits for the end of a pass aside, in seconds, so that the watchdog notices if it hangs.
+#: Age of a pass aside, in seconds, from which the worker only waits for its end. So the watchdog notices if the pass
+#: hangs.
 WAIT_FROM_S = 1.0
 
 
@@ -51,18 +52,18 @@ class Batch:
         encoder = self.pipeline.encoder
         try:
             self._passes = encoder.start_aside(self.texts) if self.may_run_aside else encoder.start(self.texts)
-        except Exception as error:  # any that an engine may raise
-            traceback.clear_frames(error.__traceback__)  # frees the memory of their variables
+        except Exception as error:  # an engine may raise any exception
+            traceback.clear_frames(error.__traceback__)  # frees the memory of the frames' variables
 
     def ends_within(self, seconds: float, notice: JobNotice) -> bool:
-        """Wait at most `seconds`, or until the notice; return True if the pass has ended, failed or is overdue."""
+        """Wait at most `seconds`, or until a job comes; return True if the pass has ended, failed or is overdue."""
         until = time.perf_counter() + seconds
         while self._passes is not None and time.perf_counter() - self._started_s <= WAIT_FROM_S:
             left_s = until - time.perf_counter()
             try:
                 if self.pipeline.encoder.ends_within(self._passes, max(0.0, min(left_s, LOOK_EVERY_S))):
                     return True
-            except Exception:  # any that an engine may raise; `finish` raises it again
+            except Exception:  # an engine may raise any exception; `finish` raises it again
                 return True
             if left_s <= 0 or notice.has_come:
                 return False
@@ -78,7 +79,7 @@ class Batch:
             if self._passes is None:
                 raise RuntimeError("the passes could not be started")
             self.pipeline.encoder.finish(self._passes)
-        except Exception as error:  # any that an engine may raise
+        except Exception as error:  # an engine may raise any exception
             traceback.clear_frames(error.__traceback__)
             for text in self.texts:
                 self._encode_alone(text)
@@ -88,7 +89,7 @@ class Batch:
         self._note_pass([text])
         try:
             self.pipeline.encoder.encode([text])
-        except Exception as error:  # any that an engine may raise
+        except Exception as error:  # an engine may raise any exception
             traceback.clear_frames(error.__traceback__)
             text.error = error
             job_ids = [work.job.id for work in self.works if text in work.tokenized.values()]

@@ -10,14 +10,14 @@ from shoal_workers.loop import window
 from shoal_workers.loop.batch import Batch
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 
-#: Time after an interactive job for which more interactive jobs are expected, in seconds.
+#: Time after an interactive job during which more interactive jobs are expected, in seconds.
 EXPECTED_S = 1.0
 
-#: Longest time for a pass of long or bulk jobs aside, by the speed of earlier passes, while interactive jobs are
-#: expected, in seconds.
+#: Longest pass aside for long or bulk jobs while interactive jobs are expected, in seconds. Its time is estimated from
+#: the speed of earlier passes.
 MAX_ASIDE_S = 0.1
 
-#: The same for a pass that cannot run aside. Interactive jobs wait for its end.
+#: Longest such pass if it cannot run aside, in seconds. Interactive jobs wait for its end.
 MAX_PREEMPTIBLE_S = 0.012
 
 #: Number of tokens that such a pass may always have, even if passes are slow.
@@ -51,7 +51,7 @@ class Scheduler:
         self._expected_until = 0.0
         self._waiting: dict[str, dict[Work, None]] = {kind: {} for kind in SHARES}  # each an ordered set
         self._credit = dict.fromkeys(SHARES, 0.0)  # the tokens that each kind has earned
-        self._last: dict[str, Pipeline] = {}  # the pipeline of the last pass of a kind
+        self._last: dict[str, Pipeline] = {}  # for each kind, the pipeline of its last pass
         self._completed: list[Work] = []
 
     def waiting(self) -> list[Work]:
@@ -72,9 +72,9 @@ class Scheduler:
     def room(self, num_aside: int = 0) -> dict[str, int]:
         """Return the number of texts to take from each lane. A lane without room is left out.
 
-        Interactive jobs may fill a pass of `max_batch_texts`. Bulk jobs may fill one more pass than the `num_aside`
-        texts of the pass under way, since idle workers could compute more of them sooner. If interactive jobs would
-        have to wait for bulk, there is room for one bulk job.
+        Interactive jobs may fill a pass of `max_batch_texts`. Bulk jobs may fill one pass besides the pass aside, which
+        has `num_aside` texts. Idle workers could compute further bulk jobs sooner. If interactive jobs would have to
+        wait for bulk, there is room for one bulk job.
         """
         holds_up_interactive = self._expects_interactive() and not self._embeds.encoder.runs_aside
         most_of_bulk = 1 if holds_up_interactive else self._max_batch_texts + num_aside
@@ -101,7 +101,7 @@ class Scheduler:
     # Choose and finish
 
     def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
-        """Return the next pass, of a job of these kinds or of a suspect alone; None if no text waits."""
+        """Return the next pass: a suspect alone, else texts of jobs of these kinds. None if no text waits."""
         if suspect := next((work for work in self.unanswered() if work.delivery.is_suspect), None):
             return self._next_of(suspect.kind, [suspect])
         while kind := self._choose(kinds):
@@ -176,7 +176,7 @@ class Scheduler:
         return max(least, pipeline.cost_within(MAX_ASIDE_S if pipeline.encoder.runs_aside else MAX_PREEMPTIBLE_S))
 
     def _charge(self, served: str, num_tokens: int) -> None:
-        """Credit the waiting kinds of lower priority with their share of the tokens, and charge them to `served`."""
+        """Charge the tokens to the kind `served`, and credit waiting kinds of lower priority with their share."""
         kinds = list(SHARES)
         for kind in kinds[kinds.index(served) + 1 :]:
             credit = min(self._credit[kind] + SHARES[kind] * num_tokens, self._max_batch_tokens)

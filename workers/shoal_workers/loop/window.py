@@ -12,17 +12,18 @@ from shoal_workers.operations.work import Work
 #: Number of passes for which texts are tokenized ahead.
 WINDOW_PASSES = 2
 
-#: Most characters that are tokenized at a time. This takes at most 50 ms, with the longest texts and slowest scripts.
+#: Largest number of characters that are tokenized at a time. This takes at most 50 ms, with the longest texts and
+#: slowest scripts.
 MAX_TOKENIZED_CHARS = 16_384
 
-#: Most characters that are tokenized at a time while interactive jobs are expected.
+#: Largest number of characters that are tokenized at a time while interactive jobs are expected.
 MAX_PREEMPTIBLE_CHARS = 4_096
 
-#: Most portions of `MAX_TOKENIZED_CHARS` that are tokenized before a pass.
+#: Largest number of portions, each of `MAX_TOKENIZED_CHARS`, that are tokenized before a pass.
 MAX_PORTIONS = 8
 
-#: Characters of chunks after which no more chunks are cut before a pass. A limit of tokens would not be enough: equal
-#: chunks count once, so a text that repeats itself would be cut for seconds while other jobs wait.
+#: Once the chunks that were cut before a pass have this number of characters, no more are cut. A limit on tokens would
+#: not be enough: equal chunks count once, so a text that repeats itself would be cut for seconds while other jobs wait.
 ENOUGH_CHUNK_CHARS = 8_192
 
 
@@ -94,7 +95,7 @@ def _tokenize(pipeline: Pipeline, portion: Sequence[tuple[Work, int]]) -> list[t
     try:
         inputs = [work.inputs[number] for work, number in portion]
         found = pipeline.encoder.tokenize(inputs, portion[0][0].options.truncation_side) if portion else []
-    except Exception:  # any that a tokenizer may raise
+    except Exception:  # a tokenizer may raise any exception
         found = [_tokenize_one(pipeline, work, number) for work, number in portion]
     for work in works:
         work.timings["tokenize_s"] += time.perf_counter() - started
@@ -108,6 +109,6 @@ def _tokenize_one(pipeline: Pipeline, work: Work, number: int) -> Tokens:
         return pipeline.encoder.tokenize([work.inputs[number]], work.options.truncation_side)[0]
     except ShoalError as error:
         work.error = error
-    except Exception as error:  # any that a tokenizer may raise
+    except Exception as error:  # a tokenizer may raise any exception
         work.fail("the tokenizer failed", error)
     return Tokens(())

@@ -38,8 +38,8 @@ DRAIN_S = 5.0
 #: Difference between the clocks of this machine and Redis above which the worker logs a warning, in seconds.
 WRONG_CLOCK_S = 1.0
 
-#: Intervals at which a worker that computes a batch aside looks for interactive jobs, in seconds: with a notice from
-#: Redis, and without one. Each look takes some 0.2 ms of processor time.
+#: Intervals at which a worker that computes a batch aside looks for interactive jobs, in seconds: seldom if Redis sends
+#: a notice of a new job, often if not. Each look takes some 0.2 ms of processor time.
 LOOK_SELDOM_S, LOOK_OFTEN_S = 0.25, 0.01
 
 #: Longest time for which a worker with nothing to compute waits for an index before it looks for jobs, in seconds.
@@ -101,7 +101,7 @@ class Worker:
             except (Unavailable, Overloaded) as error:
                 log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                 is_away = True
-                self._finish(self._aside)  # now, or the wait for Redis would count as time of the batch
+                self._finish(self._aside)  # not later: the wait for Redis would count as time of the batch
                 if isinstance(error, Unavailable):
                     self.admission.distrust_heartbeats()
                 self._stopping.wait(RETRY_S)
@@ -204,7 +204,7 @@ class Worker:
         if batch is self._aside:
             self._aside = None
         seconds = batch.finish()
-        if self._aside is None:  # else this time is within the time of the batch aside
+        if self._aside is None:  # else the time of the batch aside includes this time
             self.counters["busy_s"] += seconds  # type: ignore[assignment]
         self.scheduler.finish(batch, seconds)
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class ChunksWork(Work):
     """The work of an embed whose texts are cut by `chunker`. Chunks are numbered consecutively through all texts.
 
-    If the job asks for chunks, their vectors are kept; otherwise only their sum for each text, weighted by tokens.
-    `tokens` and `truncated` say for each text how many tokens it has, and whether any were left out. `num_cut` is the
-    number of chunks cut so far. An encoded chunk is removed from `tokenized`.
+    If the job asks for chunks, the vectors of all chunks are kept. Otherwise only a sum of vectors is kept for each
+    text, weighted by tokens. `tokens` and `truncated` say for each text how many tokens it has, and whether any were
+    left out. `num_cut` is the number of chunks cut so far. An encoded chunk is removed from `tokenized`.
     """
 
     chunker: Chunker = field(kw_only=True)
@@ -63,7 +63,7 @@ class ChunksWork(Work):
 
     @property
     def has_untokenized(self) -> bool:
-        """True if any text is not cut to its end."""
+        """True if any text is not yet cut to its end."""
         return self._place[0] < len(self.job.texts)
 
     @property
@@ -88,7 +88,7 @@ class ChunksWork(Work):
         return list(enumerate((chunk.tokens for chunk in chunks), self.num_cut - len(chunks)))
 
     def check_num_vectors(self, max_reply_vectors: int) -> None:
-        """Set the error if the texts have more chunks than a reply has room for vectors."""
+        """Set the error if the texts have more chunks than the number of vectors that a reply has room for."""
         if self.error is None and self.chunks is not None and self.num_cut > max_reply_vectors:
             self.error = TooLarge(
                 f"the texts have more chunks of {self.job.options.chunk_tokens:,} tokens than the "
@@ -144,7 +144,7 @@ class EmbedWork(Work):
         return cls(delivery, job, embeds, prompt, served.now)
 
     def check_num_vectors(self, max_reply_vectors: int) -> None:
-        """Set the error if the texts tokenized so far have more tokens than a reply has room for vectors."""
+        """Set the error if the tokens so far are more than the number of vectors that a reply has room for."""
         if self.error is not None or self.job.options.output == "vector":
             return
         num_tokens = sum(text.num_tokens for text in self.tokenized.values())

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 class SearchWork(Work):
     """The work of a search.
 
-    `reranks` is the pipeline of the reranker. The `second_stage` begins once the hits are found. Its pairs are numbered
-    after the texts.
+    `reranks` is the pipeline of the reranker. The `second_stage` begins once the hits are found. The numbers of its
+    pairs follow the numbers of the texts.
     """
 
     job: Search
@@ -112,7 +112,7 @@ class SearchWork(Work):
 
 
 class Searcher:
-    """The search of jobs in the indexes of a worker. For one thread."""
+    """Does the searches that jobs ask for in a worker's indexes. Not thread-safe."""
 
     def __init__(self, indexes: Mapping[str, Index], activity: Activity):
         self.indexes = indexes
@@ -121,9 +121,9 @@ class Searcher:
     def search(self, works: Sequence[SearchWork]) -> None:
         """Set the hits or the error of each encoded job, or its `opening` if its index is still being opened.
 
-        A job in its second stage gets its answer from the scores. Jobs that ask the same index for about the same
-        number of hits, and have no further options, are searched together. Hybrid searches are answered one by one,
-        but share the products of their vectors.
+        A job in its second stage gets its answer from the scores of its pairs. Jobs that ask the same index for about
+        the same number of hits, and have no further options, are searched together. Hybrid searches are answered one by
+        one, but share the products of their vectors.
         """
         groups: dict[tuple[str, Hashable], list[SearchWork]] = {}
         for number, work in enumerate(works):
@@ -138,7 +138,7 @@ class Searcher:
                 (self._search_together if is_plain else self._search_one_by_one)(index, group)
 
     def _opened(self, group: Sequence[SearchWork]) -> Index | None:
-        """Return the index of these jobs; None if it is being opened, or if opening it failed, which sets errors."""
+        """Return the index of these jobs; None while it is being opened, or if that fails, which sets errors."""
         known = group[0].opening
         failure = known.exception() if known and known.done() else None
         try:
@@ -189,7 +189,7 @@ class Searcher:
 
     @contextmanager
     def _searching(self, works: Sequence[SearchWork]) -> Iterator[None]:
-        """Add the time of the block to these jobs. An exception becomes the error of a job that is alone."""
+        """Add the time of the `with` block to these jobs. If there is only one job, an exception becomes its error."""
         self._go_on()
         started = time.perf_counter()
         try:

@@ -18,7 +18,7 @@ from shoal_workers.operations.tokenize import TokenizerWork
 from shoal_workers.operations.work import Work
 from shoal_workers.process.watchdog import Activity
 
-#: For the name of each operation, the class of its jobs' work.
+#: The class of work for the jobs of each operation, by the operation's name.
 WORKS: dict[str, type[Work]] = {
     Embed.op: EmbedWork,
     Search.op: SearchWork,

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 #: The kinds of jobs. A worker chooses which kind comes next.
 INTERACTIVE, LONG, BULK = "interactive", "long", "bulk"
 
-#: Most texts and most bytes of an interactive job. A larger one is long: other jobs may go between its passes.
+#: Largest number of texts, and of bytes, in an interactive job. A larger job is long: other jobs may run between its
+#: passes.
 MAX_SHORT_TEXTS, MAX_SHORT_BYTES = 32, 65_536
 
 #: A job that takes turns counts for at most this number of texts when the worker decides whether to take more jobs,
-#: because other jobs go between its passes.
+#: because other jobs run between its passes.
 MAX_TEXTS_OF_LONG = 4
 
 
@@ -37,9 +38,9 @@ class Work:
 
     `inputs` are for the model of `pipeline`: texts with their `prompt` before them, or pairs of texts for a reranker.
     They are tokenized with `options`. An input is identified by its number, which is in `cached`, in `untokenized` or
-    in `tokenized`. `digests` are the keys of all texts in the cache, or empty for a job that does not use the cache.
-    `opening` is the future of an index that is being opened. `error` is the error that will answer the job.
-    `now` returns Redis's time in Unix seconds. `num_cut_chars` is the number of characters cut by `cut`.
+    in `tokenized`. `digests` are the cache keys of all texts, or empty for a job that does not use the cache. `opening`
+    is the future of an index that is being opened. `error` is the error that will answer the job. `now` returns Redis's
+    time in Unix seconds. `num_cut_chars` counts the characters of the chunks that `cut` has returned.
 
     Each operation is a subclass. Its next stage may add inputs once all inputs are encoded.
     """
@@ -112,7 +113,7 @@ class Work:
         return self.is_cut or self.kind == LONG
 
     def use_cache(self, entries: Sequence[Entry | None]) -> None:
-        """Use the cache's entries that suit the options. `entries` has an item for each text, None if it is missing."""
+        """Use the cache's entries that suit the options. `entries` has one for each text, None if it is not cached."""
         suited = {n: entry for n, entry in enumerate(entries) if entry is not None and entry.answers(self.job.options)}
         self.cached = suited
         self.untokenized = deque(n for n in self.untokenized if n not in suited)
@@ -211,7 +212,7 @@ class Work:
     # Reply
 
     def answer(self) -> Answer | None:
-        """Return the reply to a job without error, and its address. If that fails, set the error and return None."""
+        """Return the reply to a job without error, with its address. If that fails, set the error and return None."""
         try:
             reply = Reply(id=self.job.id, timings=self.timings, **self.made_by, **self._result())
             if self.job.ignored:

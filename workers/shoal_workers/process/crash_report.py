@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 #: Time for which a report is kept in Redis, in seconds.
 REPORT_TTL_S = 3_600
 
-#: Most characters of a report that are kept.
+#: Largest number of characters of a report that are kept.
 MAX_CHARS = 16_384
 
 #: Longest wait for the end of a dead worker's process, which may still be writing its report, and the interval between
@@ -43,7 +43,7 @@ class CrashReports:
         self._broker.execute("SET", self._keys.crash_report(worker_id), report, "EX", REPORT_TTL_S)
 
     def read(self, worker_id: str) -> str:
-        """Return a dead worker's report once its process has ended, summary first, or an empty text without one."""
+        """Wait until a dead worker's process has ended; return its report, summary first, or an empty text."""
         until = time.monotonic() + MAX_END_S
         self.forward_files()
         while self._folder and (self._folder / worker_id).exists() and time.monotonic() < until:

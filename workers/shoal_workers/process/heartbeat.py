@@ -58,7 +58,7 @@ def _pid_namespace() -> int:
         return 0
 
 
-#: One of this number of announcements has the contents of the heartbeat.
+#: One in this number of announcements includes the contents of the heartbeat.
 CONTENTS_EVERY = 5
 
 #: Fields of the contents that are announced immediately after a change.

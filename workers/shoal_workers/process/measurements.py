@@ -39,7 +39,7 @@ class Measurements:
         }
 
     def add_batch(self, num_texts: int, num_tokens: int, max_tokens: int) -> None:
-        """Count a forward pass with these numbers of texts and tokens, out of at most `max_tokens`."""
+        """Count a forward pass with these numbers of texts and tokens. It had room for `max_tokens`."""
         self.counters["batches"] += 1
         self._batches["texts"].add(num_texts)
         self._batches["tokens"].add(num_tokens)
@@ -89,13 +89,14 @@ class Throughput:
         return self._num_texts / self._busy_s if self._busy_s else 0.0
 
 
-#: Number of last jobs in a heartbeat. Each has some 250 bytes, and every reader of the pool reads all heartbeats.
+#: Number of recent jobs in a heartbeat. Each takes some 250 bytes, and every reader of the pool reads all heartbeats.
 MAX_JOBS = 8
 
-#: Most characters of a client's name in a heartbeat; longer names are cut.
+#: Largest length of a client's name in a heartbeat, in characters. Longer names are cut.
 MAX_CLIENT_CHARS = 256
 
-#: Time over which the longest wait of a lane is measured, and the length of the parts that expire, in seconds.
+#: Time over which the longest wait of a lane is measured, and the length of its parts, which expire one by one, in
+#: seconds.
 WINDOW_S, PART_S = 60.0, 5.0
 
 

@@ -101,7 +101,7 @@ T = TypeVar("T")
 
 
 def at_low_priority(make: Callable[[], T]) -> T:
-    """Return the result of `make`, called in a thread of low priority. Threads that it starts inherit that on Linux."""
+    """Return the result of `make`, called in a thread of low priority. On Linux, threads started by it inherit that."""
     with ThreadPoolExecutor(1, "low-priority", _lower) as thread:
         return thread.submit(make).result()
 

@@ -33,10 +33,10 @@ READ_EVERY_S = 1.0
 #: Time that a busy model keeps its memory, in seconds, before another model with jobs may take its place.
 TURN_S = 5.0
 
-#: Pause before a worker that ended by itself is started again, in seconds. It doubles with each such end.
+#: Pause before a worker that ended by itself is started again, in seconds. The pause doubles each time.
 RESTART_AFTER_S, MAX_RESTART_AFTER_S = 1.0, 60.0
 
-#: What a heartbeat says about work, and not about the model.
+#: The fields of a heartbeat that describe the worker's work, not its model.
 _MEASURED = ("counters", "waits", "batches", "recent", "longest_waits", "written_at", "memory_bytes")
 
 
@@ -52,7 +52,7 @@ def run_host(settings: Settings, models: Sequence[str], budget_bytes: int, idle_
 
 
 def settings_of_models(settings: Settings, models: Sequence[str]) -> list[Settings]:
-    """Return the settings of the worker of each model, which is written as `POOL=MODEL`. Raises BadSetting.
+    """Return the settings of each model's worker. A model is written as `POOL=MODEL`. Raises BadSetting.
 
     The indexes of `settings` belong to the pool of `settings`; each other pool has a folder of indexes of its own.
     """
@@ -71,8 +71,8 @@ def settings_of_models(settings: Settings, models: Sequence[str]) -> list[Settin
 class HostedModel:
     """One model: its pool, and the worker that runs it at times.
 
-    `state` is "asleep", "starting", "ready" or "stopping". While no worker is ready, the host announces what the last
-    one served, so that the API knows the model's name, prompts and indexes.
+    `state` is "asleep", "starting", "ready" or "stopping". While no worker is ready, the host announces what its last
+    worker served, so that the API knows the model's name, prompts and indexes.
     """
 
     def __init__(self, broker: Broker, settings: Settings):
@@ -166,8 +166,8 @@ class HostedModel:
 class ModelHost:
     """Runs models while their jobs come. `idle_s` after its last job, a model is sent to sleep.
 
-    A model with jobs starts when the budget has room. If it has none, the models that were not used for the longest
-    time are sent to sleep: idle ones at once, busy ones after their turn of `TURN_S`.
+    A model with jobs starts when the budget has room. If the budget has none, the models that were not used for the
+    longest time are sent to sleep: idle ones at once, busy ones after their turn of `TURN_S`.
     """
 
     def __init__(self, models: Sequence[HostedModel], budget_bytes: int, idle_s: float):
@@ -204,7 +204,7 @@ class ModelHost:
                     model.stop()
 
     def step(self, now: float) -> None:
-        """Look at all models, then start and stop what their jobs and the budget ask for."""
+        """Look at all models, then start and stop them as their jobs and the budget require."""
         for model in self.models:
             was_known = model.is_known
             model.look(now)
@@ -217,7 +217,7 @@ class ModelHost:
             if model.state == "ready" and now - model.used_at >= self.idle_s:
                 model.send_to_sleep()
         if any(model.state == "starting" for model in self.models):
-            return  # one starts at a time: its memory is known once it is ready
+            return  # models start one by one: the memory of a model is known once it is ready
         wanted = self._next_wanted(now)
         running = [model for model in self.models if model.state != "asleep"]
         if wanted and self._have_room([*running, wanted]):

@@ -14,7 +14,8 @@ from shoal_workers.process import processors
 #: this time finds its processors free.
 GROW_AFTER_S = 3.0
 
-#: The same for a smaller share. In a rolling restart, the new worker runs beside the old one for about this time.
+#: Seconds for which a smaller share must have been due. In a rolling restart, the new worker runs beside the old one
+#: for about this time.
 SHRINK_AFTER_S = 10.0
 
 
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class Resizing:
-    """The change of a worker's models and searches to another number of threads, between two passes."""
+    """Changes the number of threads of a worker's models and searches, between two passes."""
 
     def __init__(self, threads: int, encoders: Sequence[Encoder], resize_searches: Callable[[int], object]):
         self._threads = threads

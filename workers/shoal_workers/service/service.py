@@ -46,7 +46,7 @@ from shoal_workers.service.resizing import ProcessorShare, Resizing
 
 log = logging.getLogger(__name__)
 
-#: Longest wait of a worker for an answer of Redis, in seconds. If it is exceeded, jobs without a reply run again.
+#: Longest wait of a worker for an answer of Redis, in seconds. After a longer wait, jobs without a reply run again.
 ANSWER_S = 2.0
 
 #: Number of open files that a worker asks the system for, enough for some thousand indexes.
@@ -66,7 +66,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     log.info("%s runs on %s in %s", encoder.model.name, encoder.engine.name, encoder.engine.precision)
     reranker = open_reranker(settings, share.threads)
     stopping = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # before, signals end the process at once, because it has no jobs
+    for number in (signal.SIGTERM, signal.SIGINT):  # until here, a signal ends the process at once: it has no jobs
         signal.signal(number, lambda *_: stopping.set())
     sizes = {"max_reply_bytes": settings.max_reply_mb * 2**20, "max_unread_bytes": settings.max_result_mb * 2**20}
     indexes = OpenIndexes.from_settings(settings, encoder.model, share.threads, ChangeLog(broker, keys), stopping)

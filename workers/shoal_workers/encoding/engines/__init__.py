@@ -13,7 +13,7 @@ from shoal_workers.model.model import Model
 #: Version of int8 vectors with `fixed_steps`. A change that alters them by more than rounding raises it by one.
 INT8_VERSION = 2
 
-#: Version of the vectors of the engine avx512, which is raised likewise.
+#: Version of the vectors of the engine avx512, raised for the same reasons.
 AVX512_VERSION = 1
 
 #: The vectors of each pooling, as `shoal_workers.encoding.packing.pool` returns them.
@@ -48,15 +48,15 @@ class Engine(Protocol):
     is_ragged: bool
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> Sequence[ForwardPass]:
-        """Start up to `num_streams` passes side by side, or one `together`. The passes of its last call have ended."""
+        """Start up to `num_streams` passes side by side, or `together` one on all threads. Earlier ones have ended."""
         ...
 
     def start_aside(self, packings: Sequence[Packing]) -> Sequence[ForwardPass]:
-        """Start passes on threads of low priority. The passes of its last call have ended."""
+        """Start passes on threads of low priority. Earlier passes of low priority must have ended."""
         ...
 
     def resized(self, threads: int) -> "Engine":
-        """Return an engine with so many threads for the same model. May be called while this engine computes."""
+        """Return an engine for the same model with this number of threads. May be called while this engine computes."""
         ...
 
 

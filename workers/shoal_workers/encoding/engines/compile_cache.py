@@ -17,7 +17,7 @@ _DIGEST_BYTES = 16
 
 
 def load_or_make(path: Path, make: Callable[[], bytes], max_wait_s: float = MAX_WAIT_S) -> bytes:
-    """Return the contents of the file. If it is missing, one process calls `make` and writes it. Raises OSError."""
+    """Return the contents of the file. If it is missing, one process makes and writes them. Raises OSError."""
     if (contents := _read(path)) is not None:
         return contents
     path.parent.mkdir(exist_ok=True)

@@ -29,9 +29,9 @@ SCRIPTS, SCRIPT_SIZE = (*range(0x20, 0x3100, 0x100), *range(0x4E00, 0xD7A0, 0x10
 #: for each 384 numbers of a token. Measured: a third slower than with ranges.
 PROPERTIES = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 384}
 
-#: Influence of an input's own range on its step. At 0, all inputs have the step of the widest input. At 1, each has the
-#: step of its own range, and inputs of unusual texts exceed it and are clipped. Measured over headlines and 388
-#: languages.
+#: Influence of an input's own range on its step. At 0, all inputs have the step of the widest input. At 1, the step of
+#: each input depends only on its own range; inputs of unusual texts exceed this range and are clipped. Measured with
+#: headlines and texts in 388 languages.
 OWN_RANGE = 0.25
 
 
@@ -87,7 +87,7 @@ def quantise(graph: ov.Model, ranges: Sequence[Range]) -> None:
 
 
 def _quantise(product: Product, found: Range) -> None:
-    """Replace a product by one of whole numbers, with activations from 0 to 255, and correct rounding's mean error."""
+    """Replace a product by a product of whole numbers, activations from 0 to 255; correct the mean rounding error."""
     node, weights = product
     own = np.maximum(found.high - found.low, np.float32(1e-6))
     width = own**OWN_RANGE * own.max() ** (1 - OWN_RANGE)

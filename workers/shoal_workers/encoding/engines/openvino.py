@@ -42,7 +42,7 @@ class OpenVinoEngine:
     def __init__(self, folder: Path, precision: str, threads: int, fixed_steps: bool | None = None):
         fastest = "bf16" if processors.has_bf16() else "f32"
         self.precision = fastest if precision == "auto" else precision
-        if fixed_steps is None:  # a reranker has no measured ranges, because `int8.texts` are no pairs
+        if fixed_steps is None:  # a reranker has no measured ranges, because `int8.texts` are not pairs
             fixed_steps = precision == "int8" and processors.has_vnni() and not Model.open(folder).is_reranker
         self.fixed_steps = fixed_steps
         self._folder, self._state = folder, _state(folder)
@@ -93,7 +93,7 @@ def _started(requests: Sequence[Any], packings: Sequence[Packing]) -> "list[Open
             passes.append(OpenVinoPass(request, packing))
     except Exception:
         for started in passes:
-            started.request.wait()  # it reads the packing until its end
+            started.request.wait()  # the pass reads the packing until it ends
         raise
     return passes
 
@@ -114,7 +114,7 @@ class _Graph:
         self._compiled = self._load() if os.access(folder, os.W_OK) else b""
 
     def compile(self, num_streams: int) -> Any:
-        """Return the compiled graph for that many passes side by side."""
+        """Return the graph, compiled for `num_streams` passes side by side."""
         options = self._options | {"NUM_STREAMS": num_streams}
         if self._compiled:
             try:

@@ -32,7 +32,8 @@ class TorchEngine:
     is_ragged = False
 
     def __init__(self, model: Model, precision: str, threads: int):
-        # Torch has a number of compute threads for each thread that calls it, so both threads set the number.
+        # Torch keeps its number of compute threads separately for each calling thread. So it is set in the engine's
+        # thread and in this one.
         self._thread = ThreadPoolExecutor(1, "torch", torch.set_num_threads, (threads,))
         torch.set_num_threads(threads)
         self.threads = threads
@@ -155,13 +156,13 @@ class PackedTransformer(torch.nn.Module):
         return result
 
     def _distances(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the row of a table of distances for each two tokens of a row."""
+        """Return, for each two tokens of a row, the index of their distance in a table of distances."""
         return positions[:, None, :] - positions[:, :, None] + self.farthest
 
     def _attending(
         self, positions: torch.Tensor, bias: torch.Tensor, attention: Attention
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the bias of attention scores, and the cosines and sines that rotate queries and keys, None without."""
+        """Return the bias of attention scores, and the cosines and sines that rotate queries and keys, if any."""
         if attention.window:
             is_far = (positions[:, None, :, None] - positions[:, None, None, :]).abs() > attention.window
             bias = bias.masked_fill(is_far, MASKED)
