@@ -96,7 +96,7 @@ def open_pool(url: str, answer_s: float = ANSWER_S) -> redis.ConnectionPool:
 
 
 def read_url(url: str, answer_s: float) -> dict[str, Any]:
-    """Return the options of a connection, with redis-py's `connection_class` for threads and the `primary` or None."""
+    """Return a connection's options, including redis-py's `connection_class` for threads and the `primary`, if any."""
     url, primary = split_url(url, answer_s)
     options = parse_url(url)  # type: ignore[no-untyped-call]
     if path := options.pop("password_file", None):

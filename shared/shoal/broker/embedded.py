@@ -109,7 +109,7 @@ def command(settings: Settings) -> list[str]:
             f"{folder / 'appendonlydir' / _MANIFEST} is missing, and without it the data beside it would be lost: "
             "bring it back from a backup, or choose another --home to begin anew"
         )
-    # the limits of two lanes, of the cache and of unread results, and for everything else as much as for the results
+    # the limits of two lanes, the cache and unread results; everything else may need as much as the results
     memory_mb = 2 * settings.max_backlog_mb + settings.cache_mb + 2 * settings.max_result_mb
     options = {
         "bind": HOST,

@@ -33,7 +33,7 @@ def status(settings: Settings, this_worker: bool) -> None:
 
     Each worker is listed with its indexes and their errors.
     """
-    from shoal.client.redis.client import Client  # it imports numpy
+    from shoal.client.redis.client import Client  # imported late: it loads numpy
     from shoal.viewers.pool_meter import PoolSnapshot
 
     with Client.from_settings(settings) as client:
@@ -75,7 +75,7 @@ def top(settings: Settings, url: str | None, key: str | None, every_s: float) ->
 
 @contextmanager
 def _over_redis(settings: Settings) -> Iterator["Reader"]:
-    from shoal.client.redis.client import Client  # it imports numpy
+    from shoal.client.redis.client import Client  # imported late: it loads numpy
     from shoal.viewers.pool_meter import PoolMeter, PoolSnapshot
 
     with Client.from_settings(settings) as client:

@@ -17,7 +17,7 @@ _PATH_PARTS = 2
 
 
 def configure(settings: Settings, level: str = "") -> None:
-    """Log to standard error in the format of the settings, with their level or with `level` in its place."""
+    """Log to standard error with the format and level of the settings. `level` replaces the level of the settings."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
     logging.basicConfig(level=(level or settings.log_level).upper(), handlers=[handler])

@@ -103,7 +103,7 @@ def send_request(
             response.close()
             raise TimeoutError("its headers take too long")
         if connection.sock:
-            connection.sock.close()  # takes effect when the response is closed, even if the server closes nothing
+            connection.sock.close()  # takes effect when the response is closed, even if the server stays connected
         return response
     except (OSError, HTTPException) as error:
         connection.close()
