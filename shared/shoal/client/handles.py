@@ -116,7 +116,7 @@ class LongHandle:
 class BuildOptions(TypedDict, total=False):
     """The options of a build. An option that is not given has the default of the long job `build_index`."""
 
-    text_column: str | None  #: by default the column that looks like the text
+    text_column: str | None  #: by default the column that looks like texts
     id_column: str | None  #: by default the column `id`, or the positions from 0 if there is none
     on_bad: str  #: "raise": a bad row ends the build; "skip": bad rows are left out
     publish: bool  #: False: the version is built but not served

@@ -84,7 +84,7 @@ class ReadFiles:
         return None
 
     def keep(self, file: FoundFile, record: Record) -> None:
-        """Save the record of a file, unless the file changed so recently that another change might not change its times."""
+        """Save the record of a file, unless it changed so recently that another change might not change its times."""
         if self._connection is None or self._now_s() - max(file.modified_ns, file.changed_ns) / 1e9 < SETTLES_S:
             return
         values = (_mark(file), zlib.compress(json.dumps(record).encode(), 1), self._build)

@@ -58,11 +58,11 @@ _READERS: dict[str, tuple[Reader, str]] = {
 class Source:
     """A file of records, a file that is one document, or a folder of documents. Each iteration reads it anew.
 
-    `path` is a file or folder on this machine, an http or https URL, or a URL that fsspec opens. The ending of a file's
-    name says its format. Without `text_column` the text is the column "text", else the only column beside the id, else
-    the only column whose name is in `USUAL_TEXT_COLUMNS`. Without `id_column` the id is the column "id", else the
-    position of the record, counted from 0. No other column may have one of the `reserved` names. The `rules` say which
-    places are allowed. The default rules refuse all private networks.
+    `path` is a file or folder on this machine, an http or https URL, or a URL that fsspec opens. The ending of a name
+    says the format. Without `text_column` the text is the column "text", else the only column beside the id, else the
+    only column whose name is in `USUAL_TEXT_COLUMNS`. Without `id_column` the id is the column "id", else the position
+    of the record, counted from 0. No other column may have one of the `reserved` names. The `rules` say which places
+    are allowed. The default rules refuse all private networks.
 
     Once a row was read, `ids_are_positions` is True if the ids are positions.
 
