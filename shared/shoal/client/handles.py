@@ -147,18 +147,18 @@ class IndexHandle(ABC):
     def add(self, documents: Iterable[Given]) -> int:
         """Add documents to the index and return their number. A document replaces the document that has its id.
 
-        A document is a map of `id`, `text` and any other fields that JSON can express. Every worker finds it within 2
-        s. One step adds at most 256 documents, or 32 over HTTP. The error of a later step says how many documents are
-        written. Raises BadDocument or InvalidText, which name the document; UnknownIndex, NotReady and TooLarge; and
-        TooManyChanges if 10,000 documents were added or deleted since the last build.
+        A document is a map of `id`, `text` and any other fields that JSON can express. Every worker finds it within two
+        seconds. One step adds at most 256 documents, or 32 over HTTP. The error of a later step says how many documents
+        are written. Raises BadDocument or InvalidText, which name the document; UnknownIndex, NotReady and TooLarge;
+        and TooManyChanges if 10,000 documents were added or deleted since the last build.
         """
 
     @abstractmethod
     def delete(self, ids: Iterable[str]) -> int:
         """Delete the documents with these ids; return the number of ids, including ids without a document.
 
-        One step deletes at most 1,000 documents. Raises InvalidRequest, which names the wrong id, and the errors of
-        `add`.
+        One step deletes at most 1,000 documents. Raises the errors of `add`, and InvalidRequest, which names the wrong
+        id.
         """
 
     def build(self, source: File | Iterable[Item], **options: Unpack[BuildOptions]) -> LongHandle:

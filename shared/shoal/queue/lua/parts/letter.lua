@@ -1,5 +1,5 @@
 -- Dead letters, a part of answer. The field `before` of a letter is the number of bytes of all letters ever kept before it.
--- So the bytes of all letters are known from the oldest and the newest letter.
+-- So the oldest and the newest letter are enough to know the bytes of all.
 local DEAD = ROOT .. 'dead'
 
 -- Return the id of the letter at an end of the stream, the bytes before it, and the bytes through its end.
