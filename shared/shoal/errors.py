@@ -1,6 +1,6 @@
 """All errors. Each is a direct subclass of `ShoalError`.
 
-`docs/http.md` lists their codes with remedies, and `shoal_api.errors` maps them to HTTP statuses.
+`docs/http.md` lists their codes with remedies, and `shoal_api.schema.errors` gives them their HTTP statuses.
 """
 
 import errno
@@ -36,7 +36,7 @@ class InvalidRequest(ShoalError):
 
 
 class InvalidJson(ShoalError):
-    """Error raised when the body of an HTTP request is not JSON, or not the msgpack map that its header announces."""
+    """Error raised when an HTTP request's body is not JSON, or is not msgpack although the header announces msgpack."""
 
 
 class NotAcceptable(ShoalError):
@@ -48,7 +48,7 @@ class InvalidText(ShoalError):
 
 
 class TextTooLong(ShoalError):
-    """Error raised when a text has more tokens than the model reads, and the job has `truncate` false."""
+    """Error raised when a text has more tokens than the model reads, and the job's option `truncate` is false."""
 
 
 class TooLarge(ShoalError):
@@ -60,7 +60,7 @@ class Unauthorized(ShoalError):
 
 
 class Forbidden(ShoalError):
-    """Error raised when a request needs an admin's key and has another, or comes from a web page of another site."""
+    """Error raised when a request needs an admin's key but has another, or comes from a web page of another site."""
 
 
 class PathNotAllowed(ShoalError):
@@ -72,7 +72,7 @@ class AddressNotAllowed(ShoalError):
 
 
 class RateLimited(ShoalError):
-    """Error raised when an API key has exceeded its rate. It may be used again after `retry_after_s`."""
+    """Error raised when an API key has exceeded its rate. The key may be used again after `retry_after_s`."""
 
     def __init__(self, message: str, retry_after_s: int = 1):
         super().__init__(message)
@@ -128,11 +128,11 @@ class Overloaded(ShoalError):
 
 
 class Unavailable(ShoalError):
-    """Error raised when Redis does not answer or refuses, or, over HTTP, when the API does not answer."""
+    """Error raised when Redis does not answer or refuses a command, or when the API does not answer a client."""
 
 
 class NotReady(ShoalError):
-    """Error raised when no worker has the model and the index, when workers have different models, or a start fails."""
+    """Error raised when no worker has the model and the index, workers have different models, or a start fails."""
 
 
 class Poisoned(ShoalError):
@@ -144,7 +144,7 @@ class Internal(ShoalError):
 
 
 class ModelNotFound(ShoalError):
-    """Error raised when the model is no local folder, installed package or cached download, or lacks a file."""
+    """Error raised when the model is not a local folder, installed package or cached download, or lacks a file."""
 
 
 class ModelMismatch(ShoalError):
@@ -176,7 +176,7 @@ class FolderBusy(ShoalError):
 
 
 class BadDocument(ShoalError):
-    """Error raised when a line of a source file cannot be indexed. The message has the number of the line."""
+    """Error raised when a line of a source file cannot be indexed. The message names the line by its number."""
 
 
 class BadSetting(ShoalError):
@@ -188,7 +188,7 @@ class PortInUse(ShoalError):
 
 
 class DiskFull(ShoalError):
-    """Error raised when the disk is too full for a new file. The file that it should replace is unchanged."""
+    """Error raised when the disk is too full for a new file. A file that it would have replaced is unchanged."""
 
     #: The system's error numbers for a full disk, an exhausted quota and a file over the largest size.
     ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -202,7 +202,7 @@ class MissingExtra(ShoalError):
     """Error raised when a command or a client needs a package or program that is not installed."""
 
 
-#: The class of each code, to turn an error on the wire into an exception.
+#: The class for each code. It turns an error on the wire into an exception.
 BY_CODE: dict[str, type[ShoalError]] = {cls.code: cls for cls in ShoalError.__subclasses__()}
 
 _LINE = re.compile(r"shoal: (.+) \[(\w+)\]")

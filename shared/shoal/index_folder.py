@@ -1,4 +1,4 @@
-"""The file `current`, which every folder of an index has."""
+"""The file `current` in the folder of an index."""
 
 from pathlib import Path
 

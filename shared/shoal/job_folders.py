@@ -15,13 +15,13 @@ from shoal.errors import DiskFull
 from shoal.settings import Settings
 from shoal.task_progress import Report, TaskProgress
 
-#: The parent of these folders, in the folder for files. Each pool has a subfolder in it.
+#: The parent of the folders, in the folder for files. Each pool has its own subfolder in it.
 JOBS = "jobs"
 
-#: The folder of a result, in the folder of its job.
+#: The name of the folder with a job's result, in the folder of the job.
 RESULT = "vectors"
 
-#: Seconds between two checks of the space of all results while a job writes one.
+#: Seconds between two checks of the space that all results need, while a job writes its result.
 LOOK_EVERY_S = 10.0
 
 _OWNER_BYTES = 6
@@ -29,10 +29,10 @@ _FOLDER_NAME = re.compile(rf"[0-9a-f]{{{2 * _OWNER_BYTES}}}-[0-9a-f]{{24}}")
 
 
 class JobFolders:
-    """The names and sizes of a pool's folders. A name begins with the name of the owner, a client."""
+    """The folders of a pool. The name of a folder begins with the name of its owner, a client."""
 
     def __init__(self, settings: Settings):
-        #: The path of the folders, relative to the folder for files. Other pools have other paths.
+        #: The path of the pool's folders, relative to the folder for files.
         self.place = f"{JOBS}/{_digest(settings.keys.root)}"
         self.folder = settings.files_folder / self.place
         self._max_result_bytes = settings.max_results_mb * 2**20
@@ -53,7 +53,7 @@ class JobFolders:
     def check_results(self, owner: str) -> None:
         """Raise DiskFull if all results, or the owner's results, need too much space.
 
-        The results of an owner may need at most as much space as is still free.
+        One owner's results may need at most as much space as all results leave free of the limit.
         """
         sizes = {name: _num_result_bytes(self.folder / name / RESULT) for name in self.names()}
         num_used = sum(sizes.values())
@@ -65,7 +65,7 @@ class JobFolders:
             )
 
     def limited(self, owner: str, report: Report, clock: Callable[[], float] = time.monotonic) -> Report:
-        """Return a report of progress that also calls `check_results` every `LOOK_EVERY_S`. May raise DiskFull."""
+        """Return a report that also calls `check_results` every `LOOK_EVERY_S` seconds, and so may raise DiskFull."""
         due_s = clock()
 
         def report_and_check(progress: TaskProgress) -> None:
@@ -79,7 +79,7 @@ class JobFolders:
 
 
 def owner_name(client: str) -> str:
-    """Return the name of the owner of a client's folders."""
+    """Return the owner's name in the names of a client's folders."""
     return _digest(client)
 
 
@@ -88,7 +88,7 @@ def _digest(text: str) -> str:
 
 
 def file_size(file: Path | os.DirEntry[str]) -> int:
-    """Return the bytes of a file; 0 if it is gone, because it may have been renamed since its folder was read."""
+    """Return the size of a file in bytes, or 0 if it is gone: it may have been renamed since its folder was read."""
     with suppress(FileNotFoundError):
         return file.stat(follow_symlinks=False).st_size
     return 0

@@ -1,4 +1,4 @@
-"""All settings in one table. Environment variables, flags of commands and the docs are made from it."""
+"""All settings in one table. Environment variables, flags of commands and the docs are made from this table."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from shoal.errors import BadSetting, Unavailable, Unsupported
 #: Port of the Redis that `shoal serve` starts, if it is free. It is not 6379, because another Redis may use that.
 EMBEDDED_PORT = 6390
 
-#: The file in the home folder that contains the port of this Redis.
+#: The file in the home folder that contains the port of the Redis that `shoal serve` starts.
 PORT_FILE = "redis.port"
 
 #: The compatible protocols that the API can speak in addition to its own.
@@ -25,16 +25,16 @@ PROTOCOLS = (
     *("similar", "predict", "wire_formats"),
 )
 
-#: The beginnings of paths of files that belong to the pages / and /docs. Clients read them without a key.
+#: The beginnings of the paths of files for the pages / and /docs. Clients need no key for these files.
 OPEN_PATHS = ("/docs/", "/page/")
 
 #: A path below which a protocol may be mounted, or an empty string.
 _PREFIX = re.compile(r"(/[A-Za-z0-9._-]+)*")
 
-#: A root that is a URL: the beginning of URLs that long jobs may read and write.
+#: A root that is a URL. Long jobs may read and write URLs that begin with it.
 _ROOT_URL = re.compile(r"https?://|[a-z][a-z0-9+.-]*://[^/?#:@]+(:[0-9]+)?(/[^?#]*)?")
 
-#: The URL of a store of indexes. A web server cannot be one, because nothing can be written there.
+#: The URL of a store of indexes. A web server cannot be a store, because nothing can be written there.
 _STORE_URL = re.compile(r"(?!https?:)[a-z][a-z0-9+.-]*://[^?#\s]+")
 
 
@@ -227,7 +227,7 @@ class Settings:
         self.root_urls()
         self.protocol_prefixes()
         if self.index_store and ("::" in self.index_store or not _STORE_URL.fullmatch(self.index_store)):
-            raise BadSetting(  # without its value, which may contain a password
+            raise BadSetting(  # without the value, which may contain a password
                 "index_store is not the URL of a folder in a store: it takes one such as s3://bucket/folder or "
                 "file:///srv/shoal, without a query"
             )
@@ -259,7 +259,7 @@ class Settings:
     def redis_address(self) -> str:
         """`redis_url`, or the URL of the Redis that `shoal serve` has started from the home folder.
 
-        Raises Unavailable if it has started none from this folder, and this is not the default folder.
+        Raises Unavailable if no Redis was started from the home folder, unless that is the default folder.
         """
         if self.redis_url:
             return self.redis_url
@@ -318,12 +318,12 @@ class Settings:
         return self.root_folders()[0]
 
     def root_folders(self) -> list[Path]:
-        """Return the folders in `roots` as absolute paths; if it names none, the folder `files` of the home folder."""
+        """Return the absolute paths of the folders in `roots`. If there are none, it is `files` in the home folder."""
         folders = [_absolute("roots", part) for part in _parts(self.roots) if "://" not in part]
         return folders or [self.home_folder / "files"]
 
     def root_urls(self) -> list[str]:
-        """Return the beginnings of URLs in `roots`."""
+        """Return the URLs in `roots`. Each is the beginning of allowed URLs."""
         urls = [part for part in _parts(self.roots) if "://" in part]
         for url in urls:
             if not _ROOT_URL.fullmatch(url):
@@ -351,7 +351,7 @@ class Settings:
         return folders
 
     def protocol_prefixes(self) -> dict[str, str]:
-        """Return the path below which each compatible protocol is mounted, by its name. The root is an empty path."""
+        """Return the path below which each compatible protocol is mounted, by the protocol's name. The root is ""."""
         prefixes: dict[str, str] = {}
         for part in _parts(self.protocols):
             name, _, prefix = part.partition("=")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Most messages of bad rows in a progress.
+#: Largest number of bad rows whose messages a progress contains.
 MAX_SHOWN = 10
 
 
@@ -12,8 +12,8 @@ class TaskProgress:
     """The part of a long job that is done.
 
     `rows` counts all rows of the source that are done. `num_bad` counts bad rows, which were left out, and `first_bad`
-    has the messages of the first `MAX_SHOWN` of them. `fraction` is the part of the source's bytes that is done, from 0
-    to 1, or None if it is not known. `step` names the present step, such as "reading" or "embedding".
+    has the messages of the first `MAX_SHOWN` of them. `fraction` is the share of the source's bytes that is done, from
+    0 to 1, or None if it is unknown. `step` names the current step, such as "reading" or "embedding".
     """
 
     rows: int = 0
@@ -24,5 +24,5 @@ class TaskProgress:
 
 
 #: The function that a long job calls with its progress, at least once a second. The job's process may be killed at any
-#: moment, so a job writes everything that it needs to go on later into its output folder.
+#: moment, so a job writes everything that it needs for continuing later into its output folder.
 Report = Callable[[TaskProgress], None]

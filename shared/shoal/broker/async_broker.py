@@ -27,7 +27,7 @@ from shoal.errors import ShoalError
 class AsyncBroker:
     """A client of Redis for the tasks of one event loop. It connects on first use.
 
-    Small commands of all tasks go over one connection. A command that blocks or is large has a connection for itself.
+    Small commands of all tasks go over one connection. A command that blocks or is large uses another connection alone.
     Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.
     """
 
@@ -39,7 +39,7 @@ class AsyncBroker:
         self._idle: deque[AsyncConnection] = deque()
         self._busy: set[AsyncConnection] = set()
         self._free = asyncio.Semaphore(num_connections(maker.max_connections))
-        self._large = asyncio.Semaphore(1)  # a Lock is not `locked` while it passes to the next task
+        self._large = asyncio.Semaphore(1)  # a Lock would not be `locked` while it passes to the next task
         self._is_closed = False
 
     async def close(self) -> None:
@@ -75,7 +75,7 @@ class AsyncBroker:
         try:
             answers = await self._ask([call.command("EVALSHA", script.digest) for call in calls])
             if unknown := [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]:
-                texts = [calls[n].command("EVAL", script.text) for n in unknown]  # a new Redis
+                texts = [calls[n].command("EVAL", script.text) for n in unknown]  # a new Redis lacks the script
                 for n, answer in zip(unknown, await self._ask(texts), strict=True):
                     answers[n] = answer
         except redis.RedisError as error:
@@ -138,7 +138,7 @@ class AsyncBroker:
             try:
                 answers = await connection.ask(data, num_answers, block_s)
             except BaseException:
-                connection.close()  # its answers may come later
+                connection.close()  # its answers may still come, and would be taken for others
                 raise
             finally:
                 self._busy.discard(connection)
@@ -157,7 +157,7 @@ class AsyncBroker:
                 try:
                     self._shared = await self._open()
                 except redis.RedisError as error:
-                    self._not_opened = copy(error)  # without its traceback
+                    self._not_opened = copy(error)  # the copy has no traceback
                     raise
             return self._shared
 
@@ -179,7 +179,7 @@ class AsyncBroker:
 
 async def _acquire(lock: asyncio.Semaphore, within_s: float) -> None:
     if not lock.locked():
-        await lock.acquire()  # at once
+        await lock.acquire()  # returns at once
         return
     try:
         async with asyncio.timeout(within_s):

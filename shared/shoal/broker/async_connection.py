@@ -20,8 +20,8 @@ from shoal.broker.circuit_breaker import CircuitBreaker
 from shoal.broker.connections import ANSWER_S, read_url, readable_url, refused, sending_s
 from shoal.broker.primary import Primary
 
-#: Seconds for which an answer may still be read after its time limit. If other work has delayed the event loop, it
-#: notices the limit before it reads an answer that came in time.
+#: Seconds for which an answer may still be read after its time limit. An event loop that other work has delayed notices
+#: the end of the limit before it reads an answer that came in time.
 LATE_S = 0.05
 
 #: redis-py's classes of connections for threads, each with the class of the same kind for an event loop.
@@ -35,7 +35,7 @@ _NO_ANSWER = object()
 
 
 class _Question:
-    """Commands that were sent together: the answers that have come, and the future of all answers."""
+    """Commands that were sent together, with the answers that have come and a future for all answers."""
 
     __slots__ = ("answers", "asked_at", "limit_s", "num_answers", "outcome")
 
@@ -50,12 +50,13 @@ class _Question:
 class AsyncConnection(asyncio.Protocol):
     """An open connection for several tasks. It reports answers and failures to a circuit breaker.
 
-    If Redis is silent, away or a replica, all tasks that wait get the error, and the connection is closed.
+    If Redis does not answer, is unreachable or is a replica, all waiting tasks get the error, and the connection is
+    closed.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, breaker: CircuitBreaker, answer_s: float):
         self._loop = asyncio.get_running_loop()
-        self._writer = writer  # is kept because its deletion closes the transport
+        self._writer = writer  # kept, because its deletion would close the transport
         self._transport = writer.transport
         self._breaker = breaker
         self._answer_s = answer_s
@@ -81,7 +82,7 @@ class AsyncConnection(asyncio.Protocol):
         return question.outcome
 
     def is_open(self) -> bool:
-        """Return False if the connection is known to be closed. An idle one that can be read was closed by Redis."""
+        """Return False if the connection has certainly ended. If an idle connection is readable, Redis closed it."""
         if self._transport.is_closing():
             return False
         if self._questions:
@@ -126,7 +127,7 @@ class AsyncConnection(asyncio.Protocol):
                     self._questions.popleft()
                     if not question.outcome.done():  # its task may have been cancelled
                         question.outcome.set_result(question.answers)
-        except redis.RedisError as error:  # a replica answers, or the bytes are no answer of Redis
+        except redis.RedisError as error:  # a replica has answered, or the bytes are no answer of Redis
             self._fail(error)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -177,7 +178,7 @@ class ConnectionMaker:
             self._class(**self._options)  # raises an error for unknown options
 
     async def open(self) -> AsyncConnection:
-        """Return a new connection. Raises redis.RedisError; while Redis is away, at once."""
+        """Return a new connection. Raises redis.RedisError, at once while Redis is away."""
         self.breaker.check()
         started = time.monotonic()
         opened: Any = self._class(**self._options)
@@ -186,7 +187,7 @@ class ConnectionMaker:
                 opened.host, opened.port = await asyncio.to_thread(self.primary.find)
             await opened.connect()
             await opened.send_command("PING", check_health=False)
-            await opened.read_response()  # an error if Redis allows no more clients
+            await opened.read_response()  # raises an error if Redis allows no more clients
         except BaseException as error:
             await opened.disconnect(nowait=True)
             if isinstance(error, redis.RedisError):
@@ -195,5 +196,5 @@ class ConnectionMaker:
                     self.primary.note_silence((opened.host, opened.port))
             raise
         writer = cast(asyncio.StreamWriter, opened._writer)
-        opened._reader = opened._writer = None  # else the deletion of `opened` closes them
+        opened._reader = opened._writer = None  # otherwise the deletion of `opened` would close them
         return AsyncConnection(writer, self.breaker, self._answer_s)

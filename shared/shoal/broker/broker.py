@@ -14,7 +14,7 @@ from shoal.broker.connections import ANSWER_S, BlockedCommand, Connections, open
 from shoal.contract import wire
 from shoal.errors import Overloaded, ShoalError, Unavailable
 
-#: Casefolded words in an error by which Redis refuses a command, and the remedy. The other words differ by version.
+#: Casefolded words by which Redis refuses a command, each with the remedy. The rest of the error differs by version.
 _REMEDIES = {
     "read only replica": "it is a replica; this goes on by itself once the Redis URL leads to the primary",
     "instance state changed": "it was made a replica; this goes on by itself once the Redis URL leads to the primary",
@@ -35,7 +35,7 @@ _REMEDIES = {
     "the password_file": "check its path in the Redis URL, and its permissions",
 }
 
-#: Errors of a cluster whose nodes change, and the remedy. The command has had no effect.
+#: Errors of a cluster whose nodes change, each with the remedy. The command has had no effect.
 _CLUSTER_REMEDIES: dict[type[redis.RedisError], str] = {
     MovedError: "another node has the pool's keys now; this goes on by itself",
     AskError: "the pool's slot moves to another node; this goes on by itself once it has moved",
@@ -77,7 +77,7 @@ class ScriptCall(NamedTuple):
 class Broker:
     """A client of Redis for the threads of a process. Thread-safe. It connects on first use.
 
-    Each thread that waits for an answer has a connection.
+    Each thread that waits for an answer uses a connection alone.
 
     Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.
     """
@@ -88,7 +88,7 @@ class Broker:
 
     @classmethod
     def connect(cls, url: str, answer_s: float = ANSWER_S) -> Self:
-        """Return a broker for the Redis at `url`, which has `answer_s` for each answer; see `open_pool`."""
+        """Return a broker for the Redis at `url`. Redis must answer within `answer_s`; see `open_pool`."""
         return cls(open_pool(url, answer_s))
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Broker:
         with self.translated():
             answers = self._connections.ask([call.command("EVALSHA", script.digest) for call in calls])
             if unknown := [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]:
-                texts = [calls[n].command("EVAL", script.text) for n in unknown]  # a new Redis
+                texts = [calls[n].command("EVAL", script.text) for n in unknown]  # a new Redis lacks the script
                 for n, answer in zip(unknown, self._connections.ask(texts), strict=True):
                     answers[n] = answer
         return [outcome_of(answer) for answer in answers]
@@ -167,7 +167,7 @@ def outcome_of(answer: Any) -> Any:
 
 
 def translate(error: redis.RedisError) -> ShoalError:
-    """Return Shoal's error for an error of redis-py, with the remedy if Redis said why it refuses."""
+    """Return Shoal's error for an error of redis-py. The message has a remedy if Redis said why it refuses."""
     if remedy := _CLUSTER_REMEDIES.get(type(error)):
         return Unavailable(f"the cluster refuses ({error}): {remedy}")
     words = str(error).casefold()

@@ -1,4 +1,4 @@
-"""A circuit breaker: while Redis is away, one caller at a time tries whether Redis is back, and others fail at once."""
+"""A circuit breaker: while Redis is away, one caller at a time tries to reach it, and the others fail at once."""
 
 import threading
 import time
@@ -15,16 +15,17 @@ from shoal.broker.primary import Primary
 #: Seconds between two attempts while Redis is away.
 TRY_EVERY_S = 0.1
 
-#: Seconds after which another caller may try if the caller that tries has not reported an outcome.
+#: Seconds after which another caller may try, if the caller that is trying has not reported an outcome.
 _TRY_WITHIN_S = 5.0
 
 
 class CircuitBreaker:
     """The state of one Redis: the breaker is closed while Redis answers, and open while Redis is away. Thread-safe.
 
-    It opens if a command gets no answer in its time and no other command was answered since it was sent, or if the
-    opening of a connection takes long to fail. It stays closed if a connection breaks or is refused, which is quick,
-    and during a large command, for which Redis may need longer. `caller` returns the id of the current thread or task.
+    The breaker opens if a command gets no answer in its time and no other command was answered meanwhile, or if the
+    opening of a connection takes long to fail. It stays closed if a connection breaks or is refused, because callers
+    learn that quickly, and during a large command, for which Redis may need longer. `caller` returns the id of the
+    current thread or task.
     """
 
     def __init__(self, caller: Callable[[], int] = threading.get_ident) -> None:
@@ -44,17 +45,17 @@ class CircuitBreaker:
             now, caller = time.monotonic(), self._caller()
             if self._cause and now < self._next_try_at and self._trying != caller:
                 raise redis.ConnectionError(self._cause)
-            self._trying = caller  # may pass again, because the idle connection that it got may have been closed
+            self._trying = caller  # may try again, because the idle connection that it got may have been closed
             self._next_try_at = now + _TRY_WITHIN_S
 
     def give_up(self) -> None:
-        """Let another caller try if this caller was trying: it is cancelled and will report no outcome."""
+        """Let another caller try. Called if this caller is cancelled, and so will report no outcome."""
         with self._lock:
             if self._trying == self._caller():
                 self._trying, self._next_try_at = 0, 0.0
 
     def record_failure(self, error: Exception, since: float, is_silence: bool) -> None:
-        """Record a failed command. `is_silence` is True if no answer came from `since`, a monotonic time, until now.
+        """Record a failed command. `is_silence` is True if no answer came since the monotonic time `since`.
 
         Only silence opens the breaker. Any failure keeps an open breaker open.
         """
@@ -83,7 +84,7 @@ class CircuitBreaker:
 
     def record_no_connection(self, error: redis.RedisError, since: float) -> None:
         """Record that the opening of a connection, begun at `since`, failed. A slow failure counts as silence."""
-        is_refused = isinstance(error.__context__, ConnectionRefusedError)  # takes long only on a busy machine
+        is_refused = isinstance(error.__context__, ConnectionRefusedError)  # slow only on a busy machine
         self.record_failure(error, since, not is_refused and time.monotonic() - since > TRY_EVERY_S)
 
     def record_success(self) -> None:
@@ -138,7 +139,7 @@ class _WatchedTcp(_Watched, redis.Connection):
 
 class _WatchedTls(_Watched, redis.SSLConnection):
     def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Check as redis-py does, then read the server's TLS tickets by a round trip: else they look like an answer."""
+        """Check as redis-py does, then read the server's TLS tickets, which look like an answer, by a round trip."""
         super().on_connect_check_health(check_health)
         self.send_command("PING", check_health=False)  # type: ignore[no-untyped-call]
         self.read_response()

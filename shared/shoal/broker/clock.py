@@ -9,10 +9,10 @@ from shoal.errors import Unavailable
 #: Seconds after which the clock is measured again.
 MEASURE_EVERY_S = 60.0
 
-#: Round trips of a measurement. Only the shortest counts.
+#: Number of round trips in a measurement. Only the shortest round trip counts.
 NUM_ROUND_TRIPS = 3
 
-#: Largest error of a usable measurement, in seconds. Requests wait some ten seconds for their answers.
+#: Largest error of a usable measurement, in seconds. It is small beside the ten seconds or so that requests wait.
 MAX_ERROR_S = 1.0
 
 
@@ -20,7 +20,7 @@ class Clock:
     """Redis's clock, computed from the monotonic clock of this process. One thread measures it, others may read it.
 
     `offset_s` says how far this machine's calendar clock, which is not used, is ahead of Redis's clock. `error_s` is
-    the largest possible error of both values, half of the round trip; None before the first measurement.
+    the largest possible error of `offset_s` and `now`, half of the round trip. It is None before the first measurement.
     """
 
     def __init__(self, broker: Broker, monotonic: Callable[[], float] = time.monotonic):
@@ -41,12 +41,12 @@ class Clock:
         return self._monotonic() + self._redis_ahead_s
 
     def refresh(self) -> None:
-        """Measure the clock, unless it was measured in the last `MEASURE_EVERY_S`. Raises Unavailable as `measure`."""
+        """Measure the clock, unless it was measured in the last `MEASURE_EVERY_S` seconds. Raises as `measure` does."""
         if self._measured_at is None or self._monotonic() >= self._measured_at + MEASURE_EVERY_S:
             self.measure()
 
     def measure(self) -> None:
-        """Measure the clock by some round trips. Raises Unavailable, also if the measurement is too inexact."""
+        """Measure the clock. Raises Unavailable if Redis does not answer or the measurement is too inexact."""
         round_trips = []
         for _ in range(NUM_ROUND_TRIPS):
             sent_at = self._monotonic()

@@ -25,52 +25,52 @@ from shoal.broker.circuit_breaker import WATCHED, CircuitBreaker
 from shoal.broker.primary import Primary, split_url
 from shoal.errors import Unavailable
 
-#: Longest time that one command blocks in Redis, in seconds. A stop or a broken connection is noticed after that.
+#: Longest time that one command blocks in Redis, in seconds. A stop or a broken connection is noticed when it ends.
 BLOCK_S = 1.0
 
-#: Longest time for an answer of Redis or for a connection, in seconds, so that a caller learns within a second that
+#: Longest wait for an answer of Redis or for a new connection, in seconds. So a caller learns within a second that
 #: Redis is away. On a busy machine an answer takes some hundredths of a second.
 ANSWER_S = 0.7
 
-#: Longest time that a command blocks for a caller, in seconds. With `ANSWER_S` added it is still within a second.
+#: Longest time that a command blocks while a caller waits, in seconds. Together with `ANSWER_S` it is below a second.
 SHORT_BLOCK_S = 0.25
 
-#: Lowest speed of a connection. The time limit of a command is longer by the time that its bytes take at this speed.
+#: Lowest speed of a connection, in bytes a second. Time limits of commands include the time for bytes at this speed.
 MIN_BYTES_PER_S = 1_000_000
 
-#: Most bytes of a small command. Its time limit is not longer, because to set another one needs two system calls.
+#: Size limit of a small command, in bytes. Its time limit is the usual one, because another needs two system calls.
 SMALL_BYTES = 65_536
 
 #: A command of more bytes is large. Redis serves no other client while it reads and runs a large command, so a process
 #: sends only one at a time. The next one waits for at most `MAX_LARGE_WAIT_S`.
 LARGE_BYTES, MAX_LARGE_WAIT_S = 2**20, 30.0
 
-#: Most connections of a process. A caller uses one only for a round trip, so few are in use at a time.
+#: Largest number of connections of a process. A caller uses one only for a round trip, so few are in use at once.
 MAX_CONNECTIONS = 64
 
-#: Most times that a command is sent again because another node of the cluster has the keys.
+#: Largest number of times that a command is sent again because another node of the cluster has the keys.
 MAX_MOVES = 4
 
-#: Fewest connections that a process must be allowed, if it keeps one of them for long.
+#: Smallest number of connections that a URL must allow for a process that keeps one of them for long.
 MIN_WITH_SPARE = 8
 
 #: Longest time that a caller waits for a free connection, in seconds.
 MAX_WAIT_S = 5.0
 
-#: The default options of connections. The URL may give others.
+#: The default options of connections. The URL may change them.
 _OPTIONS: dict[str, Any] = {
     "retry": Retry(NoBackoff(), 0),
-    "retry_on_error": [redis.ReadOnlyError],  # never retries; closes the connection to the demoted primary
+    "retry_on_error": [redis.ReadOnlyError],  # without retries; the error closes the connection to a demoted primary
     "max_connections": 2 * MAX_CONNECTIONS,  # half are for libraries that use the pool themselves
-    "driver_info": None,  # saves a round trip, and a command that rules must allow
+    "driver_info": None,  # saves a round trip, and an access rule for its command
 }
 
-#: The options for answers of lists and bytes, whatever the URL says.
+#: The options with which answers consist of lists and bytes. The URL cannot change them.
 _ANSWERS = {"protocol": 2, "decode_responses": False}
 
 
 class PasswordFile(redis.CredentialProvider):
-    """A user whose password is in a file. Each new connection reads the file, because the password may change."""
+    """A user whose password is in a file. Each new connection reads the file again, because the password may change."""
 
     def __init__(self, path: str, username: str | None):
         self._path = path
@@ -96,7 +96,7 @@ def open_pool(url: str, answer_s: float = ANSWER_S) -> redis.ConnectionPool:
 
 
 def read_url(url: str, answer_s: float) -> dict[str, Any]:
-    """Return the options of a connection, with redis-py's `connection_class` for threads and the `primary` or None."""
+    """Return a connection's options, including redis-py's `connection_class` for threads and the `primary`, if any."""
     url, primary = split_url(url, answer_s)
     options = parse_url(url)  # type: ignore[no-untyped-call]
     if path := options.pop("password_file", None):
@@ -174,7 +174,7 @@ class Connections:
         return answers
 
     def follow(self, error: MovedError) -> None:
-        """Connect to the node that has the keys from now on, which `error` names."""
+        """Connect to the node that `error` names, which has the keys from now on."""
         if self._primary:
             self._primary.note_move(error)
         self.drop_idle()
@@ -197,7 +197,7 @@ class Connections:
     def reserved(self) -> Iterator[None]:
         """Wait for one of the process's connections, and reserve it. Raises Unavailable after `MAX_WAIT_S`."""
         if self._pid != os.getpid():
-            self._set_free()  # after a fork: threads of the parent process had reserved some
+            self._set_free()  # after a fork: threads of the parent had reserved connections
         free = self._free
         if not free.acquire(timeout=MAX_WAIT_S):
             raise all_in_use(MAX_WAIT_S)
@@ -208,7 +208,7 @@ class Connections:
 
     def _set_free(self) -> None:
         self._free, self._large = Semaphore(self.num_allowed), Lock()
-        self._pid = os.getpid()  # last, because another thread that sees it uses the others
+        self._pid = os.getpid()  # set last: another thread that sees this id uses the other attributes
 
     def send(self, command: Sequence[Any]) -> Any:
         """Send a small command; return the connection, for `receive` or `drop`. Raises redis.RedisError."""
@@ -242,15 +242,15 @@ class Connections:
     def shut_down(self) -> None:
         """Close connections of blocked commands, and shut down the sockets of connections in use.
 
-        The threads that use these connections close them. If another thread closed one, its thread could read from a
-        new socket with the same number.
+        The threads that use these connections close them. If this thread closed a connection, the thread that uses it
+        could read from a new socket with the same number.
         """
         with suppress(KeyError):
             while True:
                 self.drop(self._sent.pop())
         for connection in self._pool._get_in_use_connections():  # type: ignore[no-untyped-call]
             if (sock := connection._sock) is not None:
-                with suppress(OSError):  # it has ended already
+                with suppress(OSError):  # the connection has ended already
                     sock.shutdown(socket.SHUT_RDWR)
 
     def _take(self) -> Any:
@@ -273,10 +273,10 @@ class Connections:
 
 
 class BlockedCommand:
-    """A command that is sent at once and may block in Redis for `block_s`. It uses a connection until `end`.
+    """A command that may block in Redis for `block_s`. It is sent at once, and uses a connection until `end` is called.
 
-    For one thread. It and its methods raise redis.RedisError; it raises Unavailable if the process may have too few
-    connections.
+    For one thread. The constructor and the methods raise redis.RedisError. The constructor raises Unavailable if the
+    process is allowed too few connections.
     """
 
     def __init__(self, connections: Connections, *command: Any, block_s: float):
@@ -328,12 +328,12 @@ def all_in_use(waited_s: float) -> Unavailable:
 
 
 def sending_s(num_bytes: int) -> float:
-    """Return the seconds by which the time limit of a command of `num_bytes` is longer."""
+    """Return the seconds that are added to the time limit of a command of `num_bytes`."""
     return num_bytes / MIN_BYTES_PER_S if num_bytes > SMALL_BYTES else 0.0
 
 
 def pieces(packed: Sequence[bytes], timeout_s: float) -> Iterator[bytes | memoryview]:
-    """Yield the bytes in pieces that take `timeout_s` at the lowest speed. The socket limits the time of each piece."""
+    """Yield the bytes in pieces. A piece takes `timeout_s` at the lowest speed; the socket limits its time."""
     most = max(1, int(timeout_s * MIN_BYTES_PER_S))
     for data in packed:
         if len(data) <= most:
@@ -351,9 +351,9 @@ def _answer(connection: Any, limit: Mapping[str, float]) -> Any:
 
 
 def refused(error: redis.ResponseError) -> redis.ResponseError:
-    """Return an error with which Redis answers, or raise it if it says that another Redis is the primary."""
+    """Return an error with which Redis answered; raise ReadOnlyError if it says that another Redis is the primary."""
     if isinstance(error, MovedError):
         raise error
     if "read only replica" in str(error):
-        raise redis.ReadOnlyError(str(error)) from error  # in a script of Redis 6.2, it has no class of its own
+        raise redis.ReadOnlyError(str(error)) from error  # in scripts of Redis 6.2, the error has no class of its own
     return error

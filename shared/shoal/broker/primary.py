@@ -41,14 +41,14 @@ class Primary(ABC):
         """Return the address at which the primary is thought to be."""
 
     def note_move(self, error: MovedError) -> None:  # noqa: B027 - only nodes of a cluster raise it
-        """Note the node that has the keys, which `error` names."""
+        """Note that the node named by `error` has the keys."""
 
     def note_silence(self, address: Address) -> None:  # noqa: B027 - `Sentinels.find` asks anew in any case
         """Note that nothing answers at an address."""
 
 
 class Sentinels(Primary):
-    """The primary that Sentinels name for a service. Each new connection asks them."""
+    """The primary that Sentinels name for a service. They are asked before each new connection."""
 
     def __init__(self, nodes: list[Address], service: str, options: Mapping[str, Any]):
         self._nodes = nodes
@@ -59,21 +59,21 @@ class Sentinels(Primary):
         """Return the address from the first Sentinel that knows the primary and sees it alive."""
         with closing(Sentinel(self._nodes, sentinel_kwargs=self._options)) as sentinel:  # type: ignore[no-untyped-call]
             host, port = sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
-            first = sentinel.sentinels[0].connection_pool.connection_kwargs  # of the Sentinel that answered
+            first = sentinel.sentinels[0].connection_pool.connection_kwargs  # address of the Sentinel that answered
         answered = (first["host"], first["port"])
-        self._nodes = [answered, *(node for node in self._nodes if node != answered)]  # it is asked first from now on
+        self._nodes = [answered, *(node for node in self._nodes if node != answered)]  # from now on it is asked first
         return str(host), int(port)
 
 
 class ClusterNodes(Primary):
-    """The primary among the nodes of a cluster. Each node answers a command for its keys with the address to use."""
+    """The primary of a pool's keys in a cluster. A node without the keys answers with the primary's address."""
 
     def __init__(self, nodes: list[Address]):
         self._nodes = deque(nodes)
         self._lock = Lock()
 
     def find(self) -> Address:
-        """Return the node that had the keys last or, if it did not answer, another node."""
+        """Return the node that had the keys last, or another node if that one did not answer."""
         return self._nodes[0]
 
     def note_move(self, error: MovedError) -> None:

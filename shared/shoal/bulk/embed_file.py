@@ -24,7 +24,7 @@ from shoal.task_progress import Report, TaskProgress
 #: Default number of rows of a part. A run that was stopped repeats at most one part, usually under a minute of work.
 PART_ROWS = 8_192
 
-#: Number of skipped rows between two reports.
+#: Number of skipped rows between two reports of progress.
 _SKIPPED_AT_A_TIME = 1_000
 
 
@@ -33,8 +33,8 @@ class BulkRequest:
     """The arguments of a bulk embedding, all plain values.
 
     `source` is the path or URL of a file of records, and `out` is the folder to write. A part has the vectors of the
-    good rows among `part_rows` rows of the source. Without a number, a new folder has `PART_ROWS` rows in a part, and
-    a folder that was begun keeps its number. `options` are fields of `shoal.Options`. Raises InvalidRequest for an
+    good rows among `part_rows` rows of the source. If `part_rows` is None, a new folder has `PART_ROWS` rows in a part,
+    and a folder that was begun keeps its number. `options` are fields of `shoal.Options`. Raises InvalidRequest for an
     argument that cannot work.
     """
 
@@ -72,7 +72,7 @@ class BulkRequest:
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """The result of a bulk embedding: its folder, counts, the messages of the first bad rows, and the model."""
+    """The result of a bulk embedding: the folder, numbers of rows, messages of the first bad rows, and the model."""
 
     out: str
     rows: int
@@ -89,9 +89,9 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
 
     The call waits for workers, for room in the lane, and for Redis. `report` is called for every answered job, and
     about twice a second during a wait. If `report` raises an error, the run ends, and the finished parts stay. Raises
-    Unavailable if Redis does not answer at the start, FolderBusy, InvalidRequest or ModelMismatch if the source, an
-    argument or the model differs from the earlier run, NotReady while workers make different vectors, BadDocument if
-    no row can be embedded, and DiskFull.
+    Unavailable if Redis does not answer at the start; InvalidRequest or ModelMismatch if the source, an argument or the
+    model differs from the earlier run; NotReady while workers make different vectors; BadDocument if no row can be
+    embedded; FolderBusy; and DiskFull.
     """
     if request.format == "parquet":
         load_pyarrow()
@@ -103,7 +103,7 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
         max_text_chars=settings.max_text_chars,
         rules=SourceRules.from_settings(settings),
     )
-    client.pool.alive()  # raises Unavailable; later, this run waits for Redis
+    client.pool.alive()  # raises Unavailable now, but later this run waits for Redis
     with VectorFolder.open(Path(request.out)) as folder:
         model = wait_for_model(client, report)
         manifest = VectorManifest(
@@ -132,7 +132,7 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
 
 @dataclass
 class _Run:
-    """One run of a bulk embedding. `num_rows` rows of the source are written, or known to be bad."""
+    """One run of a bulk embedding. `num_rows` counts the rows of the source that are written or known to be bad."""
 
     client: Client
     report_to: Report
@@ -182,7 +182,7 @@ class _Run:
         for row in self.source.rows(self._report_reading):
             self.num_read += 1
             if self.num_read > self.manifest.num_rows:
-                # No vector needs the fields, and a window of rows with large fields would fill the memory.
+                # No vector depends on the fields, and a window of rows with large fields would fill the memory.
                 yield Document(row.id, row.text, {}, row.number) if isinstance(row, Document) else row
             elif self.num_read % _SKIPPED_AT_A_TIME == 1:
                 self._report_reading()

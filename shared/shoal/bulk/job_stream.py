@@ -30,16 +30,16 @@ from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
 from shoal.queue.dispatcher import Pending
 from shoal.records.document import BadRow, Document
 
-#: Most rows of a group, and the number of characters at which a group ends.
+#: Largest number of rows in a group, and the number of characters at which a group ends.
 MAX_GROUP_ROWS, MAX_GROUP_CHARS = 64, 2**18
 
-#: Most unanswered rows and characters of a stream: enough to keep sixteen workers busy.
+#: Largest numbers of unanswered rows and of their characters in a stream: enough to keep sixteen workers busy.
 MAX_WINDOW_ROWS, MAX_WINDOW_CHARS = 4_096, 2**22
 
-#: If so many consecutive texts fail by an internal error, the workers are at fault, and not the texts.
+#: If this many consecutive texts fail by an internal error, the workers are at fault, and not the texts.
 MAX_INTERNAL = 32
 
-#: Seconds between two calls of `waiting`, and before a full lane or Redis is tried again.
+#: Seconds between two calls of `waiting`, and between two attempts while the lane is full or Redis is away.
 WAITING_EVERY_S = 0.5
 
 #: Seconds without an answer from living workers after which the stream looks whether Redis has lost jobs.
@@ -56,9 +56,9 @@ Row = Document | BadRow
 class Group:
     """Consecutive rows of the source, whose texts make one job.
 
-    Once the job is answered, `errors` has the error of each document that could not be embedded, by its number among
-    the documents of the group. `vectors` has the vectors of the other documents, float32 `[documents, dimension]`. It
-    stays None if there are none.
+    Once the job is answered, `errors` maps the number of each document that could not be embedded to its error.
+    Documents are numbered within the group. `vectors` has the vectors of the other documents, float32 `[documents,
+    dimension]`, or stays None if there are no others.
     """
 
     rows: list[Row]
@@ -89,7 +89,7 @@ class _SentJob:
 
 
 class JobStream:
-    """The jobs of one bulk embedding, at most a window of them unanswered. For one thread.
+    """The jobs of one bulk embedding. At most one window of jobs is unanswered at a time. For one thread.
 
     Workers with this `fingerprint` make the vectors, which have this `dimension`. `waiting` is called with the reason
     at least every `WAITING_EVERY_S` during a wait. It may raise an error, which ends the stream.
@@ -110,12 +110,12 @@ class JobStream:
         self._dimension = dimension
         self._waiting = waiting
         self._send_again_s = send_again_s
-        self._num_internal = 0  # consecutive texts, up to the last one, that failed by Internal
+        self._num_internal = 0  # consecutive texts that failed by Internal, up to the last text
 
     def embed(self, source: Iterator[Group]) -> Generator[Group, None, None]:
-        """Yield the groups in order, each once its job is answered.
+        """Yield each group once its job is answered, in order.
 
-        Raises ModelMismatch once no worker has the fingerprint, and every error of a job that no text can cause.
+        Raises ModelMismatch once no worker has the fingerprint. Errors of a job that no text can cause are raised too.
         """
         window: deque[tuple[Group, int, _SentJob | None]] = deque()  # a group without texts has no job
         num_rows = num_chars = 0
@@ -167,7 +167,7 @@ class JobStream:
         return reply.vectors
 
     def _reply(self, first: _SentJob, sent: Sequence[_SentJob]) -> Reply:
-        """Return the reply to the first job. Wait for workers, for room in the lane and for Redis, however long."""
+        """Return the reply to the first job. Waits for workers, room in the lane and Redis have no time limit."""
         silent_since = time.monotonic()
         while True:
             try:
@@ -181,7 +181,7 @@ class JobStream:
                 self._waiting(f"waiting for {reason}")
                 time.sleep(WAITING_EVERY_S)
                 for each in sent:
-                    if isinstance(each.pending.error(), Overloaded | Unavailable):  # others are raised later
+                    if isinstance(each.pending.error(), Overloaded | Unavailable):  # other errors are raised later
                         each.pending = self._call(each.job)
 
     def _has_worker(self) -> bool:
@@ -195,7 +195,7 @@ class JobStream:
         return has_worker
 
     def _send_lost(self, sent: Sequence[_SentJob]) -> None:
-        """Give new ids to jobs that no lane and no worker has, and send them again. Other jobs are only slow."""
+        """Send jobs again, under new ids, that are in no lane and with no worker. Other jobs are only slow."""
         placed = [(each, put_id) for each in sent if not each.pending.done() and (put_id := each.pending.put_id)]
         try:
             held = self._client.run(lambda client: client.queue.holds([put_id for _, put_id in placed]))

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from shoal.errors import MissingExtra
 from shoal.process.extra import install_command
 
-#: Bytes of the header of a .safetensors or .npy file. It is written last because it has the number of rows.
+#: Size of the header of a .safetensors or .npy file, in bytes. It has the number of rows, and so is written last.
 _HEADER_BYTES = 128
 
-#: Rows of a row group of a .parquet file. They stay in memory until the group is full.
+#: Number of rows in a row group of a .parquet file. They stay in memory until the group is full.
 _GROUP_ROWS = 2_048
 
-#: The endings of the names of a part's files, by the name of the format.
+#: The endings of the file names of a part, for each format.
 SUFFIXES = {
     "safetensors": (".safetensors", ".ids.jsonl"),
     "npy": (".npy", ".ids.jsonl"),
@@ -29,9 +29,9 @@ SUFFIXES = {
 
 
 class PartFile:
-    """A part in the format .jsonl while it is written: each line is an object with `id` and `vector`.
+    """A part that is being written in the format .jsonl: each line is an object with `id` and `vector`.
 
-    `paths` has a file for each ending of the format, in the order of `SUFFIXES`. The files are whole after `finish`.
+    `paths` has a file for each ending of the format, in the order of `SUFFIXES`. After `finish` the files are complete.
     """
 
     def __init__(self, paths: Sequence[Path], dimension: int):
@@ -45,7 +45,7 @@ class PartFile:
         self._files[0].writelines(_line({"id": id_, "vector": vector}) for id_, vector in rows)
 
     def finish(self) -> None:
-        """Write the rows in memory, the header and the end, if the format has them."""
+        """Write what the format still needs: the rows in memory, the header or the end."""
 
     def close(self) -> None:
         """Close the files."""

@@ -13,7 +13,7 @@ from shoal.task_progress import Report, TaskProgress
 
 _START_ALIKE = "start all with the same model and settings"
 
-#: Fields of a heartbeat on which a worker's vectors depend, and the remedy if workers differ in a field.
+#: Fields of a heartbeat on which a worker's vectors depend, each with the remedy if workers differ in it.
 _CAUSES = {
     "precision": "set SHOAL_PRECISION to the same, such as f32, for all",
     "engine": "set SHOAL_ENGINE to the same for all",
@@ -26,7 +26,8 @@ class ModelInfo:
     """The properties of a model on which the vectors of documents depend.
 
     `prompt` is the name of the prompt before each document, or empty for the model's default. The `fingerprint` changes
-    with everything else that a vector depends on, such as precision and texts of prompts. It is empty if it is unknown.
+    with everything else that a vector depends on, such as the precision and the texts of prompts. It is empty if
+    unknown.
     """
 
     name: str
@@ -60,14 +61,14 @@ def served_model(workers: Collection[Mapping[str, Any]]) -> ModelInfo | None:
 
 
 def document_prompt(known: Collection[str]) -> str:
-    """Return the name of a model's prompt for documents, or "" if the model has none."""
+    """Return the name of a model's prompt for documents, or "" if there is none; `known` has all names of prompts."""
     return next((name for name in DOCUMENT_PROMPTS if name in known), "")
 
 
 def check_same_vectors(workers: Collection[Mapping[str, Any]]) -> None:
     """Raise NotReady if heartbeats do not show that the workers make the same vector of the same text.
 
-    Vectors differ if workers have another model, engine, precision, prompt or greatest length of a text.
+    Vectors differ if workers differ in their model, engine, precision, prompt or longest length of a text.
     """
     check_one_model(workers)
     found = {str(about.get("fingerprint") or "") for about in workers}
@@ -93,7 +94,7 @@ def check_one_model(workers: Collection[Mapping[str, Any]]) -> None:
 
 
 def wait_for_model(client: Client, report: Report) -> ModelInfo:
-    """Return the model of the client's pool once Redis answers and a worker is alive. `report` is called meanwhile.
+    """Return the model of the client's pool once Redis answers and a worker is alive. Until then `report` is called.
 
     Raises NotReady if workers make different vectors.
     """

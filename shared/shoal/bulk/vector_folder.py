@@ -1,4 +1,4 @@
-"""A folder of vectors and its manifest. A lock and renames keep the folder whole at any moment.
+"""A folder of vectors and its manifest. A lock and renames keep the folder consistent at any moment.
 
 vectors/manifest.json           source, arguments, model, and the rows and checksums of each finished part
 vectors/bad-rows.jsonl          the rows that were left out, in order, each with its reason
@@ -28,7 +28,7 @@ MANIFEST, BAD_ROWS = "manifest.json", "bad-rows.jsonl"
 #: Version of this layout. It rises by one whenever the names or contents of the files change.
 LAYOUT = 1
 
-#: Fields of the manifest that must be the same if a run is continued, beside its model.
+#: Fields of the manifest that must be equal, like the model, if a run is continued.
 _ARGUMENTS = ("source", "text_column", "id_column", "format", "part_rows", "options")
 
 
@@ -36,7 +36,7 @@ _ARGUMENTS = ("source", "text_column", "id_column", "format", "part_rows", "opti
 class Part:
     """A finished part: `num_rows` rows of the source from `first_row` on, counted from 0.
 
-    `num_bad` of these rows were left out. `checksums` has the SHA-256 of each file by its name, and `sizes` its bytes.
+    `num_bad` of these rows were left out. `checksums` and `sizes` map each file's name to its SHA-256 and its bytes.
     """
 
     first_row: int
@@ -48,10 +48,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class VectorManifest:
-    """A description of a folder of vectors. `is_complete` is True once the parts have all rows of the source.
+    """A description of a folder of vectors. `is_complete` is True once the parts cover all rows of the source.
 
     The `fingerprint` changes with everything that vectors depend on, except texts and options. Folders of earlier
-    releases have none.
+    releases have no fingerprint.
     """
 
     source: dict[str, Any]
@@ -129,7 +129,7 @@ class VectorManifest:
             raise ModelMismatch(f"{folder} cannot be continued, as {reason}: write to another folder")
 
     def without_damaged(self, folder: Path) -> "VectorManifest":
-        """Return the manifest with the parts before the first damaged part: a file is missing or has another size."""
+        """Return the manifest without the first damaged part, which has a missing or changed file, and later parts."""
         for number, part in enumerate(self.parts):
             for name in _file_names(number, self.format):
                 path = folder / name
@@ -142,8 +142,8 @@ class VectorFolder:
     """A folder of vectors that this process alone writes.
 
     Each file is written under a name that begins with a dot, and renamed once it is on disk. The manifest is renamed
-    after the files that it names. So if the process ends at any moment, the manifest names whole parts, and the next
-    run overwrites every other file.
+    after the files that it names. So whenever the process ends, the manifest names only complete parts, and the next
+    run overwrites all other files.
     """
 
     def __init__(self, path: Path):
@@ -152,10 +152,10 @@ class VectorFolder:
     @classmethod
     @contextmanager
     def open(cls, path: Path) -> Iterator[Self]:
-        """Make the folder if it is missing, and hold its lock until the end of the `with`.
+        """Make the folder if it is missing, and lock it until the end of the `with` block.
 
         Raises InvalidRequest if the folder has other files and no manifest, and FolderBusy while another process holds
-        the lock. An OSError in the `with` becomes DiskFull or FileError.
+        the lock. An OSError in the block becomes DiskFull or FileError.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -200,7 +200,7 @@ class VectorFolder:
 
     @contextmanager
     def part(self, number: int, format_name: str, dimension: int) -> Iterator[PartFile]:
-        """Open the files of a part. At the end of the `with` they are deleted, except after `finish_part`."""
+        """Open the files of a part. The end of the `with` block deletes them, except after `finish_part`."""
         scratch = [self.path / f".{name}" for name in _file_names(number, format_name)]
         try:
             part = open_part(format_name, scratch, dimension)

@@ -1,1 +1,1 @@
-"""The cache: vectors of texts that were embedded before, in Redis. Imports the contract, the broker and the queue."""
+"""The cache in Redis: vectors of texts that were embedded before. Imports the contract, the broker and the queue."""

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from shoal.contract.options import Options
 
-_HEADER = struct.Struct("<16sI?3s")  # digest, tokens, whether the text was cut, characters read of a cut text
+_HEADER = struct.Struct("<16sI?3s")  # digest, tokens, 1 for a cut text, characters that were read of it
 _CHECKSUM = struct.Struct("<I")
 
-#: Highest number of characters in an entry. It is more than a worker reads of a text.
+#: Highest number of characters that fits into an entry. A worker reads fewer characters of a text.
 _MAX_CHARACTERS = 2**24 - 1
 
 #: The CRC-32 of any bytes that are followed by their own CRC-32, little-endian.
@@ -22,7 +22,7 @@ _CRC_RESIDUE = 0x2144DF1C
 class Entry(NamedTuple):
     """The pooled vector of a text, float32 `[1, dimension]`, its number of tokens, and whether the text was cut.
 
-    `characters` is the number of characters that were read of a cut text; 0 for other texts.
+    `characters` says how many characters of a cut text were read. It is 0 for other texts.
     """
 
     vectors: NDArray[np.float32]
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     characters: int = 0
 
     def num_read(self, text: str) -> int:
-        """Return the number of characters that were read of the entry's text."""
+        """Return how many characters of the entry's text were read."""
         return self.characters if self.truncated else len(text)
 
     def answers(self, options: Options) -> bool:
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
             return None
         _, num_tokens, truncated, read = _HEADER.unpack_from(data)
         vectors, characters = np.frombuffer(data, "<f4", dimension, _HEADER.size)[None], int.from_bytes(read, "little")
-        is_older = truncated and not characters  # older versions did not write how much they read of a cut text
+        is_older = truncated and not characters  # older versions did not write `characters`
         return None if is_older else cls(vectors, num_tokens, truncated, characters)
 
 

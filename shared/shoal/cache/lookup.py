@@ -17,19 +17,19 @@ from shoal.contract.replies import TIMINGS, Reply, finish
 from shoal.errors import ShoalError
 from shoal.queue.pool import ALIVE_S, AsyncPool
 
-#: Most bytes of entries that a client keeps in memory.
+#: Limit of the entries that a client keeps in memory, in bytes.
 MAX_HELD_BYTES = 8 * 2**20
 
-#: Seconds after which it drops them, because they may have been deleted. The next refresh drops them.
+#: Seconds after which the next refresh drops these entries, because Redis may have deleted them.
 HOLD_S = 30.0
 
-#: Bytes of the Python objects of an entry, in addition to the packed entry.
+#: Bytes of memory that the Python objects of an entry need in addition to the packed entry.
 OBJECT_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """A job with the cached entry of each of its texts, or None. `model`, with its `fingerprint`, made the entries."""
+    """A job with its texts' cached entries, None if missing. They were made by `model` with this `fingerprint`."""
 
     job: Job
     entries: Sequence[Entry | None]
@@ -73,9 +73,9 @@ class LookupResult:
 class CacheLookup:
     """A client's look-up of texts in the cache of the pool. If it fails, all texts are missing.
 
-    Workers announce the table in their heartbeats. After `refresh_s`, the heartbeats of new workers are read. Without a
+    Workers announce the table in their heartbeats. The heartbeats of new workers are read every `refresh_s`. Without a
     table, or while workers announce different tables, all texts are missing. Found entries stay in memory for about
-    `hold_s`, so that repeats need no round trip. `num_hits` and `num_misses` count texts.
+    `hold_s`, so that repeated texts need no round trip. `num_hits` and `num_misses` count texts.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class CacheLookup:
         digests = table.digests(job.texts, table.prompt(options.prompt_name), options)
         try:
             found = await self._entries(table, digests)
-        except ShoalError:  # the put of the job raises the same error
+        except ShoalError:  # putting the job will raise the same error
             return all_missing
         entries = [entry if entry and entry.answers(options) else None for entry in found]
         self.num_hits += len(entries) - entries.count(None)
@@ -133,7 +133,7 @@ class CacheLookup:
                 new.update((digest, entry) for digest, entry in read if entry is not None)
             most = self._max_held_bytes // (size_bytes(table.dimension) + OBJECT_BYTES)
             if len(held) + len(new) > most:
-                held = self._held = {}  # a new one, because other tasks may still read the old one
+                held = self._held = {}  # a new dict, because other tasks may still read the old one
             held.update(islice(new.items(), most))
             found |= new
         return [found[digest] for digest in digests]

@@ -1,7 +1,7 @@
 """The table of a pool's cache: a fixed number of places in Redis, each with one entry or none.
 
-The digest of a text names two places, and its entry may be in either. With one place a text, a table large enough for
-all texts in use would miss a quarter of them.
+The digest of a text names two places, and the text's entry may be in either. If it named one place, a quarter of the
+texts in use would be missing even from a table with a place for each.
 """
 
 import struct
@@ -14,23 +14,23 @@ from shoal.cache.entry import Entry, size_bytes
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 
-#: Bytes that Redis may need for an entry beside its name and value. Versions 6.2 and 7.0 needed 100 to 200.
+#: Bytes that Redis may need for an entry in addition to its key and value. Versions 6.2 and 7.0 needed 100 to 200.
 OVERHEAD_BYTES = 256
 
-#: Most texts that one command looks up, so that a long list does not delay Redis's other clients.
+#: Largest number of texts that one command looks up, so that a long list does not delay Redis's other clients.
 MAX_TEXTS_PER_READ = 512
 
 _TWO_NUMBERS = struct.Struct("<QQ")
 
-#: Fields of `Table` that a heartbeat has in the map "cache". The heartbeat itself has the other fields.
+#: Fields of `Table` that are in a heartbeat's map "cache". The other fields are in the heartbeat itself.
 _ANNOUNCED = ("fingerprint", "num_places", "prompts", "default_prompt")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The number of places in a pool's cache, and the values on which digests depend in addition to text and options.
+    """The number of places in a pool's cache, and what a digest depends on in addition to the text and its options.
 
-    Workers with the same `fingerprint` compute the same vectors. `prompts` has the text of each prompt by its name.
+    Workers with equal `fingerprint` compute the same vectors. `prompts` maps the name of each prompt to its text.
     """
 
     model: str
@@ -84,7 +84,7 @@ class Table:
         return digests
 
     def parts(self, digests: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """Yield the digests in parts. One command looks up a part."""
+        """Yield the digests in parts, each small enough for one command."""
         return (digests[n : n + MAX_TEXTS_PER_READ] for n in range(0, len(digests), MAX_TEXTS_PER_READ))
 
     def places(self, prefix: str, digests: Iterable[bytes]) -> list[str]:
@@ -93,7 +93,7 @@ class Table:
         return [f"{prefix}{number % self.num_places}" for number in numbers]
 
     def entries(self, digests: Sequence[bytes], values: Sequence[bytes | None]) -> list[Entry | None]:
-        """Return the entry of each digest, or None; `values` has the contents of the two places of each."""
+        """Return each digest's entry, or None; `values` has the contents of each digest's two places in turn."""
         return [
             Entry.unpack(values[2 * n], digest, self.dimension)
             or Entry.unpack(values[2 * n + 1], digest, self.dimension)
@@ -102,7 +102,7 @@ class Table:
 
 
 def num_places(size_mb: int, dimension: int, keys: Keys) -> int:
-    """Return the number of entries for which `size_mb` of Redis's memory is enough."""
+    """Return how many entries fit into `size_mb` of Redis's memory."""
     value_bytes = size_bytes(dimension) + 10
     step = 1 << ((value_bytes - 1).bit_length() - 3)  # jemalloc has four sizes from one power of two to the next
     name_bytes = len(keys.cache("")) + 8

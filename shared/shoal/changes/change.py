@@ -15,26 +15,26 @@ from shoal.records.document import RESERVED_NAMES, Document
 
 T = TypeVar("T")
 
-#: Most ids in a change: added documents and deleted ids together.
+#: Largest number of ids in a change: added documents and deleted ids together.
 MAX_CHANGE_IDS = 1_000
 
-#: Most bytes of a packed change, because Redis serves no other client while it receives or sends one.
+#: Size limit of a packed change, in bytes. Redis serves no other client while it receives or sends a change.
 MAX_CHANGE_BYTES = 2**20
 
-#: Most ids in all changes of an index that no build has folded in.
+#: Largest number of ids in all changes of an index together that no build has folded in yet.
 MAX_CHANGES = 10_000
 
-#: Most bytes of all changes of an index that no build has folded in, because every worker has them in memory.
+#: Size limit of all changes of an index that no build has folded in yet, in bytes. Every worker keeps them in memory.
 MAX_CHANGES_BYTES = 64 * 2**20
 
 #: A change counts as at least this many bytes for each value in its arrays and maps, because a worker needs memory and
 #: time to read a value.
 BYTES_OF_A_VALUE = 50
 
-#: Most values in the arrays and maps of a change.
+#: Largest number of values in the arrays and maps of a change.
 MAX_CHANGE_VALUES = MAX_CHANGE_BYTES // BYTES_OF_A_VALUE
 
-#: Greatest length of a normalised vector. Rounding makes some a little longer than 1.
+#: Greatest length of a normalised vector. Rounding makes some vectors a little longer than 1.
 MAX_LENGTH = 1.01
 
 
@@ -42,7 +42,7 @@ MAX_LENGTH = 1.01
 class Change:
     """Ids to delete from an index, and documents to add after that. A document replaces others with its id.
 
-    `vectors`, of the documents, are normalised float32 `[len(documents), dimension]`; `digest` identifies their model.
+    `vectors` are the documents' vectors, normalised float32 `[len(documents), dimension]`; `digest` names their model.
     """
 
     documents: tuple[Document, ...]
@@ -100,7 +100,7 @@ class Change:
 
 
 def is_position(document_id: str) -> bool:
-    """Return True for an id that may be the position of a document in a source without a column of ids."""
+    """Return True for an id that may be a document's position, which is its id if the source has no column of ids."""
     return document_id.isascii() and document_id.isdigit()
 
 
@@ -113,7 +113,7 @@ def _field(fields: dict[str, Any], name: str, wanted: type[T]) -> T:
 
 
 def size_of(change: Change, packed: bytes) -> int:
-    """Return the bytes of a change that count toward `MAX_CHANGES_BYTES`."""
+    """Return how many bytes a change counts toward `MAX_CHANGES_BYTES`."""
     return max(len(packed), BYTES_OF_A_VALUE * change.num_values)
 
 

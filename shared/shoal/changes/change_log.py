@@ -1,4 +1,4 @@
-"""The log of an index's changes, a stream in Redis. Workers follow it, and builds fold it in (docs/protocol.md)."""
+"""The log of an index's changes, a stream in Redis. Workers apply the changes, and builds fold them in."""
 
 import re
 import secrets
@@ -19,13 +19,13 @@ START = "0-0"
 #: log, the others this change. A position is also the id of an entry in the stream.
 POSITION = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
-#: Highest number in an id of a stream.
+#: Highest number in the id of a stream's entry.
 _MAX_NUMBER = 2**64 - 1
 
-#: Bytes of entries after which a read ends and another one begins, so that none delays Redis or needs much memory.
+#: Bytes of entries after which a read ends and the next one begins, so that no read delays Redis or needs much memory.
 MAX_READ_BYTES = 2**18
 
-#: Most entries that one read returns.
+#: Largest number of entries that one read returns.
 MAX_READ_ENTRIES = 1_000
 
 _APPEND, _FOLD = (Script.load("shoal.changes", "log", name) for name in ("append", "fold"))
@@ -33,10 +33,10 @@ _READ = Script.load("shoal.changes", "read")
 
 
 class LoggedChange(NamedTuple):
-    """A change in the log of an index; or the error if it cannot be read, or if changes before it are lost.
+    """A change in the log of an index, or an error if the change cannot be read or changes before it are lost.
 
-    `num` and `size` count the ids and bytes of all changes of the index so far. An entry that no client wrote has the
-    position of the entry before it.
+    `num` and `size` count the ids and bytes of all changes of the index up to this one. An entry that no client wrote
+    has the position of the entry before it.
     """
 
     position: str
@@ -60,7 +60,7 @@ class LoggedChange(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The changes in a log after a position, or all changes if the log does not have the position."""
+    """The changes after a position of a log, or all its changes if the log does not know the position."""
 
     has_position: bool
     entries: Iterator[LoggedChange]
@@ -95,13 +95,13 @@ class ChangeLog:
         self._keys = keys
 
     def positions(self) -> dict[str, str]:
-        """Return the position of the last change of every index that was ever changed. Raises Unavailable."""
+        """Return the position of the last change for each index that was ever changed. Raises Unavailable."""
         answer: list[bytes] = self._broker.execute("HGETALL", self._keys.changed)
         found = {_text(name): _position(line) for name, line in zip(*[iter(answer)] * 2, strict=True)}
         return {name: position for name, position in found.items() if position}
 
     def since(self, index: str, position: str) -> Tail:
-        """Return the changes after a position. Raises Unavailable, and MalformedJob if the key is no log."""
+        """Return the changes after a position. Raises Unavailable, and MalformedJob if the key contains no log."""
         number = int(position.partition("-")[0])
         if number < _MAX_NUMBER:
             page = self._read(index, f"({number}-{_MAX_NUMBER}")
@@ -110,14 +110,15 @@ class ChangeLog:
         return Tail(False, self._entries(index, self._read(index, START), START, position))
 
     def fold(self, index: str, through: str, kept: Sequence[str]) -> None:
-        """Note that the published version has all changes up to `through`; delete changes that all kept versions have.
+        """Note that the published version contains all changes up to `through`. Delete changes that all kept versions
+        contain.
 
-        `kept` has for each kept version the position up to which it has the changes. Raises Unavailable.
+        `kept` has, for each kept version, the position of the last change in it. Raises Unavailable.
         """
         self._broker.run(_FOLD, _keys_of(self._keys, index), {"index": index, "through": through, "kept": list(kept)})
 
     def _entries(self, index: str, page: "_Page", reached: str, known: str) -> Iterator[LoggedChange]:
-        """Yield the entries after `reached`, beginning with `page`, to a reader that has all changes up to `known`."""
+        """Yield the entries after `reached`, `page` first. The reader has all changes up to `known`."""
         if not page.entries and page.last != reached and not _has(known, page.last):
             yield _lost(reached, page.last)
         last_id = reached

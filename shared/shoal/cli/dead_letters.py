@@ -11,7 +11,7 @@ from shoal.client.redis.client import Client
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.settings import Settings
 
-#: Most bytes that `shoal dead show` prints of a job that cannot be read.
+#: If a job cannot be read, `shoal dead show` prints at most this many of its bytes.
 MAX_SHOWN_BYTES = 1_000
 
 

@@ -25,7 +25,7 @@ from shoal.errors import Cancelled, InvalidRequest
 from shoal.process.progress import Progress, TaskBar
 from shoal.settings import Settings
 
-#: Endings of the names of files of vectors.
+#: Endings of the names of files that can contain vectors.
 ENDINGS = (".safetensors", ".npy", ".jsonl")
 
 
@@ -126,7 +126,7 @@ def _check_path(path: Path) -> Path:
 
 
 def _save_vectors(path: Path, vectors: Iterable[NDArray[np.float32]]) -> int:
-    """Write the vectors as rows `[texts, dimension]`, in the format of the name's ending, and return their number."""
+    """Write the vectors as rows `[texts, dimension]`, and return their number. The file's ending says the format."""
     if path.suffix == ".jsonl":
         count = 0
         with path.open("w", encoding="utf-8") as file:
@@ -134,7 +134,7 @@ def _save_vectors(path: Path, vectors: Iterable[NDArray[np.float32]]) -> int:
                 file.write(json.dumps(vector.tolist()) + "\n")
         return count
     if path.suffix == ".safetensors":
-        from safetensors.numpy import save_file  # if the package is missing, the command ends before it computes
+        from safetensors.numpy import save_file  # here, so that a missing package ends the command before it computes
 
     rows = list(vectors)
     matrix = np.stack(rows) if rows else np.empty((0, 0), np.float32)

@@ -127,7 +127,7 @@ def _is_served(client: Questions, index: str) -> bool:
 
 
 def _build(settings: Settings, asked: EvalArguments, corpus: str | None) -> None:
-    """Build an index of the corpus with `shoal index build`. Raises UnknownIndex over HTTP or without a corpus."""
+    """Build an index of the corpus with `shoal index build`. Raises UnknownIndex for a URL or without a corpus."""
     from shoal.cli.main import main
 
     if asked.url:

@@ -63,7 +63,7 @@ def watch(settings: Settings, job_id: str) -> None:
 
     The exit status is 0 if the job is done, and 1 if it failed or was cancelled.
     """
-    from shoal.client.handles import LongHandle  # it imports msgpack
+    from shoal.client.handles import LongHandle  # imported late: it loads msgpack
 
     with long_jobs(settings) as jobs:
         status = jobs.status(job_id).status
@@ -92,7 +92,7 @@ def watch(settings: Settings, job_id: str) -> None:
 
 
 def _change_command(name: str, help_text: str, soon: str = "") -> None:
-    """Add the command that calls the method `name` of `LongJobs`. A running job becomes `soon` a moment later."""
+    """Add the command that calls the method `name` of `LongJobs`. A running job reaches the state `soon` later."""
 
     @job.command(name, help=help_text)
     @click.argument("job_ids", nargs=-1, required=True)
@@ -113,14 +113,14 @@ _change_command("delete", "Forget long jobs that have ended; the folders that th
 
 def long_jobs(settings: Settings) -> "LongJobs":
     """Return the long jobs of the pool that the settings name."""
-    from shoal.long_jobs.long_jobs import LongJobs  # it imports the client of Redis
+    from shoal.long_jobs.long_jobs import LongJobs  # imported late: it loads the client of Redis
 
     return LongJobs(settings)
 
 
 def submit(settings: Settings, kind: str, arguments: dict[str, Any], webhook: str | None) -> None:
     """Submit a long job, and print its id and how to watch it. Raises AddressNotAllowed for a private webhook."""
-    from shoal.process.private_network import check_webhook  # it imports ssl
+    from shoal.process.private_network import check_webhook  # imported late: it loads ssl
 
     if webhook is not None:
         check_webhook(webhook, settings.private_host_names())

@@ -15,10 +15,10 @@ from shoal.process.extra import install_command
 #: The group of entry points in which other packages name their commands.
 _GROUP = "shoal.commands"
 
-#: The extra that installs a library. `all` installs every library that is not named here.
+#: The extra that installs each of these libraries. The extra `all` installs every other library.
 _EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "parquet", "rich": "top", "rq": "jobs"}
 
-#: The module and the name of each command of this package.
+#: The module of each command of this package, and the command's name in the module.
 _OWN = {
     "completion": "shoal.cli.main:completion",
     "dead": "shoal.cli.dead_letters:dead",
@@ -45,8 +45,8 @@ _SECTIONS = {
     "Others": ("completion",),
 }
 
-#: Lines that load the completion of zsh if nothing else has. They follow `#compdef`, which must stay the first line of
-#: the script so that zsh finds it in a file of `fpath`.
+#: Lines that load zsh's completion unless it is loaded. They follow the line `#compdef`, which must come first so that
+#: zsh recognises the script in a folder of `fpath`.
 _ZSH_START = "\n(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
 
 
@@ -54,7 +54,7 @@ class _Group(click.Group):
     """A group that loads a command when it is used, and prints its error as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from importlib.metadata import entry_points  # slow, and seldom needed
+        from importlib.metadata import entry_points  # imported late: it is slow and seldom needed
 
         return sorted({*_OWN, *entry_points(group=_GROUP).names})
 

@@ -30,7 +30,7 @@ def when(time_s: float) -> str:
 
 
 class OutputFile(click.Path):
-    """The path of a file that a command writes at its end, or `-`. A command that fails leaves the file as it was."""
+    """The path of a file that a command writes last, or `-`. A command that fails leaves the file unchanged."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True, allow_dash=True, path_type=Path)
@@ -44,7 +44,7 @@ class OutputFile(click.Path):
 
 
 def write_output(path: Path | None, text: str) -> None:
-    """Write the text into the file that an `OutputFile` names, if there is one."""
+    """Write the text into the file at `path`, the value of an `OutputFile`. Without a path, do nothing."""
     if path:
         with click.open_file(path, "w", encoding="utf-8") as file:
             file.write(text)

@@ -21,7 +21,7 @@ _COMPUTES = ("state", "model", "engine", "precision")
 #: Longest wait for an answer of the API, in seconds.
 ANSWER_S = 5.0
 
-#: Most long jobs that `shoal top` reads from Redis.
+#: Largest number of long jobs that `shoal top` reads from Redis.
 MAX_LONG_JOBS = 20
 
 
@@ -33,7 +33,7 @@ def status(settings: Settings, this_worker: bool) -> None:
 
     Each worker is listed with its indexes and their errors.
     """
-    from shoal.client.redis.client import Client  # it imports numpy
+    from shoal.client.redis.client import Client  # imported late: it loads numpy
     from shoal.viewers.pool_meter import PoolSnapshot
 
     with Client.from_settings(settings) as client:
@@ -63,7 +63,7 @@ def top(settings: Settings, url: str | None, key: str | None, every_s: float) ->
 
     The key q quits, p pauses, and s sorts the workers. Without a terminal, the command prints the pool once, and ends.
     """
-    from shoal.cli.pool_screen import print_pool, watch_pool  # they import rich
+    from shoal.cli.pool_screen import print_pool, watch_pool  # imported late: it loads rich
 
     with _over_http(url, key or "") if url else _over_redis(settings) as read:
         if sys.stdin.isatty() and sys.stdout.isatty():
@@ -75,7 +75,7 @@ def top(settings: Settings, url: str | None, key: str | None, every_s: float) ->
 
 @contextmanager
 def _over_redis(settings: Settings) -> Iterator["Reader"]:
-    from shoal.client.redis.client import Client  # it imports numpy
+    from shoal.client.redis.client import Client  # imported late: it loads numpy
     from shoal.viewers.pool_meter import PoolMeter, PoolSnapshot
 
     with Client.from_settings(settings) as client:

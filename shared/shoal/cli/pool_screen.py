@@ -40,7 +40,7 @@ _STATE_STYLES = {
     "paused": "yellow",
 }
 
-#: The sort key of a worker in each order, by the order's name. Numbers are negative, so the largest comes first.
+#: For each order of the workers, a function that returns the sort key. Numbers are negated, so the largest comes first.
 ORDERS: Mapping[str, Callable[[_Values], Any]] = {
     "id": lambda worker: str(worker.get("id")),
     "texts": lambda worker: -_number(worker.get("texts_per_s")),
@@ -51,16 +51,16 @@ ORDERS: Mapping[str, Callable[[_Values], Any]] = {
 #: Characters for bars, from the lowest to the highest.
 _BARS = "▁▂▃▄▅▆▇█"
 
-#: Most bars. There is a bar for each of the last reads of the pool.
+#: Largest number of bars. There is one bar for each of the last reads of the pool.
 NUM_BARS = 20
 
 #: Characters of the progress bar of a long job.
 _BAR_WIDTH = 20
 
-#: Most keys that are read at a time.
+#: Largest number of keys that are read at a time.
 _MAX_KEYS = 64
 
-#: Longest time until the screen is drawn again, perhaps in another size of the terminal, in seconds.
+#: Longest time until the screen is drawn again, in seconds. The terminal may have another size by then.
 _DRAW_EVERY_S = 0.5
 
 #: A function that reads the pool. It returns the figures with the long jobs, or raises a ShoalError.
@@ -69,7 +69,7 @@ Reader = Callable[[], Mapping[str, Any]]
 
 @dataclass(slots=True)
 class View:
-    """The last figures of the pool, and the choices of the user."""
+    """The figures of the pool that were read last, and the choices of the user."""
 
     pool: Mapping[str, Any] = field(default_factory=dict)
     #: The jobs per second at each of the last reads.
@@ -80,8 +80,8 @@ class View:
     has_ended: bool = False
 
     def press(self, key: str) -> None:
-        """End, pause or sort, as the key demands."""
-        if key in ("q", "Q", ""):  # no key: the terminal is gone
+        """Do what the key asks for: end, pause or sort."""
+        if key in ("q", "Q", ""):  # an empty key: the terminal is gone
             self.has_ended = True
         elif key in ("p", "P", " "):
             self.is_paused = not self.is_paused
@@ -134,7 +134,7 @@ def watch_pool(name: str, read: Reader, every_s: float) -> None:
 
 
 def pool_tables(pool: _Values, order: str = "id", jobs_per_s: Iterable[object] = ()) -> Group:
-    """Return the tables of a pool whose figures have the form of `GET /v1/pool`. Bars show earlier rates of jobs."""
+    """Return tables of a pool's figures, which have the form of `GET /v1/pool`. Bars show earlier rates of jobs."""
     parts: list[RenderableType] = [_lanes(pool), Text(), _rates(pool, jobs_per_s), Text(), _workers(pool, order)]
     if found := [job for job in _maps(pool.get("long_jobs")) if job.get("status") in ("queued", "running", "paused")]:
         parts += [Text(), _long_jobs(found)]
@@ -209,7 +209,7 @@ def _long_jobs(jobs: Iterable[_Values]) -> Table:
 
 
 def _table(*names: str, left: int = 1) -> Table:
-    """Return a table as wide as the terminal. The first `left` columns have words, which a narrow terminal cuts."""
+    """Return a table as wide as the terminal. The first `left` columns contain words; a narrow terminal cuts them."""
     table = Table(box=None, expand=True, pad_edge=False, header_style="bold")
     for n, name in enumerate(names):
         may_shrink = 0 < n < left and name != "state"

@@ -17,14 +17,14 @@ from shoal.settings import Settings
 
 
 def json_value(text: str) -> Any:
-    """Return the value of a flag in JSON. End the command with a message if the flag is not JSON."""
+    """Return the value of a flag that is JSON. End the command with a message if the flag is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise click.BadParameter(f"{text[:80]!r} is no JSON") from None
 
 
-#: The options of a search that are flags, and the arguments with which `click` makes each flag.
+#: The options of a search that have flags, each with the arguments from which `click` makes the flag.
 _FLAGS: dict[str, dict[str, Any]] = {
     "mode": {"type": click.Choice(MODES), "help": "Rank by meaning, by words, or by both."},
     "alpha": {"type": click.FloatRange(0, 1), "help": "Share of the meaning in a hybrid search."},
@@ -81,7 +81,7 @@ def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_
 
 
 def _print_reply(reply: Reply, as_json: bool, fields: Sequence[str]) -> None:
-    """Print each list of hits, with the named fields, and the facets and cursor that the reply has for the list."""
+    """Print each list of hits with the named fields, and the list's facets and cursor if the reply has them."""
     columns = {"hits": reply.hits, "cursor": reply.cursors, "total": reply.totals, "facets": reply.facets}
     asked = {name: column for name, column in columns.items() if column is not None}
     for row in zip(*asked.values(), strict=True):

@@ -1,4 +1,4 @@
-"""Handles of long jobs and of indexes, for programs without an event loop, over Redis and over HTTP."""
+"""Handles of long jobs and of indexes, over Redis and over HTTP, for programs without an event loop."""
 
 import math
 import time
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from shoal.client.http.long_jobs import HttpLongJobs
     from shoal.long_jobs.long_jobs import LongJobs
 
-#: A function that is called with each state of a job that a client receives.
+#: A function that is called with each state of a long job that a client receives.
 OnStatus = Callable[[LongJobStatus], object]
 
-#: First and longest pause between two queries of a job's state, in seconds.
+#: The first and the longest pause between two queries for a job's state, in seconds.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 0.5
 
-#: Seconds that a wait goes on without an answer of Redis or of the API.
+#: Seconds for which a wait goes on while neither Redis nor the API answers.
 MAX_AWAY_S = 60.0
 
 #: Longest time to wait for a change of an index's versions, in seconds. The change may queue behind others.
@@ -30,7 +30,7 @@ CHANGE_TIMEOUT_S = 30.0
 
 
 class LongWait:
-    """The state of a wait for a long job's end: time left, pauses and missed answers. No `timeout_s` means no limit."""
+    """A wait for a long job's end: its time left, pauses and missed answers. Without `timeout_s` it has no limit."""
 
     def __init__(self, job_id: str, timeout_s: float | None, on_status: OnStatus | None):
         self._job_id = job_id
@@ -40,7 +40,7 @@ class LongWait:
         self._answered_at, self._pause_s = -math.inf, FIRST_PAUSE_S
 
     def saw(self, status: LongJobStatus) -> bool:
-        """Note a state; return True if the job has ended. Raises the error of a failed job, and Cancelled."""
+        """Note a received state; return True if the job is done. Raises the error of a failed job, and Cancelled."""
         self._answered_at = time.monotonic()
         if self._on_status:
             self._on_status(status)
@@ -49,12 +49,12 @@ class LongWait:
         return status.has_ended
 
     def missed(self, error: Unavailable) -> None:
-        """Note that no answer came; raise the error if none ever came, or none for `MAX_AWAY_S`."""
+        """Note that no answer came. Raise the error if no answer ever came, or none came for `MAX_AWAY_S`."""
         if time.monotonic() - self._answered_at > MAX_AWAY_S:
             raise error
 
     def pause_s(self) -> float:
-        """Return the seconds until the next query; raise Timeout if the time is over."""
+        """Return the seconds until the next query; raise Timeout if no time is left."""
         if (left_s := self._until - time.monotonic()) <= 0:
             raise Timeout(f"job {self._job_id} is not done after {self._timeout_s:g} s: it goes on, wait again")
         pause_s, self._pause_s = self._pause_s, min(MAX_PAUSE_S, 2 * self._pause_s)
@@ -79,8 +79,8 @@ class LongHandle:
     def wait(self, timeout_s: float | None = None, on_status: OnStatus | None = None) -> dict[str, Any]:
         """Wait until the job is done and return its result; without `timeout_s` there is no limit.
 
-        `on_status` is called with each received state, about twice a second. If Redis or the API does not answer, it
-        is asked again for up to a minute. Raises the error of a failed job, Cancelled, and Timeout.
+        `on_status` is called with each received state, about twice a second. If Redis or the API does not answer, the
+        wait goes on for up to a minute. Raises the error of a failed job, Cancelled, and Timeout.
         """
         wait = LongWait(self.id, timeout_s, on_status)
         while True:
@@ -122,22 +122,22 @@ class BuildOptions(TypedDict, total=False):
     publish: bool  #: False: the version is built but not served
     full: bool  #: True: embed all texts, even if the version built last has their vectors
     drop_changes_before: float | None  #: ignore documents added or deleted before this time, in Unix seconds
-    language: str | None  #: language of the words, such as "english", or "none"; by default it is detected
+    language: str | None  #: language of the texts, such as "english", or "none"; by default it is detected
     chunk_tokens: int | None  #: most tokens of a chunk; each chunk of a document becomes a row of the index
     chunk_overlap: int  #: most tokens that two neighbouring chunks share
-    field_kinds: list[str]  #: kinds that are given instead of detected from the values, as "year=number"
+    field_kinds: list[str]  #: kinds of fields, such as "year=number"; other kinds are detected from the values
     webhook: str | None  #: URL that is notified when the build ends
-    idempotency_key: str | None  #: within a day, the same build with the same key is the same job
+    idempotency_key: str | None  #: the same build with the same key, within a day, is the same job
 
 
 @dataclass(frozen=True, slots=True)
 class IndexHandle(ABC):
     """An index by its name. Thread-safe.
 
-    Documents are added and deleted while the index is served. Runners build it and change its versions. The methods
-    that return versions wait for a runner, at most `CHANGE_TIMEOUT_S`, and raise NotReady if none is alive. A version
-    is a map with `version`, `count`, `built_at`, `model`, `source`, `size_bytes`, `is_current` and `error`. The newest
-    version comes first.
+    Documents are added and deleted while the index is served. Runners build the index and change its versions. The
+    methods that return versions wait for a runner, at most `CHANGE_TIMEOUT_S`, and raise NotReady if none is alive. A
+    version is a map with `version`, `count`, `built_at`, `model`, `source`, `size_bytes`, `is_current` and `error`. The
+    newest version comes first.
     """
 
     jobs: "LongJobs | HttpLongJobs"
@@ -147,25 +147,26 @@ class IndexHandle(ABC):
     def add(self, documents: Iterable[Given]) -> int:
         """Add documents to the index and return their number. A document replaces the document that has its id.
 
-        A document is a map of `id`, `text` and any other fields that JSON can express. Every worker finds it within
-        2 s. One step adds at most 256 documents, over HTTP 32; the error of a later step says how many are written.
-        Raises BadDocument or InvalidText, which name the document; UnknownIndex, NotReady and TooLarge; and
-        TooManyChanges if 10,000 documents were added or deleted since the last build.
+        A document is a map of `id`, `text` and any other fields that JSON can express. Every worker finds it within two
+        seconds. One step adds at most 256 documents, or 32 over HTTP. The error of a later step says how many documents
+        are written. Raises BadDocument or InvalidText, which name the document; UnknownIndex, NotReady and TooLarge;
+        and TooManyChanges if 10,000 documents were added or deleted since the last build.
         """
 
     @abstractmethod
     def delete(self, ids: Iterable[str]) -> int:
-        """Delete the documents with these ids; return the number of ids, also counting ids without a document.
+        """Delete the documents with these ids; return the number of ids, including ids without a document.
 
-        One step deletes at most 1,000. Raises InvalidRequest, which names the id, and the errors of `add`.
+        One step deletes at most 1,000 documents. Raises the errors of `add`, and InvalidRequest, which names the wrong
+        id.
         """
 
     def build(self, source: File | Iterable[Item], **options: Unpack[BuildOptions]) -> LongHandle:
         """Submit a build of a new version from a file of documents, and return at once.
 
         `source` is the path of a file, a `ServerFile`, or a URL that the runner reads. Over HTTP, a file or documents
-        as dicts are uploaded. A client that uses Redis names a file that the runner has below its roots. The options
-        are the fields of `BuildOptions`.
+        as dicts are uploaded. Over Redis, `source` names a file that the runner has below its roots. The options are
+        the fields of `BuildOptions`.
         """
         return LongHandle(self.jobs, self._build(source, options))
 
@@ -191,4 +192,4 @@ class IndexHandle(ABC):
 
     @abstractmethod
     def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
-        """Have a runner do the action; return the versions after it."""
+        """Ask a runner to do the action; return the versions that exist afterwards."""

@@ -1,4 +1,4 @@
-"""Long lists in parts: how they are cut, how large they may be, and how all replies come from one model and index."""
+"""Long lists in parts: how they are cut, how large a part may be, and how all replies come from one model and index."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ async def async_batches(items: Iterable[T] | AsyncIterable[T], size: int) -> Asy
 
 
 def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_size: int) -> Iterator[list[T]]:
-    """Yield the items in groups of at most `max_num` items and `max_size` in total; a larger item is alone in one."""
+    """Yield groups of at most `max_num` items and a total size of `max_size`; a larger item makes a group by itself."""
     group: list[T] = []
     total = 0
     for item, size in zip(items, sizes, strict=True):
@@ -69,7 +69,7 @@ def noting_num_written(num: int) -> Iterator[None]:
 def jobs_to_repeat(
     parts: Sequence[Job], replies: Sequence[Reply], until: float, like: Reply | None = None
 ) -> Iterator[tuple[float, list[int], list[Job]]]:
-    """Yield the jobs to send again until all replies have one fingerprint and one version of an index.
+    """Yield the jobs to send again until all replies have the same fingerprint and the same version of the index.
 
     Each step yields a pause in seconds, the positions of the replies to replace in `replies`, and their new jobs. The
     caller pauses, sends the jobs and replaces the replies. The first step compares all replies with `like`, or with
@@ -89,11 +89,11 @@ def jobs_to_repeat(
 
 
 def put_share(job: Job) -> float:
-    """Return the size of a job's parts as a fraction of the largest put, 0 for a small job; raise TooLarge above 1."""
+    """Return the size of a job as a fraction of the largest put, or 0 for a small job; raise TooLarge above 1."""
     query = "".join(job.queries.values())
     num_parts = -(-len(job.texts) // job.texts_per_job)
     num_chars = num_parts * len(query) + sum(map(len, job.texts))
-    if num_chars <= MAX_PUT_BYTES // 64:  # the bytes need no count: a character has at most 4
+    if num_chars <= MAX_PUT_BYTES // 64:  # no need to count bytes: a character has at most 4
         return 0.0
     query_bytes, text_bytes = _num_bytes(query), sum(map(_num_bytes, job.texts))
     if (total := num_parts * query_bytes + text_bytes) > MAX_PUT_BYTES:

@@ -1,4 +1,4 @@
-"""The questions that a program can ask about texts, with the same methods for every client."""
+"""The questions that a program can ask about texts. Every client has these methods."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ Vectors = NDArray[np.float32] | list[NDArray[np.float32]]
 
 
 class Questions(Closing):
-    """The questions for programs without an event loop. Each makes a job, waits for its reply and reads the reply."""
+    """The questions for programs without an event loop. Each method makes a job, waits for the reply and reads it."""
 
     @overload
     def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
@@ -35,7 +35,7 @@ class Questions(Closing):
         """Return the vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
 
         With `output="tokens"`, return a list with a `[tokens, dimension]` array for each text. With `output="chunks"`,
-        return a list with each text's list of `Chunk`. For a single str, return its array or its list alone.
+        return a list with a list of `Chunk` for each text. For a single str, return only its array or list.
         """
         job = Embed(as_list(texts), options_of(options))
         rows = vectors(self._call(job), job.options)
@@ -47,8 +47,8 @@ class Questions(Closing):
         """Return the `k` best documents for each query, best first, as a list of lists of hits.
 
         For a single str, or with `fuse`, return one list of hits. A hit is a dict with `id`, `score`, `text` and the
-        document's other fields. The options are the fields of `Options` and of `SearchOptions`, with `negative`, a list
-        of texts, in place of `num_negative`. `vectors` may be an array or a list of arrays.
+        document's other fields. The options are the fields of `Options` and of `SearchOptions`, but with `negative`, a
+        list of texts, in place of `num_negative`. `vectors` may be an array or a list of arrays.
         """
         return hits_of(queries, self.find(queries, k, index, **options), options)
 
@@ -85,9 +85,9 @@ class Questions(Closing):
     ) -> "Handle":
         """Put a job and return at once. Any program that knows the job's id can fetch the result until it expires.
 
-        All texts stay in one job. A job that waits for more than `timeout_s` is not computed. A second submission of
-        the same job with the same `idempotency_key` within a day returns the first job. Over Redis, the job counts
-        for `client`, by default this client.
+        All texts stay in one job. A job that waits for more than `timeout_s` is not computed. If the same job was
+        submitted with the same `idempotency_key` within a day, the first job's handle is returned. Over Redis, the job
+        counts as a job of `client`, by default this client.
         """
         job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores, timeout_s=timeout_s)
         return Handle(self, self.put(job, lane, client, idempotency_key))
@@ -126,7 +126,7 @@ class Handle:
     id: str
 
     def result(self, timeout_s: float | None = None) -> Reply:
-        """Wait for the job's reply and return it. Raises the job's error, Timeout, or UnknownJob after its expiry."""
+        """Wait for the job's reply and return it. Raises the job's error, Timeout, or UnknownJob if it expired."""
         return self.client._result(self.id, timeout_s)
 
     def status(self) -> str:
@@ -139,7 +139,7 @@ class Handle:
 
 
 def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fields: Any) -> Job:
-    """Return a job of the operation `op`. `fields` are all arguments of `submit`; unsuitable ones are ignored."""
+    """Return a job of the operation `op`. `fields` has all arguments of `submit`; `op` may ignore some."""
     timeout_s = fields.pop("timeout_s")
     if op == "search":
         return replace(search_of(texts, options, fields["k"], fields["index"]), timeout_s=timeout_s)
@@ -162,7 +162,7 @@ def search_of(queries: str | Iterable[str], options: Mapping[str, Any], k: int, 
 
 
 def options_of(given: Mapping[str, Any], *others: str) -> Options:
-    """Return the given options of texts; raise InvalidRequest for a name that is neither an option nor in `others`."""
+    """Return the options of texts in `given`; raise InvalidRequest for a name that is no option and not in `others`."""
     check_known("option", given, (*OPTION_NAMES, *others))
     return Options.from_map(given)
 
@@ -173,7 +173,7 @@ def as_list(texts: str | Iterable[str]) -> list[str]:
 
 
 def vectors(reply: Reply, options: Options) -> Any:
-    """Return for each text of an embed its vector, its array of token vectors, or its list of chunks."""
+    """Return the vector of each text in an embed's reply, or its array of token vectors, or its list of chunks."""
     if options.output == "chunks":
         return reply.chunks_by_text()
     if options.output == "tokens":
@@ -189,7 +189,7 @@ def hits_of(queries: str | Iterable[str], reply: Reply, options: Mapping[str, An
 
 
 def check_lane(lane: str) -> str:
-    """Return `lane`; raise InvalidRequest if there is no lane of that name."""
+    """Return `lane`; raise InvalidRequest if no lane has this name."""
     if lane not in LANES:
         raise InvalidRequest(f"lane is {excerpt(lane)}: it takes one of {', '.join(LANES)}")
     return lane

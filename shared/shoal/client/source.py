@@ -15,7 +15,7 @@ from shoal.client.parts import batches
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, InvalidRequest, ShoalError, Unavailable
 
-#: A text, or a document as a map of its text and, optionally, its id and further fields.
+#: A text, or a document: a map with its text and, optionally, its id and further fields.
 Item: TypeAlias = str | Mapping[str, Any]
 
 #: Texts or documents of a program.
@@ -47,9 +47,9 @@ def place_of(file: File) -> str:
 class ItemFile:
     """A new file with one item a line, as JSON.
 
-    A `with` block creates the file. If the block fails and no job can need the file, it is deleted. With an idempotency
-    key, items go into a scratch file first, and an existing file with equal contents is used again. The methods block,
-    and any one thread at a time may call them.
+    A `with` block creates the file, and deletes it if the block fails and no job can need the file. With an idempotency
+    key, items go into a temporary file first, and an existing file with equal contents is used again. The methods
+    block, and only one thread at a time may call them.
     """
 
     def __init__(self, path: Path, key: str | None = None):
@@ -60,12 +60,12 @@ class ItemFile:
 
     @classmethod
     def beside(cls, out: str, key: str | None) -> Self:
-        """Return the file for the texts of a call that writes to `out`, perhaps with an idempotency key."""
+        """Return the file for the texts of a call that writes to `out` and may have an idempotency key."""
         name = f".{blake2b(key.encode(errors='surrogatepass'), digest_size=8).hexdigest()}" if key else ""
         return cls(Path(f"{out}{name}.jsonl"), key)
 
     def __enter__(self) -> Self:
-        """Create the file, empty; raise InvalidRequest if it exists, and DiskFull if there is no room."""
+        """Create an empty file; raise InvalidRequest if it exists, and DiskFull if there is no room."""
         with _room(self.path):
             self._scratch.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -76,7 +76,7 @@ class ItemFile:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         is_refusal = isinstance(error, ShoalError) and not isinstance(error, Unavailable)
-        if error is not None and (is_refusal or not self._is_kept):  # otherwise the job may have been put
+        if error is not None and (is_refusal or not self._is_kept):  # in other cases the job may have been put
             self._scratch.unlink(missing_ok=True)
 
     def append(self, items: Sequence[Item]) -> None:

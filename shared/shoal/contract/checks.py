@@ -1,4 +1,4 @@
-"""Checks of single values from outside. The error names the field, the wrong value and the right values."""
+"""Checks of single values from outside. An error names the field, the wrong value and the allowed values."""
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
@@ -7,27 +7,27 @@ from typing import Any
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 
-#: Largest number without its sign, so that sums and products of a few numbers are finite in float32.
+#: Largest absolute value of a number. It keeps sums and products of a few numbers finite in float32.
 MAX_NUMBER = 1e15
 
-#: Most characters in the name of a field, a prompt, an index, a version or a model.
+#: Largest number of characters in the name of a field, a prompt, an index, a version or a model.
 MAX_NAME_CHARS = 1_024
 
-#: Most characters in an id, a path, a URL, or a value that is compared with values of documents.
+#: Largest number of characters in an id, a path, a URL, or a value that is compared with values of documents.
 MAX_VALUE_CHARS = 4_096
 
-#: Most characters of an unknown name that is compared with known names. A longer name is no misspelling.
+#: Longest unknown name that is compared with known names, in characters. A longer name is no misspelling.
 _MAX_COMPARED_CHARS = 40
 
 
 def check_type(name: str, value: Any, type_: type, words: str) -> None:
-    """Raise InvalidRequest if the value has another type; `words` describe the right one."""
+    """Raise InvalidRequest if the value has another type; `words` describe the right type."""
     if not isinstance(value, type_):
         raise InvalidRequest(f"{name} is {excerpt(value)}: it takes {words}")
 
 
 def check_string(name: str, value: Any, words: str, most: int = MAX_NAME_CHARS) -> None:
-    """Raise InvalidRequest if the value is no string of at most `most` characters; `words` describe the right ones."""
+    """Raise InvalidRequest unless the value is a string of at most `most` characters; `words` describe right values."""
     check_type(name, value, str, words)
     if len(value) > most:
         raise InvalidRequest(f"{name} has {len(value):,} characters: it takes {words} of at most {most:,}")

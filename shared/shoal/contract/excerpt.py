@@ -1,15 +1,15 @@
-"""Excerpts of values from outside, for error messages. They are always short, and in the words of JSON."""
+"""Excerpts of values from outside, for error messages. They are always short, and written as JSON."""
 
 import json
 import reprlib
 from typing import Any
 
-#: Most characters of an excerpt, without the mark at its end if it is cut.
+#: Largest number of characters in an excerpt, not counting the mark at the end of a cut excerpt.
 MAX_CHARS = 80
 
 
 def excerpt(value: Any) -> str:
-    """Return the value as JSON, cut to `MAX_CHARS` characters; bytes are in hex."""
+    """Return the value as JSON, cut to `MAX_CHARS` characters. Bytes are shown in hex."""
     text = _writer.repr(value)
     return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}…"
 

@@ -1,4 +1,4 @@
-"""A histogram: numbers of measurements between limits. Heartbeats contain it, and Prometheus can read it."""
+"""Histograms: the numbers of measurements between limits. Heartbeats contain them, and Prometheus can read them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -9,9 +9,10 @@ from typing import Any, Self
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of measurements from 0 on. The `limits` ascend; a measurement counts at the first limit not below it.
+    """Counts of measurements by size. A measurement counts at the first limit that it does not exceed.
 
-    `counts` has one number more than `limits`, for measurements above all limits. One thread adds, others may read.
+    The `limits` ascend. `counts` has one number more, for measurements above all limits. One thread adds, others may
+    read.
     """
 
     limits: Sequence[float]
@@ -52,7 +53,7 @@ class Histogram:
         return sum(self.counts)
 
     def minus(self, earlier: "Histogram") -> "Histogram":
-        """Return the measurements since `earlier`, or all of them if `earlier` is not from this histogram."""
+        """Return the measurements since `earlier`, or all measurements if it is not a state of this histogram."""
         counts = [now - then for now, then in zip(self.counts, earlier.counts, strict=False)]
         if list(self.limits) != list(earlier.limits) or min(counts) < 0:
             return self
@@ -76,7 +77,7 @@ class Histogram:
 
 
 def total(histograms: Iterable[Histogram]) -> Histogram | None:
-    """Return the sum of several histograms, without histograms whose limits differ from the first one's."""
+    """Return the sum of the histograms that have the same limits as the first one, or None without histograms."""
     found = list(histograms)
     if not found:
         return None

@@ -17,10 +17,10 @@ from shoal.contract.options import OPTION_DEFAULTS, Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, InvalidText, TooLarge
 
-# The names of the lanes. The HTTP schema is made from them too.
+# The names of the lanes. The HTTP schema is also made from them.
 Lane = Literal["interactive", "bulk"]
 
-# The names of the operations. The HTTP schema is made from them too.
+# The names of the operations. The HTTP schema is also made from them.
 Operation = Literal["embed", "search", "rerank", "tokenize", "decode"]
 
 #: The names of all operations.
@@ -29,22 +29,22 @@ OPERATION_NAMES: tuple[str, ...] = get_args(Operation)
 #: The names of all lanes, the lane with the highest priority first.
 LANES: tuple[str, ...] = get_args(Lane)
 
-#: Longest time from now to a deadline, in seconds: a year. A later deadline is in a wrong unit, such as milliseconds.
+#: Longest time from now to a deadline, in seconds: a year. A later deadline was given in a wrong unit.
 MAX_DEADLINE_S = 365 * 86_400
 
-#: Largest weight of a job in its lane's load, in texts. The scripts have the same number.
+#: Largest weight of a job in its lane's load, in texts. The scripts use the same number.
 MAX_LANE_TEXTS = 999_999
 
-#: Highest number that a text can have in a list that is split into jobs. No list has so many texts.
+#: Highest number of a text in a list that is split into jobs. No list has as many texts.
 MAX_TEXT_NUMBER = 2**53
 
-#: Most names of ignored fields in a reply, and most characters of each name.
+#: A reply names at most this many ignored fields, with at most this many characters of each name.
 MAX_IGNORED, MAX_IGNORED_CHARS = 16, 64
 
-#: Most texts in each job of a list that is split, so that several workers share the list and no other job waits long.
+#: Largest number of texts in a job if a list is split: several workers share the list, and no other job waits long.
 TEXTS_PER_JOB = 32
 
-#: Most texts in each HTTP request of a list that is split.
+#: Largest number of texts in an HTTP request if a list is split.
 MAX_REQUEST_TEXTS = 256
 
 #: The settings that limit the texts of a request, all of which go to one lane, and the texts of a job.
@@ -55,10 +55,10 @@ _MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"
 class Job:
     """A job: its texts, their options, and fields that all operations share. Each operation is a subclass.
 
-    `first_text` is the number of the first text in a longer list, for messages. `deadline` is in Unix seconds by
-    Redis's clock. A worker computes it from `timeout_s`, the seconds from the put. The reply goes to the address
+    `first_text` is the number of the job's first text in a longer list, for messages. `deadline` is in Unix seconds by
+    Redis's clock; a worker computes it from `timeout_s`, the seconds after the put. The reply goes to the address
     `reply_to`; without it, Redis keeps a record and a result of the job. With a `fingerprint`, only the model with this
-    fingerprint answers. `ignored` has names of unknown fields on the wire. Raises InvalidRequest for a wrong field.
+    fingerprint answers. `ignored` names unknown fields that came on the wire. Raises InvalidRequest for a wrong field.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -75,13 +75,13 @@ class Job:
 
     #: The name of the operation.
     op: ClassVar[str] = ""
-    #: The API's route that answers with the reply; empty if there is none for programs.
+    #: The API's route for such jobs; empty if there is no route for programs.
     path: ClassVar[str] = ""
     #: The names of the operation's own fields, here and on the wire.
     own_names: ClassVar[tuple[str, ...]] = ()
-    #: The names of the operation's options, without the options of texts.
+    #: The names of the operation's options, except the options of texts.
     option_names: ClassVar[tuple[str, ...]] = ()
-    #: The field of a reply that has one answer for each item, such as each text.
+    #: The field of a reply that has one answer for each item, for example for each text.
     answer_name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
@@ -127,17 +127,17 @@ class Job:
 
     @property
     def queries(self) -> dict[str, str]:
-        """The texts for which other texts are scored, by the names of their fields."""
+        """The queries for which texts are scored, by the names of their fields."""
         return {}
 
     @property
     def is_one_question(self) -> bool:
-        """True if the job must not be split, because its parts would have other answers."""
+        """True if the job must not be split, because the parts together would give other answers."""
         return False
 
     @property
     def is_cacheable(self) -> bool:
-        """True if the reply is one vector a text, which the cache may have."""
+        """True if the reply has one vector for each text. The cache may contain such vectors."""
         return False
 
     @property
@@ -152,12 +152,12 @@ class Job:
 
     @property
     def texts_per_job(self) -> int:
-        """The largest weight, in texts, of each job of a list that is split."""
+        """The largest weight of a job, in texts, if a list is split."""
         return TEXTS_PER_JOB
 
     @property
     def texts_per_request(self) -> int:
-        """The most texts in each HTTP request of a list that is split."""
+        """The largest number of texts in an HTTP request if a list is split."""
         return MAX_REQUEST_TEXTS
 
     @property
@@ -175,24 +175,24 @@ class Job:
         return min(MAX_LANE_TEXTS, sum(map(self.lane_texts_of, self.texts)))
 
     def name_of(self, number: int) -> str:
-        """Return the name of a text for messages, which has its number in the caller's list; `number` is in the job."""
+        """Return a name for text `number` of this job, for messages. It has the text's number in the caller's list."""
         return f"text {self.first_text + number}"
 
     def check_sizes(self, max_texts: int) -> None:
-        """Raise TooLarge if the job would occupy a worker too long; a job may have `max_texts` texts."""
+        """Raise TooLarge if the job would occupy a worker for too long. A job may have `max_texts` texts."""
 
     def answer_of(self, reply: Reply) -> Any:
         """Return the reply's answers, one for each item, or None if the reply has none."""
         return getattr(reply, self.answer_name) if self.answer_name else None
 
     def body(self) -> dict[str, Any]:
-        """Return the body of an HTTP request that asks the same."""
+        """Return the body of an HTTP request that asks for the same as the job."""
         return {"inputs": self.texts} | self._asked()
 
     # Subclasses share these
 
     def check_texts(self, max_texts: int, max_text_chars: int, subject: str, remedy: str) -> None:
-        """Raise TooLarge for too many texts or characters. For texts, the message has `subject` and `remedy`."""
+        """Raise TooLarge for too many texts or characters. The message about texts contains `subject` and `remedy`."""
         if len(self.texts) > max_texts:
             raise TooLarge(
                 f"the {subject} has {len(self.texts):,} texts and may have {max_texts:,} ({_MAX_TEXTS[subject]}): "
@@ -213,7 +213,7 @@ class Job:
         return replace(self, fingerprint=fingerprint) if fingerprint and not self.fingerprint else self
 
     def pack(self, trace: str | None = None, timeout_s: float | None = None) -> bytes:
-        """Return the job as msgpack, with this trace and timeout if it has none itself. Raises InvalidText."""
+        """Return the job as msgpack, with this trace and timeout unless the job has its own. Raises InvalidText."""
         values: dict[str, Any] = {"v": wire.VERSION, "id": self.id, "op": self.op, "texts": self.texts}
         values |= self._asked()
         if self.deadline is not None:
@@ -229,7 +229,7 @@ class Job:
         return self.packed(values)
 
     def packed(self, values: dict[str, Any]) -> bytes:
-        """Return values, among them the job's texts, as msgpack. Raises InvalidText, which names the bad text."""
+        """Return values that include the job's texts as msgpack. Raises InvalidText, which names the bad text."""
         try:
             return wire.pack(values)
         except InvalidText:
@@ -255,21 +255,21 @@ class Job:
         job = cls(**known, options=Options.from_map(values), **cls._fields_of(values), ignored=named)
         if job.timeout_s is None:
             return job
-        ends = put_s + (job.timeout_s or -1.0)  # a timeout of 0 is over at once, even if a worker's clock is behind
+        ends = put_s + (job.timeout_s or -1.0)  # a timeout of 0 ends at once, even if a worker's clock is slow
         return replace(job, deadline=ends if job.deadline is None else min(ends, job.deadline))
 
     def digest(self) -> str:
-        """Return 32 hex digits, which are equal for two jobs that differ only in their ids and traces."""
+        """Return 32 hex digits that depend on everything in the job except its id and trace."""
         return blake2b(replace(self, id="-", traceparent=None).pack(), digest_size=16).hexdigest()
 
     def split(self, max_texts: int) -> list[Self]:
-        """Return jobs that together ask the same, each with a weight of at most `max_texts` texts."""
+        """Return jobs that together ask for the same as this job, each with a weight of at most `max_texts` texts."""
         if self.num_lane_texts <= max_texts:
             return [self]
         return self.cut(len(self.texts), max_texts, map(self.lane_texts_of, self.texts))
 
     def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
-        """Return jobs with new ids that together ask the same, each of at most `max_texts` texts and `max_size`.
+        """Return jobs with new ids that together ask for the same, each with at most `max_texts` texts and `max_size`.
 
         `sizes` has the size of each text. A text larger than `max_size` becomes a job by itself.
         """
@@ -292,12 +292,12 @@ class Job:
 #: The fields of a job on the wire that all operations share.
 _ENVELOPE = ("id", "texts", "deadline", "timeout_s", "reply_to", "first_text", "fingerprint")
 
-#: The fields on the wire that all operations know.
+#: The fields on the wire that are known for all operations.
 _KNOWN = frozenset(("v", "op", "traceparent", *_ENVELOPE, *OPTION_DEFAULTS))
 
 
-#: Random ids by process, because a fork must not use the ids of its parent. They are drawn 256 at a time, because
-#: during each draw other threads run, and this costs more than the draw itself.
+#: Random ids by process id, because a fork must not use its parent's ids. They are drawn 256 at a time, because each
+#: draw lets other threads run, which costs more than the draw itself.
 _drawn_ids: dict[int, deque[str]] = {}
 
 

@@ -1,4 +1,4 @@
-"""Names of all Redis keys that Shoal uses. docs/architecture.md says what each contains.
+"""Names of all Redis keys that Shoal uses. docs/architecture.md says what each key contains.
 
 The braces make the pool a hash tag, so that all keys of a pool are in one slot of a Redis Cluster.
 """
@@ -13,9 +13,9 @@ NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 NAME_RULE = "1 to 128 letters, digits, '-', '_', '.' or ':'"
 
 
-#: The keys of a lane and their types: its unanswered jobs by the time of their put; the texts and bytes of the lane and
-#: of each client; the ring of new clients; the ring of other clients; the texts left of each client's turn; and the
-#: marker that wakes an idle worker. The jobs of a client are in the list `of:CLIENT`.
+#: The keys of a lane and their types: the unanswered jobs, sorted by the time of their put; the numbers of texts and
+#: bytes of the lane and of each client; the ring of new clients; the ring of other clients; the texts left in each
+#: client's turn; and the marker that wakes an idle worker. The jobs of a client are in the list `of:CLIENT`.
 LANE_KEYS = {"jobs": "zset", "load": "hash", "new": "list", "old": "list", "credit": "hash", "wake": "list"}
 
 
@@ -42,7 +42,7 @@ class Keys:
         self.reclaimed = f"{root}:reclaimed"
 
     def lane(self, name: str) -> str:
-        """Return the key of the list onto which any program may push a job."""
+        """Return the key of a lane's list onto which any program may push a job."""
         return f"{self.root}:lane:{name}"
 
     def of_lane(self, name: str, what: str) -> str:
@@ -50,7 +50,7 @@ class Keys:
         return f"{self.root}:lane:{name}:{what}"
 
     def held(self, worker_id: str) -> str:
-        """Return the key of the sorted set of the ids of jobs that a worker holds, by the time of their delivery."""
+        """Return the key of a sorted set: the ids of the jobs that a worker holds, sorted by time of delivery."""
         return f"{self.root}:held:{worker_id}"
 
     def replies(self, address: str) -> str:
@@ -62,31 +62,31 @@ class Keys:
         return f"{self.root}:result:{job_id}"
 
     def record(self, job_id: str) -> str:
-        """Return the key of a job's record, a hash. Submitted jobs keep it, with status and timings, once answered."""
+        """Return the key of a job's record, a hash. A submitted job's record stays after the answer."""
         return f"{self.root}:job:{job_id}"
 
     def once(self, name: str) -> str:
-        """Return the key for the use of an idempotency key; `name` is a digest of the idempotency key and its owner."""
+        """Return the key that records the use of an idempotency key; `name` is a digest of that key and its owner."""
         return f"{self.root}:once:{name}"
 
     def long_jobs_of(self, client: str) -> str:
-        """Return the key of the sorted set of a client's long jobs; `client` is a digest of the client's name."""
+        """Return the key of a sorted set with a client's long jobs; `client` is a digest of the client's name."""
         return f"{self.root}:long-jobs:{client}"
 
     def deleted_build(self, job_id: str) -> str:
-        """Return a key that exists for some days after the job of an unfinished build is deleted."""
+        """Return a key that exists for some days after an unfinished build's job was deleted."""
         return f"{self.root}:deleted-build:{job_id}"
 
     def changes(self, index: str) -> str:
-        """Return the key of the stream of an index's changes: all that no build has folded in, and a few others."""
+        """Return the key of a stream with an index's changes: all that no build has folded in, and a few older ones."""
         return f"{self.root}:changes:{index}"
 
     def cache(self, place: str) -> str:
-        """Return the key of a place in the cache of vectors."""
+        """Return the key of a place in the cache for vectors."""
         return f"{self.root}:cache:{place}"
 
     def processors(self, group: str) -> str:
-        """Return the key of the sorted set of workers that share processors, by the time until which they are alive."""
+        """Return the key of a sorted set: the workers that share processors, sorted by the end of their time alive."""
         return f"{self.root}:processors:{group}"
 
     def worker(self, worker_id: str) -> str:

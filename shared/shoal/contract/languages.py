@@ -2,8 +2,8 @@
 
 from typing import Literal, get_args
 
-#: The stemmer's names of languages. `none` is for texts in other languages or in several: words are compared as they
-#: are, and none is left out.
+#: The stemmer's names for languages. `none` is for texts in other or several languages: words are compared unchanged,
+#: and no word is left out.
 Language = Literal[
     "none",
     "arabic",

@@ -8,7 +8,7 @@ ANY_NAME = "*"
 #: The tag that Ollama's clients add to a name without one.
 _DEFAULT_TAG = ":latest"
 
-#: Ollama's names of models, by the last part of the usual name in lower case.
+#: Ollama's names for models, by the last part of the usual name in lower case.
 _OLLAMA_NAMES = {"all-minilm-l6-v2": "all-minilm"}
 
 

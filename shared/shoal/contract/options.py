@@ -8,12 +8,12 @@ from shoal.contract.checks import check_range, check_string, check_type
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 
-# The values of some options. The HTTP schema is made from them too.
+# The values of some options. The HTTP schema is also made from them.
 Pooling = Literal["mean", "max", "cls"]
 Output = Literal["vector", "tokens", "chunks"]
 TruncationSide = Literal["right", "left"]
 
-#: The allowed values of options that have only a few. None means the model's own value.
+#: The allowed values of options that have only a few values. None means the model's own value.
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "pooling": (None, *get_args(Pooling)),
     "output": get_args(Output),
@@ -27,14 +27,14 @@ RERANK_OPTIONS = ("truncate", "truncation_side")
 QUERY_PROMPTS = ("query", "search_query")
 DOCUMENT_PROMPTS = ("document", "passage", "search_document")
 
-#: Most dimensions that can be asked for: more than any model has.
+#: Largest value of `dimensions`: more than any model has.
 MAX_DIMENSIONS = 100_000
 
-#: Most tokens of a chunk that can be asked for: more than any model reads.
+#: Largest value of `chunk_tokens`: more tokens than any model reads.
 MAX_CHUNK_TOKENS = 1_000_000
 
-#: ASCII characters for each token in an estimate of a text's chunks, before a worker cuts the text. Every other
-#: character is estimated as one token, which is nearly right for most other scripts.
+#: Number of ASCII characters that count as a token when a text's chunks are estimated, before a worker cuts the text.
+#: Every other character counts as one token, which is nearly right for most other scripts.
 ASCII_PER_TOKEN = 4
 
 
@@ -104,7 +104,7 @@ class Options:
 
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> Self:
-        """Return options with values from a map. Options that are not in it keep their defaults."""
+        """Return options with values from a map. Options that the map lacks keep their defaults."""
         return cls(**{name: values[name] for name in OPTION_NAMES if name in values})
 
 

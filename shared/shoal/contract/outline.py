@@ -10,10 +10,10 @@ from shoal.contract import traceparent
 from shoal.contract.jobs import OPERATION_NAMES, check_name
 from shoal.errors import InvalidRequest
 
-#: Most bytes of the header of a list in msgpack.
+#: Size limit of a msgpack list's header, in bytes.
 _MAX_HEADER_BYTES = 5
 
-#: Most bytes of a name or a value in an outline. Longer ones are skipped.
+#: Size limit of a name or a value in an outline, in bytes. Longer names and values are skipped.
 _MAX_STRING_BYTES = 256
 
 _FIELDS = ("id", "reply_to", "op", "traceparent")
@@ -23,7 +23,7 @@ _UNREADABLE = (msgpack.UnpackException, ValueError, TypeError, MemoryError)
 
 @dataclass(slots=True)
 class Outline:
-    """The fields of a job that identify it and say where its reply goes, if they are strings; and its number of texts.
+    """The fields of a job that identify it and say where its reply goes, and its number of texts.
 
     If the bytes are cut off or damaged, the outline has only fields before the damage.
     """
@@ -33,7 +33,7 @@ class Outline:
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Return the outline of the job in `data`, without unpacking it: that could need a hundred times its bytes."""
+        """Return the outline of the job in `data`. It is not unpacked, which could need a hundred times its size."""
         outline = cls()
         with suppress(*_UNREADABLE):
             reader = _reader(data)
@@ -78,7 +78,7 @@ class Outline:
 
 
 def _reader(data: bytes) -> msgpack.Unpacker:
-    """Return an unpacker of strings and numbers, which refuses lists and maps."""
+    """Return an unpacker for strings and numbers. It refuses lists and maps."""
     reader = msgpack.Unpacker(
         max_buffer_size=len(data), raw=False, unicode_errors="replace", max_array_len=0, max_map_len=0
     )
@@ -87,7 +87,7 @@ def _reader(data: bytes) -> msgpack.Unpacker:
 
 
 def _string(data: bytes, start: int, end: int) -> str | None:
-    """Return the string in `data[start:end]`, or None for another value or a long string."""
+    """Return the string in `data[start:end]`, or None if that is another value or too long."""
     with suppress(*_UNREADABLE):
         value = _reader(data[start:end]).unpack() if end - start <= _MAX_STRING_BYTES else None
         return value if isinstance(value, str) else None

@@ -18,10 +18,10 @@ from shoal.errors import BY_CODE, InvalidText, MalformedJob, ModelMismatch, NotR
 #: The timings of a reply, in seconds: for waiting in the lane, tokenizing, encoding and searching.
 TIMINGS = ("queue_s", "tokenize_s", "encode_s", "search_s")
 
-#: The HTTP header with the fingerprint that a request wants, or with the fingerprint of the model that answered.
+#: The HTTP header with the fingerprint that a request asks for, or with the fingerprint of the model that answered.
 FINGERPRINT_HEADER = "X-Model-Fingerprint"
 
-#: The fields of each chunk in a reply, in the order of columns if chunks are rows of numbers.
+#: The fields of each chunk in a reply. If chunks are rows of numbers, the columns have this order.
 CHUNK_COLUMNS = ("start", "stop", "tokens")
 
 Status = Literal["queued", "running", "done", "failed", "cancelled", "expired"]
@@ -29,7 +29,7 @@ Status = Literal["queued", "running", "done", "failed", "cancelled", "expired"]
 #: All statuses of a job; the last four are final.
 STATUSES: tuple[str, ...] = get_args(Status)
 
-#: The statuses of jobs by the codes of their errors. With any other code, the status is `failed`.
+#: The statuses of jobs by their errors' codes. For any other code, the status is `failed`.
 _STATUS_OF_CODE = {"cancelled": "cancelled", "expired": "expired"}
 
 
@@ -46,9 +46,9 @@ class Chunk(NamedTuple):
 class Reply:
     """The answer to one job. docs/protocol.md describes its fields.
 
-    `vectors` is float32 `[texts, dimension]`; with `output` "tokens" it has a row for each token, and with "chunks" for
-    each chunk. `scores` is float32 `[texts]`. `characters`, `index_version` and `fingerprint` are empty if the worker's
-    version does not send them. A reply with an `error` has only an id and a status beside it.
+    `vectors` is float32 `[texts, dimension]`; with `output` "tokens" it has a row for each token, and with "chunks" a
+    row for each chunk. `scores` is float32 `[texts]`. `characters`, `index_version` and `fingerprint` are empty if the
+    worker's version does not send them. A reply with an `error` has no other fields except its id and status.
     """
 
     id: str
@@ -110,7 +110,7 @@ class Reply:
 
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> Self:
-        """Return the reply with these unpacked values. Unknown names are ignored. Raises MalformedJob."""
+        """Return the reply that has these unpacked values. Unknown fields are ignored. Raises MalformedJob."""
         try:
             if error := values.get("error"):
                 code, message = (_typed(name, error[name], str) for name in ("code", "message"))
@@ -132,9 +132,9 @@ class Reply:
 
     @classmethod
     def join(cls, replies: Sequence["Reply"]) -> "Reply":
-        """Join the replies to the parts of a job, in order; each timing is the longest of all parts.
+        """Join the replies to the parts of a job, in order. Each timing is the longest among the parts.
 
-        Raises the error of the first part that has one, and NotReady if parts come from different models, fingerprints
+        Raises the error of the first part with an error, and NotReady if the parts have different models, fingerprints
         or versions of an index, because such parts cannot be compared.
         """
         for reply in replies:
@@ -166,27 +166,27 @@ class Reply:
         )
 
     def is_like(self, other: "Reply") -> bool:
-        """Return True unless the two replies have different fingerprints, or different versions of an index."""
+        """Return False if the two replies have different fingerprints, or different versions of an index."""
         versions = {self.index_version, other.index_version}
         return self.has_fingerprint(other) and ("" in versions or len(versions) == 1)
 
     def has_fingerprint(self, of: "Reply") -> bool:
-        """Return True unless the two replies have different fingerprints."""
+        """Return False if the two replies have different fingerprints. An empty fingerprint matches every other."""
         return "" in (self.fingerprint, of.fingerprint) or self.fingerprint == of.fingerprint
 
     def of_pinned(self, fingerprint: str | None) -> "Reply":
-        """Return the reply, or the error ModelMismatch if a fingerprint is wanted and the reply has another one."""
+        """Return the reply, or one with the error ModelMismatch if it lacks the wanted fingerprint."""
         if not fingerprint or self.error or self.fingerprint == fingerprint:
             return self
         return self.failure(self.id, other_fingerprint(fingerprint, self.model, self.fingerprint))
 
     def rows_by_text(self) -> list[NDArray[np.float32]]:
-        """Return vectors of tokens or chunks as one array `[vectors, dimension]` for each text."""
+        """Return the vectors of tokens or chunks, as an array `[vectors, dimension]` for each text."""
         counts = self.tokens if self.chunks is None else [len(part) for part in self.chunks]
         return np.split(_present(self.vectors), np.cumsum(counts)[:-1])
 
     def chunks_by_text(self) -> list[list[Chunk]]:
-        """Return the chunks of each text, in order. Raises MalformedJob if the reply has none."""
+        """Return the chunks of each text, in order. Raises MalformedJob if the reply has no chunks."""
         pairs = zip(_present(self.chunks), self.rows_by_text(), strict=True)
         try:
             return [
@@ -229,7 +229,7 @@ def _are_timings(value: Any) -> bool:
 
 _are_maps = _if_asked(_list_of(_list_of(_is(dict))))
 
-#: The check of each field of a reply, except arrays of numbers. Other fields are ignored.
+#: A check for each field of a reply, except arrays of numbers. Other fields are ignored.
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "id": _is(str),
     "status": _is(str),
@@ -278,7 +278,7 @@ def _check_alike(first: Reply, other: Reply) -> None:
 
 
 def other_fingerprint(wanted: str, model: str, fingerprint: str) -> ModelMismatch:
-    """Return the error of a job that wants a fingerprint if the answer has another `fingerprint`, or none."""
+    """Return the error for a job that needs the `wanted` fingerprint if it was answered with another or without one."""
     found = f"{excerpt(model) if model else 'the one that answered'} has {fingerprint}"
     return ModelMismatch(
         f"the answer is to be of the model with fingerprint {excerpt(wanted)}, and "
@@ -306,7 +306,7 @@ def _present(value: T | None) -> T:
 def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[np.float32]:
     """Stack the rows, cut them to the option `dimensions` and normalise them: return float32 `[rows, dimension]`.
 
-    The bits of a row do not depend on the other rows.
+    The other rows do not change a bit of a row's result.
     """
     stacked = np.concatenate(vectors)[:, : options.dimensions]
     if options.normalize:

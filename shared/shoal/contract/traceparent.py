@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-#: A traceparent of any version. Version 00 ends after its flags. A later version may go on after another dash.
+#: A traceparent of any version. Version 00 ends after the flags. Later versions may have more parts after another dash.
 _FORM = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", re.ASCII)
 
-#: Most characters of a traceparent. In version 00 it has 55.
+#: Longest traceparent, in characters. In version 00 it has 55 characters.
 _MAX_CHARS = 128
 
 _continued: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
 def valid(value: Any) -> str | None:
-    """Return the value if it is a traceparent, or else None: a trace that cannot be read never fails a job."""
+    """Return the value if it is a traceparent, or else None, because an unreadable trace must not fail a job."""
     if not isinstance(value, str) or len(value) > _MAX_CHARS:
         return None
     found = _FORM.fullmatch(value)
@@ -36,7 +36,7 @@ def current() -> str | None:
     """Return the traceparent that `continued` has set, or else the traceparent of OpenTelemetry's current span."""
     if traceparent := _continued.get():
         return traceparent
-    opentelemetry: Any = sys.modules.get("opentelemetry.trace")  # never loads it: a program that has not, has no span
+    opentelemetry: Any = sys.modules.get("opentelemetry.trace")  # never imported here: without it there is no span
     if opentelemetry is None:
         return None
     span = opentelemetry.get_current_span().get_span_context()

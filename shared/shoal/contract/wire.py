@@ -12,10 +12,10 @@ from shoal.errors import InvalidText, MalformedJob, TooLarge
 #: Version of the contract that this package speaks.
 VERSION = 1
 
-#: Most levels of lists and maps in a document or a heartbeat. All JSON and msgpack libraries in use can read so many.
+#: Largest depth of lists and maps in a document or a heartbeat. All common JSON and msgpack libraries can read it.
 MAX_DEPTH = 64
 
-#: An array or a map counts as this many values in addition to its own values, because it needs as much memory.
+#: An array or a map counts as this many values in addition to its items, because it needs as much memory.
 VALUES_OF_A_CONTAINER = 4
 
 
@@ -32,13 +32,14 @@ def pack(value: dict[str, Any]) -> bytes:
 
 
 def describe_surrogate(error: UnicodeEncodeError) -> str:
-    """Return a part of a message: the character that UTF-8 cannot encode, and the remedy."""
+    """Return words for a message that name the character that UTF-8 cannot encode, and the remedy."""
     surrogate = ascii(error.object[error.start])
     return f"lone surrogate {surrogate} at character {error.start}, which UTF-8 cannot hold: remove or replace it"
 
 
 def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
-    """Return the msgpack map in `data`. `max_values` limits the values in its arrays and maps, and so their memory.
+    """Return the msgpack map in `data`. `max_values` limits the number of values in its arrays and maps, and thus their
+    memory.
 
     Raises InvalidText for a string that is not UTF-8, MalformedJob for other bytes, and TooLarge for too many values.
     """
@@ -60,7 +61,7 @@ def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
 
 
 def num_values(value: Any, most: float = math.inf) -> int:
-    """Return the number of values that `unpack` counts in a value; any number above `most` if there are more."""
+    """Return how many values `unpack` counts in a value, or any number above `most` if there are more than `most`."""
     num, left = 0, [value]
     while left and num <= most:
         inner = left.pop()
@@ -91,7 +92,7 @@ def _too_many(max_values: int) -> TooLarge:
 
 
 def _reason(error: Exception) -> str:
-    """Return why msgpack cannot read some bytes, without the library's Python words."""
+    """Return why msgpack cannot read some bytes, without the Python terms of the library's message."""
     if isinstance(error, msgpack.ExtraData):
         return "more bytes follow the first value"
     if isinstance(error, msgpack.StackError | RecursionError):
@@ -106,12 +107,12 @@ def _reason(error: Exception) -> str:
 
 
 def pack_arguments(arguments: Mapping[str, Any]) -> bytes:
-    """Return the arguments of a script as msgpack. Bytes are packed as str, because Redis's msgpack has no bin."""
+    """Return the arguments of a script as msgpack. Bytes are packed as str, because Redis's msgpack lacks bin."""
     return bytes(msgpack.packb(arguments, use_bin_type=False))
 
 
 def unpack_result(data: bytes | None) -> Any:
-    """Return the result of a script, or an empty map if it has none. Keys of maps are str, other strings bytes."""
+    """Return the result of a script, or an empty map if there is none. Keys of maps are str, other strings bytes."""
     return {} if data is None else msgpack.unpackb(data, raw=True, object_pairs_hook=_with_str_keys)
 
 

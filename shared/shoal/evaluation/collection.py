@@ -17,10 +17,10 @@ from shoal.records.document import SourceLabel
 from shoal.records.source_file import SourceRules, is_url, open_file, path_of, shown
 from shoal.records.text_records import read_lines
 
-#: Names of the fields with the id and the text of a query in a line of JSON, in order of preference.
+#: Names of the fields that may have a query's id and text in a line of JSON, in order of preference.
 _IDS, _TEXTS = ("_id", "id", "query_id"), ("text", "query", "title")
 
-#: The fields of a TREC topic that may have its query, in order of preference.
+#: The fields of a TREC topic that may contain the query, in order of preference.
 _TOPIC_FIELDS = ("title", "query")
 
 _TOPIC = re.compile(r"<(top|topic)\b([^>]*)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
@@ -43,10 +43,9 @@ class Files(NamedTuple):
     def of(
         cls, folder: str | None, corpus: str | None, queries: str | None, qrels: str | None, split: str = "test"
     ) -> Self:
-        """Return the named files. A file that is not named comes from the BEIR folder, where it may be packed.
+        """Return the files of a collection. Files that are not given come from the BEIR `folder`, even packed.
 
-        `split` is the name of the file of judgements in that folder. Raises InvalidRequest without queries or
-        judgements.
+        `split` names the file of judgements in that folder. Raises InvalidRequest if queries or judgements are missing.
         """
         if folder:
             corpus = corpus or _find_file(folder, "corpus.jsonl")
@@ -62,10 +61,10 @@ class Files(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The texts of the queries that have a relevant document, and the gains of judged documents, by the queries' ids.
+    """The texts of queries with a relevant document, and the gains of judged documents, both by the queries' ids.
 
-    A gain of 0 or less means that a document is not relevant. The `num_left_out` queries without a relevant document
-    are left out, because for them all orders of hits are equally good.
+    A gain of 0 or less means that a document is not relevant. `num_left_out` queries have no relevant document. They
+    are left out, because all orders of hits would be equally good.
     """
 
     queries: Mapping[str, str]
@@ -90,10 +89,10 @@ class Collection:
 
 
 def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
-    """Yield the place, as messages name it, and the text of each line of a UTF-8 file that is not blank.
+    """Yield each line of a UTF-8 file that is not blank: its place, for messages, and its text.
 
-    Raises InvalidRequest if there is no such file, BadDocument for a line that is not UTF-8 or too long, and the errors
-    of `open_file`.
+    Raises InvalidRequest if the file does not exist, BadDocument for a line that is too long or not UTF-8, and the
+    errors of `open_file`.
     """
     path = path_of(path)
     if not is_url(path) and not os.path.isfile(path):
@@ -108,7 +107,7 @@ def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
 
 
 def read_queries(path: str, rules: SourceRules, topic_field: str | None = None) -> dict[str, str]:
-    """Return the texts of the queries in a file by their ids.
+    """Return the texts of the queries in a file, by the queries' ids.
 
     The first character shows the format. With `{`, each line is a JSON object with `_id` and `text`. With `<`, the
     file has TREC topics, whose query is the `topic_field` (default `title`, else `query`). Otherwise, each line has an
@@ -143,9 +142,9 @@ def read_queries(path: str, rules: SourceRules, topic_field: str | None = None) 
 
 
 def read_judgements(path: str, rules: SourceRules) -> dict[str, dict[str, int]]:
-    """Return the gains of judged documents in a file of BEIR or TREC, by the ids of the query and the document.
+    """Return the gains of judged documents from a file in BEIR's or TREC's format: a map by query id, then document id.
 
-    Raises BadDocument for a line that is no judgement or contradicts an earlier line, and the errors of `lines_of`.
+    Raises BadDocument for a line that is not a judgement or contradicts an earlier line, and the errors of `lines_of`.
     """
     judgements: dict[str, dict[str, int]] = {}
     for number, (where, line) in enumerate([*lines_of(path, rules)]):
@@ -175,8 +174,8 @@ def read_judgements(path: str, rules: SourceRules) -> dict[str, dict[str, int]]:
 def write_source(corpus: str, source: Path, rules: SourceRules) -> None:
     """Write the documents of a BEIR corpus into a file for `shoal index build`.
 
-    The new text of a document is its title and its text, as the models of BEIR read them. Documents without title and
-    text are left out. Raises BadDocument for a line that is no document, and the errors of `lines_of`.
+    The new text of a document is its title and its text, as in BEIR's own evaluations. Documents without title and text
+    are left out. Raises BadDocument for a line that is not a document, and the errors of `lines_of`.
     """
     with source.open("w", encoding="utf-8") as file, closing(lines_of(corpus, rules)) as lines:
         for where, line in lines:
@@ -193,7 +192,7 @@ def write_source(corpus: str, source: Path, rules: SourceRules) -> None:
 def write_run(path: Path, rankings: Mapping[str, Sequence[str]]) -> None:
     """Write the documents found for each query in the format of trec_eval: query, Q0, document, rank, score, name.
 
-    The score is 1 / rank, because trec_eval sorts by the score. In ids, underscores replace white space.
+    The score is 1 / rank, because trec_eval sorts by score. In ids, underscores replace white space.
     """
     with path.open("w", encoding="utf-8") as file:
         for query, ranking in rankings.items():

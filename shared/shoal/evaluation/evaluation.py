@@ -1,6 +1,6 @@
 """The evaluation of settings: measures as trec_eval computes them, with intervals and tests by resampling queries.
 
-The random numbers come from a fixed seed, so the same values give the same figures.
+The random numbers come from a fixed seed, so equal values give equal figures.
 """
 
 import math
@@ -17,7 +17,7 @@ from shoal.evaluation.run import Rankings, Setting, Times
 #: Number of resamples for an interval and for a test, and how many resamples are in memory at a time.
 NUM_RESAMPLES, _AT_A_TIME = 10_000, 100
 
-#: Share of the resamples whose mean is inside an interval.
+#: Share of the resamples whose mean lies in the interval.
 CONFIDENCE = 0.95
 
 _SEED = 20_261_123
@@ -37,10 +37,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference between a setting and the first setting over the same queries.
+    """The difference between a setting and the first setting, measured with the same queries.
 
-    `p` is the probability of a difference at least as large by chance, if neither setting is better. `p_of_all` is `p`,
-    corrected for the number of comparisons. `num_better` queries have a higher value than with the first setting.
+    `p` is the probability that chance alone makes a difference at least as large. `p_of_all` is `p`, corrected for the
+    number of comparisons. `num_better` queries have a higher value than with the first setting.
     """
 
     setting: str
@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a setting: for each measure the mean and the values by query, and the times of a search."""
+    """The figures of a setting: the mean of each measure, its values by query, and the times of searches."""
 
     setting: str
     options: Mapping[str, Any]
@@ -65,9 +65,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The figures of settings over one collection. `differences` compare each later setting with the first.
+    """The figures of settings for one collection. `differences` compare each later setting with the first setting.
 
-    `measure` names the compared measure. `shoal eval --json` writes an evaluation as a map.
+    `measure` names the measure that is compared. `shoal eval --json` writes an evaluation as a map.
     """
 
     queries: int
@@ -87,7 +87,7 @@ class Evaluation:
         k: int,
         depth: int,
     ) -> Self:
-        """Compute the figures of the settings. `rankings` and `times` have an entry for each, in the same order."""
+        """Compute the settings' figures. `rankings` and `times` have an entry for each setting, in the same order."""
         judged, found = collection.judgements, []
         for setting, of_setting, its_times in zip(settings, rankings, times, strict=True):
             values: dict[str, dict[str, float]] = {}
@@ -123,7 +123,7 @@ def measures(gains: Sequence[int], judged: Sequence[int], k: int, depth: int) ->
 
 
 def interval(values: Values) -> Interval:
-    """Return the mean of the values and its interval, from percentiles of a bootstrap over the queries."""
+    """Return the mean of the values with its interval, which a bootstrap over the queries gives."""
     rng, num = np.random.default_rng(_SEED), len(values)
     means = [values[rng.integers(num, size=(_AT_A_TIME, num))].mean(axis=1) for _ in range(NUM_RESAMPLES // _AT_A_TIME)]
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
@@ -131,12 +131,12 @@ def interval(values: Values) -> Interval:
 
 
 def differences(names: Sequence[str], values: Sequence[Values]) -> list[Difference]:
-    """Return the difference of each later setting to the first. All `values` have the queries in the same order."""
+    """Return how each later setting differs from the first one. All `values` have the queries in the same order."""
     deltas = [each - values[0] for each in values[1:]]
     for each in deltas:
-        each[np.abs(each) < 1e-12] = 0.0  # sums in another order differ a little, though the rankings are equal
+        each[np.abs(each) < 1e-12] = 0.0  # equal rankings may differ a little, by the order of their sums
     ps = [_probability(each) for each in deltas]
-    # Corrected by Holm: by chance, in at most 5 % of evaluations one of them is below 0.05.
+    # Holm's correction: if no setting is better, any of these is below 0.05 in at most 5 % of evaluations.
     ps_of_all, largest = list(ps), 0.0
     for rank, place in enumerate(np.argsort(ps, kind="stable").tolist()):
         ps_of_all[place] = largest = max(largest, min(1.0, (len(ps) - rank) * ps[place]))
@@ -147,7 +147,7 @@ def differences(names: Sequence[str], values: Sequence[Values]) -> list[Differen
 
 
 def _probability(deltas: Values) -> float:
-    """Return `p` by Fisher's paired, two-sided randomisation test, which changes the signs of differences at random."""
+    """Return `p` from Fisher's paired, two-sided randomisation test, which changes the signs of `deltas` at random."""
     rng, num_as_large = np.random.default_rng(_SEED), 0
     for _ in range(NUM_RESAMPLES // _AT_A_TIME):
         signs = rng.integers(2, size=(_AT_A_TIME, len(deltas)), dtype=np.int8) * 2 - 1

@@ -1,4 +1,4 @@
-"""The report of an evaluation: Markdown tables with measures times 100, and a picture as SVG."""
+"""The report of an evaluation: Markdown tables, in which measures are multiplied by 100, and a picture as SVG."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,17 +9,17 @@ from shoal.evaluation.evaluation import CONFIDENCE, Evaluation, Interval
 #: Sizes in pixels: a row, the upper and lower margin, a character of a name, and the two panels.
 _ROW, _TOP, _BOTTOM, _CHARACTER, _PANEL, _TIMES = 26, 44, 44, 6.7, 420, 130
 
-#: Most characters of a name in the picture.
+#: Longest name in the picture, in characters. Longer names are cut.
 _MAX_NAME = 60
 
 _INK, _GREY, _FIRST, _OTHERS = "#222222", "#d0d0d0", "#8a8a8a", "#0b3c5d"
 
-#: About the number of ticks of an axis.
+#: Approximate number of ticks on an axis.
 _NUM_TICKS = 6
 
 
 def tables(evaluation: Evaluation) -> str:
-    """Return a table of all measures. For several settings, add a table of the differences to the first setting."""
+    """Return a table of all measures and, for several settings, a table of their differences from the first setting."""
     left_out = f" ({evaluation.left_out:,} without a relevant document left out)" if evaluation.left_out else ""
     rows = [
         [each.setting, *map(_mean, each.measures.values())]
@@ -42,7 +42,7 @@ def tables(evaluation: Evaluation) -> str:
 
 
 def _ms(time_ms: float) -> str:
-    """Return a time with two decimals below 10 ms, one below 100 ms, and none above."""
+    """Return a time with two decimals below 10 ms, one decimal below 100 ms, and no decimals otherwise."""
     return f"{time_ms:.{2 if time_ms < 10 else 1 if time_ms < 100 else 0}f}"
 
 
@@ -60,7 +60,7 @@ def _probability(p: float) -> str:
 
 
 def svg(evaluation: Evaluation, title: str) -> str:
-    """Return a picture with the compared measure of each setting, its interval, and the median time of a search.
+    """Return a picture that shows each setting's compared measure, its interval, and the median time of a search.
 
     A line marks the mean of the first setting.
     """

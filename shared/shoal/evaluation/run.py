@@ -19,7 +19,7 @@ from shoal.process.progress import Progress
 #: Number of queries in a call, and in a call with a reranker, which is slower.
 QUERIES_PER_CALL, QUERIES_PER_RERANK = 32, 4
 
-#: Number of queries that are timed, spread over the collection, and how often each is timed.
+#: Number of queries, spread over the collection, that are timed, and how often each of them is timed.
 NUM_TIMED, NUM_ROUNDS = 50, 3
 
 #: The ids of the documents found for each query, best first, by the id of the query.
@@ -28,7 +28,7 @@ Rankings = Mapping[str, Sequence[str]]
 #: A function that searches a service. Its arguments are queries, `k` and options, and it returns hits for each query.
 Search = Callable[..., list[list[dict[str, Any]]]]
 
-#: The options of a search with which each query has its own list of hits.
+#: The options of a search that leave each query its own list of hits.
 _ALLOWED = {*OPTION_NAMES, *SEARCH_NAMES} - {"cursor", "fuse", "like", "num_negative", "vectors"}
 
 _WORD = re.compile(r"([\w.]+)=(.*?)(?=\s+[\w.]+=|\s*$)", re.DOTALL)
@@ -36,17 +36,17 @@ _WORD = re.compile(r"([\w.]+)=(.*?)(?=\s+[\w.]+=|\s*$)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The options of a search, with their name in tables."""
+    """The options of a search, with the name that tables show for them."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the setting that words such as `mode=hybrid alpha=0.6 rerank.top_n=50` describe.
+        """Return the setting that a text such as `mode=hybrid alpha=0.6 rerank.top_n=50` describes.
 
-        An empty text is the service's defaults. A value is JSON, or else a string. A dot in a name leads into a map.
-        Raises InvalidRequest.
+        An empty text describes the service's defaults. A value that is not JSON is a string. A dot in a name leads into
+        a map. Raises InvalidRequest.
         """
         options: dict[str, Any] = {}
         if rest := _WORD.sub("", text).strip():
@@ -72,7 +72,7 @@ class Setting:
         return cls(" ".join(text.split()) or "defaults", options)
 
     def num_hits(self, most: int) -> int:
-        """Return how many hits to ask for: `most`, but no more than a reranker reads. A search refuses more."""
+        """Return how many hits to ask for: `most`, or fewer if the reranker reads fewer. A search refuses more."""
         rerank = self.options.get("rerank")
         top_n = rerank.get("top_n") if isinstance(rerank, dict) else None
         return min(most, top_n) if isinstance(top_n, int) and top_n > 0 else most
@@ -97,7 +97,7 @@ def run(
     """Search for all queries with the setting, and return the first `depth` documents of each query.
 
     The chunks of a document count as one document. With `leave_out_own`, a document with the id of the query is left
-    out. Raises InvalidRequest if no hit of any query is judged or a hit has no `id_field`, and the search's errors.
+    out. Raises InvalidRequest if no query has a judged hit or if a hit has no `id_field`, and the errors of `search`.
     """
     names, rankings = list(collection.queries), dict[str, list[str]]()
     step = QUERIES_PER_RERANK if "rerank" in setting.options else QUERIES_PER_CALL
@@ -126,7 +126,7 @@ def run(
 def times(search: Search, queries: Sequence[str], settings: Sequence[Setting], k: int) -> list[Times]:
     """Return the times of each setting. Each search has one query, and the settings take turns query by query.
 
-    Each query was embedded before, so its vector comes from the cache if the service has one.
+    Each query was embedded before, so if the service has a cache, the query's vector comes from it.
     """
     chosen = queries[:: max(1, len(queries) // NUM_TIMED)][:NUM_TIMED]
     found: list[list[float]] = [[] for _ in settings]
@@ -136,6 +136,6 @@ def times(search: Search, queries: Sequence[str], settings: Sequence[Setting], k
                 for setting, of_setting in zip(settings, found, strict=True):
                     start = time.perf_counter()
                     search([query], setting.num_hits(k), **setting.options)
-                    if number:  # the first round warms up
+                    if number:  # the first round only warms up the service
                         of_setting.append(1_000 * (time.perf_counter() - start))
     return [Times(*map(float, np.percentile(of_setting, [50, 90]))) for of_setting in found]

@@ -1,1 +1,1 @@
-"""The text of web pages, Markdown and PDF files, read by a separate process. Imports the contract alone."""
+"""The text of web pages, Markdown and PDF files, read by a separate process. Imports only the contract."""

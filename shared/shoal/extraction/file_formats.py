@@ -9,10 +9,10 @@ from typing import Any
 
 from shoal.extraction.reader_client import MAX_TEXT_BYTES, Extracted, UnreadableFile
 
-#: A page can declare its encoding in so many bytes at its beginning.
+#: A page can declare its encoding within this many bytes from its beginning.
 DECLARED_BYTES = 1_024
 
-#: Most characters of a title.
+#: Largest number of characters of a title.
 MAX_TITLE_CHARS = 500
 
 _BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -38,7 +38,7 @@ _LINE, _PARAGRAPH, *_KEPT = map(chr, range(0xFDD0, 0xFDD5))
 _KEEP = str.maketrans(" \t\n", "".join(_KEPT))
 _GIVE_BACK = str.maketrans("".join(_KEPT), " \t\n")
 
-#: The mark before and after an element: a line, a paragraph, or a blank for a cell of a table.
+#: The mark before and after each kind of element: a line's, a paragraph's, or a blank around a table's cell.
 _MARKS = {
     **dict.fromkeys(("address", "aside", "body", "br", "caption", "center", "dd", "details", "div", "dt"), _LINE),
     **dict.fromkeys(("fieldset", "figcaption", "form", "header", "hr", "legend", "li", "main", "option"), _LINE),
@@ -48,7 +48,7 @@ _MARKS = {
     **dict.fromkeys(("td", "th"), " "),
 }
 
-#: Elements that have no text of the page, such as programs, pictures, forms and navigation.
+#: Elements that do not contain the page's own text, such as programs, pictures, forms and navigation.
 _LEFT_OUT = {
     *("audio", "button", "canvas", "datalist", "dialog", "embed", "footer", "head", "iframe", "input", "math", "nav"),
     *("noscript", "object", "script", "select", "style", "svg", "template", "textarea", "title", "video"),
@@ -65,15 +65,15 @@ _TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,500}>")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|`{1,2})(?=\S)([^*_`\n]{1,500}?)(?<=\S)\1(?!\w)")
 _TITLE = re.compile(r"^title:(.*)", re.MULTILINE)
 
-#: The hyphen where a PDF file divides a word at the end of a line. Before a capital letter or a digit, the hyphen
+#: The hyphen with which a PDF file divides a word at the end of a line. Before a capital letter or a digit, a hyphen
 #: belongs to a compound.
 _DIVIDED = re.compile(r"(?<=[^\W\d_])-\n(?=[^\W\d_A-Z])")
 
 
 def decode(data: bytes, may_declare: bool = False) -> str:
-    """Return the text of a file. The encoding comes from its byte order mark, else its declaration, else it is UTF-8.
+    """Return the text of a file. The byte order mark, or else a declaration, says the encoding. The default is UTF-8.
 
-    Raises UnreadableFile for an unknown encoding, for bytes that the encoding does not have, and for NUL.
+    Raises UnreadableFile for an unknown encoding, for bytes that the encoding does not allow, and for NUL.
     """
     mark = next(filter(data.startswith, _BYTE_ORDER_MARKS), b"")
     encoding = _BYTE_ORDER_MARKS.get(mark, "utf-8")
@@ -122,7 +122,7 @@ def _element_text(root: Any) -> str:
 
 
 def _marked(root: Any) -> str:
-    """Return the texts of an element with marks between them. It never recurses: elements may be very deep."""
+    """Return the texts of an element with marks between them. Works without recursion: elements may be very deep."""
     parts: list[str] = []
     node, is_done, num_pre, root_id = root, False, 0, root.mem_id
     while True:
@@ -145,7 +145,7 @@ def _marked(root: Any) -> str:
 
 
 def extract_markdown(data: bytes) -> Extracted:
-    """Return the text of a file without the signs of Markdown, and the title in its front matter or first heading.
+    """Return the text of a file without Markdown's signs, and its title from the front matter or the first heading.
 
     Raises UnreadableFile.
     """
@@ -187,7 +187,7 @@ def _without_signs(line: str) -> str:
 
 
 def extract_pdf(data: bytes) -> Extracted:
-    """Return the title of a PDF file, and its pages' text with empty lines between them. Raises UnreadableFile."""
+    """Return the title of a PDF file, and the texts of its pages with empty lines between. Raises UnreadableFile."""
     from pypdf import PdfReader
     from pypdf.errors import DependencyError
 
@@ -202,7 +202,7 @@ def extract_pdf(data: bytes) -> Extracted:
     for page in reader.pages:
         pages.append(page.extract_text().strip())
         size += len(pages[-1])
-        if size > MAX_TEXT_BYTES:  # the caller refuses so much text, so the rest is not read
+        if size > MAX_TEXT_BYTES:  # the caller will refuse the text as too long, so the rest is not read
             raise UnreadableFile(f"it has over {MAX_TEXT_BYTES:,} characters of text: cut it into several files")
     text = "\n\n".join(pages).strip()
     if pages and not text:

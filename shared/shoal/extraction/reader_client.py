@@ -23,28 +23,28 @@ KINDS = {
     ".pdf": "pdf",
 }
 
-#: Version of the code that takes texts out of files. It rises by one whenever a file gets another text.
+#: Version of the code that extracts texts from files. It rises by one whenever a file's text comes out differently.
 TEXTS_VERSION = 2
 
-#: Most bytes of a file, and of its text.
+#: Size limits of a file and of its text, in bytes.
 MAX_FILE_BYTES, MAX_TEXT_BYTES = 256 * 2**20, 8 * 2**20
 
-#: Most memory for reading a file, in bytes, and the exit code of a process that needs more.
+#: Largest amount of memory for reading a file, in bytes, and the exit code of a process that needed more.
 MAX_MEMORY_BYTES, OUT_OF_MEMORY = 2**30, 12
 
 #: The package that a kind of file needs. The extra `documents` installs all of them.
 PACKAGES = {"html": "selectolax", "pdf": "pypdf"}
 
-#: Most seconds of processor time for a PDF file, which may have thousands of pages, and for any other file.
+#: Limits of processor time for a PDF file, which may have thousands of pages, and for any other file, in seconds.
 MAX_PDF_S, MAX_OTHER_S = 120, 10
 
 #: Seconds between two calls of `waiting` while a file is read.
 WAITING_EVERY_S = 0.5
 
-#: Seconds for an answer that has begun. Then the process is killed, because a hostile file may control it.
+#: Seconds in which an answer that has begun must end. Otherwise the process is killed: a hostile file may control it.
 ANSWER_S = 10.0
 
-#: Most characters of a message about a file.
+#: Longest message about a file, in characters.
 MAX_ERROR_CHARS = 1_000
 
 
@@ -63,7 +63,7 @@ class Extracted:
 class ReaderClient:
     """The client of a process that reads files one at a time. It starts the process for the first file.
 
-    The end of the `with` ends the process. Reading may use `pdf_s` seconds of processor time for a PDF file, and
+    The end of a `with` block ends the process. Reading may use `pdf_s` seconds of processor time for a PDF file, and
     `other_s` for any other file.
     """
 
@@ -73,7 +73,7 @@ class ReaderClient:
         self._connection: Connection  # to the process
 
     def read(self, kind: str, pieces: Iterable[bytes], waiting: Callable[[], object] = lambda: None) -> Extracted:
-        """Return the text of a file, which is given in pieces. `waiting` is called often, and may raise to stop.
+        """Return the text of a file that is given in pieces. `waiting` is called often, and may raise an error to stop.
 
         Raises UnreadableFile, and MissingExtra if the package for the kind is not installed.
         """
@@ -105,7 +105,7 @@ class ReaderClient:
         return Extracted(text, title)
 
     def close(self) -> int:
-        """End the process. Return its exit code, or minus the signal that ended it, or 0 if there is no process."""
+        """End the process. Return its exit code, minus the number of a signal that ended it, or 0 without a process."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -123,7 +123,7 @@ class ReaderClient:
                 stdout=subprocess.DEVNULL,  # libraries print and log what they find in files
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C goes to the parent alone, which ends this process
+                process_group=0,  # Ctrl-C goes only to the parent, which ends this process
             )
 
     def _send(self, kind: str, pieces: Iterable[bytes]) -> None:

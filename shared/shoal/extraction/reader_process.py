@@ -1,9 +1,9 @@
-"""The process that reads files. A file that hangs or fills the memory ends this process and nothing else.
+"""The process that reads files. A file that takes too much time or memory ends only this process.
 
 `python -m shoal.extraction.reader_process DESCRIPTOR PARENT PDF_S OTHER_S` reads one file after the other from a
-connection. A file is a message with its kind, messages with its pieces, and an empty message. The answer is three
-messages: the error of the file, its text and its title. Reading may use `PDF_S` seconds of processor time for a PDF
-file, and `OTHER_S` for any other file.
+connection. A file arrives as a message with its kind, messages with its pieces, and an empty message. The answer
+consists of three messages: the error of the file, its text and its title. Reading may use `PDF_S` seconds of processor
+time for a PDF file, and `OTHER_S` for any other file.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def _answer(kind: str, data: bytes) -> tuple[bytes, bytes, bytes]:
     except Exception as error:  # libraries may raise any error for a damaged file
         reason = f"not readable as {kind} ({type(error).__name__}: {error!s:.200}): is it complete?"
         return reason.encode(errors="replace"), b"", b""
-    # PDF files may have any code point, even half of a surrogate pair.
+    # The text of a PDF file may contain any code point, even half of a surrogate pair.
     text, title = (part.replace("\0", "").encode(errors="replace") for part in (found.text, found.title))
     if not text.strip():
         return b"there is no text in it: leave it out", b"", b""

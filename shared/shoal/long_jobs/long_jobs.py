@@ -26,30 +26,30 @@ if TYPE_CHECKING:
 
     from shoal.long_jobs.rq_job import LongJob
 
-#: Most jobs that a list returns by default.
+#: Largest number of jobs that a list returns by default.
 LIMIT = 100
 
-#: Most bytes of the arguments of a job. The largest arguments are paths and URLs.
+#: Largest number of bytes of the arguments of a job. The largest arguments are paths and URLs.
 MAX_ARGUMENT_BYTES = 65_536
 
-#: Time for which Redis keeps the note that a build was deleted, in seconds. A live runner needs the note for a few
-#: seconds, until it has removed the files of the build.
+#: Time for which Redis keeps a note that a build was deleted, in seconds. A live runner needs the note for a few
+#: seconds, until it has removed the build's files.
 DELETED_S = 30 * 86_400
 
-#: Longest time for which Redis may list no runner although one is alive, in seconds. If Redis loses its data, each
+#: Longest time for which Redis may list no runner although a runner is alive, in seconds. If Redis loses its data, each
 #: runner lists itself again within 2 s.
 UNLISTED_S = 4.0
 
 #: Time for which an idempotency key is remembered, in seconds.
 ONCE_S = 86_400
 
-#: Most jobs that the list of a client, or of all clients, keeps: the newest.
+#: The list of a client, and the list of all clients, keep this many of the newest jobs.
 MAX_LISTED = 10_000
 
-#: Time for which a list is kept after its last job was added, in seconds.
+#: Time for which a list is kept after a job was last added, in seconds.
 LISTED_S = 400 * 86_400
 
-#: Jobs that `list` reads in one round trip.
+#: Number of jobs that `list` reads in one round trip.
 CHUNK = 100
 
 _LOOK_EVERY_S = 0.1
@@ -58,7 +58,7 @@ _LOOK_EVERY_S = 0.1
 class LongJobs(Closing):
     """The long jobs of a pool, which RQ keeps in Redis. Thread-safe. The first use connects and needs the extra `jobs`.
 
-    Every method raises Unavailable if Redis does not answer, Overloaded if Redis is full, Unsupported if it is a
+    Every method raises Unavailable if Redis does not answer, Overloaded if Redis is full, Unsupported if Redis is a
     cluster, and MissingExtra without RQ. Methods with a job's id raise UnknownJob, also for a job that another program
     wrote into RQ's keys.
     """
@@ -77,7 +77,7 @@ class LongJobs(Closing):
 
     @cached_property
     def _job_class(self) -> "type[LongJob]":
-        """The class of the pool's jobs. Loads RQ."""
+        """The class of the pool's jobs. Getting it loads RQ."""
         try:
             from shoal.long_jobs.rq_job import job_class_of
         except ModuleNotFoundError as error:
@@ -105,7 +105,7 @@ class LongJobs(Closing):
 
         The runner sends a request to the URL `webhook` when the job ends. A second call within a day with the same
         `idempotency_key` and `client` returns the id of the first job. Raises InvalidRequest for an unknown kind, for
-        arguments that JSON cannot hold, for a webhook that is not an HTTP URL, and for a key of a different job.
+        arguments that JSON cannot express, for a webhook that is not an HTTP URL, and for a key used for another job.
         """
         if kind not in self._kinds:
             raise InvalidRequest(f"kind is {excerpt(kind)}: it takes one of {', '.join(self._kinds)}")
@@ -126,7 +126,7 @@ class LongJobs(Closing):
             return replace(status, webhook=self._webhook(job)) if job.submission.webhook else status
 
     def list(self, client: str | None = None, limit: int = LIMIT) -> list[LongJobStatus]:
-        """Return at most `limit` jobs of a client, or of all clients, newest first, without quick jobs and results."""
+        """Return at most `limit` jobs of a client or of all clients, newest first, without quick jobs and results."""
         key, first = self._keys.long_jobs if client is None else self._list_of(client), 0
         found: list[LongJobStatus] = []
         with self._broker.lending():
@@ -152,7 +152,7 @@ class LongJobs(Closing):
             return True
 
     def pause(self, job_id: str) -> str:
-        """Pause a job and return its status: a running job stops soon afterwards. Raises InvalidRequest if it ended."""
+        """Pause a job and return its status. A running job stops soon. Raises InvalidRequest if the job has ended."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             _refuse_end(job, "paused")
@@ -176,7 +176,7 @@ class LongJobs(Closing):
         return self._change(job_id, change)
 
     def cancel(self, job_id: str) -> str:
-        """Cancel a job that has not ended, and return its status: a running job stops a moment later."""
+        """Cancel a job that has not ended, and return its status. A running job stops a moment later."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             if job.status == "running":
@@ -197,7 +197,7 @@ class LongJobs(Closing):
         return self._change(job_id, change)
 
     def delete(self, job_id: str) -> None:
-        """Delete the record of an ended job, not the files that the job wrote. Raises JobNotEnded."""
+        """Delete the record of an ended job, but not the files that the job wrote. Raises JobNotEnded."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             if job.status not in ENDED:
@@ -211,14 +211,14 @@ class LongJobs(Closing):
         self._change(job_id, change)
 
     def is_unwanted_build(self, job_id: str) -> bool:
-        """Return True for a cancelled build, and for a build deleted before its end in the last `DELETED_S` seconds."""
+        """Return True for a cancelled build, and for an unfinished build deleted in the last `DELETED_S` seconds."""
         try:
             return self.status(job_id).status == "cancelled"
         except UnknownJob:
             return bool(self._broker.execute("EXISTS", self._keys.deleted_build(job_id)))
 
     def num_runners(self) -> int:
-        """Return the number of live runners. Each has one worker for quick jobs."""
+        """Return the number of live runners. It counts workers for quick jobs, because each runner has one."""
         with self._broker.lending():
             workers = self._connection.smembers(self._job_class.workers_key % queue_name(self._keys.root, QUICK))
             return sum(self._connection.exists(name) for name in workers)
@@ -275,7 +275,7 @@ class LongJobs(Closing):
         return self._keys.long_jobs_of(blake2b(client.encode(), digest_size=16).hexdigest())
 
     def _webhook(self, job: "LongJob") -> dict[str, Any] | None:
-        """Return the state of a job's webhook, or None once the state is forgotten."""
+        """Return the state of a job's webhook, or None once Redis has deleted the state."""
         url = without_query(job.submission.webhook)
         pending: dict[str, Any] = {"url": url, "status": "pending", "answer": None, "error": None}
         if job.status not in ENDED:
@@ -295,7 +295,7 @@ def new_job_id() -> str:
 
 
 def _id_in(name: bytes) -> str:
-    """Return the bytes as text if they are a valid id of a job, else an empty text."""
+    """Return the bytes as text if they are a valid job id, or else ""."""
     text = name.decode(errors="replace")
     return text if JOB_ID.fullmatch(text) else ""
 
@@ -312,7 +312,7 @@ def _refuse_end(job: "LongJob", done: str) -> None:
 
 
 def check(arguments: Mapping[str, Any], webhook: str | None) -> None:
-    """Raise InvalidRequest for arguments that JSON cannot hold, and for a webhook that is not an HTTP URL."""
+    """Raise InvalidRequest for arguments that JSON cannot express, and for a webhook that is not an HTTP URL."""
     if not wire.is_json(dict(arguments)) or len(wire.pack(dict(arguments))) > MAX_ARGUMENT_BYTES:
         raise InvalidRequest(f"arguments takes values that JSON can hold, of at most {MAX_ARGUMENT_BYTES:,} bytes")
     if webhook is None:

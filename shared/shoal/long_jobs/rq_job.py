@@ -1,4 +1,4 @@
-"""A long job in RQ's keys, and its steps from one state to another.
+"""A long job as RQ's keys contain it, and its steps from one state to another.
 
 Any program with access to Redis may have written RQ's keys. So only the fields of long jobs are read, and a hash with a
 wrong field is not a job. Nothing is unpickled or imported. The kind of the job sets time limits and retries. RQ's
@@ -27,17 +27,17 @@ from shoal.process import logs
 if TYPE_CHECKING:
     from redis.client import Pipeline
 
-#: Most bytes of a submission.
+#: Size limit of a submission, in bytes.
 MAX_BYTES = 2**20
 
-#: The field of a running job's hash with the wish of its submitter: PAUSE or CANCEL.
+#: The field of a running job's hash that says what its submitter wants: PAUSE or CANCEL.
 WANTED = "shoal_wanted"
 PAUSE, CANCEL = "pause", "cancel"
 
-#: The field of a running job's hash with the id of its execution, which names the run that has the job.
+#: The field of a running job's hash with the id of its execution, which identifies the run of the job.
 RUN = "shoal_run"
 
-#: The status that clients see, by RQ's status.
+#: The status that clients see for each of RQ's statuses.
 STATUS_OF: Mapping[JobStatus, Status] = {
     JobStatus.QUEUED: "queued",
     JobStatus.SCHEDULED: "queued",
@@ -54,13 +54,13 @@ class LongJob(Job):
     """A long job for RQ. Methods with a `pipeline` add their commands to that transaction."""
 
     kinds: ClassVar[Mapping[str, Kind]] = {}
-    #: The key of the set of a queue's workers, with a place for the queue's name.
+    #: The key of the set of a queue's workers, with a placeholder for the queue's name.
     workers_key: ClassVar[str] = WORKERS_BY_QUEUE_KEY
     submission: Submission
     kind: Kind
-    #: The wish of the submitter for the running job: PAUSE, CANCEL, or empty.
+    #: What the submitter wants for the running job: PAUSE, CANCEL or "".
     wanted = ""
-    #: The id of the execution that has the running job; empty if a runner of an earlier release began the run.
+    #: The id of the running job's execution; empty if a runner of an earlier release began the run.
     run = ""
 
     def __init__(self, id: str | None = None, connection: Any = None, serializer: Any = None):
@@ -87,7 +87,7 @@ class LongJob(Job):
     def fetch_many(  # type: ignore[override]
         cls, job_ids: Iterable[str], connection: Any, serializer: Any = None
     ) -> list[Self | None]:
-        """Return the job of each id, or None for an id without a job."""
+        """Return the job with each id, or None for an id without a job."""
         jobs = [cls(job_id, connection) for job_id in job_ids]
         found = _hashes(connection, [job.key for job in jobs])
         return [job if job._load(values) else None for job, values in zip(jobs, found, strict=True)]
@@ -129,7 +129,7 @@ class LongJob(Job):
 
     @property
     def about(self) -> dict[str, Any]:
-        """The facts that name the job in a log line, as `extra` of a logger's methods."""
+        """The facts that identify the job in a log line, for the argument `extra` of a logger's methods."""
         given = self.submission
         return logs.about(self.id, given.client, given.traceparent, kind=given.kind)
 
@@ -151,7 +151,7 @@ class LongJob(Job):
         )
 
     def result_if_done(self) -> Any:
-        """Return the newest result of a done job; None if the job is not done or the result is not readable."""
+        """Return the newest result of a done job, or None if the job is not done or the result cannot be read."""
         try:
             value = self.return_value(refresh=True) if self.status == "done" else None
         except (ShoalError, LookupError, ValueError, OverflowError, zlib.error):
@@ -165,7 +165,7 @@ class LongJob(Job):
     ) -> bool:
         """Read the job and call `write`, in one transaction.
 
-        Return True, or False without a call if the job has not the `status`, or does not belong to the `run`.
+        Return True, or False without a call of `write` if the job has another status or belongs to another run.
         """
 
         def attempt(pipeline: "Pipeline") -> Any:
@@ -181,7 +181,7 @@ class LongJob(Job):
         return bool(self.connection.transaction(attempt, self.key, value_from_callable=True))
 
     def want(self, wish: str, pipeline: "Pipeline") -> None:
-        """Ask the worker of the running job to pause it or cancel it; an empty wish takes the request back."""
+        """Ask the worker of the running job to pause or cancel the job. An empty wish withdraws the request."""
         pipeline.hset(self.key, WANTED, wish)
 
     def enqueue(self, pipeline: "Pipeline", *, at_front: bool = False) -> None:
@@ -217,7 +217,7 @@ class LongJob(Job):
         queue.deferred_job_registry.add(self, pipeline=pipeline)
 
     def mark_cancelled(self, pipeline: "Pipeline") -> None:
-        """Mark a job that does not run as cancelled; Redis keeps it as long as a failed job."""
+        """Mark a job that does not run as cancelled. Redis then keeps it as long as a failed job."""
         queue = self._leave(pipeline)
         self.ended_at, self._status = now(), JobStatus.CANCELED
         self.save(pipeline)
@@ -235,12 +235,12 @@ class LongJob(Job):
         if url := self.submission.webhook:
             given = Submission(WEBHOOK.name, {"url": url, "id": self.id})
             sender = self.new(given, self.webhook_id, self.origin.rpartition(":")[0], self.connection)
-            pipeline.delete(sender.key)  # a sender from an earlier end of a retried job
+            pipeline.delete(sender.key)  # the sender of an earlier end, if the job was retried
             sender._status = JobStatus.SCHEDULED
             sender.enqueue(pipeline)
 
     def _leave(self, pipeline: "Pipeline") -> Queue:
-        """Remove the job from the queue and the registry where its status puts it; return its queue."""
+        """Remove the job from its queue and from the registry for its status; return its queue."""
         queue = Queue(self.origin, self.connection, job_class=type(self), serializer=MsgpackSerializer)
         for key in (queue.key, queue.intermediate_queue_key):
             pipeline.lrem(key, 0, self.id)

@@ -1,11 +1,11 @@
-"""The bytes that RQ keeps for long jobs, as msgpack, which contains plain values and no code."""
+"""The bytes that RQ keeps for long jobs. They are msgpack, which contains plain values and no code."""
 
 from typing import Any
 
 from shoal.contract import wire
 from shoal.errors import MalformedJob
 
-#: Most values in the arrays and maps that RQ keeps for a job. Arguments, progress and results have far fewer.
+#: Largest number of values in the arrays and maps that RQ keeps for a job. Shoal's own jobs have far fewer.
 MAX_VALUES = 65_536
 
 _FIELD = "value"

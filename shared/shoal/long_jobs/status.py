@@ -1,4 +1,4 @@
-"""The state of a long job for clients. Its forms for HTTP and webhooks contain no private paths."""
+"""The state of a long job for clients. In answers over HTTP and in webhooks it contains no private paths."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ ENDED: tuple[str, ...] = ("done", "failed", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class Progress(TaskProgress):
-    """The progress of a long job, with its rate in rows per second and the seconds left, if known."""
+    """The progress of a long job, with its rate in rows per second and the seconds left if they are known."""
 
     rows_per_s: float | None = None
     eta_s: float | None = None
@@ -33,7 +33,7 @@ class Progress(TaskProgress):
 
     @classmethod
     def from_map(cls, values: Any) -> Self:
-        """Return the progress from the map that `to_map` made, without values of wrong types."""
+        """Return the progress in a map that `to_map` made. Values of wrong types are left out."""
         values = values if isinstance(values, dict) else {}
         messages = values.get("first_bad")
         first_bad = tuple(text for text in messages if isinstance(text, str)) if isinstance(messages, list) else ()
@@ -51,7 +51,8 @@ class Progress(TaskProgress):
 
 @dataclass(frozen=True, slots=True)
 class LongJobStatus:
-    """A long job. Times are in Unix seconds; `error` has a code and a message, `client` is the submitter's name.
+    """A long job's state. Times are in Unix seconds. `error` has a code and a message; `client` is the submitter's
+    name.
 
     A queued job with an error waits for a retry. `webhook` has the `url` without its query, the `status` (pending, sent
     or failed), the HTTP status of the `answer`, and the `error` of the last try; lists of jobs leave `webhook` out.
@@ -94,7 +95,7 @@ class LongJobStatus:
 
 
 def public_map(job: LongJobStatus, settings: Settings) -> dict[str, Any]:
-    """Return the values of a job by their names, without the names of the pool's machines and folders."""
+    """Return the values of a job by their names. Names of the pool's machines and folders are left out."""
     worker = blake2b(job.worker.encode(), digest_size=6).hexdigest() if job.worker else ""
     values = replace(job, worker=worker).to_map()
     shown: dict[str, Any] = public_values({name: values[name] for name in ("progress", "result", "error")}, settings)
@@ -108,7 +109,7 @@ def public_text(text: str, settings: Settings) -> str:
 
 def public_values(value: Any, settings: Settings) -> Any:
     """Return a value for JSON, with paths in all its texts relative to the folders for files and indexes."""
-    # The patterns of each folder, for its path as given and with all links followed, and their replacements.
+    # Patterns for each folder's path, as given and with all links followed, and their replacements.
     above = (settings.files_folder, settings.index_home_folder)
     words = {f"{re.escape(str(path))}/": "" for folder in above for path in (folder.resolve(), folder)}
     for name, folder in settings.index_folders().items():

@@ -32,8 +32,8 @@ class Kind:
 #: The name of the kind that builds a version of an index.
 BUILD = "build_index"
 
-#: The kind that sends the status of a long job to its webhook. Such a job is kept as long as any ended job, because the
-#: status of the ended job shows the outcome of its webhook.
+#: The kind of job that sends a long job's status to its webhook. It is kept as long as the long job, whose status shows
+#: the outcome of the webhook.
 WEBHOOK = Kind("send_webhook", WEBHOOKS, 10, 30 * _DAY_S, retry_after_s=(5, 30, 120, 600, 1_800))
 
 #: The kinds of jobs that a runner does.
@@ -49,13 +49,13 @@ KINDS = {
 
 
 def queue_name(root: str, queue: str) -> str:
-    """Return RQ's name for one of `QUEUES`, in the pool whose Redis keys begin with `root`."""
+    """Return RQ's name for one of `QUEUES` in the pool whose Redis keys begin with `root`."""
     return f"{root}:{queue}"
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The part of a long job that its submitter gave. Submissions are equal if only their traces differ."""
+    """What the submitter of a long job has given. Submissions that differ only in their traces are equal."""
 
     kind: str
     arguments: dict[str, Any]
@@ -71,7 +71,7 @@ class Submission:
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """Return the submission from the bytes that RQ keeps. Raises MalformedJob, InvalidText or TooLarge."""
+        """Return the submission in the bytes that RQ keeps. Raises MalformedJob, InvalidText or TooLarge."""
         match MsgpackSerializer.loads(data):
             case [
                 str(kind),

@@ -1,4 +1,4 @@
-"""Operations: everything that workers can do. Each has a class of jobs, and a table has the classes by their names."""
+"""Operations: everything that workers can do. Each operation has a class of jobs, which a table finds by its name."""
 
 from typing import Any
 
@@ -13,15 +13,15 @@ from shoal.operations.tokenize import Decode, Tokenize
 
 __all__ = ["OPERATIONS", "Decode", "Embed", "Rerank", "Search", "Tokenize", "job_class", "unpack"]
 
-#: The class of each operation's jobs, by the operation's name.
+#: The class of an operation's jobs, by the operation's name.
 OPERATIONS: dict[str, type[Job]] = {job.op: job for job in (Embed, Search, Rerank, Tokenize, Decode)}
 
-#: Most values in the arrays and maps of a job. No job that the scripts accept has as many texts.
+#: Largest number of values in the arrays and maps of a job. The scripts accept no job with as many texts.
 MAX_VALUES = 2**20
 
 
 def unpack(data: bytes, put_s: float = 0.0, reply_to: str | None = None) -> Job:
-    """Return the job in `data`, which was put at `put_s`, in Unix seconds by Redis's clock, for the address `reply_to`.
+    """Return the job in `data`. It was put at `put_s`, in Unix seconds by Redis's clock, with the address `reply_to`.
 
     Raises MalformedJob, UnsupportedVersion, InvalidRequest, which names the wrong field, and TooLarge for more than
     `MAX_VALUES` values.

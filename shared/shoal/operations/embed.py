@@ -8,10 +8,10 @@ from shoal.contract.jobs import MAX_REQUEST_TEXTS, TEXTS_PER_JOB, Job
 from shoal.contract.replies import Reply
 from shoal.errors import TooLarge
 
-#: Most texts in one job for token vectors. If texts have 256 tokens of 384 dimensions, the vectors have 1.5 MB.
+#: Largest number of texts in a job for token vectors. Vectors of 384 dimensions for 256 tokens a text need 1.5 MB.
 TEXTS_PER_TOKENS_JOB = 4
 
-#: Only words in this many characters of a text are counted. A worker reads at least as many.
+#: Words are counted only in this many characters of a text. A worker reads at least as many characters.
 COUNTED_CHARS = 8_192
 
 
@@ -29,12 +29,12 @@ class Embed(Job):
 
     @property
     def texts_per_job(self) -> int:
-        """The most texts or chunks in a job; few if each token has a vector."""
+        """The largest number of texts or chunks in a job; small if each token has a vector."""
         return TEXTS_PER_TOKENS_JOB if self.options.output == "tokens" else TEXTS_PER_JOB
 
     @property
     def texts_per_request(self) -> int:
-        """The most texts in an HTTP request; few if a text has many vectors."""
+        """The largest number of texts in an HTTP request; small if a text has many vectors."""
         return MAX_REQUEST_TEXTS if self.is_cacheable else TEXTS_PER_TOKENS_JOB
 
     def answer_of(self, reply: Reply) -> Any:
@@ -48,7 +48,7 @@ class Embed(Job):
         return self.options.num_chunks(text)
 
     def check_num_vectors(self, heartbeats: Mapping[str, Mapping[str, Any]], max_bytes: int) -> None:
-        """Raise TooLarge if the vectors of tokens or chunks need more than `max_bytes` for certain, at every worker."""
+        """Raise TooLarge if the vectors of tokens or chunks need more than `max_bytes` from every worker."""
         sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
         known = [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]
         if not known or self.options.output == "vector":

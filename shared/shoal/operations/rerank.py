@@ -31,7 +31,7 @@ class Rerank(Job):
                 raise InvalidRequest(f"{name} does not go with a rerank: leave it out")
 
     def pinned(self, fingerprint: str | None) -> Self:
-        """Return the job as it is, because the reranker, which answers, has another fingerprint."""
+        """Return the job unchanged, because the reranker answers it, and has another fingerprint."""
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""Search: finds the documents of an index that are nearest to queries, vectors or other documents."""
+"""Search: the documents of an index that are nearest to queries, vectors or other documents."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,27 +9,27 @@ from shoal.contract.jobs import MAX_LANE_TEXTS, MAX_REQUEST_TEXTS, TEXTS_PER_JOB
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.operations.search_options import PLAIN, SearchOptions
 
-#: Most hits that a query may ask for.
+#: Largest number of hits that a query may ask for.
 MAX_K = 1_000
 
-#: Most hits of all queries of a job together. A worker does nothing else while it reads their documents.
+#: Largest number of hits of a job, for all queries together. A worker does nothing else while it reads their documents.
 MAX_JOB_HITS = 10_000
 
-#: Most hits for which a job of a list that is split asks. If documents have 1.5 KB, they have 8 MB.
+#: Largest number of hits that a job asks for if a list is split. With documents of 1.5 KB, these hits have 8 MB.
 MAX_HITS_PER_JOB = 5_000
 
-#: Most rows over which a job with search options goes, for all its lists of hits together. That needs about a second,
-#: in which the worker does nothing else.
+#: Largest number of rows that a job with search options reads, for all its lists of hits together. This needs about a
+#: second, in which the worker does nothing else.
 MAX_JOB_ROWS = 2**27
 
-#: Weight, in texts, of a further pass over all documents for one list of hits. So a worker takes few such lists at a
-#: time, and other jobs do not wait long.
+#: Weight, in texts, of a further pass over all documents for a list of hits. Because of it, a worker takes few such
+#: lists at a time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 
-#: Hits of a list that weigh as much as one text. With snippets or explanations, they need as much time.
+#: Number of hits that weigh as much as one text. With snippets or explanations, they need as much time as one text.
 HITS_PER_TEXT = 100
 
-#: The options for which a worker goes over all documents again, in words for messages.
+#: The options for which a worker goes over all documents again, as messages name them.
 _COSTLY = ("mode hybrid", "sort", "facets", "group_size")
 
 
@@ -85,7 +85,7 @@ class Search(Job):
         return given | {"search": SearchOptions.from_map(values)}
 
     def body(self) -> dict[str, Any]:
-        """Return the body of an HTTP request that asks the same. It has the last texts as `negative`."""
+        """Return the body of an HTTP request that asks for the same. The negative texts are in `negative`."""
         num_queries = len(self.texts) - self.search.num_negative
         lists = {"queries": self.texts[:num_queries], "negative": self.texts[num_queries:]}
         asked = {name: value for name, value in self._asked().items() if name != "num_negative"}
@@ -99,7 +99,7 @@ class Search(Job):
 
     @property
     def queries(self) -> dict[str, str]:
-        """The text for which the reranker scores hits, if there is one, by the name of its field."""
+        """The query for which the reranker scores hits, if there is one, by the name of its field."""
         query = (self.search.rerank or {}).get("query")
         return {"rerank.query": query} if query else {}
 
@@ -110,7 +110,7 @@ class Search(Job):
 
     @property
     def is_one_question(self) -> bool:
-        """True if the job must not be split, because its parts would have other answers."""
+        """True if the job must not be split, because the parts together would give other answers."""
         search = self.search
         return search.fuse or search.num_negative > 0 or search.num_given > 0 or search.cursor is not None
 
@@ -138,28 +138,28 @@ class Search(Job):
 
     @property
     def hits_per_list(self) -> int:
-        """The most hits in a list."""
+        """The largest number of hits in a list."""
         return self.k * (self.search.group_size if self.search.group_by != "" else 1)
 
     @property
     def num_pairs(self) -> int:
-        """The most pairs of a query and a hit that the reranker scores."""
+        """The largest number of pairs of a query and a hit that the reranker scores."""
         if self.search.rerank is None:
             return 0
         return int(self.num_lists * self.search.rerank["top_n"] * (self.hits_per_list // self.k))
 
     @property
     def texts_per_job(self) -> int:
-        """The most queries in a job; fewer if each has many hits."""
+        """The largest number of queries in a job; smaller if each query has many hits."""
         return min(TEXTS_PER_JOB, self.texts_per_request)
 
     @property
     def texts_per_request(self) -> int:
-        """The most queries in an HTTP request."""
+        """The largest number of queries in an HTTP request."""
         return min(MAX_REQUEST_TEXTS, max(1, MAX_HITS_PER_JOB // self.hits_per_list))
 
     def lane_texts_of(self, text: str) -> int:
-        """Return the weight of a query, in texts: 1, and more for its hits, hits to rerank and further passes."""
+        """Return the weight of a query, in texts: 1, and more for hits, for hits to rerank and for further passes."""
         num_more = self.num_pairs // len(self.texts) + self._texts_of_hits
         return 1 + num_more + TEXTS_PER_PASS * (self.search.num_passes - 1)
 
@@ -184,7 +184,7 @@ class Search(Job):
             )
 
     def check_sizes(self, max_texts: int) -> None:
-        """Raise TooLarge for more hits than a job may have, or more hits to rerank than it may have texts."""
+        """Raise TooLarge for more hits than a job may have, or for more hits to rerank than a job may have texts."""
         self.check_hits()
         if self.num_pairs > max_texts:
             raise TooLarge(
@@ -193,7 +193,7 @@ class Search(Job):
             )
 
     def check_rows(self, num_rows: int) -> None:
-        """Raise TooLarge for too many lists of hits, if `num_rows` rows match the filter."""
+        """Raise TooLarge if there are too many lists of hits for the `num_rows` rows that match the filter."""
         if not num_rows:
             return
         most = max(1, MAX_JOB_ROWS // (num_rows * self.search.num_passes))

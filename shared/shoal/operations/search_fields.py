@@ -8,16 +8,16 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal.operations.search_filter import Value, parse_value
 
-#: Most fields to sort by, most boosts, and most facets. For each, a worker goes over all documents.
+#: Largest numbers of fields to sort by, of boosts, and of facets. For each of them, a worker goes over all documents.
 MAX_SORTS, MAX_BOOSTS, MAX_FACETS = 4, 8, 8
 
-#: Most values of all boosts together. A worker looks up each value and marks its documents.
+#: Largest number of values of all boosts together. A worker looks up each value and marks its documents.
 MAX_BOOST_VALUES = 1_000
 
-#: Largest weight of a boost, without its sign. Scores of a dense search are between -1 and 1.
+#: Largest absolute value of a boost's weight. Scores of a dense search are between -1 and 1.
 MAX_WEIGHT = 1_000.0
 
-#: Largest number in a boost, without its sign.
+#: Largest absolute value of a number in a boost.
 MAX_NUMBER = 1e300
 
 #: Seconds in a day.
@@ -26,7 +26,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """A field by whose values hits are ordered. Documents without a value come last. `place` is for messages."""
+    """A field by whose values hits are sorted. Documents without a value come last. `place` is for messages."""
 
     field: str
     is_descending: bool
@@ -38,8 +38,9 @@ class Boost:
     """A number that is added to the score: `weight` times a share from 0 to 1, which depends on a field's value.
 
     With `values`, the share is 1 for a document that has one of them. With `half_life`, which is in seconds for dates,
-    the share is 1 at `origin`, by default the time of the search, and halves with each half-life from there. Without
-    both, the share grows from 0 for the index's least value to 1 for its largest. `place` is for messages.
+    the share is 1 at `origin`, by default the time of the search, and halves with each half-life of distance from it.
+    With neither, the share grows from 0 for the smallest value in the index to 1 for the largest. `place` is for
+    messages.
     """
 
     field: str
@@ -52,7 +53,7 @@ class Boost:
 
 
 def parse_sort(value: Any) -> tuple[Sort, ...]:
-    """Return the fields to sort by, the most important field first. Raises InvalidRequest, which names the place."""
+    """Return the fields to sort by, the most important one first. Raises InvalidRequest, which names the place."""
     return tuple(_sort(item, f"sort[{n}]") for n, item in enumerate(_list("sort", value, MAX_SORTS)))
 
 
@@ -69,7 +70,7 @@ def parse_boosts(value: Any) -> tuple[Boost, ...]:
 
 
 def parse_facets(value: Any) -> tuple[str, ...]:
-    """Return the fields whose values to count, without repeats. Raises InvalidRequest, which names the place."""
+    """Return the fields whose values are counted, each once. Raises InvalidRequest, which names the place."""
     names = _list("facets", value, MAX_FACETS)
     return tuple(dict.fromkeys(_string(name, f"facets[{n}]") for n, name in enumerate(names)))
 

@@ -18,14 +18,14 @@ RANGE_OPERATORS = ("gt", "gte", "lt", "lte")
 #: All operators on a field.
 OPERATORS = ("eq", "in", *RANGE_OPERATORS, "exists")
 
-#: Most conditions of a filter, including `and`, `or` and `not`, because each may need a look at all documents. So it is
-#: also the most levels.
+#: Largest number of conditions in a filter, including `and`, `or` and `not`, because each of them may need a look at
+#: all documents. So a filter has at most as many levels.
 MAX_FILTER_CONDITIONS = 32
 
-#: Most values in all lists of a filter together.
+#: Largest number of values in all lists of a filter together.
 MAX_FILTER_VALUES = 1_000
 
-#: Comes before the name of a field that is also an operator, or that begins with this character.
+#: The character before the name of a field if the name is also an operator or begins with this character.
 ESCAPE = "\\"
 
 _PLAIN_NAME = re.compile(r"[\w-]{1,60}")
@@ -42,7 +42,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The condition that one value of a field meets all `bounds`, which are pairs of a range operator and a value."""
+    """The condition that a single value of a field meets all `bounds`, pairs of a range operator and a value."""
 
     field: str
     bounds: tuple[tuple[str, Value], ...]
@@ -51,7 +51,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """The condition that a field has a value, or that it has none. Null, "" and [] are no values."""
+    """The condition that a field has a value, or that it has no value. Null, "" and [] do not count as values."""
 
     field: str
     is_wanted: bool
@@ -88,7 +88,7 @@ def parse_filter(value: Any) -> Filter:
 
 
 def parse_value(value: Any, place: str) -> Value:
-    """Return the value if a field can be compared with it. Raises InvalidRequest for others; `place` names it."""
+    """Return the value if a field can be compared with it. Raises InvalidRequest for others; `place` is where it is."""
     if value is None or value == "":
         raise InvalidRequest(f'{place} is {excerpt(value)}, which is no value: {{"exists": false}} finds none')
     if isinstance(value, list):

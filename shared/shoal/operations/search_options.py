@@ -25,31 +25,31 @@ Mode = Literal["dense", "lexical", "hybrid"]
 #: All modes.
 MODES: tuple[str, ...] = get_args(Mode)
 
-#: Most vectors to search by in one job, and most ids. For each, a worker reads the whole index.
+#: Largest numbers of vectors and of ids to search by in one job. For each of them, a worker reads the whole index.
 MAX_LISTS = 32
 
-#: Most negative texts, which hits should not resemble.
+#: Largest number of negative texts, which hits should not resemble.
 MAX_NEGATIVE = 32
 
-#: Most hits of a group.
+#: Largest number of hits in a group.
 MAX_GROUP_SIZE = 100
 
-#: Further passes over all documents for a list with several hits in each group.
+#: Number of further passes over all documents for a list with several hits in each group.
 GROUP_PASSES = 3
 
-#: Most fields that one option may name.
+#: Largest number of fields that one option may name.
 MAX_FIELDS = 100
 
-#: Most numbers in a vector: more than any model makes.
+#: Largest length of a vector, in numbers: more than any model makes.
 MAX_VECTOR_NUMBERS = 100_000
 
-#: Most hits of a list that a reranker scores, and most documents of a list in which facets are counted.
+#: Largest number of hits in a list that a reranker scores, or of its documents in which facets are counted.
 MAX_TOP_N = 1_000
 
-#: Fewest and most characters of a snippet, and the default.
+#: Smallest, largest and default length of a snippet, in characters.
 MIN_SNIPPET_CHARS, MAX_SNIPPET_CHARS, SNIPPET_CHARS = 20, 10_000, 240
 
-#: Most characters of a cursor.
+#: Longest cursor, in characters.
 MAX_CURSOR_CHARS = 4_096
 
 _CURSOR = "a cursor that a search has answered, or an empty string"
@@ -113,14 +113,14 @@ class SearchOptions:
 
     @property
     def num_passes(self) -> int:
-        """The passes over all documents for one list of hits: for scores, order, its own facets, and hits of groups."""
+        """The number of passes over all documents for one list of hits: for scores, order, facets and groups."""
         has_own_facets = self.mode == "lexical" or self.like is not None or self.facets_top_n is not None
         passes = [self.mode == "hybrid", self.sort is not None, len(self.facets or ()) if has_own_facets else 0]
         return 1 + sum(passes) + (GROUP_PASSES if self.group_size > 1 and self.group_by != "" else 0)
 
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> "SearchOptions":
-        """Return options with values from a map. Options that are not in it keep their defaults."""
+        """Return options with values from a map. Options that the map lacks keep their defaults."""
         given = {name: values[name] for name in SEARCH_NAMES if name in values}
         return cls(**given) if given else PLAIN
 
@@ -161,7 +161,7 @@ def _check_vectors(name: str, value: Any) -> None:
             raise InvalidRequest(f"{place} has only zeros, which point nowhere: send the vector of a text")
 
 
-#: The check of each option that may be None.
+#: A check for each option that may be None.
 _CHECKS: dict[str, Callable[[str, Any], object]] = {
     "alpha": lambda name, value: check_number(name, value, 0, 1),
     "filter": lambda _, value: parse_filter(value),

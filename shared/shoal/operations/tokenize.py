@@ -7,17 +7,17 @@ from shoal.contract.checks import check_type
 from shoal.contract.jobs import Job
 from shoal.errors import TooLarge
 
-#: Most texts in a job for the tokenizer. A job has room for so many of the longest texts that most models read.
+#: Largest number of texts in a job for the tokenizer. A job has room for this many of most models' longest texts.
 TEXTS_PER_TOKENIZER_JOB = 8
 
-#: Most characters to tokenize in an HTTP request, and most ids to decode. The answer needs some hundred bytes of memory
-#: for each.
+#: Largest number of characters to tokenize, or of ids to decode, in an HTTP request. The answer needs some hundred
+#: bytes of memory for each of them.
 MAX_REQUEST_PIECES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerJob(Job):
-    """A job for the tokenizer. Its texts have at most `max_chars` together: a worker does no other job meanwhile."""
+    """A job for the tokenizer. Its texts together have at most `max_chars`, because they keep a worker busy."""
 
     special_tokens: bool = True
 
@@ -29,7 +29,7 @@ class TokenizerJob(Job):
 
     @property
     def texts_per_job(self) -> int:
-        """The most texts in a job."""
+        """The largest number of texts in a job."""
         return TEXTS_PER_TOKENIZER_JOB
 
     def check_sizes(self, max_texts: int) -> None:
@@ -52,7 +52,7 @@ class Tokenize(TokenizerJob):
 
 @dataclass(frozen=True, slots=True)
 class Decode(TokenizerJob):
-    """A job that decodes ids: each text is decimal ids with spaces between. `special_tokens` keeps special tokens."""
+    """A job that decodes ids: each text has decimal ids with spaces between. `special_tokens` keeps special tokens."""
 
     op: ClassVar[str] = "decode"
     answer_name: ClassVar[str] = "decoded"

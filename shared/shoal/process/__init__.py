@@ -1,1 +1,1 @@
-"""Logs, traces, limits, addresses and lines of progress, for every kind of process. Imports the contract."""
+"""Logs, traces, limits, addresses and progress lines for every kind of process. Imports the contract."""

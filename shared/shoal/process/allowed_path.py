@@ -25,7 +25,7 @@ def allowed_path(path: str, settings: Settings) -> str:
         found = (settings.files_folder / local).resolve()
         if any(found.is_relative_to(folder.resolve()) for folder in settings.root_folders()):
             return str(found)
-    except (OSError, ValueError, RuntimeError) as error:  # such as a circle of links, or a NUL byte
+    except (OSError, ValueError, RuntimeError) as error:  # for example for a circle of links or a NUL byte
         raise PathNotAllowed(f"{excerpt(path)} is no path of a file or folder: correct it") from error
     raise PathNotAllowed(f"{excerpt(path)} is below none of the folders that long jobs may use: {_REMEDY}")
 

@@ -15,4 +15,4 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close what is open."""
+        """Close the object."""

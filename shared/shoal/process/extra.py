@@ -4,7 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
-#: The folder above the packages; in a checkout it contains `constraints.txt`, the versions that Shoal is tested with.
+#: The folder above the packages. In a checkout it contains `constraints.txt`, with the tested versions.
 _ROOT = Path(__file__).resolve().parents[3]
 
 

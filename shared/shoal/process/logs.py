@@ -1,4 +1,4 @@
-"""The log lines of Shoal's processes, in words or in JSON. A line about a job contains all its facts."""
+"""The log lines of Shoal's processes, as text or JSON. A line about a job contains all facts about the job."""
 
 import json
 import logging
@@ -17,20 +17,20 @@ _PATH_PARTS = 2
 
 
 def configure(settings: Settings, level: str = "") -> None:
-    """Log to standard error with the level and format of the settings; `level` replaces the level of the settings."""
+    """Log to standard error with the format and level of the settings. `level` replaces the level of the settings."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
     logging.basicConfig(level=(level or settings.log_level).upper(), handlers=[handler])
 
 
 def about(job_id: str | None, client: str = "", traceparent: str | None = None, **facts: Any) -> dict[str, Any]:
-    """Return the facts about a job, as `extra` of a logger's methods. No fact may contain a text of a user."""
+    """Return facts about a job for the argument `extra` of a logger's methods. No fact may contain a user's text."""
     values = {"job_id": job_id, "client": client, "trace_id": trace_id(traceparent), **facts}
     return {"about": {name: value for name, value in values.items() if value not in (None, "")}}
 
 
 def places(error: BaseException) -> str:
-    """Return the type of an error and its places in the code, without its message, which could contain a text."""
+    """Return the type of an error and its places in the code. The message, which could contain a text, is left out."""
     frames = traceback.extract_tb(error.__traceback__)
     found = [f"{'/'.join(Path(at.filename).parts[-_PATH_PARTS:])}:{at.lineno} {at.name}" for at in reversed(frames)]
     return f"{type(error).__name__} at {' < '.join(found)}" if found else type(error).__name__

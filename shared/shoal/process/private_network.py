@@ -1,4 +1,4 @@
-"""HTTP requests to URLs that users give; a URL that leads into a private network is refused."""
+"""HTTP requests to URLs that users give. A URL that leads into a private network is refused."""
 
 import ipaddress
 import re
@@ -17,10 +17,10 @@ from shoal.errors import AddressNotAllowed, FileError, InvalidRequest
 #: Longest time to connect, and longest wait for each part of an answer, in seconds.
 TIMEOUT_S = 30.0
 
-#: Longest wait for all headers of an answer, as a multiple of the time for each part.
+#: Longest wait for all headers of an answer, as a multiple of the longest wait for a part.
 _TIMES_FOR_HEADERS = 4
 
-#: Most characters of a URL.
+#: Longest URL, in characters.
 MAX_URL_CHARS = 8_192
 
 _PORTS = {"http": 80, "https": 443}
@@ -41,7 +41,7 @@ def check_address(url: str, private_hosts: Collection[str]) -> list[tuple[str, i
     """Return the IP addresses and ports of a URL's host.
 
     Raises InvalidRequest for a wrong URL, FileError for an unknown host, and AddressNotAllowed for an address that is
-    not public, if the host is none of `private_hosts`.
+    not public, unless the host is one of `private_hosts`.
     """
     parts = _split(url)
     host = parts.hostname or ""
@@ -86,8 +86,9 @@ def send_request(
 ) -> HTTPResponse:
     """Send one request to a checked address, and return the response, which the caller closes.
 
-    Follows no redirect and uses no proxy. `timeout_s` limits the connection and each part of the answer; its headers
-    together may take four times as long. Raises the errors of `check_address`, and FileError without an answer.
+    Follows no redirect and uses no proxy. `timeout_s` limits the time to connect and the wait for each part of the
+    answer. All headers together may take four times as long. Raises the errors of `check_address`, and FileError
+    without an answer.
     """
     parts = _split(url)
     connection = _CheckedConnection(parts, check_address(url, private_hosts), timeout_s)
@@ -102,7 +103,7 @@ def send_request(
             response.close()
             raise TimeoutError("its headers take too long")
         if connection.sock:
-            connection.sock.close()  # takes effect when the response is closed, even if the server keeps it open
+            connection.sock.close()  # takes effect when the response is closed, even if the server stays connected
         return response
     except (OSError, HTTPException) as error:
         connection.close()
@@ -127,7 +128,7 @@ def _split(url: str) -> SplitResult:
 
 
 class _CheckedConnection(HTTPConnection):
-    """A connection to the first checked address that accepts one; the host's name is not resolved again."""
+    """A connection to the first checked address that accepts it. The host's name is not resolved again."""
 
     def __init__(self, parts: SplitResult, addresses: list[tuple[str, int]], timeout_s: float):
         super().__init__(parts.hostname or "", parts.port or _PORTS[parts.scheme], timeout=timeout_s)

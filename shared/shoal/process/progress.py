@@ -21,15 +21,15 @@ FIRST_AFTER_S, EVERY_S, EVERY_S_ON_TERMINAL = 1.0, 5.0, 0.5
 
 _CLEAR_LINE = "\r\033[K"
 
-#: Characters of a row on a terminal of unknown width.
+#: Number of characters in a row on a terminal of unknown width.
 _UNKNOWN_WIDTH = 79
 
-#: Characters of a bar.
+#: Number of characters in a bar.
 _BAR_WIDTH = 24
 
 
 class _StatusLine:
-    """The state of a step on a stream: a line every few seconds, or on a terminal one line that is overwritten."""
+    """The display of a step's state: a line every few seconds, or on a terminal one line that is overwritten."""
 
     def __init__(self, stream: TextIO | None, now_s: float):
         self._stream = stream or sys.stderr
@@ -38,7 +38,7 @@ class _StatusLine:
         self.is_terminal = self._stream.isatty()
 
     def is_due(self, now_s: float) -> bool:
-        """Return True if the state should be shown now; the next time is then some seconds later."""
+        """Return True if the state should be shown now. It is then due again some seconds later."""
         if now_s < self._due_s:
             return False
         self._due_s = now_s + (EVERY_S_ON_TERMINAL if self.is_terminal else EVERY_S)
@@ -52,7 +52,7 @@ class _StatusLine:
             columns = 0
             with suppress(OSError):
                 columns = os.get_terminal_size(self._stream.fileno()).columns
-            width = max(columns - 1, 0) or _UNKNOWN_WIDTH  # of a line over several rows, only the last can be cleared
+            width = max(columns - 1, 0) or _UNKNOWN_WIDTH  # only the last row of a longer line can be cleared
             self._stream.write(f"{_CLEAR_LINE}{text[:width]}")
         else:
             self._stream.write(f"{text}\n")
@@ -68,8 +68,8 @@ class _StatusLine:
 class Progress:
     """The progress of one step on standard error: nothing in the first second, then a line every few seconds.
 
-    A line says how much is done, how fast and, if `total` is known, how long the rest takes; a bar precedes it on a
-    terminal. For a step that is one call, a `with` statement writes the lines from a thread. A loop calls `tick`, or
+    A line says how much is done, how fast and, if `total` is known, how long the rest takes. On a terminal, a bar
+    precedes it. If a step is one call, a `with` statement writes the lines from a thread. A loop calls `tick`, or
     iterates `over` its items.
     """
 
@@ -143,7 +143,7 @@ class Progress:
 
 
 class RateMeter:
-    """The rate of a long job's current step since its begin. A wait counts as a part of the step before it."""
+    """The rate of a long job's current step since the step began. A wait counts as a part of the step before it."""
 
     def __init__(self) -> None:
         self._begin_s = 0.0
@@ -156,13 +156,13 @@ class RateMeter:
         passed_s, rows = now_s - self._begin_s, progress.rows - self._first.rows
         eta_s, begun = None, self._first.fraction
         if progress.fraction is not None and begun is not None and progress.fraction > begun:
-            # The rest of the source is assumed to take as long, for its size, as the part that is done.
+            # The rest of the source is assumed to need as much time for each byte as the finished part.
             eta_s = passed_s * (1 - progress.fraction) / (progress.fraction - begun)
         return rows / passed_s if passed_s > 0 and rows > 0 else None, eta_s
 
 
 class TaskBar:
-    """The progress of a long job on standard error. The job calls the bar with each report."""
+    """The display of a long job's progress on standard error. The job calls it with each report."""
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._clock, self._meter = clock, RateMeter()
@@ -175,7 +175,7 @@ class TaskBar:
         self._status_line.clear()
 
     def __call__(self, progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> None:
-        """Show the progress if it is time for a line, with its own measurements in place of missing ones."""
+        """Show the progress if it is time for a line. A missing rate or time is measured here."""
         now_s = self._clock()
         own_rate, own_eta_s = self._meter.measure(progress, now_s)
         if self._status_line.is_due(now_s):

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans: the steps of requests and jobs with their times, which a thread sends to a collector.
+"""OpenTelemetry spans: the steps of requests and jobs with their times. A thread sends the spans to a collector.
 
 OpenTelemetry's own variables configure the spans: OTEL_EXPORTER_OTLP_ENDPOINT and _HEADERS, OTEL_TRACES_SAMPLER,
 OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_BSP_*.
@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from shoal import __version__
 
-#: Longest time for which the end of a process waits for its collector, in seconds.
+#: Longest time that a process waits for its collector before it ends, in seconds.
 CLOSE_WITHIN_S = 2.0
 
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -31,7 +31,7 @@ Kind = Literal["SERVER", "CONSUMER", "INTERNAL"]
 
 
 class Tracer:
-    """The spans of a process. Spans are lost, without further harm, if the collector does not answer. Thread-safe."""
+    """The spans of a process. If the collector does not answer, spans are lost without further harm. Thread-safe."""
 
     def __init__(self, provider: TracerProvider):
         self._provider = provider
@@ -39,7 +39,7 @@ class Tracer:
 
     @classmethod
     def open(cls, process: str) -> Self:
-        """Return the tracer of a process; its service is called `shoal-<process>`, or as OTEL_SERVICE_NAME says."""
+        """Return the tracer of a process. Its service is named by OTEL_SERVICE_NAME, or `shoal-<process>`."""
         named = OTELResourceDetector().detect().attributes
         provider = TracerProvider(
             resource=Resource.create({"service.name": f"shoal-{process}", **named}),
@@ -61,7 +61,7 @@ class Tracer:
         return self._tracer.start_span(name, context, SpanKind[kind], attributes, start_time=start_ns)
 
     def fail(self, span: Span, code: str) -> None:
-        """Mark a span as failed with the code of its error, without the message, which could contain a text."""
+        """Mark a span as failed with the code of its error. The message, which could contain a text, is left out."""
         span.set_status(Status(StatusCode.ERROR, code))
 
     def close(self) -> None:

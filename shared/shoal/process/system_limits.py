@@ -1,4 +1,4 @@
-"""Limits that the system enforces on a process: on its memory, and on its life after the end of its parent."""
+"""Limits that the system enforces on a process: on its memory, and on its life after its parent's end."""
 
 import ctypes
 import os
@@ -14,8 +14,8 @@ from pathlib import Path
 def limited_memory(max_bytes: int, num_held: Callable[[], int] = lambda: 0) -> Iterator[None]:
     """Limit this process, on Linux, to `max_bytes` more memory than it has now: beyond that, allocations fail.
 
-    `num_held()` of the `max_bytes` are allocated already. The limit is on the whole process, so the `with` block should
-    be short. A failed allocation raises MemoryError.
+    `num_held()` returns how many of the `max_bytes` are already allocated. The limit concerns the whole process, so the
+    `with` block should be short. A failed allocation raises MemoryError.
     """
     if sys.platform != "linux":
         yield
@@ -42,7 +42,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(number: signal.Signals = signal.SIGTERM, parent: int = 0) -> None:
-    """Let Linux send this process a signal when its parent ends, or now if the `parent` has ended already."""
+    """Let Linux send this process the signal `number` when its parent ends, or at once if `parent` has ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if parent and os.getppid() != parent:

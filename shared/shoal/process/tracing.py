@@ -1,4 +1,4 @@
-"""The switch for tracing. OpenTelemetry is loaded only if the settings ask for spans."""
+"""The start of tracing. OpenTelemetry is loaded only if the settings ask for spans."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def load(settings: Settings) -> "type[Tracer] | None":
-    """Return the class of tracers, or None if the settings want no spans. Raises MissingExtra."""
+    """Return the class `Tracer`, or None if the settings ask for no spans. Raises MissingExtra."""
     if settings.tracing == "off":
         return None
     try:
@@ -24,6 +24,6 @@ def load(settings: Settings) -> "type[Tracer] | None":
 
 
 def open_tracer(settings: Settings, process: str) -> "Tracer | None":
-    """Return the tracer of a process; None if the settings want no spans. Raises MissingExtra."""
+    """Return the tracer of a process, or None if the settings ask for no spans. Raises MissingExtra."""
     tracer = load(settings)
     return tracer.open(process) if tracer else None

@@ -1,4 +1,4 @@
-"""The consumer's end of the queue: it takes jobs, answers them, and puts back jobs of dead workers."""
+"""The consumer's end of the queue, which takes jobs, answers them, and puts back jobs of dead workers."""
 
 import logging
 import re
@@ -18,31 +18,31 @@ from shoal.queue.delivery import HEAD_BYTES, Answer, Delivery
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal.settings import DEFAULTS
 
-#: Most jobs of one lane that are taken at a time.
+#: Largest number of jobs of one lane that are taken at a time.
 MAX_TAKE_JOBS = 1_024
 
-#: Bytes of jobs after which no more are taken at a time. A single job may have more.
+#: Number of bytes of jobs after which no more jobs are taken at a time. A single job may have more bytes.
 MAX_TAKE_BYTES = 4 * 2**20
 
-#: Seconds in which only one worker of the pool looks for jobs of dead workers.
+#: Number of seconds in which only one worker of the pool looks for jobs of dead workers.
 RECLAIM_TURN_S = 0.9
 
-#: Seconds for which no notice of jobs is asked for after Redis has failed or refused.
+#: After Redis has failed or refused, no notice of jobs is asked for during this many seconds.
 PAUSE_S = 1.0
 
-#: Most bytes of replies that are written at a time. A larger reply is written alone, so that it delays no other.
+#: Size limit of the replies that are written together, in bytes. A larger reply is written alone, to delay no other.
 MAX_WRITE_BYTES = 2**20
 
-#: Failed attempts to send a reply of more than `MAX_WRITE_BYTES`, while Redis answers, after which the job fails.
+#: A job fails after this many failed attempts to send a reply of more than `MAX_WRITE_BYTES` while Redis answers.
 MAX_SENDS = 2
 
-#: Unread results may exceed their limit by this factor, because jobs put before it was reached are answered too.
+#: Unread results may exceed their limit by this factor, because jobs put before the limit was reached are answered too.
 MAX_EXCESS = 2
 
-#: Most dead letters that are kept. The oldest are deleted first.
+#: Largest number of dead letters that are kept. The oldest are deleted first.
 MAX_DEAD_LETTERS = 10_000
 
-#: Most bytes of dead letters that are kept in addition to the oldest one. The oldest are deleted first.
+#: Size limit of the dead letters that are kept in addition to the oldest one, in bytes. The oldest are deleted first.
 MAX_DEAD_BYTES = 64 * 2**20
 
 _POLICY = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class Consumer:
-    """One worker's end of the queue of its pool. Thread-safe. Every method raises Unavailable."""
+    """A worker's connection to the queue of its pool. Thread-safe. Every method raises Unavailable."""
 
     def __init__(
         self,
@@ -97,13 +97,13 @@ class Consumer:
     ) -> list[Delivery]:
         """Take waiting jobs. This consumer holds them until they are answered.
 
-        `room` has the number of texts wanted from each lane. Lanes are read in the order of `LANES`; each gives at most
-        `max_jobs`, and all together about `MAX_TAKE_BYTES`. The last job may exceed the texts and the bytes. If there
-        is no job, wait for one for `block_s`, at most `BLOCK_S`.
+        `room` says how many texts are wanted from each lane. Lanes are read in the order of `LANES`. Each gives at most
+        `max_jobs`, and all together about `MAX_TAKE_BYTES`. The last job may exceed these texts and bytes. If there is
+        no job, wait for a job for `block_s`, at most `BLOCK_S`.
 
-        With `takes_suspects`, a suspect comes alone, before all other jobs, and no job follows until it is answered.
-        The caller must run it alone, because only the suspect is blamed if this consumer dies. `more_suspects` is True
-        if other suspects wait.
+        With `takes_suspects`, a suspect comes alone, before all other jobs, and no job follows until the suspect is
+        answered. The caller must run it alone, because only the suspect is blamed if this consumer dies.
+        `more_suspects` is True if other suspects wait.
         """
         wanted = [lane for lane in LANES if room.get(lane, 0) > 0]
         arguments = {
@@ -115,7 +115,7 @@ class Consumer:
             "head_bytes": HEAD_BYTES,
             "takes_suspects": takes_suspects,
         }
-        jobs = self._take(arguments)  # also if there is no room, because suspects may wait
+        jobs = self._take(arguments)  # even without room, because suspects may wait
         if wanted and not jobs and block_s > 0:
             wait_s = max(0.001, min(block_s, BLOCK_S))
             markers = [self.keys.of_lane(lane, "wake") for lane in wanted]
@@ -129,13 +129,13 @@ class Consumer:
         return list(taken["jobs"])
 
     def notice(self, lane: str) -> "JobNotice":
-        """Return an object that notices jobs in a lane."""
+        """Return an object that notices when a lane has jobs."""
         return JobNotice(self.broker, self.keys.of_lane(lane, "wake"))
 
     # Hold
 
     def reclaim(self, holds: Collection[Delivery], looks_for_dead: bool = True) -> tuple[int, dict[str, int]]:
-        """Put back jobs that Redis gave this consumer and are not in `holds`, and the jobs of dead workers as suspects.
+        """Put back jobs that Redis gave to this consumer but `holds` lacks, and the jobs of dead workers as suspects.
 
         Returns the number of this consumer's jobs that were put back, and the number for each dead worker.
         """
@@ -147,9 +147,9 @@ class Consumer:
         return found["own"], {one["worker"].decode(errors="replace"): one["jobs"] for one in found["dead"]}
 
     def start(self, jobs: Sequence[tuple[Delivery, str]]) -> list[bool]:
-        """Mark jobs as running. Return for each of them whether this consumer still holds it.
+        """Mark jobs as running. Return for each job whether this consumer still holds it.
 
-        A job is given with the id in its bytes, and must be one whose status is kept.
+        Each job is given with the id in its bytes, and must be a job whose status is kept.
         """
         if not jobs:
             return []
@@ -170,7 +170,7 @@ class Consumer:
     # Answer
 
     def reply(self, answers: Iterable[Answer], before_each: Callable[[], object] = lambda: None) -> int:
-        """Write replies and dead letters, large replies last; return the number of jobs that were still unanswered.
+        """Write replies and dead letters, large replies last. Return how many of the jobs were still unanswered.
 
         `before_each` is called before each group of answers, of at most `MAX_WRITE_BYTES`, is written.
         """
@@ -189,7 +189,7 @@ class Consumer:
         return num_written
 
     def _write(self, group: Sequence[tuple[Answer, dict[str, Any]]]) -> int:
-        """Write answers together. If Redis answers other commands, count a failed attempt to send a large reply."""
+        """Write answers together. A failed attempt to send a large reply is counted if Redis answers other commands."""
         arguments = {
             "result_ttl_s": self.result_ttl_s,
             "max_kept_bytes": MAX_EXCESS * self.max_unread_bytes,
@@ -212,7 +212,7 @@ class Consumer:
         return int(written)
 
     def check_sends(self, delivery: Delivery) -> None:
-        """Raise TooLarge if `MAX_SENDS` attempts of this consumer to send the reply to the job have failed."""
+        """Raise TooLarge if this consumer has failed `MAX_SENDS` times to send the job's reply."""
         if self._failed_sends[delivery.key] >= MAX_SENDS:
             raise TooLarge(
                 f"the reply was sent to Redis {MAX_SENDS} times and did not arrive: split the job, or give the worker "
@@ -220,9 +220,9 @@ class Consumer:
             )
 
     def sweep_unread(self) -> bool:
-        """Stop counting results that are no longer there; return True if more results may need a look now."""
+        """Stop counting results that no longer exist. Return True if more results should be checked now."""
         (outcome,) = self.broker.run_many(_SWEEP, [ScriptCall([self.keys.root], {})])
-        fault = str(outcome) if isinstance(outcome, ShoalError) else ""  # is logged only: the worker must go on
+        fault = str(outcome) if isinstance(outcome, ShoalError) else ""  # only logged, because the worker must go on
         if fault and fault != self._sweep_fault:
             log.warning("unread results are not looked at: %s", fault)
         self._sweep_fault = fault
@@ -233,7 +233,7 @@ class Consumer:
 
 
 class JobNotice:
-    """A blocking read of a lane's marker. It ends when there is a marker, which stays, or after a second.
+    """A blocking read of a lane's marker. The read ends after a second, or once there is a marker, which it leaves.
 
     For one thread.
     """
@@ -256,7 +256,7 @@ class JobNotice:
         return self._reading is not None and self._reading.has_ended
 
     def ask(self) -> None:
-        """Begin a read, unless one is under way. After a failure, none is begun for `PAUSE_S`."""
+        """Begin a read, unless a read is under way. After a failure, no read begins for `PAUSE_S`."""
         if self.is_asked and not self.has_come:
             return
         try:

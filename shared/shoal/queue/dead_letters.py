@@ -14,10 +14,10 @@ from shoal.errors import ShoalError, UnknownJob
 from shoal.queue import scripts
 from shoal.queue.producer import Producer
 
-#: Most bytes of the job, and of every other field of a letter, in a list.
+#: Size limit of the job and of every other field of a letter in a list, in bytes.
 MAX_LISTED_BYTES = 4_096
 
-#: Most letters that one run of the script reads.
+#: Largest number of letters that one run of the script reads.
 LETTERS_AT_ONCE = 100
 
 _ID = re.compile(r"\d{1,19}-\d{1,19}")
@@ -31,7 +31,8 @@ _LIST = scripts.load("dead_letters")
 class DeadLetter:
     """The reason why a job could not be answered. A letter read from Redis also has an id and the job's bytes.
 
-    `worker` had the job last. In a list of letters, `data` is only the beginning of the job, which has `size_bytes`.
+    `worker` had the job last. In a list of letters, `data` is only the beginning of the job; `size_bytes` is the size
+    of the whole job.
     """
 
     reason: str
@@ -44,7 +45,7 @@ class DeadLetter:
     size_bytes: int = 0
 
     def fields(self, lane: str) -> dict[str, str]:
-        """Return the fields that are kept beside the bytes of the job, which was in `lane`."""
+        """Return the fields that are kept in addition to the job's bytes. The job was in `lane`."""
         about = {"reason": self.reason, "lane": lane, "deliveries": str(self.deliveries)}
         texts = about | {"traceback": self.traceback, "worker": self.worker}
         return {name: text.encode(errors="replace").decode() for name, text in texts.items()}
@@ -119,8 +120,8 @@ class DeadLetters:
     async def retry(self, letter_id: str) -> str:
         """Put the job again, without its deadline; return its new id, by which the result can be fetched.
 
-        The same letter always gives the same id, so two retries at once put one job. Raises UnknownJob, Overloaded, or
-        a ShoalError if the job cannot be read. Such a letter can only be dropped.
+        A letter always gives the same id, so two retries at once put one job. Raises UnknownJob, Overloaded, or another
+        ShoalError if the job cannot be read. A letter with such a job can only be dropped.
         """
         letter = await self.get(letter_id)
         job = replace(

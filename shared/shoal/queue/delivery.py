@@ -12,17 +12,17 @@ from shoal.errors import TooLarge
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import MAX_PUT_BYTES
 
-#: Bytes that are read of a too large job.
+#: Number of bytes that are read of a job that is too large.
 HEAD_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One job as it came out of its lane. The job is still packed, and a worker holds it until it is answered.
+    """A job as it came out of its lane. It is still packed, and a worker holds it until it is answered.
 
-    `key` is the id under which the job was put, or "+" and a number if it was pushed without a script. `put_ms` is
-    in Unix milliseconds. `deaths` counts the workers that died while they held the job; `died` is the last of them. If
-    the job is too large, `data` is only its beginning.
+    `key` is the id under which the job was put, or "+" and a number if it was pushed without a script. `put_ms` is in
+    Unix milliseconds. `deaths` counts the workers that died while they held the job, and `died` names the last of them.
+    If the job is too large, `data` is only its beginning.
     """
 
     lane: str
@@ -77,7 +77,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of a delivery: a reply, if one can be sent, and its address; and a dead letter, if one is kept."""
+    """The end of a delivery: the reply and its address, if a reply can be sent, and the dead letter, if one is kept."""
 
     delivery: Delivery
     reply: Reply | None = None
@@ -85,7 +85,7 @@ class Answer:
     letter: DeadLetter | None = None
 
     def fields(self, max_reply_bytes: int) -> dict[str, Any]:
-        """Return the answer as an argument of the script `answer`. A too large reply becomes the error TooLarge."""
+        """Return the answer as an argument of the script `answer`. A reply over the limit becomes TooLarge."""
         delivery = self.delivery
         fields: dict[str, Any] = {"worker": delivery.worker, "key": delivery.key}
         if self.letter:

@@ -1,6 +1,6 @@
-"""The dispatcher puts the jobs of many tasks in one round trip, and one task of it receives all replies.
+"""The dispatcher puts the jobs of many tasks in one round trip. One of its own tasks receives all replies.
 
-If every request had its own round trip and connection, the same two cores would answer a third as many requests.
+If every request had its own round trip and connection, two cores would answer a third as many requests.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from shoal.queue.producer import Producer
 #: Seconds for which Redis may be away before callers that wait for a reply get an error.
 GRACE_S = 0.8
 
-#: Seconds after which a caller looks for a result without a note, because a Redis that fails loses notes.
+#: Seconds after which a caller looks for a result without a note, because notes are lost if Redis fails.
 LOOK_AGAIN_S = 2.0
 
 #: Seconds that the receiver waits before it tries Redis again.
 RETRY_S = 0.1
 
-#: Most bytes of a put that is made together with other callers' puts. Redis accepts puts of one round trip when the
-#: last one has arrived, so a larger put would delay the others.
+#: Size limit of a put that is made together with other callers' puts, in bytes. Redis accepts the puts of one round
+#: trip when the last one has arrived, so a larger put would delay the others.
 MAX_TOGETHER_BYTES = 65_536
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ def _time_out(waiter: asyncio.Future[None]) -> None:
 
 
 class Dispatcher:
-    """The jobs that wait for replies at one address, and the task `receiver`, which receives the replies.
+    """The jobs whose replies go to one address, and the task `receiver`, which receives the replies.
 
     The dispatcher's own tasks put and withdraw jobs, because the task that asks may be cancelled at any moment.
     """
@@ -110,7 +110,7 @@ class Dispatcher:
     ) -> list[Pending[Reply]]:
         """Send the client's jobs, all or none; return the pending reply to each, in order. Does not wait.
 
-        An error of the put settles all of them.
+        If the put fails, its error settles all of them.
         """
         pending = [Pending[Reply](job.fingerprint) for job in jobs]
         self._pending.update(zip((job.id for job in jobs), pending, strict=True))
@@ -204,12 +204,12 @@ class Dispatcher:
             for job, put_id in zip(put.jobs, outcome, strict=True):
                 if pending := self._pending.get(job.id):
                     pending.put_id = put_id
-                elif put_id is not None:  # forgotten meanwhile; or answered already, and then `withdraw` does nothing
+                elif put_id is not None:  # forgotten meanwhile, or already answered; then `withdraw` does nothing
                     abandoned.append(put_id)
         await self._withdraw(abandoned)
 
     async def _withdraw(self, job_ids: Sequence[str]) -> None:
-        with suppress(ShoalError):  # workers then compute these jobs in vain, or drop them at their deadlines
+        with suppress(ShoalError):  # if this fails, workers compute these jobs in vain, or drop them at their deadlines
             await self._producer.withdraw(job_ids)
 
     # The receiver
@@ -236,7 +236,7 @@ class Dispatcher:
                     self._settle_all(error, known)
                 await asyncio.sleep(RETRY_S)
                 if is_away:
-                    known = {*self._pending, *self._watched}  # only these get an error of the next read
+                    known = {*self._pending, *self._watched}  # if the next read fails, only these get the error
                 continue
             if is_away:
                 _log.info("Redis answers again")
@@ -248,7 +248,7 @@ class Dispatcher:
                 self._note(job_id, None)
 
     def _report(self, error: Exception) -> None:
-        """Log an unforeseen error without its message, which could contain a text, and fail all callers that wait."""
+        """Log an unforeseen error without its message, which could contain a text. Callers that wait get an error."""
         _log.error("the dispatcher goes on after an error: %s", logs.places(error))
         self._settle_all(Internal("the client failed in an unforeseen way; its log has the traceback"))
 
@@ -265,14 +265,14 @@ class Dispatcher:
                 pending.settle(error)
 
     def _settle_all(self, error: ShoalError, known: Collection[str] | None = None) -> list[str]:
-        """Make callers raise the error, all or only callers that wait for `known` jobs.
+        """Make all callers raise the error, or only callers that wait for `known` jobs.
 
         Returns the ids of these jobs in their lanes.
         """
         put_ids = []
         for job_id in list(self._pending) if known is None else known:
             if pending := self._pending.pop(job_id, None):
-                if pending.put_id is not None:  # else `_put` withdraws the job
+                if pending.put_id is not None:  # otherwise `_put` withdraws the job
                     put_ids.append(pending.put_id)
                 pending.settle(error)
         for job_id in list(self._watched) if known is None else known:

@@ -1,4 +1,4 @@
-"""A lane: its limits, its load, the jobs to put into it, and the errors that refuse jobs if it has no room."""
+"""A lane: its limits, its load, the jobs to put into it, and the errors for jobs that find no room in it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,20 +10,20 @@ from shoal.contract.jobs import Job
 from shoal.errors import InvalidRequest, Overloaded, TooLarge
 from shoal.settings import DEFAULTS, Settings
 
-#: Most bytes of the jobs in one put, and so of one job. Redis serves no other client while it copies them.
+#: Size limit of all jobs in a put, and so of one job, in bytes. Redis serves no other client while it copies them.
 MAX_PUT_BYTES = 32 * 2**20
 
-#: Longest `retry_after_s` of a refusal.
+#: Largest `retry_after_s` of a refusal.
 MAX_RETRY_S = 60
 
-#: Most bytes of a client's name, which is kept with each of the client's jobs.
+#: Size limit of a client's name, in bytes. The name is kept with each of the client's jobs.
 MAX_CLIENT_BYTES = 256
 
-#: Most jobs, and most bytes, of puts that are joined for one run of the script. Redis serves no other client during the
-#: run, some 4 ms.
+#: Largest numbers of jobs and of bytes that are joined for one run of the script. During the run of some 4 ms, Redis
+#: serves no other client.
 MAX_JOINED_JOBS, MAX_JOINED_BYTES = 256, 2**18
 
-#: Most puts of a client that are made in one round trip.
+#: Largest number of puts of a client that are made in one round trip.
 MAX_PUTS_OF_CLIENT = 16
 
 #: The settings that limit a lane's jobs, their texts and their bytes.
@@ -32,7 +32,7 @@ _SETTINGS = {"jobs": "SHOAL_MAX_BACKLOG", "texts": "SHOAL_MAX_BACKLOG_TEXTS", "b
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """The most unanswered jobs, texts and bytes of one lane, and the most bytes of unread results of all lanes."""
+    """The limits of a lane's unanswered jobs, their texts and bytes, and of the bytes of all lanes' unread results."""
 
     max_jobs: int = DEFAULTS.max_backlog
     max_texts: int = DEFAULTS.max_backlog_texts
@@ -50,13 +50,13 @@ class LaneLimits:
         )
 
     def to_map(self) -> dict[str, int]:
-        """Return the limits as workers announce them to all producers."""
+        """Return the limits in the form in which workers announce them to all producers."""
         return asdict(self) | {"max_put_bytes": MAX_PUT_BYTES}
 
 
 @dataclass(frozen=True, slots=True)
 class LaneLoad:
-    """The number of a lane's unanswered jobs, of their texts and bytes, and the time since the oldest job was put."""
+    """The numbers of a lane's unanswered jobs, of their texts and bytes, and the time since the oldest job was put."""
 
     num_jobs: int
     num_texts: int
@@ -64,7 +64,7 @@ class LaneLoad:
     oldest_age_s: float = 0.0
 
     def fill(self, limits: LaneLimits) -> float:
-        """Return the largest of three shares: jobs, texts and bytes, each divided by its limit."""
+        """Return the largest of three shares: the jobs, the texts and the bytes, each divided by its limit."""
         return max(
             self.num_jobs / limits.max_jobs, self.num_texts / limits.max_texts, self.num_bytes / limits.max_bytes
         )
@@ -81,8 +81,8 @@ class UnreadLoad(NamedTuple):
 class PackedJobs:
     """Jobs of one client for one lane, with their packed bytes.
 
-    Replies go to the address `reply_to`; without it, each becomes the result of its job. `once` has an idempotency
-    `key`, the `owner` of the key and the `digest` of the job.
+    Replies go to the address `reply_to`; without it, each reply becomes the result of its job. `once` has an
+    idempotency `key`, the `owner` of the key and the `digest` of the job.
     """
 
     lane: str
@@ -109,7 +109,7 @@ class PackedJobs:
 
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:
-        """Return the puts of one group that `group_puts` has made as one put."""
+        """Return the puts of a group, which `group_puts` has made, as a single put."""
         if len(puts) == 1:
             return puts[0]
         jobs = [job for put in puts for job in put.jobs]
@@ -118,7 +118,7 @@ class PackedJobs:
 
     @property
     def is_plain(self) -> bool:
-        """Return True if Redis keeps nothing of the jobs once they are answered."""
+        """Return True if Redis keeps nothing about the jobs once they are answered."""
         return self.once is None and all(self.reply_to or job.reply_to for job in self.jobs)
 
     @property
@@ -137,7 +137,7 @@ class PackedJobs:
 
 
 def few_of_each_client(puts: Sequence[PackedJobs]) -> tuple[list[PackedJobs], list[PackedJobs]]:
-    """Return the puts to make now, at most `MAX_PUTS_OF_CLIENT` of each client, and the puts to make later.
+    """Return the puts to make now, at most `MAX_PUTS_OF_CLIENT` for each client, and the puts to make later.
 
     Clients with few puts go first, so that they do not wait for clients with many.
     """
@@ -150,7 +150,7 @@ def few_of_each_client(puts: Sequence[PackedJobs]) -> tuple[list[PackedJobs], li
 
 
 def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
-    """Return the puts in groups, in order: each group is a single put, or plain puts that `join` can make one."""
+    """Return the puts in groups, in order: each group is a single put, or several plain puts that `join` can unite."""
     groups: list[list[PackedJobs]] = []
     num_jobs = num_bytes = 0
     for put in puts:

@@ -16,14 +16,14 @@ from shoal.queue import scripts
 #: Seconds for which a worker counts as alive after its last heartbeat.
 ALIVE_S = 3.0
 
-#: States of workers whose pool answers jobs. A worker that is asleep is started by the first job: `shoal host` does it.
+#: States of workers whose pool answers jobs. `shoal host` starts a worker that is asleep for the first job.
 ANSWERING = ("ready", "asleep")
 
-#: Redis keeps the contents of a heartbeat for this many times `ALIVE_S`, because workers write them less often than
-#: they announce that they are alive.
+#: Redis keeps the contents of a heartbeat for this many times `ALIVE_S`, because workers write the contents less often
+#: than they announce that they are alive.
 _KEPT_FOR = 5
 
-#: Most bytes of a heartbeat, and most values in its arrays and maps: ten times what a thousand indexes need.
+#: Limits of a heartbeat: its bytes, and the values in its arrays and maps. A thousand indexes need a tenth as much.
 MAX_BYTES, MAX_VALUES = 2**22, 2**18
 
 _ANNOUNCE = scripts.load("announce")
@@ -39,8 +39,8 @@ class Membership(NamedTuple):
 class Announced(NamedTuple):
     """The answer to a worker's announcement.
 
-    `has_about` says whether Redis has the contents of the worker's heartbeat; `num_sharing`, how many workers share its
-    processors. `sharing` has their names if the worker does not know as many names.
+    `has_about` says whether Redis has the contents of the worker's heartbeat. `num_sharing` says how many workers share
+    its processors. `sharing` has their names if the worker knows another number of names.
     """
 
     has_about: bool
@@ -65,7 +65,7 @@ class AsyncPool:
         return await self._heartbeats(sorted(await self.alive()))
 
     async def first_heartbeats(self) -> dict[str, dict[str, Any]]:
-        """Return the first heartbeat that was read of each living worker. Use it for fields that never change."""
+        """Return the heartbeat of each living worker that was read first. Use it for fields that never change."""
         ids = await self.alive()
         new = await self._heartbeats(sorted(ids - self._first.keys()))
         for worker_id in self._first.keys() - ids:
@@ -111,8 +111,8 @@ class Pool:
     ) -> Announced:
         """Announce that the worker is alive, with the contents `about` of its heartbeat or without.
 
-        With `about`, Redis also gets its `limits` and the scripts, for programs that put jobs. `num_known` is the
-        number of names that the worker knows of its group.
+        With `about`, Redis also gets the heartbeat's `limits` and the scripts, for programs that put jobs. `num_known`
+        says how many names in its group the worker knows.
         """
         alive_ms = int(self.alive_s * 1000)
         arguments: dict[str, Any] = {"worker": worker_id, "alive_ms": alive_ms, "kept_ms": _KEPT_FOR * alive_ms}
@@ -149,7 +149,7 @@ class Pool:
 
 
 def _ask_living(key: str) -> tuple[tuple[Any, ...], ...]:
-    return ("TIME",), ("ZRANGE", key, 0, -1, "WITHSCORES")  # no script: a script needs permission to write its keys
+    return ("TIME",), ("ZRANGE", key, 0, -1, "WITHSCORES")  # no script, which would need permission to write the keys
 
 
 def _living(time: tuple[bytes, bytes], members: Sequence[bytes]) -> set[str]:
@@ -167,18 +167,18 @@ def _decoded(members: Sequence[bytes]) -> tuple[str, ...]:
 
 
 def _read(beat: bytes) -> dict[str, Any]:
-    """Return the contents of a heartbeat, or an empty map if it is too large or has not the documented shape."""
+    """Return the contents of a heartbeat, or an empty map if it is too large or lacks the documented shape."""
     if len(beat) > MAX_BYTES:
         return {}
     try:
-        about = wire.unpack(beat, MAX_VALUES if len(beat) > MAX_VALUES else None)  # each value needs a byte
+        about = wire.unpack(beat, MAX_VALUES if len(beat) > MAX_VALUES else None)  # each value has a byte or more
     except ShoalError:
         return {}
     return about if _is_sound(about) else {}
 
 
 def _is_sound(about: dict[str, Any]) -> bool:
-    """Return True if JSON can represent `about`, and every field that readers use by its type has this type."""
+    """Return True if JSON can represent `about`, and its fields have the types on which readers depend."""
     indexes, errors, counters = (about.get(name, {}) for name in ("indexes", "index_errors", "counters"))
     try:
         for name in ("waits", "batches"):

@@ -1,4 +1,4 @@
-"""The producer's end of the queue: it puts jobs, reads replies and withdraws jobs (docs/protocol.md has the keys)."""
+"""The producer's end of the queue, which puts jobs, reads replies and withdraws jobs. docs/protocol.md has the keys."""
 
 import time
 from collections.abc import Sequence
@@ -28,24 +28,25 @@ from shoal.queue.lane import (
 )
 from shoal.queue.pool import AsyncPool
 
-#: Seconds for which a known speed of the pool is used again. Workers announce their speeds no more often.
+#: Seconds for which a known speed of the pool is used. Workers do not announce their speeds more often.
 SPEED_KNOWN_S = 5.0
 
-#: Most replies that one read fetches.
+#: Largest number of replies that one read fetches.
 REPLIES_AT_ONCE = 1_000
 
-#: Most replies that the first read fetches. Each read sets the number for the next read by the sizes of its replies.
+#: Largest number of replies that the first read fetches. From the sizes of its replies, each read computes the number
+#: for the next read.
 FIRST_REPLIES = 100
 
-#: Bytes of replies that a read should fetch. Redis serves no other client while it copies them, and no reply is
-#: delivered before all have come.
+#: Number of bytes of replies that a read should fetch. Redis serves no other client while it copies the replies, and no
+#: reply is delivered before all have come.
 READ_BYTES = 2**20
 
 #: Every read begins at this id and first deletes the entries of the read before. It does not begin at the last id that
 #: was read: after a failover to a Redis whose clock is behind, new entries may have lower ids.
 _BEGINNING = b"0"
 
-#: Field of an entry that is a note in place of a reply: its value is the id of a job whose result is ready.
+#: The field of an entry that is a note in place of a reply. Its value is the id of a job whose result is ready.
 _ANSWERED = b"answered"
 
 _PUT, _CANCEL = scripts.PUT, scripts.CANCEL
@@ -79,7 +80,7 @@ class Producer:
     async def put_once(self, lane: str, job: Job, idempotency_key: str, owner: str = "", client: str = "") -> str:
         """Add the job, unless the owner has used the key in the last day; return the id of the job that used it first.
 
-        Raises Overloaded, and InvalidRequest if the first job asked something else.
+        Raises Overloaded, and InvalidRequest if the first job asked for something else.
         """
         once = {"key": idempotency_key, "owner": owner, "digest": job.digest()}
         put = replace(PackedJobs.pack(lane, [job], client=client or owner), once=once)
@@ -102,14 +103,14 @@ class Producer:
                 continue
             try:
                 again = await self._put(*group)
-            except ShoalError as error:  # concerns this group alone: other groups were accepted
+            except ShoalError as error:  # concerns only this group: other groups may be accepted
                 again = [error] * len(group)
             for put, of_put in zip(group, again, strict=True):
                 outcomes += _new_ids([put], of_put)
         return outcomes
 
     async def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
-        """Make puts in one round trip; return for each the answer of the script if it is accepted, or the error."""
+        """Make puts in one round trip. Return the script's answer for each put, or the error if the put is refused."""
         answers = await self.commands.run_many(_PUT, [ScriptCall(self._keys, put.arguments()) for put in puts])
         outcomes: list[dict[str, Any] | ShoalError] = []
         for put, answer in zip(puts, answers, strict=True):
@@ -134,7 +135,7 @@ class Producer:
         return self._texts_per_s
 
     async def holds(self, job_ids: Sequence[str]) -> list[bool]:
-        """Return for each id whether its job is in a lane, either waiting or with a worker."""
+        """Return for each id whether its job is unanswered, either in a lane or with a worker."""
         found = await self.commands.pipeline(*(("HEXISTS", self.keys.record(job_id), "lane") for job_id in job_ids))
         return [bool(is_there) for is_there in found]
 
@@ -198,7 +199,7 @@ class Producer:
     # Loads
 
     async def loads(self) -> dict[str, LaneLoad]:
-        """Return the load of each lane. Texts and bytes of pushed jobs count once a worker has looked at the lane."""
+        """Return the load of each lane. Texts and bytes of pushed jobs count once a worker has seen them."""
         commands: list[tuple[Any, ...]] = [("TIME",)]
         for lane in LANES:
             jobs = self.keys.of_lane(lane, "jobs")
@@ -217,12 +218,12 @@ class Producer:
         return int(await self.commands.execute("XLEN", self.keys.dead))
 
     async def unread_load(self) -> UnreadLoad:
-        """Return the load of unread results. A result that was popped or has expired counts until the next sweep."""
+        """Return the load of unread results. A popped or expired result counts until the next sweep."""
         num_results, num_bytes = await self.commands.execute("HMGET", self.keys.unread_load, "result", "bytes")
         return UnreadLoad(int(num_results or 0), int(num_bytes or 0))
 
     async def limits(self) -> LaneLimits:
-        """Return the limits of a lane that workers have announced."""
+        """Return the limits of a lane, as workers have announced them."""
         names = [field.name for field in fields(LaneLimits)]
         found = await self.commands.execute("HMGET", self.keys.limits, *names)
         return LaneLimits(**{name: int(most) for name, most in zip(names, found, strict=True) if most is not None})
@@ -242,7 +243,7 @@ class Producer:
 class ReplyStream:
     """The replies at one address, for one task. No reply is lost if a connection breaks while the reply is on its way.
 
-    `answered` has the ids of watched jobs whose results were reported as ready to the last call of `wait`.
+    `answered` has the ids of watched jobs whose results the last call of `wait` found to be ready.
     """
 
     def __init__(self, commands: AsyncBroker, key: str):
@@ -280,7 +281,7 @@ class ReplyStream:
                 with suppress(MalformedJob):
                     replies.append(Reply.unpack(value))
         of_this_size = len(entries) * READ_BYTES // max(1, num_bytes)
-        # at most twice the last number, because large replies may come after small ones
+        # at most twice the last number, because large replies may follow small ones
         self._max_replies = max(1, min(of_this_size, 2 * self._max_replies, REPLIES_AT_ONCE))
         return replies
 

@@ -1,13 +1,13 @@
-"""The Lua scripts of the queue. Each is the files of `lua/parts/` that it needs, and then one file of `lua/`.
+"""The Lua scripts of the queue. Each consists of the files of `lua/parts/` that it needs, and then a file of `lua/`.
 
-Workers write the texts of `put` and `cancel` to Redis, so that other programs need no copy of them.
+Workers write the texts of the scripts `put` and `cancel` to Redis, so that other programs need no copies.
 """
 
 import hashlib
 
 from shoal.broker.broker import Script
 
-#: The parts that each script needs beside `lib`. A part uses only the parts before it.
+#: The parts that each script needs in addition to `lib`. A part uses only the parts before it.
 _PARTS = {
     "announce": (),
     "answer": ("lane", "place", "unread", "reply", "letter"),
@@ -32,7 +32,7 @@ def load(name: str) -> Script:
 
 PUT, CANCEL = load("put"), load("cancel")
 
-#: Differs between versions of the two scripts.
+#: The digest of both scripts, which changes when one of them does.
 DIGEST = hashlib.sha1((PUT.digest + CANCEL.digest).encode(), usedforsecurity=False).hexdigest()
 
 #: The fields of the hash that workers write to Redis.

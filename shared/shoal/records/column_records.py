@@ -13,21 +13,21 @@ from shoal.process.system_limits import limited_memory
 from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
 from shoal.records.source_file import BLOCK_BYTES, SourceFile
 
-#: Most rows of a batch, and about the most bytes of a batch.
+#: Largest number of rows in a batch, and about the largest size of a batch in bytes.
 BATCH_ROWS, BATCH_BYTES = 1_024, 16 * 2**20
 
-#: The first bytes of an Arrow file, which ends with a list of its batches. An Arrow stream has other first bytes.
+#: The first bytes of an Arrow file, which ends with a list of its batches. An Arrow stream begins with other bytes.
 _ARROW_FILE = b"ARROW1"
 
-#: The logical types of byte arrays in .parquet that pyarrow can read as a dictionary of values and their numbers.
+#: The logical types of byte arrays in .parquet that pyarrow can read as a dictionary, which has repeated values once.
 _REPEATABLE = {"STRING", "JSON", "ENUM", "NONE"}
 
-#: Types whose values may be repeated. The size of such rows is unknown until they are made.
+#: Types whose values may be stored once and repeated. The size of such rows is unknown until the rows are made.
 _REFUSED = re.compile(
     r"run_end_encoded<|union<|list_view<|dictionary<values=(fixed_size_binary|\w+_view|\w*list|struct|map|extension)"
 )
 
-#: Most memory for reading, in bytes. A small file may have a page or a record batch of any size.
+#: Largest amount of memory for reading, in bytes. A small file may have a page or a record batch of any size.
 MAX_MEMORY_BYTES = 2**30
 
 
@@ -37,7 +37,7 @@ def _rows(
     """Yield the rows of the batches, with their numbers. Raises BadDocument, or MissingExtra without pyarrow."""
     try:
         import pyarrow
-        import pyarrow.compute  # loaded here, because it cannot be loaded when memory is short
+        import pyarrow.compute  # loaded now, because it cannot be loaded when memory is short
     except ImportError as error:
         raise MissingExtra(f"reading {kind} needs pyarrow; run: {install_command('parquet')}") from error
     pyarrow.allocate_buffer(1)  # the first allocation reserves a GiB, which would count as used below
@@ -63,13 +63,13 @@ def _rows(
 def _pieces(
     batches: Iterator[Any], file: SourceFile, label: SourceLabel, kind: str
 ) -> Iterator[list[Record | BadDocument]]:
-    """Yield the rows of the batches, `BATCH_ROWS` at a time, or one by one if they are large or one is bad."""
+    """Yield the rows of the batches, `BATCH_ROWS` at a time, or one by one if rows are large or a row is bad."""
     first = 1
     for batch in batches:
         is_valid = kind == "parquet" or _is_valid(batch)
         for start in range(0, batch.num_rows, BATCH_ROWS):
             piece, found = batch.slice(start, BATCH_ROWS), None
-            with suppress(ValueError, OverflowError):  # such as a string that is not UTF-8
+            with suppress(ValueError, OverflowError):  # for example for a string that is not UTF-8
                 if is_valid:
                     file.count_unpacked(piece.num_rows, size := sum(map(_num_bytes, piece.columns)), label.at(first))
                     found = piece.to_pylist() if size <= MAX_ROW_BYTES else None
@@ -82,7 +82,7 @@ def _pieces(
 
 
 def _is_valid(batch: Any) -> bool:
-    """Return False if a row of a batch is invalid. Arrow reads the offsets of values without checking them."""
+    """Return False if a row of a batch is invalid. Arrow uses the offsets of values without checking them."""
     batch.validate()
     try:
         batch.validate(full=True)
@@ -92,7 +92,7 @@ def _is_valid(batch: Any) -> bool:
 
 
 def _record(row: Any, is_valid: bool, file: SourceFile, where: str) -> Record | BadDocument:
-    """Return the record of a batch of one row, or its error. Check and count the row first if the batch is invalid."""
+    """Return the record in a batch of one row, or its error. If a larger batch was invalid, check and count the row."""
     try:
         if not is_valid:
             row.validate(full=True)
@@ -108,7 +108,7 @@ def _record(row: Any, is_valid: bool, file: SourceFile, where: str) -> Record | 
 
 
 def _num_bytes(array: Any) -> int:
-    """Return about how many bytes the values of an array need once repeated values are copied."""
+    """Return about how many bytes the values of an array need, with a copy of each repeated value."""
     from pyarrow import binary, compute, large_binary, large_string, string, types
 
     kind, least = array.type, 8 * len(array)
@@ -132,7 +132,7 @@ def _num_bytes(array: Any) -> int:
 
 
 def _check_columns(schema: Any, label: SourceLabel) -> None:
-    """Raise BadDocument for two columns with one name, and for a column with one of the types in `_REFUSED`."""
+    """Raise BadDocument for two columns with the same name, and for a column with one of the types in `_REFUSED`."""
     refuse_duplicate_columns(label.at(1), schema.names)
     for field in schema:
         if _REFUSED.search(str(field.type)):
@@ -162,7 +162,7 @@ def _parquet(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     num_rows, num_done = found.metadata.num_rows, 0
     file.fraction = lambda: num_done / num_rows if num_rows else None
     batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(row_bytes, 1)))
-    # A thread of pyarrow that gets no memory would end the process.
+    # If a thread of pyarrow got no memory, the process would end.
     for batch in found.iter_batches(batch_size=batch_rows, use_threads=False):
         yield batch
         num_done += batch.num_rows
@@ -188,8 +188,8 @@ def _need_positions(file: SourceFile, label: SourceLabel) -> None:
         raise FileError(f"{label.path} is sent as a whole only: download it, and name the file on this machine")
 
 
-#: Yields the rows of a .parquet file. It needs memory for a page of each column and a batch of rows.
+#: Yields the rows of a .parquet file. Needs memory for a page of each column and a batch of rows.
 read_parquet = partial(_rows, _parquet, "parquet")
 
-#: Yields the rows of an Arrow file or stream. It needs memory for one record batch.
+#: Yields the rows of an Arrow file or stream. Needs memory for one record batch.
 read_arrow = partial(_rows, _arrow, "Arrow")

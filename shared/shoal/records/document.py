@@ -1,4 +1,4 @@
-"""Records of a source, the documents that are made from records, and the rows that give no document."""
+"""Records of a source, the documents that are made from them, and bad rows, from which no document can be made."""
 
 import json
 import os
@@ -17,28 +17,28 @@ from shoal.task_progress import MAX_SHOWN
 #: The values of a row by the names of their columns.
 Record = dict[str, Any]
 
-#: Pairs of a number and a record or its error. The number is the first line of the record, counted from 1. In a
-#: .parquet or Arrow file it is the row, counted from 1.
+#: Pairs of a number and a record or its error. The number is that of the record's first line or, in a .parquet or Arrow
+#: file, of its row, counted from 1.
 Records = Iterator[tuple[int, Record | BadDocument]]
 
-#: Most bytes of a record. A longer record becomes a bad row.
+#: Size limit of a record, in bytes. A larger record becomes a bad row.
 MAX_ROW_BYTES = 8 * 2**20
 
-#: Most bad rows of a source. A packed file may have a thousand of them a byte, and each takes a line on disk.
+#: Largest number of bad rows of a source. A packed file may have a thousand a byte, and each needs a line on disk.
 MAX_BAD_ROWS = 10_000_000
 
-#: Most names of columns that a message lists.
+#: Largest number of names of columns that a message lists.
 MAX_LISTED = 10
 
 #: Names of the fields that every hit of a search has.
 RESERVED_NAMES = frozenset({"id", "text", "score"})
 
-#: Most levels of a field. The document around the field is one more level.
+#: Largest depth of lists and maps in a field. The document around the field is one more level.
 MAX_FIELD_DEPTH = wire.MAX_DEPTH - 1
 
 
 class SourceLabel(NamedTuple):
-    """The name of a source in messages: its path, and the unit in which its records are numbered, such as "line"."""
+    """The name of a source in messages: its path, and what its records are numbered by, such as "line"."""
 
     path: str
     unit: str
@@ -50,9 +50,9 @@ class SourceLabel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text to embed or to index. `fields` has the other columns of its record, as values that JSON can represent.
+    """A text to embed or to index. `fields` has the other columns of the record, as values that JSON can represent.
 
-    `number` is the number of its line or row in the source, from 1.
+    `number` is the number of the record's line or row in the source, counted from 1.
     """
 
     id: str
@@ -63,17 +63,17 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that gives no document: the number of its line or row, from 1, and a reason such as "file, line 17: …"."""
+    """A row that makes no document: the number of its line or row, from 1, and a reason like "file, line 17: …"."""
 
     number: int
     reason: str
 
 
 class BadRows:
-    """The bad rows of a source: their number `num`, the messages of the `first` ones, and a file with all of them.
+    """The bad rows of a source: their number `num`, the messages of the `first` few, and a file with all of them.
 
     Each line of the file is a JSON object `{"row", "reason"}`. The first `num_kept` lines, which an earlier run wrote,
-    stay. Raises FileError if the file has fewer lines.
+    are kept. Raises FileError if the file has fewer lines.
     """
 
     def __init__(self, path: Path, num_kept: int = 0, most: int = MAX_BAD_ROWS):
@@ -119,7 +119,7 @@ class BadRows:
 
 @dataclass(frozen=True, slots=True)
 class DocumentColumns:
-    """The columns of a record with its text and its id, and the `reserved` names that no other column may have.
+    """The columns with the text and the id of a record, and the `reserved` names, which no other column may have.
 
     Without `id_column` the id is the position of the record. Texts have at most `max_text_chars` characters.
     """
@@ -164,7 +164,7 @@ class DocumentColumns:
 
 
 def _json_value(value: Any) -> Any:
-    """Return the value as JSON can represent it: dates and the like as strings, NaN and infinity as None."""
+    """Return the value in a form that JSON can represent: dates and the like as strings, NaN and infinity as None."""
     if value is None or isinstance(value, str | int):
         return value
     return json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)

@@ -1,4 +1,4 @@
-"""Files that are one document each, alone or in a folder, and the records that a build keeps for the next build."""
+"""Files that are one document each, alone or in a folder, and their records, which a build keeps for the next build."""
 
 import hashlib
 import json
@@ -23,16 +23,16 @@ from shoal.records.source_file import BLOCK_BYTES, SourceFile, SourceRules, open
 #: The kind of a file in a folder, by the ending of its name. In a folder, a .txt file is one document.
 FOLDER_KINDS = {**KINDS, ".txt": "text"}
 
-#: Most files of a folder.
+#: Largest number of files of a folder.
 MAX_FILES = 1_000_000
 
-#: If a file changes again within so many seconds, its time of change may stay the same.
+#: If a file changes twice within this many seconds, its time of change may stay the same.
 SETTLES_S = 2.0
 
-#: Number of files between two commits. After a build was killed, the next one reads at most so many files again.
+#: Number of files between two commits. After a build was killed, the next build reads at most this many files again.
 COMMIT_EVERY = 256
 
-#: The errors that a damaged file of SQLite raises. Its values may have any type.
+#: The errors that reading a damaged file of SQLite raises. Its values may have any type.
 _DAMAGES = (sqlite3.Error, zlib.error, ValueError, TypeError, LookupError, OverflowError, RecursionError)
 
 _TABLE = "CREATE TABLE IF NOT EXISTS texts (mark BLOB PRIMARY KEY, record BLOB, build INTEGER) WITHOUT ROWID"
@@ -54,10 +54,10 @@ class FoundFile(NamedTuple):
 
 
 class ReadFiles:
-    """A file of SQLite with the records that were read from files, each under a mark of its file. For one thread.
+    """A SQLite file with the records that were read from files, each stored under a mark of its file. For one thread.
 
     A mark is a hash of the path, the size, the inode, the two times of change and the version of the code that reads
-    files. If the file of SQLite is damaged or cannot be written, no record is found, and a build reads all files.
+    files. If the SQLite file is damaged or cannot be written, no record is found, and a build reads all files.
     """
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time):
@@ -84,7 +84,7 @@ class ReadFiles:
         return None
 
     def keep(self, file: FoundFile, record: Record) -> None:
-        """Save the record of a file, if a later change of the file would show in its times."""
+        """Save the record of a file, unless it changed so recently that another change might not change its times."""
         if self._connection is None or self._now_s() - max(file.modified_ns, file.changed_ns) / 1e9 < SETTLES_S:
             return
         values = (_mark(file), zlib.compress(json.dumps(record).encode(), 1), self._build)
@@ -102,13 +102,13 @@ class ReadFiles:
             self._open()
 
     def end(self) -> None:
-        """Delete the records that this build did not use, because their files have changed or are gone."""
+        """Delete the records that this build did not use. Their files have changed or are gone."""
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.execute("DELETE FROM texts WHERE build < ?", (self._build,))
 
     def close(self) -> None:
-        """Commit the records, and close the file of SQLite."""
+        """Commit the records, and close the SQLite file."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(sqlite3.Error):
@@ -162,7 +162,7 @@ def list_files(folder: Path, rules: SourceRules, most: int = MAX_FILES) -> list[
 
 
 def folder_fingerprint(folder: Path, rules: SourceRules) -> dict[str, int | str]:
-    """Return the fingerprint of a folder, which changes with any of its files, in the form of `Source.fingerprint`."""
+    """Return the fingerprint of a folder, in the form of `Source.fingerprint`. It changes with each of the files."""
     files, digest = list_files(folder, rules), hashlib.sha256()
     for file in files:
         digest.update(f"{file.path}\0{file.size_bytes}\0{file.modified_ns}\n".encode(errors="surrogateescape"))
@@ -182,7 +182,7 @@ def kind_of(name: str, kinds: dict[str, str] = KINDS) -> str | None:
 def read_document(
     file: SourceFile, document_id: str, path: str, kind: str, reader: ReaderClient, waiting: Callable[[], object]
 ) -> Record | BadDocument:
-    """Return the record of an open file: its text, its title, and its time of change if the file is on this machine."""
+    """Return the record of an open file: its text, title and, if the file is on this machine, time of change."""
     try:
         found = reader.read(kind, iter(lambda: file.stream.read(BLOCK_BYTES), b""), waiting)
     except UnreadableFile as error:
@@ -218,7 +218,7 @@ def read_folder(
                     found = read_document(opened, file.path, path, file.kind, reader, waiting)
             except UnicodeEncodeError:
                 found = BadDocument(f"{path!a}: its name is not UTF-8: rename it")
-            except (InvalidRequest, FileError, PathNotAllowed) as error:  # the file was removed, or must not be read
+            except (InvalidRequest, FileError, PathNotAllowed) as error:  # the file is gone, or must not be read
                 found = BadDocument(error.message)
             if read_files and not isinstance(found, BadDocument):
                 read_files.keep(file, found)

@@ -1,4 +1,4 @@
-"""Documents and ids that a program or a request gives. Documents follow the rules for rows of a source."""
+"""Documents and ids from a program or a request. The rules for documents are the rules for rows of a source."""
 
 import json
 import math
@@ -19,9 +19,9 @@ def documents_of(
 ) -> list[Document]:
     """Return the given documents in their order.
 
-    Raises BadDocument or InvalidText, whose message names the document by its number from 0 and its id. Raises TooLarge
-    for more than `most` documents, or if their lists and maps have more than `max_values` values. A document is checked
-    only after its values were counted.
+    Raises BadDocument or InvalidText, whose message names the document by its number, counted from 0, and its id.
+    Raises TooLarge for more than `most` documents, or if their lists and maps have more than `max_values` values. A
+    document is checked only after its values were counted.
     """
     num_values = 0
     columns = DocumentColumns("text", "id", RESERVED_NAMES, max_text_chars)
@@ -44,8 +44,8 @@ def documents_of(
 def ids_of(given: Iterable[str], most: int) -> list[str]:
     """Return the given ids in their order.
 
-    Raises InvalidRequest or InvalidText, whose message names the id by its number from 0, and TooLarge for more than
-    `most` ids.
+    Raises InvalidRequest or InvalidText, whose message names the id by its number, counted from 0, and TooLarge for
+    more than `most` ids.
     """
     found: dict[str, None] = {}
     for number, one in enumerate(given):

@@ -34,10 +34,10 @@ USUAL_ID_COLUMNS = ("id", "_id")
 #: If no column is called "text" and several columns remain, a column with one of these names is the text.
 USUAL_TEXT_COLUMNS = ("headline", "title", "content", "body", "sentence")
 
-#: Default rules of a source: no host of a private network is allowed, and there are no roots.
+#: Default rules of a source: hosts in private networks are not allowed, and there are no roots.
 NO_ROOTS = SourceRules()
 
-#: Bytes at the beginning of a file whose hash is part of its fingerprint.
+#: The fingerprint of a file contains a hash of this many bytes at its beginning.
 FINGERPRINT_BYTES = 2**20
 
 #: A function that yields the records of an open file. It raises BadDocument if the file as a whole cannot be read.
@@ -45,7 +45,7 @@ Reader = Callable[[SourceFile, SourceLabel], Records]
 
 _TEXT_READERS: dict[str, Reader] = {".csv": read_csv, ".tsv": read_tsv, ".jsonl": read_jsonl, ".txt": read_txt}
 
-#: The reader of each format and the unit in which it numbers records, by the ending of the file's name.
+#: For each ending of a file's name, the reader of the format and the unit by which it numbers records.
 _READERS: dict[str, tuple[Reader, str]] = {
     **{
         f"{ending}{packed}": (read, "line")
@@ -109,7 +109,7 @@ class Source:
 
     def __iter__(self) -> Iterator[Document]:
         """Yield the documents. Raises BadDocument at the first bad row."""
-        with closing(self.rows()) as rows:  # otherwise an error that keeps this frame keeps the file open
+        with closing(self.rows()) as rows:  # an error that keeps this frame must not keep the file open
             for row in rows:
                 if isinstance(row, BadRow):
                     raise BadDocument(row.reason)
@@ -117,7 +117,7 @@ class Source:
 
     @property
     def fraction(self) -> float | None:
-        """The part of the source that the last iteration has read, from 0 to 1, or None if it is unknown."""
+        """The share of the source that the last iteration has read, from 0 to 1, or None if it is unknown."""
         return self._fraction()
 
     def where(self, number: int, document_id: str | None) -> str:
@@ -148,10 +148,10 @@ class Source:
                 yield row
 
     def fingerprint(self) -> dict[str, int | str]:
-        """Return the `name`, `size_bytes` (-1 if unknown), `modified` and `sha256`, which show a change of the source.
+        """Return `name`, `size_bytes` (-1 if unknown), `modified` and `sha256`, which differ if the source has changed.
 
-        For a file on this machine, `modified` is in nanoseconds. For other files it is a string from the server, or
-        "" if there is none. The hash covers the first `FINGERPRINT_BYTES`. Raises the errors of an iteration.
+        For a file on this machine, `modified` is in nanoseconds. For other files it is a string from the server, or ""
+        if it sends none. The hash covers the first `FINGERPRINT_BYTES`. Raises the errors of an iteration.
         """
         if self.is_folder:
             return folder_fingerprint(Path(self.path), self._rules)
@@ -174,7 +174,7 @@ class Source:
                 yield number, record
             return
         with open_file(self.path, self._rules) as file:
-            self._fraction = lambda: file.fraction()  # called late, because a reader may replace it
+            self._fraction = lambda: file.fraction()  # looked up when called, because a reader may replace it
             if self._read:
                 yield from self._read(file, self.label)
             elif self._kind:
@@ -183,7 +183,7 @@ class Source:
                 yield 1, found
 
     def _columns(self, found: list[str]) -> DocumentColumns:
-        """Return the text and id columns among the columns `found` in the first record."""
+        """Choose the columns with the text and the id among the columns `found` in the first record."""
         for named in (self.text_column, self.id_column):
             if named is not None and named not in found:
                 raise InvalidRequest(
@@ -203,6 +203,6 @@ class Source:
                 named = f"the text could be any of {listed(names)}; name it with --text-column"
                 raise InvalidRequest(f"{self.label.path}: {named}")
             text_column = choice[0]
-            if choice is usual:  # any other name may itself be a text, if the file has no header
+            if choice is usual:  # if the file has no header, any other name may itself be a text
                 log.info("%s: the texts are those of its column %s", self.label.path, text_column)
         return DocumentColumns(text_column, id_column, self._reserved, self._max_text_chars)

@@ -1,4 +1,4 @@
-"""The file of a source, on this machine, on a web server or in a store of fsspec, and rules for its place."""
+"""The file of a source, on this machine, on a web server or in a store that fsspec opens, and rules for its place."""
 
 import io
 import os
@@ -18,11 +18,11 @@ from shoal.process.private_network import without_query
 from shoal.records.web_file import WebFile
 from shoal.settings import Settings
 
-#: Bytes that are read at a time.
+#: Number of bytes that are read at a time.
 BLOCK_BYTES = 256 * 1024
 
-#: Most bytes of rows that each byte of a file may give, after the first `FREE_BYTES` of rows. A KiB of Arrow can give
-#: a TiB. Each row counts `ROW_BYTES` more than its values.
+#: Beyond the first `FREE_BYTES` of rows, each byte of a file may unpack to at most `MAX_EXPANSION` bytes of rows: a KiB
+#: of Arrow can unpack to a TiB. Each row counts `ROW_BYTES` more than its values.
 MAX_EXPANSION, FREE_BYTES, ROW_BYTES = 250, 2**30, 150
 
 
@@ -31,8 +31,8 @@ class SourceRules:
     """Rules for the place of a source, from the settings of the process that opens it.
 
     A web address in a private network is refused if its host is not one of `private_hosts`. A redirect from a URL below
-    the `root_urls` must lead below one of them, and a link below the `root_folders` must lead below one of these. The
-    folder of `uploads` and all folders below it are refused.
+    the `root_urls` must lead below one of the `root_urls`, and a link below the `root_folders` must lead below one of
+    the `root_folders`. The folder of `uploads` and all folders below it are refused.
     """
 
     private_hosts: Collection[str] = ()
@@ -42,7 +42,7 @@ class SourceRules:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Return the rules that the settings describe. Raises BadSetting if `roots` are neither folders nor URLs."""
+        """Return the rules in the settings. Raises BadSetting for a root that is neither a folder nor a URL."""
         uploads = settings.files_folder / JOBS
         return cls(settings.private_host_names(), settings.root_urls(), settings.root_folders(), uploads.resolve())
 
@@ -55,7 +55,8 @@ class SourceFile:
     """An open file, with its bytes as they are stored.
 
     `size_bytes` is None if the size is unknown. `modified` is a time in nanoseconds, a string from the server, or "".
-    `fraction` returns the part that was read. A reader that does not read from beginning to end replaces it.
+    `fraction` returns the share that was read. A reader that does not read from beginning to end replaces this
+    function.
     """
 
     def __init__(self, stream: "io.BufferedReader[Any]", size_bytes: int | None, modified: int | str):
@@ -66,7 +67,7 @@ class SourceFile:
         self._num_unpacked = 0
 
     def count_unpacked(self, num_rows: int, num_bytes: int, where: str) -> None:
-        """Count rows that a reader unpacked. Raises BadDocument if its rows are too large for the size of the file."""
+        """Count rows that a reader has unpacked. Raises BadDocument if all rows are too large for the file's size."""
         self._num_unpacked += num_rows * ROW_BYTES + num_bytes
         if self._num_unpacked > FREE_BYTES:
             size_bytes = self.size_bytes or self.stream.tell()
@@ -88,7 +89,7 @@ def is_url(path: str) -> bool:
 
 
 def path_of(name: str) -> str:
-    """Return the path in a file:// URL, or the unchanged name if it is no such URL."""
+    """Return the path in a file:// URL. Any other name is returned unchanged."""
     return unquote(name.removeprefix("file://")) if name.startswith("file://") else name
 
 
@@ -107,8 +108,8 @@ def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
     """Open a file for reading.
 
     Raises InvalidRequest or FileError if it cannot be read, AddressNotAllowed if the web address is in a private
-    network and the rules do not name its host, PathNotAllowed if a redirect or a link leads from below a root out of
-    the roots, and MissingExtra for a URL that needs a package which is not installed.
+    network and the rules do not name its host, PathNotAllowed if a redirect or a link leads from below a root to a
+    place outside the roots, and MissingExtra for a URL that needs a package which is not installed.
     """
     if is_url(path) and path.partition("://")[0].lower() in ("http", "https"):
         with closing(WebFile(path, rules.private_hosts, rules.root_urls)) as web:
@@ -121,7 +122,7 @@ def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
     try:
         with io.BufferedReader(io.FileIO(path), BLOCK_BYTES) as stream:
             named, roots = Path(os.path.abspath(path)), [folder.resolve() for folder in rules.root_folders]
-            # Someone may put a link there at any time. Only Linux shows the place of an open file.
+            # Someone may put a link below a root at any time. Only Linux shows where an open file is.
             if sys.platform == "linux" and any(named.is_relative_to(root) for root in roots):
                 found = Path(os.readlink(f"/proc/self/fd/{stream.fileno()}"))
                 if not any(found.is_relative_to(root) for root in roots):
@@ -138,7 +139,7 @@ def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
 
 
 class _StoredFile(io.RawIOBase):
-    """A file in a store that fsspec opens. The store may raise any error, and this class turns it into FileError."""
+    """A file in a store that fsspec opens. The store may raise any error, which this class turns into FileError."""
 
     def __init__(self, url: str):
         self._name = excerpt(shown(url))

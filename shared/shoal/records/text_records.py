@@ -25,10 +25,11 @@ PACKED_ENDINGS = (".gz", ".zst")
 #: The byte order marks of UTF-16, as the decoder of UTF-8 returns them.
 _UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
 
-#: Most characters of a line that is skipped. At a longer line, reading of the file ends.
+#: Longest line that is skipped as a bad row, in characters. At a longer line, reading of the file ends.
 MAX_LINE_CHARS = 2**28
 
-#: Most characters of consecutive blank lines. While a reader skips them, its caller can neither report nor stop.
+#: Largest number of characters in consecutive blank lines. While they are skipped, the caller can neither report nor
+#: stop.
 MAX_BLANK_CHARS = 2**20
 
 #: The encoding of all text files, with or without a byte order mark.
@@ -36,24 +37,24 @@ ENCODING = "utf-8-sig"
 
 _CONVERT = "save it as such, or convert it with iconv -f ENCODING -t UTF-8"
 
-#: Most unclosed quotes in a table. For each of them, the lines after it are read twice.
+#: Largest number of unclosed quotes in a table. For each of them, the lines after it are read twice.
 MAX_OPEN_QUOTES = 100
 
-#: Most characters of a whole number in JSON, its sign included.
+#: Longest whole number in JSON, in characters, including its sign.
 MAX_INT_DIGITS = 20
 
-#: Most brackets in a line of JSON, brackets in its texts included. An empty list needs over 50 bytes of memory.
+#: Largest number of brackets in a line of JSON, in texts too. An empty list needs over 50 bytes of memory.
 MAX_BRACKETS = 100_000
 
-#: Bytes of memory for a line of a row, in addition to its characters.
+#: Bytes of memory that each line of a row needs in addition to its characters.
 LINE_BYTES = 150
 
-#: Pairs of the number of a row's first line and its cells, or its error. Blank rows are left out.
+#: Pairs of the number of a row's first line and the row's cells or error. Blank rows are left out.
 _Rows = Generator[tuple[int, list[str] | BadDocument], None, None]
 
 
 class Line(NamedTuple):
-    """A line with its number, its text and its error. The text includes the line's end, or is "" if it is too long."""
+    """A line with its number, its text and its error. The text includes the line's end; it is "" if too long."""
 
     number: int
     text: str
@@ -81,7 +82,7 @@ def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, No
                 if num_blank > MAX_BLANK_CHARS:
                     blank = f"over {MAX_BLANK_CHARS:,} characters of blank lines end here"
                     raise BadDocument(f"{label.at(number)}: {blank}: is the file text?")
-                # Most lines are short, of ASCII and without NUL bytes.
+                # Most lines are short and ASCII, and have no NUL bytes: then no further check is needed.
                 is_doubtful = not line.isascii() or len(line) > MAX_ROW_BYTES or "\0" in line
                 yield _check_line(text, line, number, label) if is_doubtful else Line(number, line)
         except faults as error:
@@ -93,7 +94,7 @@ def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, No
 
 
 def _unpacked(stream: "io.BufferedReader[Any]", name: str) -> tuple[Any, tuple[type[Exception], ...]]:
-    """Return a stream that unpacks the file, by the ending of its name, and the errors it raises for damaged data."""
+    """Return a stream that unpacks the file as its name says, and the errors that it raises for damaged data."""
     if name.endswith(".gz"):
         return gzip.GzipFile(fileobj=stream), (EOFError, gzip.BadGzipFile, zlib.error)
     if not name.endswith(".zst"):
@@ -130,7 +131,7 @@ def _check_line(text: io.TextIOWrapper, line: str, number: int, label: SourceLab
 
 def read_txt(file: SourceFile, label: SourceLabel) -> Records:
     """Yield each line that is not blank as a record with one column, `text`."""
-    with closing(read_lines(file, label)) as lines:  # otherwise an error that keeps this frame keeps the file open
+    with closing(read_lines(file, label)) as lines:  # an error that keeps this frame must not keep the file open
         for number, line, error in lines:
             if error or line.strip():
                 yield number, error or {"text": line.rstrip("\r\n")}
@@ -145,12 +146,12 @@ def read_jsonl(file: SourceFile, label: SourceLabel) -> Records:
 
 
 def read_csv(file: SourceFile, label: SourceLabel) -> Records:
-    """Yield the rows of a table of comma-separated cells, which may be quoted."""
+    """Yield the rows of a table with comma-separated cells, which may be quoted."""
     return _table(_rows(file, label), label)
 
 
 def read_tsv(file: SourceFile, label: SourceLabel) -> Records:
-    """Yield the rows of a table of tab-separated cells, in which quotes have no meaning."""
+    """Yield the rows of a table with tab-separated cells, in which quotes have no meaning."""
 
     def rows() -> _Rows:
         with closing(read_lines(file, label)) as lines:
@@ -183,7 +184,7 @@ def _table(found: _Rows, label: SourceLabel) -> Records:
 
 
 class _OpenQuote(csv.Error):
-    """A row that does not end within its limit or the file, because a quote is not closed."""
+    """Raised for a row that is too long or does not end in the file, because a quote is not closed."""
 
 
 def _rows(file: SourceFile, label: SourceLabel) -> _Rows:
@@ -192,7 +193,7 @@ def _rows(file: SourceFile, label: SourceLabel) -> _Rows:
     If a quote is not closed, the reader takes all lines after it into one row. Then the row's first line becomes a bad
     row, and the other lines are read again.
     """
-    csv.field_size_limit(MAX_ROW_BYTES)  # it applies to the whole process, where nothing needs a lower limit
+    csv.field_size_limit(MAX_ROW_BYTES)  # for the whole process, in which nothing needs a lower limit
     with closing(read_lines(file, label)) as lines:
         again: deque[Line] = deque()
         num_open_quotes = 0
@@ -244,7 +245,7 @@ def _json_object(where: str, line: str) -> Record | BadDocument:
     try:
         record = _DECODER.decode(line)
         if "\\u" in line or num_brackets > MAX_DEPTH:
-            # It raises an error for half of a surrogate pair, and for a value too deep to be written.
+            # This raises an error for half of a surrogate pair, and for a value that is too deep to be written.
             json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         reason = f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else error

@@ -1,4 +1,4 @@
-"""Files at http and https addresses, read as a stream. If the server allows it, reading can start anywhere."""
+"""Files at http and https addresses, read as a stream. If the server allows it, reading can begin at any position."""
 
 import io
 import time
@@ -12,13 +12,13 @@ from shoal.errors import AddressNotAllowed, FileError, PathNotAllowed
 from shoal.process.allowed_path import is_below
 from shoal.process.private_network import check_address, send_request, without_query
 
-#: Most redirects on the way to a file. Each address is checked.
+#: Largest number of redirects on the way to a file. Each address is checked.
 MAX_REDIRECTS = 5
 
-#: In so many seconds of waiting, a server must send at least so many bytes. A slow server could hold up a job for days.
+#: In `PACE_S` seconds of waiting, a server must send at least `PACE_BYTES`. A slower one could hold up a job for days.
 PACE_S, PACE_BYTES = 60.0, 64 * 2**10
 
-#: Most digits of a size from a server. A longer size counts as unknown.
+#: Longest file size that is accepted from a server, in digits. A longer size counts as unknown.
 MAX_LENGTH_DIGITS = 18
 
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
@@ -44,10 +44,10 @@ class Pace:
 class WebFile(io.RawIOBase):
     """A file that a web server sends.
 
-    The server says `size_bytes`, or None if it does not, and `modified`, which is the ETag, else the date. A redirect
+    `size_bytes` comes from the server, or is None. `modified` is the ETag or else the date from the server. A redirect
     may lead to another path of the server, or to a public host. Raises AddressNotAllowed, InvalidRequest for a URL that
     cannot be used, FileError if the file cannot be read or has changed meanwhile, and PathNotAllowed if a redirect
-    leads from below the `root_urls` out of them.
+    leads from below the `root_urls` to another place.
     """
 
     def __init__(self, url: str, private_hosts: Collection[str], root_urls: Collection[str] = ()):

@@ -1,4 +1,4 @@
-"""`shoal serve` in the background, and the locked pid file that allows one `shoal serve` for each home folder."""
+"""`shoal serve` in the background, and the locked pid file that allows only one `shoal serve` for each home folder."""
 
 import fcntl
 import math
@@ -21,15 +21,15 @@ PID_FILE = "serve.pid"
 
 
 def detach(settings: Settings) -> Path | None:
-    """Fork a process for the background; return the log file there, and None here once the service is ready."""
+    """Fork a background process. Return the log file there, and None in this process once the service is ready."""
     if pid := running_pid(settings):
         raise _already_serving(settings, pid)
     make_home(settings)
     logfile = settings.home_folder / "serve.log"
-    # Append, because a second start at the same moment must not overwrite the lines of the first.
+    # Opened to append, because a second start at the same moment must not overwrite the lines of the first start.
     output = os.open(logfile, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.truncate(output, 0)
-    if not (pid := os.fork()):  # a fork has all modules loaded already
+    if not (pid := os.fork()):  # a fork, because it has loaded all modules already
         _leave_terminal(output)
         return logfile
     os.close(output)
@@ -39,7 +39,7 @@ def detach(settings: Settings) -> Path | None:
 
 
 def _leave_terminal(output: int) -> None:
-    """Begin a session with an empty input and this output, and close all other open files of this process."""
+    """Begin a session with an empty input and the given output, and close all other open files of this process."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
@@ -52,7 +52,7 @@ def _leave_terminal(output: int) -> None:
 
 def _wait_for_summary(pid: int, logfile: Path) -> None:
     def has_summary() -> bool:
-        has_ended = bool(os.waitpid(pid, os.WNOHANG)[0])  # before the read: the process writes its error before its end
+        has_ended = bool(os.waitpid(pid, os.WNOHANG)[0])  # first: the process writes its error before it ends
         printed = logfile.read_text()
         if has_ended:
             error = parse(printed.rstrip().rpartition("\n")[2])
@@ -60,7 +60,7 @@ def _wait_for_summary(pid: int, logfile: Path) -> None:
         return f"\n{LAST_LINE}" in printed
 
     try:
-        wait_until("the service", has_summary, within_s=math.inf)  # the process itself ends if it waits too long
+        wait_until("the service", has_summary, within_s=math.inf)  # the process itself has a time limit
     except KeyboardInterrupt:
         click.echo("stopping …", err=True)
         os.kill(pid, signal.SIGTERM)
@@ -81,7 +81,7 @@ def stop(settings: Settings) -> str:
 def hold(settings: Settings) -> None:
     """Lock the pid file until this process ends. Raises BadSetting if another process has locked it."""
     make_home(settings)
-    file = os.open(settings.home_folder / PID_FILE, os.O_RDWR | os.O_CREAT, 0o666)  # closed by the end of the process
+    file = os.open(settings.home_folder / PID_FILE, os.O_RDWR | os.O_CREAT, 0o666)  # stays open until the process ends
     if not _lock(file):
         raise _already_serving(settings, running_pid(settings))
     os.truncate(file, 0)

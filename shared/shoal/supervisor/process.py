@@ -1,4 +1,4 @@
-"""A child process of the supervisor, in a process group with the processes that it starts itself."""
+"""A child process of the supervisor, in one process group with the processes that the child starts itself."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ STOP_WITHIN_S = 15.0
 #: Longest wait for the end of killed processes, in seconds.
 GONE_WITHIN_S = 2.0
 
-#: Number of last lines of a process's standard error that are kept.
+#: Number of last lines that are kept of a process's standard error.
 _KEPT_LINES = 20
 
 
@@ -31,7 +31,7 @@ _KEPT_LINES = 20
 class Service:
     """A child process in its own process group. `stop` kills it if it does not end within `stop_within_s` seconds.
 
-    `errors` has the last lines of its standard error. They are also copied to the standard error of this process,
+    `errors` has the last lines of its standard error. All lines are also copied to the standard error of this process,
     except Shoal's own errors, which the supervisor reports.
     """
 
@@ -66,7 +66,7 @@ class Service:
     def last_error(self) -> str:
         """Return the last line that the ended process wrote to its standard error."""
         if self._reader:
-            self._reader.join(GONE_WITHIN_S)  # not forever: a child that it left behind may keep the pipe open
+            self._reader.join(GONE_WITHIN_S)  # with a limit: a process that it left behind may keep the pipe open
         return self.errors[-1] if self.errors else "it gave no reason"
 
     def stop(self) -> None:
@@ -95,7 +95,7 @@ class Service:
         with suppress(ProcessLookupError):
             self.process.wait()
             while time.monotonic() < until:
-                os.killpg(self.process.pid, 0)  # raises once the group is empty
+                os.killpg(self.process.pid, 0)  # raises an error once the group is empty
                 time.sleep(0.01)
 
 
@@ -106,6 +106,6 @@ def _pass_on(source: IO[bytes], kept: "deque[str]") -> None:
             kept.append(line.decode(errors="replace").rstrip())
             if parse(kept[-1]):
                 continue
-            with suppress(OSError, ValueError):  # without a terminal, go on reading: a full pipe would stop the process
+            with suppress(OSError, ValueError):  # goes on without a terminal: a full pipe would stop the process
                 sys.stderr.write(f"{kept[-1]}\n")
                 sys.stderr.flush()

@@ -27,7 +27,7 @@ def with_sample(settings: Settings) -> Settings:
         command = [sys.executable, "-m", "shoal", "index", "build", "--local", "--out", str(folder)]
         if subprocess.run(command, env=os.environ | settings.to_environment()).returncode:
             raise NotReady("the sample headlines were not indexed: see the lines above, or name an index with --index")
-    return replace(settings, indexes=f"default={folder}")  # named, because the path may contain an equals sign
+    return replace(settings, indexes=f"default={folder}")  # with a name, because the path may contain an equals sign
 
 
 def serve(settings: Settings, *, query: str | None = None, log: Path | None = None) -> None:
@@ -39,7 +39,7 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
     signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
     try:
         supervisor.start()
-        from shoal.supervisor.summary import print_summary  # loads the client while the processes start
+        from shoal.supervisor.summary import print_summary  # loads the client while processes start
 
         supervisor.wait_until_ready()
         print_summary(supervisor.settings, query, log, supervisor.pids)

@@ -36,12 +36,12 @@ MAX_RETRIES = 2
 
 _WATCH_EVERY_S = 0.2
 
-#: Opens URLs of this machine, without the proxies that the environment names.
+#: Opens URLs of this machine without using the proxies that the environment names.
 _open_url = build_opener(ProxyHandler({})).open
 
 
 class Supervisor:
-    """The processes that the settings ask for, and a private Redis if the settings name none. Raises PortInUse."""
+    """The processes that the settings ask for, and a private Redis if the settings name no Redis. Raises PortInUse."""
 
     def __init__(self, settings: Settings):
         own_redis = not settings.redis_url
@@ -75,7 +75,7 @@ class Supervisor:
             embedded.save_port(self.settings)
 
     def wait_until_ready(self) -> None:
-        """Wait until all processes are ready; restart one that ends, `MAX_RETRIES` times at most. Raises NotReady."""
+        """Wait until all processes are ready. Restart one that ends, at most `MAX_RETRIES` times. Raises NotReady."""
         wait_until("the API and the workers", self._is_ready, READY_WITHIN_S)
 
     def watch(self) -> None:
@@ -122,7 +122,7 @@ class Supervisor:
         self._check_stop()
         if redis.exit_code() is not None:
             raise NotReady(embedded.why_it_ended(self.settings))
-        try:  # check which Redis answers: the Redis of another service may have taken the port first
+        try:  # checks which Redis answers: another service's Redis may have taken the port first
             return redis.process is not None and f"process_id:{redis.process.pid}\r".encode() in self._ask(
                 "INFO", "server"
             )
@@ -139,7 +139,7 @@ class Supervisor:
             if (code := service.exit_code()) is not None:
                 reason = service.last_error()
                 ended = f"{service.name} ended with exit code {code} before it was ready"
-                if error := parse(reason):  # an error of Shoal, whose message has a remedy
+                if error := parse(reason):  # one of Shoal's errors, whose message has a remedy
                     raise type(error)(f"{service.name} could not start: {error.message}")
                 if self._retries[service.name] == MAX_RETRIES:
                     raise NotReady(f"{ended}: {reason}")
@@ -159,7 +159,7 @@ class Supervisor:
 
 
 def runs_jobs(settings: Settings) -> bool:
-    """Return True if the settings ask for a runner of long jobs, its Redis is no cluster, and RQ is installed."""
+    """Return True if the settings ask for a runner of long jobs, its Redis is not a cluster, and RQ is installed."""
     return settings.long_jobs > 0 and settings.can_keep_long_jobs and find_spec("rq") is not None
 
 

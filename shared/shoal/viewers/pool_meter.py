@@ -12,21 +12,21 @@ from shoal.contract.replies import STATUSES, TIMINGS
 from shoal.queue.lane import LaneLimits, LaneLoad, UnreadLoad
 from shoal.queue.producer import Producer
 
-#: Seconds of the longer of the two measurements. The shorter one lies between two heartbeats.
+#: Length of the longer of the two measurements, in seconds. The shorter one covers the time between two heartbeats.
 WINDOW_S = 60.0
 
-#: Most characters of a string from a heartbeat.
+#: Longest string that is shown from a heartbeat, in characters.
 MAX_CHARS = 256
 
-#: Seconds for which a dead worker stays in the figures.
+#: Number of seconds for which a dead worker stays in the figures.
 GONE_S = 600.0
 
-#: Most dead workers in the figures.
+#: Largest number of dead workers in the figures.
 MAX_GONE = 20
 
 _Number = int | float
 
-#: The fields that a viewer shows as the heartbeat has them, with the types of their values.
+#: The fields of a heartbeat that a viewer shows unchanged, with the types of their values.
 _WORKER_FIELDS: dict[str, Any] = {
     "model": str,
     "engine": str,
@@ -38,7 +38,7 @@ _WORKER_FIELDS: dict[str, Any] = {
     "memory_bytes": int,
 }
 
-#: The counter in heartbeats for each rate of a pool. The rate is how much the counter rises in a second.
+#: The heartbeats' counter for each rate of a pool. The rate says how much the counter rises in a second.
 _RATES = {
     "jobs_per_s": "jobs",
     "failed_per_s": "failed",
@@ -62,10 +62,10 @@ _JOB_FIELDS: dict[str, Any] = {
     "total_s": int | float,
 }
 
-#: Most recent jobs from one heartbeat. Workers write fewer.
+#: Largest number of recent jobs that are used from one heartbeat. Workers write fewer.
 _MAX_JOBS = 64
 
-#: The fields of a heartbeat whose differences are the work of a worker.
+#: The fields of a heartbeat whose differences show what a worker has done.
 _MEASURED = ("written_at", "counters", "waits", "batches")
 
 
@@ -100,8 +100,8 @@ class PoolSnapshot:
 class Work:
     """The work of a worker in the `seconds` between two heartbeats.
 
-    `waits` has a histogram of the seconds that jobs waited, by lane. `fill` is a histogram of the share of its possible
-    tokens that each forward pass used.
+    `waits` has a histogram of the seconds that jobs waited, by lane. `fill` is a histogram of the share of the possible
+    tokens that each forward pass has used.
     """
 
     seconds: float
@@ -123,7 +123,7 @@ class Work:
 
 @dataclass(slots=True)
 class WorkerMeter:
-    """The meter of one worker: its last heartbeat, its work since the heartbeat before, and in the last minute."""
+    """The meter of one worker: its last heartbeat, and its work since the previous heartbeat and in the last minute."""
 
     about: Mapping[str, Any] = field(default_factory=dict)
     last: Work | None = None
@@ -138,10 +138,10 @@ class WorkerMeter:
         self._beats.clear()
 
     def update(self, about: Mapping[str, Any]) -> None:
-        """Add a heartbeat, which may be the last one again.
+        """Add a heartbeat. It may be the same as the last one.
 
-        A heartbeat without its time measures nothing. If an earlier heartbeat has a later time, Redis's clock was set
-        back, and the earlier heartbeat is dropped.
+        A heartbeat without a time gives no measurements. If an earlier heartbeat has a later time, Redis's clock was
+        set back, and that heartbeat is dropped.
         """
         self.about = about
         now_s = written_at(about)
@@ -159,13 +159,13 @@ class WorkerMeter:
 class PoolMeter:
     """The meter of one pool, which measures from one snapshot to the next. For one thread.
 
-    `num_cached` returns how many texts the caller itself has found in the cache. Workers do not know these texts.
+    `num_cached` returns how many texts the caller itself has found in the cache. Workers never see these texts.
     """
 
     def __init__(self, num_cached: Callable[[], float] = lambda: 0):
         self._num_cached = num_cached
         self._meters: dict[str, WorkerMeter] = {}
-        self._cached: deque[tuple[float, float]] = deque()  # times, and `num_cached` at these times
+        self._cached: deque[tuple[float, float]] = deque()  # pairs of a time and the value of `num_cached`
 
     def measure(self, pool: PoolSnapshot) -> dict[str, Any]:
         """Return the figures of the pool in the form of `GET /v1/pool` in docs/http.md. Unknown figures are None."""
@@ -184,13 +184,13 @@ class PoolMeter:
         }
 
     def forget_rates(self) -> None:
-        """Begin new measurements with the next snapshot. Workers that are gone stay in the figures."""
+        """Begin new measurements with the next snapshot. Dead workers stay in the figures."""
         self._cached.clear()
         for meter in self._meters.values():
             meter.forget()
 
     def _update(self, pool: PoolSnapshot) -> None:
-        """Add the heartbeats of a snapshot, and forget workers that were gone for too long."""
+        """Add the heartbeats of a snapshot, and forget workers that have been dead for too long."""
         for worker_id, about in pool.workers.items():
             meter = self._meters.setdefault(worker_id, WorkerMeter())
             meter.update(about)
@@ -199,7 +199,7 @@ class PoolMeter:
         for n, (seen_at, worker_id) in enumerate(reversed(gone)):
             if n >= MAX_GONE or seen_at <= pool.time_s - GONE_S:
                 del self._meters[worker_id]
-        # Redis's clock may be set back, so a later time goes too.
+        # Later times are dropped too, because Redis's clock may have been set back.
         while self._cached and not pool.time_s - WINDOW_S < self._cached[0][0] < pool.time_s:
             self._cached.popleft()
         self._cached.append((pool.time_s, self._num_cached()))
@@ -242,7 +242,7 @@ def _describe_worker(worker_id: str, meter: WorkerMeter, is_alive: bool) -> dict
 def _waits(lane: str, work: Iterable[Work], meters: Iterable[WorkerMeter]) -> dict[str, float | None]:
     """Return quantiles of the waits of the lane's jobs in the last minute, and the longest wait, in seconds.
 
-    The quantiles are estimates, and at most the longest wait.
+    The quantiles are estimates, which never exceed the longest wait.
     """
     longest_waits = [longest for meter in meters if (longest := typed(meter.about, "longest_waits", dict))]
     longest_s = max((s for longest in longest_waits if (s := typed(longest, lane, _Number)) is not None), default=None)
@@ -259,15 +259,15 @@ def _sum(work: Iterable[Work], counter: str) -> float:
 
 
 def _rate(work: Iterable[Work], counter: str) -> float:
-    """Return how much a counter rose in a second, summed over workers."""
+    """Return how much a counter rose in a second, summed over the workers."""
     return sum(of_worker.counters.get(counter, 0.0) / of_worker.seconds for of_worker in work)
 
 
 def _busy(work: Iterable[Work]) -> float | None:
-    """Return the mean share of the time in which engines computed.
+    """Return the share of the time in which engines computed, averaged over `work`.
 
-    A forward pass counts wholly between the two heartbeats where it ends, though it may have begun before. So each
-    share is limited to 1.
+    A forward pass counts wholly in the time between the two heartbeats around its end, although it may have begun
+    earlier. So each share is limited to 1.
     """
     shares = [min(1.0, of_worker.counters.get("busy_s", 0.0) / of_worker.seconds) for of_worker in work]
     return _ratio(sum(shares), len(shares))

@@ -29,7 +29,7 @@ local function sum(text)
   return text and #text <= 15 and tonumber(string.match(text, '^%d+$')) or nil
 end
 
--- Return a line that is made from the log's last entry.
+-- Return a new line of the log, made from its last entry.
 local function line_of_entries()
   local last = first_of(redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)) or {position = '0-0'}
   return {
@@ -37,7 +37,7 @@ local function line_of_entries()
   }
 end
 
--- Return the line of the log as a map. If it is lost, it is made from the last entry.
+-- Return the line of the log as a map. A lost line is made again from the last entry.
 local function read_line()
   local pattern = '^(%d+%-%d+) (%d+) (%d+) (%d+) (%d+)$'
   local position, num, size, folded_num, folded_size = string.match(redis.call('HGET', lines, args.index) or '', pattern)

@@ -1,4 +1,4 @@
-"""The client that talks to the API, and has no connection to Redis.
+"""The client that talks to the API and does not use Redis.
 
 Imports the contract, the modules of `client`, `long_jobs`, `changes` and `records`.
 """

@@ -1,4 +1,4 @@
-"""The answers of an API over HTTP: their values, errors and replies, and the limits in its description of itself."""
+"""The answers of an API over HTTP: their values, errors and replies, and the limits that the API announces."""
 
 import json
 import re
@@ -17,21 +17,21 @@ from shoal.contract.replies import CHUNK_COLUMNS, Reply
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError, TooLarge, Unavailable
 from shoal.operations import MAX_VALUES, Search
 
-#: Most commas and opening brackets in a JSON answer, texts included. Each value has one of these marks, so the limit
-#: bounds the memory of a JSON answer to about the memory of a msgpack answer of `MAX_ANSWER_BYTES`. Even hits with
-#: 200 MB of texts have fewer marks.
+#: Largest number of commas and opening brackets in a JSON answer, texts included. Each value has one of these marks, so
+#: the limit bounds the memory of a JSON answer to about the memory of a msgpack answer of `MAX_ANSWER_BYTES`. Even hits
+#: with 200 MB of texts have fewer marks.
 MAX_JSON_MARKS = 2**22
 
-#: Most characters of an error's message that are read.
+#: Largest number of characters that are read of an error's message.
 MAX_MESSAGE_CHARS = 1_000
 
-#: Most bytes of texts in one request, if the API accepts so many. Longer lists are split.
+#: Size limit of the texts in one request, in bytes, if the API has no lower limit. Longer lists are split.
 MAX_REQUEST_BYTES = 4 * 2**20
 
-#: Bytes that are reserved in a request for everything except its texts, and for the header of each text.
+#: Bytes that a request reserves for everything except its texts, and for the header of each text.
 _BYTES_OF_OPTIONS, _BYTES_OF_A_HEAD = 4_096, 5
 
-#: The fields of an answer that have another name in `Reply`.
+#: The fields of an answer that have other names in `Reply`.
 _NAMES = {"embeddings": "vectors", "results": "hits"}
 
 #: The media types that a client reads.
@@ -54,12 +54,12 @@ class Answer:
 
     @property
     def retry_after_s(self) -> int:
-        """The seconds to wait before another attempt; 0 if the answer does not name them."""
+        """The seconds to wait before another attempt; 0 if the answer does not say."""
         seconds = self.headers.get("Retry-After", "")
         return int(seconds) if re.fullmatch("[0-9]{1,9}", seconds) else 0
 
     def values(self) -> dict[str, Any]:
-        """Return the map in the body; raise MalformedJob, or Unavailable if another program than Shoal answered."""
+        """Return the map in the body. Raise MalformedJob if it is damaged, Unavailable if it is not from Shoal."""
         if self.media_type not in (MSGPACK, JSON):
             raise self._foreign()
         try:
@@ -109,14 +109,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """The largest number of texts, and of their bytes, in one request."""
+    """The largest numbers of texts and of their bytes in one request."""
 
     max_texts: int
     max_bytes: int
 
     @classmethod
     def from_info(cls, info: Mapping[str, Any]) -> Self:
-        """Return the limits in an API's description of itself; raise MalformedJob if they are missing."""
+        """Return the limits in `info`, an API's description of itself; raise MalformedJob if they are missing."""
         try:
             limits, dimension = info["limits"], int(info["dimension"] or 1)  # null while no worker is ready
             max_vectors = int(limits["max_response_mb"]) * 2**20 // (4 * max(1, dimension))
@@ -127,7 +127,7 @@ class RequestLimits:
         return cls(max(1, max_texts), max_bytes)
 
     def split(self, job: Job) -> list[Job]:
-        """Return jobs that each fit into one request and together ask the same as the job."""
+        """Return jobs that together ask for the same as this job. Each of them fits into one request."""
         max_texts = min(self.max_texts, job.texts_per_request)
         sizes = (len(text.encode(errors="surrogatepass")) + _BYTES_OF_A_HEAD for text in job.texts)
         return list(job.cut(max_texts, self.max_bytes, sizes))
@@ -171,7 +171,7 @@ def checked(reply: Reply, job: Job) -> Reply:
 
 
 def _chunks(chunks: Any, counts: list[int]) -> dict[str, Any]:
-    """Return the fields of a reply with these chunks. `counts` has the number of chunks of each text."""
+    """Return the fields of a reply that has these chunks; `counts` says how many chunks each text has."""
     numbers = _numbers("chunks", chunks)
     if len(numbers) != len(CHUNK_COLUMNS) * sum(counts):
         raise MalformedJob(f"the answer has {len(numbers):,} numbers for {sum(counts):,} chunks")
@@ -181,7 +181,7 @@ def _chunks(chunks: Any, counts: list[int]) -> dict[str, Any]:
 
 
 def _numbers(name: str, array: Any) -> NDArray[np.int64]:
-    """Return an array of the answer as flat whole numbers; raise MalformedJob, which names it, for another shape."""
+    """Return an array of the answer as flat whole numbers; raise MalformedJob with `name` for another shape."""
     try:
         if array["dtype"] != "int64":
             raise ValueError(f"dtype {array['dtype']!s:.100}")

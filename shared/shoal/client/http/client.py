@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from shoal.client.http.answer import Answer
 
-#: Most unanswered requests of one call at a time.
+#: Largest number of unanswered requests that one call has at a time.
 MAX_REQUESTS = 4
 
 #: Longest time that one request waits for a job's result, in seconds. Many proxies end a request after a minute.
 MAX_WAIT_S = 20.0
 
-#: Seconds for an answer to arrive, in addition to the time that its request waits for the job's result.
+#: Seconds in which an answer must arrive, in addition to the time for which its request waits for the job's result.
 ROUND_TRIP_S = 5.0
 
 #: A function that waits for the given number of seconds, and returns true if the caller gives up meanwhile.
@@ -44,9 +44,9 @@ Pause = Callable[[float], object]
 class HttpClient(Questions):
     """A program's connection to an API. Thread-safe, and usable in both processes after a fork. Needs the extra `http`.
 
-    `key` is an API key. `timeout_s` is the longest time of a call, or of a request of `embed_stream`, with all
-    attempts. A request is sent again after a failed connection, and after the statuses 429 and 503 when the API says.
-    `verify`, `proxy` and `trust_env` are options of `httpx2.Client`. `fingerprint` is as in `AsyncClient`.
+    `key` is an API key. `timeout_s` limits the time of a call, or of each request of `embed_stream`, over all attempts.
+    A request is sent again after a failed connection, and after the statuses 429 and 503 at the time that the API
+    names. `verify`, `proxy` and `trust_env` are options of `httpx2.Client`. `fingerprint` is as in `AsyncClient`.
 
     Every method raises the errors in the API's answers, as `Client` does; Unavailable if the API does not answer or
     another program answers; Timeout; and MalformedJob for an answer that contradicts itself or the question.
@@ -105,7 +105,7 @@ class HttpClient(Questions):
         if idempotency_key is not None and not check_key(idempotency_key).isascii():
             raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
         about = {"op": job.op, "lane": check_lane(lane), "timeout_s": job.timeout_s}
-        headers = {"Idempotency-Key": idempotency_key or uuid4().hex}  # always, because an attempt may be repeated
+        headers = {"Idempotency-Key": idempotency_key or uuid4().hex}  # set always, because an attempt may be repeated
         if pin := job.pinned(self.fingerprint).fingerprint:
             headers[FINGERPRINT_HEADER] = pin
         return self.ask("POST", "/v1/jobs", body=job.packed(job.body() | about), headers=headers).text("id")
@@ -121,7 +121,8 @@ class HttpClient(Questions):
         idempotency_key: str | None = None,
         **options: Any,
     ) -> HttpLongHandle:
-        """Submit a job that embeds a file, a URL or a `ServerFile`, and return at once. A file is uploaded.
+        """Submit a job that embeds a file, a URL or a `ServerFile`, and return once it is submitted. A file is
+        uploaded.
 
         `source` may also be texts, or documents as dicts. `HttpLongHandle.save` downloads the vectors. An upload may
         take a second for each MiB, in addition to `timeout_s`.
@@ -138,7 +139,7 @@ class HttpClient(Questions):
         return HttpLongHandle(HttpLongJobs(self), job_id)
 
     def until(self, extra_s: float = 0.0) -> float:
-        """Return the end, on the monotonic clock, of a call that begins now and may take `extra_s` more."""
+        """Return the deadline on the monotonic clock of a call that begins now and may take `extra_s` longer."""
         return time.monotonic() + self.timeout_s + extra_s
 
     def ask(self, method: str, path: str, until: float | None = None, **options: Any) -> "Answer":
@@ -151,7 +152,7 @@ class HttpClient(Questions):
             ) from error
 
     def _call(self, job: Job) -> Reply:
-        """Return the reply to the job. A long job is sent in parts."""
+        """Return the reply to the job. A job with many texts is sent in parts."""
         until = self.until()
         parts = self._split(job.pinned(self.fingerprint), until)
         if len(parts) == 1:
@@ -181,7 +182,7 @@ class HttpClient(Questions):
         return checked(Reply.join([reply.of_pinned(pin)]), job)
 
     def _split(self, job: Job, until: float) -> list[Job]:
-        """Return jobs that each fit into one request and together ask the same as the job."""
+        """Return jobs that together ask for the same as this job. Each of them fits into one request."""
         if len(job.texts) == 1:
             return [job]
         if self._limits is None:
@@ -213,7 +214,7 @@ class HttpClient(Questions):
 
 
 def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: int) -> Iterator[tuple[Job, Reply]]:
-    """Yield jobs with their replies in order. At most `window` jobs run at a time, each in a thread of its own."""
+    """Yield jobs with their replies in order. At most `window` jobs run at a time, each in its own thread."""
     stopped, sent = Event(), deque[Future[tuple[Job, Reply]]]()
     threads = ThreadPoolExecutor(window)
     try:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 #: Number of bytes of a file that are sent at a time.
 PIECE_BYTES = 2**16
 
-#: Slowest upload or download, in bytes a second. A file of n bytes gets n / MIN_BYTES_PER_S seconds beside `timeout_s`.
+#: Slowest upload or download, in bytes a second. A file may take `timeout_s` and the time for its bytes.
 MIN_BYTES_PER_S = 2**20
 
-#: Most documents, and most of their bytes in a change, in one request. The API accepts so much if vectors have at most
-#: 4,096 numbers.
+#: Largest number of documents in one request, and of bytes that they count in a change. The API accepts as much if
+#: vectors have at most 4,096 numbers.
 MAX_REQUEST_DOCUMENTS, MAX_REQUEST_BYTES = 32, 2**19 - 4_096
 
 #: The file of a result that names its other files, and the file with the bad rows.
@@ -42,7 +42,7 @@ _MANIFEST, _BAD_ROWS = "manifest.json", "bad-rows.jsonl"
 
 
 class HttpLongJobs:
-    """The calls of an API for long jobs. Each blocks its thread until the API answers. Thread-safe."""
+    """The calls of an API for long jobs. Each call blocks its thread until the API answers. Thread-safe."""
 
     def __init__(self, client: "HttpClient"):
         self.client = client
@@ -137,7 +137,7 @@ class HttpLongHandle(LongHandle):
         return place
 
     def _download(self, name: str, folder: Path, size: int = 0) -> Path:
-        """Download a file of the result under a scratch name; return its path."""
+        """Download a file of the result under a temporary name; return its path."""
         scratch, client = folder / f".{name}", self.jobs.client
         until = client.until(size / MIN_BYTES_PER_S)
         with scratch.open("wb") as file:
@@ -161,7 +161,7 @@ class HttpIndexHandle(IndexHandle):
     def _write(self, method: str, field: str, items: Sequence[Any], max_num: int) -> int:
         """Send documents or ids in groups that each make one change; return their number."""
         num = 0
-        # The sizes that count in a change, without vectors.
+        # The bytes that the items count in a change, without their vectors.
         sizes = [max(len(wire.pack({field: item})), BYTES_OF_A_VALUE * wire.num_values([item])) for item in items]
         for group in bounded_groups(items, sizes, max_num, MAX_REQUEST_BYTES):
             with noting_num_written(num):
@@ -185,7 +185,7 @@ class HttpIndexHandle(IndexHandle):
         client = self.jobs.client
         answer = client.ask(method, f"{self._path()}/{path}", client.until(CHANGE_TIMEOUT_S), body=body)
         values = answer.values()
-        if answer.status == 202:  # not done yet; there is a note if no runner is alive
+        if answer.status == 202:  # not done yet; the answer has a note if no runner is alive
             job_id, note = answer.text("id"), values.get("note")
             if note and self.jobs.cancel(job_id) == "cancelled":
                 raise NotReady(str(note))

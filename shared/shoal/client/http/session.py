@@ -18,7 +18,7 @@ from shoal.contract import traceparent
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, ShoalError, Unavailable
 
-#: Most connections at a time. Further requests wait for a free connection.
+#: Largest number of connections at a time. Further requests wait for a free connection.
 MAX_CONNECTIONS = 100
 
 #: Seconds after which an idle connection is closed. The API closes it after 30 s.
@@ -27,17 +27,17 @@ KEEP_ALIVE_S = 15.0
 #: Longest time of one attempt to connect, in seconds.
 CONNECT_TIMEOUT_S = 5.0
 
-#: Most bytes of a body that are written at a time.
+#: Largest number of bytes that are written at a time.
 WRITE_BYTES = 2**16
 
-#: Largest answer that a client reads. No API sends a larger answer to a client's questions.
+#: Size limit of an answer, in bytes. No API sends a larger answer to a client's questions.
 MAX_ANSWER_BYTES = 2**28
 
 #: Pause before the second attempt, in seconds, and longest pause. The pause doubles with each attempt. An answer may
 #: ask for a longer pause.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 
-#: Largest random fraction of a pause that is added to it, so that clients refused together return at different times.
+#: Largest random part of a pause that is added to it. So clients that were refused together return at different times.
 JITTER = 0.25
 
 #: Statuses after which the same request may succeed a little later.
@@ -51,7 +51,7 @@ _HEADERS = {
     "User-Agent": f"shoal/{__version__}",
 }
 
-#: A key has only these characters.
+#: An API key consists of these characters.
 _KEY = re.compile("[!-~]*")
 
 
@@ -65,7 +65,7 @@ class HttpSession:
         self.url = _check_url(url)
         self._options = options | {"base_url": self.url, "mounts": _mounts(self.url, options)}
         headers = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
-        self._options["headers"] = httpx2.Headers(headers)  # hides the key in its representation
+        self._options["headers"] = httpx2.Headers(headers)  # its representation hides the key
         self._options["limits"] = httpx2.Limits(
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_CONNECTIONS,
@@ -92,11 +92,11 @@ class HttpSession:
     ) -> Answer:
         """Send a request that may be repeated, and return its answer.
 
-        The request is sent again after 429, 503 and connection errors, until `until` on the monotonic clock. `pause`
-        is called with the seconds to wait before another attempt, and returns true to give up. A body in pieces is
-        iterated over in each attempt, and needs a Content-Length. If `sink` is given, the body of a successful answer
-        is written into it and may have any size. Raises the error in the answer, Unavailable without an answer of
-        Shoal, and TimeoutError.
+        The request is sent again after 429, 503 and connection errors, until `until` on the monotonic clock. `pause` is
+        called with the seconds to wait before another attempt, and returns true to give up. A body in pieces is
+        iterated over in each attempt, and needs a Content-Length header. If `sink` is given, the body of a successful
+        answer is written into it and may have any size. Raises the error in the answer, Unavailable if Shoal does not
+        answer, and TimeoutError.
         """
         pause_s = FIRST_PAUSE_S
         while True:
@@ -166,13 +166,13 @@ class HttpSession:
         client = httpx2.Client(**self._options)
         transports: list[Any] = [client._transport, *client._mounts.values()]
         for transport in transports:
-            if transport is not None:  # None means the first transport
+            if transport is not None:  # None stands for the first transport
                 transport._pool._network_backend = _Backend(transport._pool._network_backend)
         return self._clients.setdefault(process, client)
 
 
 class _Backend:
-    """The source of a pool's connections. Its timeouts are deadlines on the monotonic clock."""
+    """The backend that opens a pool's connections. Its timeouts are deadlines on the monotonic clock."""
 
     def __init__(self, backend: Any):
         self._backend = backend
@@ -184,7 +184,7 @@ class _Backend:
 
 
 class _Stream:
-    """A connection whose timeouts are deadlines. The timeouts of httpx2 begin anew with each byte of a slow server."""
+    """A connection whose timeouts are deadlines. httpx2's own timeouts begin anew with each byte that arrives."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -218,7 +218,7 @@ def _left_s(until: float | None) -> float:
 
 
 def _is_lasting(cause: BaseException | None) -> bool:
-    """Return True if no later attempt can succeed: the host name is unknown, or the certificate is wrong."""
+    """Return True if no later attempt can succeed, because the host name is unknown or the certificate is wrong."""
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError | httpx2.LocalProtocolError):
             return True
@@ -242,7 +242,7 @@ def _check_url(url: str) -> str:
 
 
 def _mounts(url: str, options: Mapping[str, Any]) -> dict[str, None]:
-    """Return a pattern for the URLs of an API on this machine, which bypass the environment's proxies."""
+    """Return a pattern for the URL of an API on this machine, whose requests bypass the environment's proxies."""
     host = httpx2.URL(url).host
     try:
         is_local = host == "localhost" or ip_address(host).is_loopback

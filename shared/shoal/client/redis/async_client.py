@@ -41,7 +41,7 @@ from shoal.settings import DEFAULTS, Settings
 
 
 class AsyncClient:
-    """A program's connection to the queue, for the tasks of one event loop. It connects on first use.
+    """A client of the queue for the tasks of one event loop. It connects on first use.
 
     The methods, options and errors are the same as in `shoal.Client`. Jobs of several tasks go to Redis together, and
     one task receives their replies. Cancelling a task, also by `asyncio.timeout`, withdraws the jobs that it awaits.
@@ -64,17 +64,17 @@ class AsyncClient:
         long_jobs_redis_url: str = DEFAULTS.long_jobs_redis_url,
         fingerprint: str = "",
     ):
-        #: The name under which the queue knows the client.
+        #: The client's name in the queue.
         self.name = name or secrets.token_hex(8)
         #: Longest wait for a reply, in seconds.
         self.timeout_s = timeout_s
         self.max_reply_bytes = max_reply_mb * 2**20
         self.fingerprint = fingerprint
-        #: The settings for Redis and the pool.
+        #: The settings that name Redis and the pool.
         self.settings = Settings(
             redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home, long_jobs_redis_url=long_jobs_redis_url
         )
-        #: The long jobs of the pool, whose methods block.
+        #: The long jobs of the pool. The methods block.
         self.long_jobs = LongJobs(self.settings)
         connections = ConnectionMaker(self.settings.redis_address)
         self._new_session = partial(Session, connections, self.settings.keys, result_ttl_s, self.long_jobs.close)
@@ -82,7 +82,7 @@ class AsyncClient:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Return a client of the settings' pool, with the settings' limits and `request_timeout_s`."""
+        """Return a client of the pool in the settings, with their limits and `request_timeout_s`."""
         return cls(**options_from(settings))
 
     async def __aenter__(self) -> Self:
@@ -106,11 +106,11 @@ class AsyncClient:
 
     @property
     def num_cached(self) -> tuple[int, int]:
-        """The numbers of texts found and not found in the cache, since the client was opened."""
+        """The numbers of texts that were found and not found in the cache since the client was opened."""
         return (0, 0) if self._open is None else (self._open.lookup.num_hits, self._open.lookup.num_misses)
 
     async def close(self) -> None:
-        """Withdraw unanswered jobs and close all connections. The closing goes on if this call is cancelled."""
+        """Withdraw unanswered jobs and close all connections, even if this call is cancelled."""
         if self._open is not None and not self._open.is_over():
             await self._session().close()
 
@@ -239,7 +239,7 @@ class AsyncClient:
         client: str = "",
         timeout_s: float | None = None,
     ) -> IndexWriter:
-        """Return the writer of an index. Each call for vectors takes at most `timeout_s`, by default the client's."""
+        """Return the writer of an index. Each call for vectors may take `timeout_s`, by default the client's."""
         session = self._session()
         call = partial(
             session.call,
@@ -251,7 +251,7 @@ class AsyncClient:
         return IndexWriter(index, call, session.producer, max_text_chars, in_one_step)
 
     def _session(self) -> Session:
-        """Return the session of this event loop, new if none is open; raise RuntimeError if another loop has one."""
+        """Return this event loop's session, opening one if needed; raise RuntimeError if another loop has one."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open.is_over():
             self._open = self._new_session()
@@ -275,7 +275,7 @@ class AsyncHandle:
         reply = await self.client.connect().wait_result(self.id, timeout_s)
         if reply is None:
             raise Timeout(f"job {self.id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
-        if reply.scores is None:  # scores come from the reranker, which has a fingerprint of its own
+        if reply.scores is None:  # scores come from the reranker, which has another fingerprint
             reply = reply.of_pinned(self.client.fingerprint)
         return Reply.join([reply])
 
@@ -289,7 +289,7 @@ class AsyncHandle:
 
 
 def options_from(settings: Settings) -> dict[str, Any]:
-    """Return the options of a client for the pool of the settings."""
+    """Return the options of a client for the pool that the settings name."""
     return {
         "redis_url": settings.redis_address,
         "key_prefix": settings.key_prefix,

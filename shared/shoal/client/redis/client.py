@@ -1,4 +1,4 @@
-"""The client for threads. All threads share one `AsyncClient`, whose event loop runs in a thread of its own."""
+"""The client for threads. All threads share one `AsyncClient`, whose event loop runs in its own thread."""
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -25,21 +25,21 @@ T = TypeVar("T")
 
 
 class ClientOptions(TypedDict, total=False):
-    """The options of a client. An option that is not given has the default of the setting of that name."""
+    """The options of a client. An option that is not given has the default of the setting with that name."""
 
     key_prefix: str
     pool: str
     home: str
     timeout_s: float  #: longest wait for a reply, in seconds; by default `request_timeout_s`
     result_ttl_s: int
-    name: str  #: by default a random one
+    name: str  #: the client's name in the queue, by default random
     max_reply_mb: int
     long_jobs_redis_url: str
-    fingerprint: str  #: fingerprint of the model of all vectors; by default any
+    fingerprint: str  #: fingerprint of the model that must make all vectors; by default any
 
 
 class Client(Questions):
-    """A program's connection to the queue. Thread-safe, and usable in both processes after a fork.
+    """A client of the queue. Thread-safe, and usable in both processes after a fork.
 
     The client connects on first use. Without a `redis_url`, it uses the Redis of the service that runs from the folder
     `home`. The queue is fair between clients of different `name`; by default the name is random.
@@ -52,7 +52,7 @@ class Client(Questions):
 
     def __init__(self, redis_url: str = DEFAULTS.redis_url, **options: Unpack[ClientOptions]):
         first = AsyncClient(redis_url, **options)
-        #: The name under which the queue knows the client.
+        #: The client's name in the queue.
         self.name = options["name"] = first.name
         #: Longest wait for a reply, in seconds.
         self.timeout_s = first.timeout_s
@@ -65,13 +65,13 @@ class Client(Questions):
         #: The long jobs of the pool.
         self.long_jobs = LongJobs(first.settings)
         self._new_client = partial(AsyncClient, redis_url, **options)
-        # For each process id the asynchronous client and the thread of its event loop, because a fork copies no thread.
-        # After a fork, the parent's entry stays here so that the child does not close the parent's connections.
+        # The asynchronous client and the thread of its event loop, by process id, because a fork copies no thread. In a
+        # forked child, the parent's entry stays here so that the child does not close the parent's connections.
         self._running: dict[int, tuple[AsyncClient, LoopThread]] = {}
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Return a client of the settings' pool, with the settings' limits and `request_timeout_s`."""
+        """Return a client of the pool in the settings, with their limits and `request_timeout_s`."""
         return cls(**options_from(settings))
 
     def run(self, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
@@ -100,7 +100,7 @@ class Client(Questions):
             return client.open_stream(lane, options)
 
         stream = thread.run(open_stream)
-        source = batches(texts, stream.num_texts)  # iterated by this thread, not by the loop
+        source = batches(texts, stream.num_texts)  # this thread iterates over it, not the loop
         try:
             while True:
                 while len(stream.sent) < window and (batch := next(source, None)):
@@ -109,7 +109,7 @@ class Client(Questions):
                     return
                 yield from thread.run(stream.receive)
         finally:
-            thread.post(stream.close)  # without waiting: the garbage collector may run this in any thread
+            thread.post(stream.close)  # does not wait: the garbage collector may run this in any thread
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
         return self.run(lambda own: own.put(job, lane, client, idempotency_key))
@@ -129,7 +129,7 @@ class Client(Questions):
         """Submit a job that embeds a file or a URL into the folder `out`, and return at once.
 
         The runner reads and writes below its roots. Texts, or documents as dicts, are first written into the file
-        `{out}.jsonl` beside `out`. The program and the runner must share that place.
+        `{out}.jsonl` beside `out`. The program and the runner must share that folder.
         """
         options |= {"text_column": text_column, "id_column": id_column, "format": format}
         options |= {"webhook": webhook, "idempotency_key": idempotency_key}
@@ -146,9 +146,9 @@ class Client(Questions):
     def call(self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = "") -> Reply:
         """Wait for the reply to the job and return it. Texts that are in the cache are not sent to a worker.
 
-        The job counts for `client`, by default this client. Jobs that wait at the same time need different ids, because
-        replies are matched by the id. Raises the reply's error, TooLarge if all token vectors together are larger than
-        `max_reply_mb`, and Timeout.
+        The job counts as a job of `client`, by default this client. Jobs that wait at the same time need different ids,
+        because replies are matched by the id. Raises the reply's error, TooLarge if all token vectors together are
+        larger than `max_reply_mb`, and Timeout.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         return self.run(lambda own: own.call(job, lane=lane, timeout_s=timeout_s, client=client))
@@ -166,7 +166,7 @@ class Client(Questions):
         return self.run(lambda own: own.job(job_id).cancel())
 
     def _started(self) -> tuple[AsyncClient, LoopThread]:
-        """Return this process's client and thread, which are new at the first use and after `close`."""
+        """Return this process's client and thread. The first call, and the first after `close`, starts them."""
         process = os.getpid()
         if running := self._running.get(process):
             return running

@@ -33,27 +33,27 @@ from shoal.queue.producer import Producer
 from shoal.records.document import Document
 from shoal.records.given_document import Given, documents_of, ids_of
 
-#: Most documents in a change if several changes are allowed. One call for vectors embeds the documents of one change.
+#: Largest number of documents in a change if several changes are allowed. One call embeds the documents of a change.
 DOCUMENTS_PER_CHANGE = 256
 
-#: Most bytes of a change's ids, or of its documents with their vectors. The rest is for the change's other fields.
+#: Size limit of a change's ids, or of its documents with their vectors, in bytes. The rest is for its other fields.
 MAX_BYTES = MAX_CHANGE_BYTES - 4_096
 
-#: Longest wait until the workers announce an index that was just published, and the pause between two queries.
+#: Longest wait until workers announce an index that was just published, and the pause between two looks, in seconds.
 SERVED_WITHIN_S, LOOK_EVERY_S = 2.0, 0.5
 
 T = TypeVar("T")
 
 
 class Written(NamedTuple):
-    """The number of documents added, or of ids deleted, and the position of the last change in the index's log."""
+    """The number of added documents or deleted ids, and the position of the last change in the index's log."""
 
     num: int
     position: str
 
 
 class IndexModel(NamedTuple):
-    """The properties of a served index and of its workers on which the vectors of its documents depend."""
+    """The properties of a served index, and of its workers, on which the documents' vectors depend."""
 
     name: str
     digest: str
@@ -79,8 +79,9 @@ class IndexWriter:
     """The writer of the index `name`. Its `call` returns the reply to a job.
 
     With `in_one_step`, a method writes one change or raises TooLarge. Otherwise it may write several changes, and the
-    error of a later change says how much is written. Changes are written only if all documents are valid and all
-    workers that serve the index compute the same vectors. An index that was just published is waited for.
+    error of a later change says how many documents or ids are written. Changes are written only if all documents are
+    valid and all workers that serve the index compute the same vectors. The methods wait for an index that was just
+    published.
     """
 
     name: str
@@ -108,7 +109,7 @@ class IndexWriter:
         return await self._write(changes)
 
     async def delete(self, ids: Iterable[str]) -> Written:
-        """Delete the documents with these ids. An id without a document is no error."""
+        """Delete the documents with these ids. An id without a document is not an error."""
         found = ids_of(ids, self._max_ids)
         if not found:
             return Written(0, "")
@@ -146,7 +147,7 @@ class IndexWriter:
         return reply.vectors
 
     async def _model(self, ids: Sequence[str], *, is_for_vectors: bool = True) -> IndexModel:
-        """Return the model of all ready workers that serve the index; raise an error if these ids cannot change."""
+        """Return the model of all ready workers that serve the index; raise an error if these ids cannot be changed."""
         serving = await self._serving()
         are_positions = any(about["indexes"][self.name].get("ids_are_positions") for about in serving)
         if are_positions and (taken := [one for one in ids if is_position(one)]):

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from shoal.client.redis.client import Client
 
 
-#: Most threads for blocking work of one event loop. Few are enough, because a piece of work takes milliseconds.
+#: Largest number of threads for an event loop's blocking work. Few are enough, because each call takes milliseconds.
 MAX_THREADS = 4
 
-#: Seconds between two attempts to interrupt running work by disconnecting it.
+#: Seconds between two attempts to interrupt running work by closing its connections.
 _DISCONNECT_EVERY_S = 0.05
 
 P = ParamSpec("P")
@@ -54,14 +54,14 @@ class WorkThreads:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds; raise Unavailable as soon as the threads are closed."""
+        """Return after this many seconds, or raise Unavailable as soon as the threads are closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_closed.wait()
         self._check()
 
     async def close(self, disconnect: Callable[[], object]) -> None:
-        """Refuse new work and return once the threads have ended; `disconnect` makes running work fail."""
+        """Refuse new work, and return once the threads have ended. A call of `disconnect` makes running work fail."""
         self._is_closed.set()
         disconnect()
         if self._threads is not None:
@@ -126,7 +126,7 @@ class BulkJob:
 
 @dataclass(frozen=True, slots=True)
 class AsyncLongHandle:
-    """A `LongHandle` for an event loop. The client's threads call RQ, whose methods block."""
+    """A `LongHandle` for an event loop. It calls RQ in the client's threads, because RQ's methods block."""
 
     client: "AsyncClient"
     id: str
@@ -228,7 +228,7 @@ class RedisIndexHandle(IndexHandle):
     client: "Client"
 
     def add(self, documents: Iterable[Given]) -> int:
-        found = list(islice(documents, MAX_CHANGES + 1))  # read in this thread; one over the limit, to be refused
+        found = list(islice(documents, MAX_CHANGES + 1))  # read in this thread; one more than allowed, to be refused
         return self.client.run(lambda client: client.index(self.name).add(found))
 
     def delete(self, ids: Iterable[str]) -> int:

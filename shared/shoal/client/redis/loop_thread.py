@@ -1,4 +1,4 @@
-"""An event loop that runs in its own thread and works for other threads."""
+"""An event loop that runs in its own thread and runs coroutines for other threads."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class _Steps(Generic[T]):
-    """A coroutine that the loop runs while another thread waits. One lock takes a sixth of the time of a `Future`."""
+    """A coroutine that the loop runs while another thread waits. Its lock needs a sixth of the time of a `Future`."""
 
     __slots__ = ("_make", "_task", "error", "result", "settled")
 
@@ -48,8 +48,8 @@ class _Steps(Generic[T]):
 class LoopThread:
     """An event loop in a daemon thread, which runs from the first call until `close`. Thread-safe.
 
-    `at_end` is awaited before the loop ends. `num_threads` is the number of threads for blocking work, by default
-    asyncio's own number.
+    `at_end` is awaited before the loop ends. `num_threads` is the number of threads for blocking work. Its default is
+    asyncio's.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class LoopThread:
         self._thread = Thread(target=self._serve, name=name, daemon=True)
         self._stopping = asyncio.Event()
         self._is_closed = False
-        self._lock = RLock()  # reentrant: the garbage collector may call `post` in a thread that has the lock
+        self._lock = RLock()  # reentrant: the garbage collector may call `post` in a thread that holds the lock
 
     def run(self, make: Callable[[], Awaitable[T]]) -> T:
         """Run a coroutine in the loop and return its result. It is cancelled if this thread stops waiting (Ctrl-C)."""
@@ -80,7 +80,7 @@ class LoopThread:
             self.post(steps.cancel)
             raise
         finally:
-            steps.error = None  # the error and this frame refer to each other, so only the collector would free them
+            steps.error = None  # breaks a cycle of error and frame, which only the garbage collector would free
 
     def post(self, callback: Callable[[], Any]) -> bool:
         """Have the loop call a function soon, without waiting; return False if the thread is closed."""

@@ -1,4 +1,4 @@
-"""The session of a client in its event loop: connections, calls that wait for replies, and streams."""
+"""The session of a client in its event loop: its connections, calls that wait for replies, and streams."""
 
 import asyncio
 import logging
@@ -28,17 +28,17 @@ from shoal.queue.producer import Producer
 
 log = logging.getLogger("shoal.client")
 
-#: Most unanswered jobs at a time of one request for vectors of tokens or chunks. Further jobs wait, so that replies use
-#: little memory.
+#: Largest number of unanswered jobs of one request for vectors of tokens or chunks. Further jobs wait, so that the
+#: replies use little memory.
 MAX_TOKENS_PARTS = 4
 
-#: Errors whose message may name a text by its number in the job. If a job without its cached texts gets one, the whole
-#: job is sent, so that the number is right.
+#: Errors whose message may name a text by its number in the job. If a job that was sent without its cached texts gets
+#: such an error, the whole job is sent, so that the number is right.
 _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 
 
 class Session:
-    """A client's connections and threads in its event loop. A task closes them with the client or at the loop's end."""
+    """A client's connections and threads in its event loop. A task closes them when the client or the loop ends."""
 
     def __init__(self, connections: ConnectionMaker, keys: Keys, result_ttl_s: int, close_jobs: Callable[[], object]):
         self.loop = asyncio.get_running_loop()
@@ -67,7 +67,7 @@ class Session:
             raise await self.timeout(timeout_s) from error
 
     async def check_num_vectors(self, job: Job, max_bytes: int) -> None:
-        """Raise TooLarge if the job's vectors of tokens or chunks certainly take more than `max_bytes`."""
+        """Raise TooLarge if the job's vectors of tokens or chunks certainly need more than `max_bytes`."""
         if isinstance(job, Embed) and job.options.output != "vector":
             job.check_num_vectors(await self.producer.pool.first_heartbeats(), max_bytes)
 
@@ -78,7 +78,7 @@ class Session:
         return Timeout(f"no answer within {timeout_s:g} s: {cause if num_alive else 'no worker is alive; start one'}")
 
     async def close(self) -> None:
-        """Close the session. The closing goes on if this call is cancelled; another call then waits for its end."""
+        """Close the session, even if this call is cancelled. Another call then waits until it is closed."""
         self._is_ending.set()
         await asyncio.shield(self._closer)
 
@@ -94,7 +94,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call for a client until `until`, on the monotonic clock. Its token vectors may have `max_reply_bytes`."""
+    """A call of a client that ends at `until` on the monotonic clock. Its token vectors may have `max_reply_bytes`."""
 
     session: Session
     lane: str
@@ -115,7 +115,7 @@ class Call:
         return await self._run(job)
 
     async def _run(self, job: Job) -> Reply:
-        """Return the workers' reply to the job. A long job is sent in parts."""
+        """Return the workers' reply to the job. A job with many texts is sent in parts."""
         parts = job.split(job.texts_per_job)
         if job.options.output != "vector":
             return await self._run_in_turn(parts)
@@ -123,7 +123,7 @@ class Call:
         return Reply.join(await self._send_alike(parts))
 
     async def _run_in_turn(self, parts: Sequence[Job]) -> Reply:
-        """Send parts with several vectors for each text, a few at a time, and return their joined reply."""
+        """Send the parts of a job with several vectors for each text, a few at a time; return their joined reply."""
         replies: list[Reply] = []
         for n in range(0, len(parts), MAX_TOKENS_PARTS):
             like = next((reply for reply in replies if reply.fingerprint), None)
@@ -138,7 +138,7 @@ class Call:
         return Reply.join(replies)
 
     async def _send_alike(self, parts: Sequence[Job], like: Reply | None = None) -> list[Reply]:
-        """Send the jobs; return replies with one fingerprint and one version of an index, the same as in `like`."""
+        """Send the jobs; return replies that all have the fingerprint and the version of the index in `like`."""
         replies = await self._send(parts)
         for pause_s, numbers, again in jobs_to_repeat(parts, replies, self.until, like):
             await asyncio.sleep(pause_s)
@@ -147,7 +147,7 @@ class Call:
         return replies
 
     async def _send(self, parts: Sequence[Job]) -> list[Reply]:
-        """Put all jobs or none, and return their replies. At an error, the unanswered jobs are withdrawn."""
+        """Put all jobs or none, and return their replies. If an error occurs, withdraw the unanswered jobs."""
         pending = self.session.dispatcher.call(self.lane, parts, self.client, self._left_s())
         try:
             replies = [await reply.result(self._left_s()) for reply in pending]
@@ -170,7 +170,7 @@ class Call:
 class EmbedStream:
     """The jobs of a stream of texts. A job that is refused by a full lane is sent again for up to `timeout_s`.
 
-    All vectors come from the model with this `fingerprint`, or without one from the model of the first reply.
+    All vectors come from the model with this `fingerprint`, or else from the model that made the first reply.
     """
 
     def __init__(
@@ -194,13 +194,13 @@ class EmbedStream:
         self.sent = deque[tuple[Job, Pending[Reply]]]()
 
     async def send(self, texts: list[str]) -> None:
-        """Send a job of these texts."""
-        # Not pinned to `_fingerprint`: replies of workers of earlier releases have no fingerprint.
+        """Send a job with these texts."""
+        # Not pinned to `_fingerprint`, because replies from workers of earlier releases have no fingerprint.
         job = Embed(texts, self._options).pinned(self._pin)
         self.sent.append((job, self._put(job)))
 
     async def receive(self) -> Any:
-        """Return the vectors of the earliest unreceived job. Raises Overloaded, and Timeout."""
+        """Return the vectors of the earliest job whose reply was not received yet. Raises Overloaded and Timeout."""
         job, pending = self.sent[0]
         until = time.monotonic() + self._timeout_s
         while True:

@@ -1,4 +1,4 @@
--- Announce that a worker is alive, and remove workers whose time is over. If Redis's clock was set back, or a Redis whose
+-- Announce that a worker is alive, and remove workers whose time has ended. If Redis's clock was set back, or a Redis whose
 -- clock is behind took over, the times of all workers are too late: so no time may be later than this worker's.
 -- args: worker, alive_ms, kept_ms (for which Redis keeps the heartbeat), about (the bytes of the heartbeat, or nil), limits
 --   (with about: a flat list of names and numbers, for programs that put jobs), digest (with about: of the scripts that these
@@ -9,9 +9,9 @@
 local heartbeat, now = ROOT .. 'worker:' .. args.worker, now_ms()
 local until_ms, answer = now + args.alive_ms, {num_sharing = 0}
 
--- Add a living worker to a sorted set, and remove workers whose time is over.
+-- Add a living worker to a sorted set, and remove workers whose time has ended.
 local function announce(key, member)
-  call('PEXPIRE', key, args.kept_ms) -- allowed when memory is full, and then so are later writes
+  call('PEXPIRE', key, args.kept_ms) -- allowed if memory is full, and then so are the writes after it
   call('ZADD', key, until_ms, member)
   for _, other in ipairs(call('ZRANGEBYSCORE', key, '(' .. string.format('%.0f', until_ms), '+inf')) do
     call('ZADD', key, until_ms, other)

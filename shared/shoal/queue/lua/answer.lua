@@ -16,12 +16,12 @@ local function fit(answer, client)
   answer.reply, answer.status = cmsgpack.pack({v = 1, id = answer.id, status = 'failed', error = failure}), 'failed'
 end
 
-call('PERSIST', HOLDERS) -- allowed when memory is full, and then so are later writes
+call('PERSIST', HOLDERS) -- allowed if memory is full, and then so are the writes after it
 for _, answer in ipairs(args.answers) do
   local job, letter = read(answer.key, PLACE), answer.letter
   if job.worker == answer.worker then
     written = written + 1
-    local is_lost = not answer.reply -- or another unanswered job has the id of this pushed job, and so its result's key
+    local is_lost = not answer.reply -- or another unanswered job has this pushed job's id, and so the key of its result
       or not answer.reply_to and answer.id ~= answer.key and read(answer.id, {'lane'}).lane
     if not is_lost then
       if not answer.reply_to then fit(answer, job.client) end

@@ -1,5 +1,5 @@
 -- Read dead letters, the newest first. Each value is cut to max_value_bytes, because whole jobs can have megabytes.
--- args: names (of the fields wanted), max_value_bytes, max_letters, before ('(' and the id of a letter, or '+' to begin)
+-- args: names (of the fields wanted), max_value_bytes, max_letters, before ('(' and a letter's id; '+' for the first call)
 -- Returns {letters}: a list of {id, size_bytes (of the job), fields}
 local letters, before = {}, args.before
 while #letters < args.max_letters do

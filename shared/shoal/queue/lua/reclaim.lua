@@ -1,12 +1,12 @@
 -- Put back jobs that their worker cannot answer. This worker's jobs are put back if it does not know them, because an answer
 -- of Redis was lost, or if it leaves. Jobs of dead workers become suspects, because any of them may have ended its worker.
 -- If a dead worker held a suspect, which ran alone, only the suspect is blamed.
--- args: worker, holds (keys of the jobs that it knows), leaves, every_ms (the time between looks for dead workers; nil: no look)
+-- args: worker, holds (keys of the jobs that it knows), leaves, every_ms (time between looks for dead workers; nil: no look)
 -- Returns {own, dead}: the number of this worker's jobs that were put back, and for each dead worker {worker, jobs}.
-local MOST_WORKERS, MOST_JOBS = 8, 256 -- most dead workers, and most jobs of each, at a time
+local MOST_WORKERS, MOST_JOBS = 8, 256 -- largest numbers of dead workers, and of jobs of each, at a time
 local TURN = ROOT .. 'reclaimed' -- exists for every_ms after a look for dead workers
 
--- Put back jobs of a worker, except known ones; return their number. The last job goes first, so all keep their order.
+-- Put back a worker's jobs, except known jobs; return their number. The last job goes first, so all keep their order.
 local function put_back_all(worker, is_known, has_died)
   local number, suspect = 0, suspect_of(worker)
   for _, id in ipairs(call('ZREVRANGE', held_by(worker), 0, has_died and MOST_JOBS - 1 or -1)) do
@@ -19,7 +19,7 @@ end
 
 local is_known, dead, now = {}, {}, now_ms()
 for _, id in ipairs(args.leaves and {} or args.holds) do is_known[id] = true end
-call('PERSIST', HOLDERS) -- allowed when memory is full, and then so are later writes
+call('PERSIST', HOLDERS) -- allowed if memory is full, and then so are the writes after it
 local own = put_back_all(args.worker, is_known, false)
 local left_ms = call('PTTL', TURN) -- more than every_ms if Redis's clock was set back
 if args.every_ms and (left_ms <= 0 or left_ms > args.every_ms) then
@@ -29,6 +29,6 @@ if args.every_ms and (left_ms <= 0 or left_ms > args.every_ms) then
       dead[#dead + 1] = {worker = worker, jobs = put_back_all(worker, {}, true)}
     end
   end
-  if #dead == 0 then call('SET', TURN, args.worker, 'PX', args.every_ms) else call('DEL', TURN) end -- more may be dead
+  if #dead == 0 then call('SET', TURN, args.worker, 'PX', args.every_ms) else call('DEL', TURN) end -- others may be dead
 end
 return cmsgpack.pack({own = own, dead = dead})

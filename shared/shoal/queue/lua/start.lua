@@ -3,7 +3,7 @@
 -- args: worker, jobs: list of {key, id}
 -- Returns {started}: true for each job that may run; false if it was cancelled, put back or removed.
 local held, started = held_by(args.worker), {}
-call('PERSIST', held) -- allowed when memory is full, and then so are later writes
+call('PERSIST', held) -- allowed if memory is full, and then so are the writes after it
 for n, job in ipairs(args.jobs) do
   local score, record = call('ZSCORE', held, job.key), record_of(job.id)
   if score and job.key ~= job.id then

@@ -1,10 +1,10 @@
--- Stop counting results and idempotency keys that have expired, or that a client popped. A result that is still there is
+-- Stop counting results and idempotency keys that have expired, or that a client popped. A result that still exists is
 -- looked at again when its age has doubled, and when it expires; an idempotency key, when it expires or at some time before.
 -- Returns {more}: true if more members may be due.
-local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- most members at a time: Redis needs half a millisecond
+local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- members at a time, which need half a millisecond
 local now = call('TIME')[1]
 local due = call('ZRANGEBYSCORE', UNREAD, '-inf', now, 'LIMIT', 0, MOST)
-call('PERSIST', UNREAD) -- allowed when memory is full, and then so are later writes
+call('PERSIST', UNREAD) -- allowed if memory is full, and then so are the writes after it
 for _, member in ipairs(due) do
   local left_ms = call('PTTL', ROOT .. string.match(member, '^%S*'))
   local age_s = math.abs(result_ttl_s - left_ms / 1000)
@@ -15,5 +15,5 @@ for _, member in ipairs(due) do
   end
 end
 local load = call('HMGET', UNREAD_LOAD, 'result', 'once')
-if call('ZCARD', UNREAD) ~= (load[1] or 0) + (load[2] or 0) then call('DEL', UNREAD, UNREAD_LOAD) end -- Redis lost one
+if call('ZCARD', UNREAD) ~= (load[1] or 0) + (load[2] or 0) then call('DEL', UNREAD, UNREAD_LOAD) end -- Redis has lost a key
 return cmsgpack.pack({more = #due == MOST})

@@ -2,7 +2,7 @@
 -- args: worker, room: list of {lane, texts} (lanes in their order, and the texts that the worker has room for), max_jobs (of
 --   each lane), max_bytes, max_job_bytes, head_bytes, takes_suspects (true if a suspect would run alone in the worker)
 -- Returns {jobs, more_suspects}: list of {key, job (its bytes), lane, client, texts, put_ms, deaths, died, status, reply_to,
---   size_bytes}. A lane gives jobs until they are max_jobs or their texts reach the room; all lanes, until the jobs' bytes
+--   size_bytes}. A lane gives jobs until it has given max_jobs or the texts reach the room; all lanes, until the jobs' bytes
 --   reach max_bytes. The job that exceeds the room or the bytes is still given. A suspect is given alone, because it may end
 --   the worker, which gets no other job until the suspect is answered. more_suspects is true if any suspects wait.
 local ADMITTED_AT_ONCE = 256
@@ -31,7 +31,7 @@ local function attempt(step, ...)
 end
 
 local has_suspect, has_suspects = suspect_of(args.worker), call('EXISTS', SUSPECTS) == 1
-for _, wanted in ipairs(args.room) do call('DEL', key_of(wanted.lane, 'wake')) end -- allowed when memory is full
+for _, wanted in ipairs(args.room) do call('DEL', key_of(wanted.lane, 'wake')) end -- allowed if memory is full
 if args.takes_suspects and not has_suspect and has_suspects then
   give(call('LPOP', SUSPECTS))
 elseif not has_suspect then

@@ -1,7 +1,7 @@
--- The part of scripts that other programs run too. It checks arguments, and refuses bad ones before anything is written.
+-- A part of the scripts that other programs also run. It refuses bad arguments before anything is written.
 local function refuse(message) error('ERR ' .. message, 0) end
 
--- The kinds of arguments, in the words of messages.
+-- The kinds of arguments, as messages name them.
 local STRING, LABEL, WORD = 'a string', 'a string of at most 256 bytes', 'a string of 1 to 1,024 bytes'
 local NAME, LANE, FLAG = '1 to 128 of A-Z a-z 0-9 _ . : -', 'interactive or bulk', 'true or false'
 local MAP, LIST = 'a map', 'an array with at least one element and no nil'
@@ -24,7 +24,7 @@ local function is_of(kind, value) -- a chain of ifs, not a table of functions: p
   return size > 0 and size == #value
 end
 
--- Return an argument if it is of the kind, or refuse it. `path` is its name in messages, with a placeholder for `n`.
+-- Return an argument if it has the kind, or refuse it. `path` is its name in messages, with a placeholder for `n`.
 local function check(kind, value, path, n)
   if is_of(kind, value) then return value end
   local found = value == nil and 'missing' or type(value) == 'table' and 'a map or an array' or tostring(value)
@@ -39,12 +39,12 @@ local function look(command, key, ...)
   refuse(key .. ' holds something else: ' .. found.err)
 end
 
--- Return the result of a transition, or an error reply if it is refused or fails. The error keeps its code, such as OOM.
+-- Return the result of the script's function, or an error reply if it refuses or fails. An error keeps its code, such as OOM.
 local function run(transition)
   local is_root = string.find(KEYS[1], '^[^{}]*{[^{}]+}$')
   if not is_root then return redis.error_reply('ERR the key is no root of a pool, such as shoal:{default}') end
   local is_done, result = pcall(transition)
   if is_done then return cmsgpack.pack(result) end
-  local message = string.match(result, '%u%u%u+ .*') -- Redis 6.2 puts the place in the script before it
+  local message = string.match(result, '%u%u%u+ .*') -- Redis 6.2 puts the place in the script before the code
   return message and redis.error_reply(message) or error(result, 0)
 end

@@ -4,15 +4,15 @@ local SUSPECTS, HOLDERS = ROOT .. 'suspects', ROOT .. 'holders'
 
 local function key_of(lane, what) return ROOT .. 'lane:' .. lane .. ':' .. what end
 
--- Wake one idle worker, which wakes the next if it leaves jobs behind.
+-- Wake one idle worker. If it leaves jobs behind, it wakes the next worker.
 local function wake(lane)
   if call('EXISTS', key_of(lane, 'wake')) == 0 then call('RPUSH', key_of(lane, 'wake'), '') end
 end
 
--- Return a guess of the number of texts of a job whose producer does not say it.
+-- Return a guess of a job's number of texts, if its producer does not give the number.
 local function guess_of_texts(bytes) return math.ceil(#bytes / 1024) end
 
--- Add to the sums of a lane. `settle` adds the sums to the load in Redis.
+-- Add numbers to the sums of a lane, which `settle` adds to the load in Redis.
 local sums = {interactive = {}, bulk = {}}
 local function count(lane, client, jobs, texts, bytes)
   local sum, amounts = sums[lane], {texts = texts, bytes = bytes, ['jobs:' .. client] = jobs}
@@ -23,11 +23,11 @@ end
 local function settle()
   for lane, sum in pairs(sums) do
     for field, amount in pairs(sum) do add(key_of(lane, 'load'), field, amount) end
-    if next(sum) and call('EXISTS', key_of(lane, 'jobs')) == 0 then call('DEL', key_of(lane, 'load')) end -- Redis lost jobs
+    if next(sum) and call('EXISTS', key_of(lane, 'jobs')) == 0 then call('DEL', key_of(lane, 'load')) end -- jobs were lost
   end
 end
 
--- Put a job at the end of its client's list, or at its beginning. A client without waiting jobs joins the ring of new ones.
+-- Put a job at the end of its client's list, or at its beginning. A client without waiting jobs joins the ring of new clients.
 local function wait(lane, client, id, is_first)
   local num = call(is_first and 'LPUSH' or 'RPUSH', key_of(lane, 'of:' .. client), id)
   if num == 1 then call('RPUSH', key_of(lane, 'new'), client) end

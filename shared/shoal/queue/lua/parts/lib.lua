@@ -14,14 +14,14 @@ end
 
 local function record_of(id) return ROOT .. 'job:' .. id end
 
--- Return fields of a job's record by name; none if another program's key has the record's name.
+-- Return fields of a job's record by name, or no fields if another program's key has the record's name.
 local function read(id, names)
   local job, found = {}, redis.pcall('HMGET', record_of(id), unpack(names))
   for n, name in ipairs(names) do job[name] = found[n] or nil end
   return job
 end
 
--- Add to a field of a hash, and delete the field if it is not above 0 then. Does nothing if the key is of another type.
+-- Add to a field of a hash, and delete the field if it is then not above 0. Does nothing if the key has another type.
 local function add(key, field, amount)
   local sum = redis.pcall('HINCRBY', key, field, amount)
   if type(sum) == 'number' and sum <= 0 then call('HDEL', key, field) end

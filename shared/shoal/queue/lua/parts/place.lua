@@ -1,4 +1,4 @@
--- The places of jobs, a part of scripts that take jobs out of them. A sorted set has the jobs that a worker holds, with the
+-- The places of jobs, a part of scripts that take jobs out of places. A sorted set has a worker's jobs, with the
 -- times of delivery as scores. The score of a suspect is 0, so it comes first.
 local PLACE = {'lane', 'client', 'texts', 'worker', 'status', 'reply_to', 'deaths'}
 
@@ -14,10 +14,10 @@ local function stop_waiting(lane, client, id)
   if call('LREM', key_of(lane, 'new'), 1, client) == 0 then call('LREM', key_of(lane, 'old'), 1, client) end
 end
 
--- Remove an unanswered job from its place and its lane. If it has a status, its record stays, with an answered job's fields.
+-- Remove an unanswered job from its place and lane. If it has a status, its record stays, with the fields of an answered job.
 local function remove(id, job)
   local record = record_of(id)
-  redis.pcall('ZREM', key_of(job.lane, 'jobs'), id) -- allowed when memory is full, and then so are later writes
+  redis.pcall('ZREM', key_of(job.lane, 'jobs'), id) -- allowed if memory is full, and then so are the writes after it
   if job.worker then call('ZREM', held_by(job.worker), id) else stop_waiting(job.lane, job.client, id) end
   count(job.lane, job.client, -1, 0 - job.texts, 0 - call('HSTRLEN', record, 'job'))
   if not job.status then return call('DEL', record) end
@@ -36,6 +36,6 @@ local function put_back(worker, id, is_first, has_died)
     job.deaths = call('HINCRBY', record, 'deaths', 1)
   end
   if job.deaths then call(is_first and 'LPUSH' or 'RPUSH', SUSPECTS, id) else wait(job.lane, job.client, id, is_first) end
-  wake(job.deaths and 'bulk' or job.lane) -- a busy worker, which takes no suspect, does not watch the marker of bulk
+  wake(job.deaths and 'bulk' or job.lane) -- busy workers, which take no suspects, do not watch the marker of bulk
   return true
 end

@@ -3,7 +3,7 @@ local renewed = {} -- addresses whose expiry this run has renewed
 
 local function address_of(id, reply_to) return reply_to and 'replies:' .. reply_to or 'result:' .. id end
 
--- Write the reply to a job; return the error of Redis if the address is a key of another type.
+-- Write the reply to a job; return Redis's error if the address is a key of another type.
 local function send(id, reply_to, client, reply, result_ttl_s)
   local name = address_of(id, reply_to)
   local sent = reply_to and redis.pcall('XADD', ROOT .. name, '*', 'reply', reply) or redis.pcall('RPUSH', ROOT .. name, reply)
@@ -13,7 +13,7 @@ local function send(id, reply_to, client, reply, result_ttl_s)
   if not reply_to then keep(member_of(name, #reply + KEYS_BYTES, client), FIRST_LOOK_S) end
 end
 
--- Set the final status of a job, let its record expire, and send a note to the processes that wait for its result.
+-- Set the final status of a job, let its record expire, and send a note to processes that wait for the result.
 local function conclude(id, status, timings, result_ttl_s)
   local written = redis.pcall('HSET', record_of(id), 'status', status, 'timings', timings)
   if type(written) == 'table' then return end -- another program's key has the record's name

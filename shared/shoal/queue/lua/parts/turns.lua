@@ -1,6 +1,6 @@
 -- The turns of clients, a part of take. Each client has a list of jobs, and each lane has two rings of clients that wait: new
 -- clients, whose first turn is short, and old clients, which had a turn. An old client has a turn after each QUANTUM texts of
--- new clients, so a client that invents new names does not go before all. A client that took more than its turn has a debt.
+-- new clients, so a client that invents new names does not get ahead of all. A client that took more than its turn has a debt.
 local QUANTUM, FIRST_QUANTUM, MOST_DEBT = 32, 4, 1024 -- texts
 local TEXT_BYTES = 4096 -- a job counts as at least one text per 4,096 bytes, so a wrong number of texts does little harm
 local GIVEN = {'job', 'lane', 'client', 'texts', 'put_ms', 'deaths', 'died', 'status', 'reply_to'}
@@ -22,7 +22,7 @@ local function give(id, lane)
   return math.max(1, tonumber(job.texts), math.ceil((job.size_bytes or #job.job) / TEXT_BYTES))
 end
 
--- Give jobs of the first client in a ring, until `last` jobs were given in all. If there is no more room, the client goes on
+-- Give jobs of the first client in a ring, until `last` jobs were given in total. If room runs out, the client goes on
 -- with its turn at the next take. Returns the texts given, and true if the turn is over.
 local function turn(lane, ring, room, last)
   local client, credits, served = call('LINDEX', ring, 0), key_of(lane, 'credit'), 0
@@ -42,11 +42,11 @@ local function turn(lane, ring, room, last)
   return served, credit <= 0 or num_left == 0
 end
 
--- Give jobs of a lane until their texts reach the room, which the last job may exceed, or until there are max_jobs.
+-- Give jobs of a lane until their texts reach the room, which the last job may exceed, or max_jobs are given.
 local function serve(lane, room)
   local last = #jobs + args.max_jobs
   local rings, credits, served = {key_of(lane, 'new'), key_of(lane, 'old')}, key_of(lane, 'credit'), 0
-  local owed = tonumber(call('HGET', credits, 'owed') or 0) -- texts of new clients since an old one's last turn
+  local owed = tonumber(call('HGET', credits, 'owed') or 0) -- texts of new clients since the last turn of an old client
   while served < room and #jobs < last and (bytes < args.max_bytes or served == 0) and call('EXISTS', unpack(rings)) > 0 do
     local n = owed < QUANTUM and 1 or 2
     if call('EXISTS', rings[n]) == 0 then n = 3 - n end
