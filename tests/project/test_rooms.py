@@ -91,7 +91,7 @@ HOMES = {
     "msgpack": {"shoal.contract.wire", "shoal.contract.outline"},
     "redis": {"shoal.broker"},
     "fsspec": {"shoal.records.source_file", "shoal_workers.index.store.store"},
-    "backports": {"shoal.records.text_records"},
+    "backports": {"shoal.records.line_records"},
     "httpx2": {"shoal.client.http.session"},
     "rq": {
         "shoal.long_jobs.rq_job",

@@ -15,7 +15,7 @@ from test_builder import MadeVectors
 
 from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
 from shoal.records.document import BadRow, Document
-from shoal.records.folder import SETTLES_S, ReadFiles, list_files
+from shoal.records.document_files import SETTLES_S, ReadFiles, list_files
 from shoal.records.source import NO_ROOTS, Source
 from shoal.records.source_file import SourceRules
 from shoal.settings import Settings

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
 from shoal.process.system_limits import limited_memory
 from shoal.records.document import MAX_ROW_BYTES, BadRow, BadRows, Document
+from shoal.records.line_records import MAX_BLANK_CHARS, MAX_LINE_CHARS, MAX_OPEN_QUOTES
 from shoal.records.source import Source
 from shoal.records.source_file import SourceRules
-from shoal.records.text_records import MAX_BLANK_CHARS, MAX_LINE_CHARS, MAX_OPEN_QUOTES
 from shoal.task_progress import MAX_SHOWN
 from shoal_workers.build_command import SAMPLE
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.records.document import SourceLabel
+from shoal.records.line_records import read_lines
 from shoal.records.source_file import SourceRules, is_url, open_file, path_of, shown
-from shoal.records.text_records import read_lines
 
 #: Names of the fields that may have a query's id and text in a line of JSON, in order of preference.
 _IDS, _TEXTS = ("_id", "id", "query_id"), ("text", "query", "title")

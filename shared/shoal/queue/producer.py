@@ -50,7 +50,7 @@ _BEGINNING = b"0"
 _ANSWERED = b"answered"
 
 _PUT, _CANCEL = scripts.PUT, scripts.CANCEL
-_WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("read"), scripts.load("watch")
+_WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("note_read"), scripts.load("watch")
 
 
 class Producer:

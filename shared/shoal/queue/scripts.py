@@ -15,7 +15,7 @@ _PARTS = {
     "dead_letters": (),
     "give_back": ("lane", "place"),
     "put": ("arguments", "limits", "lane", "unread", "room", "once"),
-    "read": ("unread",),
+    "note_read": ("unread",),
     "reclaim": ("lane", "place"),
     "start": ("lane", "place"),
     "sweep": ("arguments", "limits", "unread"),

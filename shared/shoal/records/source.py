@@ -10,7 +10,7 @@ from pathlib import Path
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.extraction.reader_client import KINDS, ReaderClient
-from shoal.records.column_records import read_arrow, read_parquet
+from shoal.records.arrow_records import read_arrow, read_parquet
 from shoal.records.document import (
     RESERVED_NAMES,
     BadRow,
@@ -21,9 +21,9 @@ from shoal.records.document import (
     SourceLabel,
     listed,
 )
-from shoal.records.folder import ReadFiles, folder_fingerprint, kind_of, list_files, read_document, read_folder
+from shoal.records.document_files import ReadFiles, folder_fingerprint, kind_of, list_files, read_document, read_folder
+from shoal.records.line_records import PACKED_ENDINGS, read_csv, read_jsonl, read_tsv, read_txt
 from shoal.records.source_file import SourceFile, SourceRules, is_url, name_of, open_file, path_of, shown
-from shoal.records.text_records import PACKED_ENDINGS, read_csv, read_jsonl, read_tsv, read_txt
 from shoal.settings import DEFAULTS
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from shoal_workers.process import processors
-from shoal_workers.service.resizing import GROW_AFTER_S, SHRINK_AFTER_S, ProcessorShare
+from shoal_workers.service.compute_threads import GROW_AFTER_S, SHRINK_AFTER_S, ProcessorShare
 
 
 def test_the_quota_is_read_from_both_versions_of_control_groups(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from shoal_workers.process import processors
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.heartbeat import Heartbeat, has_ended, membership_of
 from shoal_workers.process.watchdog import STALLED_AFTER_S, Watchdog
-from shoal_workers.service.resizing import ProcessorShare, Resizing
+from shoal_workers.service.compute_threads import ProcessorShare, Resizing
 
 log = logging.getLogger(__name__)
 

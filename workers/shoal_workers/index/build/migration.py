@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.errors import IndexCorrupt
 from shoal.records.document import Document
-from shoal.records.folder import ReadFiles
+from shoal.records.document_files import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import CHUNK_FIELDS
 from shoal_workers.index.files.columns import read_kinds

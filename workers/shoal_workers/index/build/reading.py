@@ -14,7 +14,7 @@ from shoal.changes.change import is_position
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.records.document import BadRow, BadRows, Document
-from shoal.records.folder import ReadFiles
+from shoal.records.document_files import ReadFiles
 from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index.build.chunks import Cutter

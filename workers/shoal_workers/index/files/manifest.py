@@ -3,7 +3,7 @@
 my-index/current                     the name of the version to serve
 my-index/history                     the versions that were published, one a line: see `versions`
 my-index/.rollback                   the last rollback with a key: see `versions`
-my-index/.read-files                 the texts of a source's files, in SQLite: see `shoal.records.folder`
+my-index/.read-files                 the texts of a source's files, in SQLite: see `shoal.records.document_files`
 my-index/.building/                  the version of a running or interrupted build
 my-index/<version>/manifest.json     model, digest, dimension, count, checksums, when built
 my-index/<version>/build.json        the key and the result of the build: see `builder`

@@ -1,4 +1,4 @@
-"""Fusion: one score from a document's score by vector and its score by words, found in one pass over the vectors."""
+"""Fusion of vectors and words: the weight of a document's cosine, and the number that its words add to the score."""
 
 from typing import NamedTuple
 

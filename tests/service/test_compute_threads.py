@@ -19,7 +19,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.loop.worker import Worker
 from shoal_workers.model.model import GRAPH
-from shoal_workers.service.resizing import Resizing
+from shoal_workers.service.compute_threads import Resizing
 
 TEXTS = ["storm in europe", "rain", "the market falls " * 20]
 
