@@ -236,6 +236,20 @@ def test_heads_that_do_not_fit_are_refused(models: Path, changes: dict[str, Any]
         read(models / "qwen3", **changes)
 
 
+@pytest.mark.parametrize(
+    ("buckets", "words"),
+    [
+        (1, "position_buckets in config.json is 1: it must be a number from 2 to 15"),
+        (16, "position_buckets in config.json is 16: it must be a number from 2 to 15"),
+        ("8", 'position_buckets in config.json is "8": it must be a number from -1'),
+    ],
+)
+def test_buckets_of_distances_that_do_not_fit_are_refused(models: Path, buckets: object, words: str) -> None:
+    """Half the buckets must be fewer than the distances, because the logarithm of their ratio is a divisor."""
+    with pytest.raises(ModelMismatch, match=re.escape(words)):
+        read(models / "deberta-v2", position_buckets=buckets, max_relative_positions=9)
+
+
 def test_as_many_heads_of_keys_as_of_queries_may_be_given_as_null(models: Path) -> None:
     assert read(models / "qwen3, causal", num_key_value_heads=None).num_key_heads == 4
 

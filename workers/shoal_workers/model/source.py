@@ -142,11 +142,12 @@ def read_dense(source: Path) -> Linear | None:
     found: Linear | None = None
     for folder in _dense_folders(source):
         config, tensors = _read_json(folder / "config.json"), weights.read(folder)
-        shape, name = (int(config["out_features"]), int(config["in_features"])), config.get("activation_function")
+        shape, name = (config.get("out_features"), config.get("in_features")), config.get("activation_function")
         if str(name).rpartition(".")[2] != "Identity" or config.get("use_residual"):
             raise ModelMismatch(f"{folder} has more than a linear layer ({excerpt(name)}): use another model")
-        matrix, bias = tensors.pop("linear.weight", None), tensors.pop("linear.bias", np.zeros(shape[0], np.float32))
-        if matrix is None or matrix.shape != shape or bias.shape != shape[:1] or tensors:
+        matrix, bias = tensors.pop("linear.weight", np.empty(0, np.float32)), tensors.pop("linear.bias", None)
+        bias = np.zeros(matrix.shape[:1], np.float32) if bias is None else bias
+        if matrix.shape != shape or bias.shape != shape[:1] or tensors:
             raise ModelMismatch(f"the weights in {folder} are not those of its config.json: fetch the model again")
         if shape[1] != (len(found.bias) if found else _width(read_config(source))):
             raise ModelMismatch(f"{folder} does not fit the layer before it: fetch the model again")

@@ -263,10 +263,17 @@ class _Reader:
         )
 
     def _distance_span(self) -> tuple[int, int, int]:
-        """Return half the number of distances that have a vector, the buckets and the largest distance."""
+        """Return half the number of distances that have a vector, the buckets and the largest distance.
+
+        Raises ModelMismatch.
+        """
         largest = self._size("max_relative_positions", at_least=-1) if "max_relative_positions" in self.config else -1
         largest = self._size("max_position_embeddings") if largest < 1 else largest
         buckets = self._size("position_buckets", at_least=-1) if "position_buckets" in self.config else -1
+        if buckets > 0 and not 0 < buckets // 2 < largest - 1:
+            raise ModelMismatch(
+                f"position_buckets in config.json is {buckets}: it must be a number from 2 to {2 * largest - 3}"
+            )
         return (buckets if buckets > 0 else largest), buckets, largest
 
     def _distance_vectors(self) -> Array:
