@@ -54,7 +54,7 @@ class BulkBody(_BulkFields):
 
 
 class BulkQuery(_BulkFields):
-    """The fields of a bulk embedding whose file is the body."""
+    """The query parameters of a bulk embedding whose file is sent as the body of the request."""
 
     model_config = ConfigDict(strict=False)
     name: Name | None = NAME

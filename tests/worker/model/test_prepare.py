@@ -108,13 +108,14 @@ def test_dense_layers_that_do_more_or_do_not_fit_are_refused(source: Path, tmp_p
             prepare_if_needed(tmp_path / "home", str(source))
 
     modules = (source / "modules.json").read_text()
-    for config, shapes, words in (
+    cases: list[tuple[dict[str, Any], list[tuple[int, int]], str]] = [
         ({"activation_function": "torch.nn.modules.activation.Tanh"}, [(8, 32)], "more than a linear layer"),
         ({"use_residual": True}, [(32, 32)], "more than a linear layer"),
         *[({"in_features": n}, [(8, 32)], "are not those of its config.json") for n in (31, "a", None, 10**15)],
         ({}, [(8, 32), (8, 9)], "does not fit the layer before it"),
         ({}, [(8, 31)], "does not fit the layer before it"),
-    ):
+    ]
+    for config, shapes, words in cases:
         add_dense(source, *shapes, **config)
         refuse(words)
         (source / "modules.json").write_text(modules)
