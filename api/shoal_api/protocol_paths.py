@@ -133,7 +133,7 @@ def joined_paths(earlier: PathItem, later: PathItem, own: PathItem | None) -> Pa
 
 
 def _joined_operation(first: Operation, second: Operation) -> Operation:
-    """Return one operation that accepts the bodies, and gives the answers, of both."""
+    """Return one operation that accepts the request bodies of both operations and describes the answers of both."""
     requests = (first.requestBody, second.requestBody)
     bodies = [body.content if isinstance(body, RequestBody) else {} for body in requests]
     responses = dict(first.responses or {})

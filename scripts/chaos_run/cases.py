@@ -142,11 +142,11 @@ class Outcomes:
     unfinished: set[int] = field(default_factory=set)
 
     def answer(self, case: Case, wrong: str, outcome: str = "right") -> None:
-        """Note an answer; a `wrong` that is not empty breaks a promise."""
+        """Record an answer; a `wrong` that is not empty breaks a promise."""
         self.answered.append("wrong" if wrong else outcome)
         if wrong:
             self.breach(case, wrong)
 
     def breach(self, case: Case, what: str) -> None:
-        """Note a broken promise to a client."""
+        """Record a broken promise to a client."""
         self.broken.append(f"case {case.number} ({case.kind}, {case.route}): {what}")

@@ -63,7 +63,7 @@ class Process:
         os.killpg(self.pid, number)
 
     def check(self) -> str | None:
-        """Note the end of the process, and start it again; return the reason if no fault of the run ended it."""
+        """Record the end of the process, and start it again; return the reason if no fault of the run ended it."""
         now, code = time.monotonic(), self.service.exit_code()
         if self.ended_s is not None:
             if now - self.ended_s > self.restart_after_s:

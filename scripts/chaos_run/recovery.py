@@ -62,11 +62,11 @@ class Recovery:
         self._redis.close()
 
     def note_kill(self, pid: int) -> None:
-        """Note the kill of a worker now."""
+        """Record the kill of a worker now."""
         self._kills.append(Kill(pid, time.monotonic()))
 
     def note_fault(self, seconds: float) -> None:
-        """Note that a fault, such as the kill of a worker, hinders workers for `seconds` from now."""
+        """Record that a fault, such as the kill of a worker, hinders workers for `seconds` from now."""
         self._hindered.append((time.monotonic(), time.monotonic() + seconds + AFTERMATH_S))
 
     def kills(self, is_alone: bool) -> list[Kill]:

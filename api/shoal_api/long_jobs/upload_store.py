@@ -229,7 +229,7 @@ class JobFolder:
         return f"{self._store.place}/{self._path.name}/{name}"
 
     def keep(self, job_id: str, digest: str) -> None:
-        """Note the job's id and its request's digest in the folder, which is then kept until the job is forgotten."""
+        """Record the job's id and its request's digest in the folder, which is then kept until the job is forgotten."""
         partial = self._path / _NO_JOB
         with translated(self._path):
             partial.write_text(f"{job_id} {digest}")

@@ -41,10 +41,10 @@ class Primary(ABC):
         """Return the address at which the primary is thought to be."""
 
     def note_move(self, error: MovedError) -> None:  # noqa: B027 - only nodes of a cluster raise it
-        """Note that the node named by `error` has the keys."""
+        """Record that the node named by `error` has the keys."""
 
     def note_silence(self, address: Address) -> None:  # noqa: B027 - `Sentinels.find` asks anew in any case
-        """Note that nothing answers at an address."""
+        """Record that nothing answers at an address."""
 
 
 class Sentinels(Primary):

@@ -110,7 +110,7 @@ class ChangeLog:
         return Tail(False, self._entries(index, self._read(index, START), START, position))
 
     def fold(self, index: str, through: str, kept: Sequence[str]) -> None:
-        """Note that the published version contains all changes up to `through`. Delete changes that all kept versions
+        """Record that the published version contains all changes up to `through`. Delete changes that all kept versions
         contain.
 
         `kept` has, for each kept version, the position of the last change in it. Raises Unavailable.

@@ -40,7 +40,7 @@ class LongWait:
         self._answered_at, self._pause_s = -math.inf, FIRST_PAUSE_S
 
     def saw(self, status: LongJobStatus) -> bool:
-        """Note a received state; return True if the job is done. Raises the error of a failed job, and Cancelled."""
+        """Record a received state; return True if the job is done. Raises the error of a failed job, and Cancelled."""
         self._answered_at = time.monotonic()
         if self._on_status:
             self._on_status(status)
@@ -49,7 +49,7 @@ class LongWait:
         return status.has_ended
 
     def missed(self, error: Unavailable) -> None:
-        """Note that no answer came. Raise the error if no answer ever came, or none came for `MAX_AWAY_S`."""
+        """Record that no answer came. Raise the error if no answer ever came, or none came for `MAX_AWAY_S`."""
         if time.monotonic() - self._answered_at > MAX_AWAY_S:
             raise error
 

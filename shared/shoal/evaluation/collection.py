@@ -89,7 +89,7 @@ class Collection:
 
 
 def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
-    """Yield each line of a UTF-8 file that is not blank: its place, for messages, and its text.
+    """Yield the place, for messages, and the text of each line of a UTF-8 file, except blank lines.
 
     Raises InvalidRequest if the file does not exist, BadDocument for a line that is too long or not UTF-8, and the
     errors of `open_file`.

@@ -60,7 +60,7 @@ def _probability(p: float) -> str:
 
 
 def svg(evaluation: Evaluation, title: str) -> str:
-    """Return a picture that shows each setting's compared measure, its interval, and the median time of a search.
+    """Return an SVG chart of the settings: the mean of the compared measure, its interval, and the median search time.
 
     A line marks the mean of the first setting.
     """

@@ -184,7 +184,7 @@ class Search(Job):
             )
 
     def check_sizes(self, max_texts: int) -> None:
-        """Raise TooLarge for more hits than a job may have, or for more hits to rerank than a job may have texts."""
+        """Raise TooLarge if the job asks for more hits than any job may, or for over `max_texts` hits to rerank."""
         self.check_hits()
         if self.num_pairs > max_texts:
             raise TooLarge(

@@ -301,7 +301,7 @@ class Pipeline:
         self._cost, self._seconds = 0.0, 0.0
 
     def note(self, texts: Sequence[TokenizedText], seconds: float) -> None:
-        """Note that a pass over the texts took `seconds`."""
+        """Record how long a pass over the texts took, in seconds."""
         self._cost = KEPT * self._cost + self.bucketing.cost_of(texts)
         self._seconds = KEPT * self._seconds + seconds
 

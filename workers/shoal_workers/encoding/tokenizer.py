@@ -15,8 +15,8 @@ from shoal.errors import InvalidRequest, TooLarge
 #: has 4 to 5 characters.
 CHARS_PER_TOKEN = 4
 
-#: For each token of the model's limit, the largest number of characters that are read of a text. The rest is left out
-#: even if the limit is not reached. A word of thousands of letters, for example, becomes one unknown token.
+#: Largest number of characters of a text that are read for each token of the model's limit. The rest is left out even
+#: if the limit is not reached. A word of thousands of letters, for example, becomes one unknown token.
 MAX_CHARS_PER_TOKEN = 16
 
 #: The number of characters that may be read is never below this, even if the model's limit is low. This number of

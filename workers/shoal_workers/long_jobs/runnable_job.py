@@ -155,7 +155,7 @@ class ProgressLog:
         self._most_rows = Progress.from_map(job.meta.get("progress")).rows
 
     def report(self, progress: TaskProgress) -> None:
-        """Note the progress, and write it every `NOTE_EVERY_S` seconds."""
+        """Record the progress, and write it every `NOTE_EVERY_S` seconds."""
         now_s = time.monotonic()
         rows_per_s, eta_s = self._meter.measure(progress, now_s)
         self._latest = Progress(**asdict(progress), rows_per_s=rows_per_s, eta_s=eta_s)

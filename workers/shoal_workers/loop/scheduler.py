@@ -115,7 +115,7 @@ class Scheduler:
             self._fill(kind, self._turn(kind))
 
     def finish(self, batch: Batch, seconds: float) -> None:
-        """Note that the texts of the batch are encoded, which took `seconds` seconds."""
+        """Record that the texts of the batch are encoded, which took `seconds` seconds."""
         if batch.kind != INTERACTIVE:
             batch.pipeline.note(batch.texts, seconds)
         done = set(batch.texts)  # jobs that came after the start of a pass aside may share its texts

@@ -90,8 +90,8 @@ class SettingNames:
     """The keys of config.json. A number in place of a key is the value itself.
 
     If `num_key_heads` is empty, keys have as many heads as queries; if `head_size` is empty, the width is divided among
-    the heads. Attention scores are divided by the square root of the value of `score_divisor`, or of the size of a head
-    if that is empty.
+    the heads. Attention scores are divided by the square root of the setting that `score_divisor` names, or, if it is
+    empty, by the square root of the size of a head.
     """
 
     width: str = "hidden_size"

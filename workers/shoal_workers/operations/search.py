@@ -159,7 +159,7 @@ class Searcher:
         return None
 
     def _go_on(self) -> None:
-        """Note that a search makes progress, so that the watchdog does not end the worker."""
+        """Record that a search makes progress, so that the watchdog does not end the worker."""
         self._activity.mark("searching")
 
     def _search_together(self, index: Index, works: Sequence[SearchWork]) -> None:

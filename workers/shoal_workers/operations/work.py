@@ -137,13 +137,13 @@ class Work:
     # Passes
 
     def begin(self) -> None:
-        """Note that the worker begins with the job, and how long the job has waited."""
+        """Record that the worker begins with the job, and how long the job has waited."""
         if not self.has_begun:
             self.has_begun = True
             self.timings["queue_s"] = self.delivery.queued_s(self.now())
 
     def end_pass(self, seconds: float) -> None:
-        """Note that a pass with inputs of the job has ended and took `seconds`."""
+        """Record that a pass with inputs of the job has ended, and that it took `seconds`."""
         self.timings["encode_s"] += seconds
 
     @property

@@ -26,7 +26,7 @@ class Activity:
         self.mark("starting")
 
     def mark(self, doing: str) -> None:
-        """Note that an activity begins now, even if it is the same as before."""
+        """Record that an activity begins now, even if it is the same as before."""
         self.doing = doing
         self.begun_s = time.monotonic()
 

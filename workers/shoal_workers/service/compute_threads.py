@@ -10,7 +10,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines import Engine
 from shoal_workers.process import processors
 
-#: Seconds for which a larger share must have been due before the worker takes it. So another worker that restarts in
+#: Seconds for which a larger share of the processors must have been due before the worker takes it. So another worker that restarts in
 #: this time finds its processors free.
 GROW_AFTER_S = 3.0
 

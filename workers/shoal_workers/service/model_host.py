@@ -113,7 +113,7 @@ class HostedModel:
         self._end_sleep()
 
     def look(self, now: float) -> None:
-        """Note how many jobs of the pool are unanswered, and what became of the worker. Raises Unavailable."""
+        """Record how many jobs of the pool are unanswered, and what became of the worker. Raises Unavailable."""
         keys = self._pool.keys
         pushed = [("LLEN", keys.lane(lane)) for lane in LANES]
         self.num_jobs = sum(self._pool.broker.pipeline(*pushed, *(("ZCARD", keys.of_lane(n, "jobs")) for n in LANES)))

@@ -49,7 +49,7 @@ class Cutter:
         found, path = _find_tokenizer(home, model)
         try:
             tokenizer = Tokenizer(path, found.max_tokens)
-        except Exception as error:  # the tokenizers library raises plain exceptions alone
+        except Exception as error:  # the tokenizers library raises `Exception` itself, no subclass
             raise ModelMismatch(f"{path} cannot be read ({error!s:.200}): fetch the model again") from error
         prompt = found.prompt_for(model.prompt or None, DOCUMENT_PROMPTS)
         return cls(open_chunker(tokenizer, found.name, options, prompt), options.chunk_tokens, options.chunk_overlap)

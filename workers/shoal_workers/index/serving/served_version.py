@@ -187,7 +187,7 @@ class ServedVersion(LazyVersion):
         return False
 
     def withdraw(self, failure: Failure) -> None:
-        """Note a failure, so that no search begins in the version from now on."""
+        """Record a failure, so that no search begins in the version from now on."""
         self.failure = failure
         self.close()
 

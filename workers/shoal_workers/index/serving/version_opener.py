@@ -138,7 +138,7 @@ class VersionOpener:
             self._fail(name, index, error.message)
 
     def _fail(self, name: str, index: Index, reason: str) -> None:
-        """Note that the changes of an index cannot be applied: the next time, all changes are applied anew."""
+        """Record that the changes of an index cannot be applied: the next time, all changes are applied anew."""
         self._failed.add(index)
         _report(name, index, reason)
 
