@@ -17,7 +17,7 @@ from shoal_api.answers.response import base64_rows, cost_headers, json_response
 from shoal_api.answers.vector_format import convert
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
-from shoal_api.protocols.model_names import check_model, prompt_for
+from shoal_api.protocols.model_routing import prompt_for, route_to_model
 from shoal_api.protocols.rerank import RankedDocument, RerankBody, rank
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, TextList, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, one_field
@@ -160,7 +160,7 @@ def formatted(vectors: NDArray[np.float32], name: Format) -> Any:
 
 
 async def _embed(body: CohereBody, types: Sequence[Format] | None, version: str) -> Response:
-    await check_model(body.model)
+    await route_to_model(body.model)
     options = Options(
         truncate=body.truncate != "NONE",
         truncation_side="left" if body.truncate == "START" else "right",

@@ -10,7 +10,7 @@ from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors
 from shoal_api.protocols.cohere import rerank_meta
-from shoal_api.protocols.model_names import check_model, prompt_for
+from shoal_api.protocols.model_routing import prompt_for, route_to_model
 from shoal_api.protocols.openai import EmbeddingList, embedding_list, usage
 from shoal_api.protocols.rerank import RankedDocument, RerankBody, rank
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, Texts, example
@@ -59,7 +59,7 @@ api = Blueprint("jina", __name__, "Jina", one_field("JinaError", "detail", UNSUP
 @api.post("/v1/embeddings", responses={200: EmbeddingList})
 async def embeddings(body: JinaBody) -> Response:
     """Embed texts: one vector for each, in order."""
-    await check_model(body.model)
+    await route_to_model(body.model)
     options = Options(
         normalize=body.normalized,
         truncate=body.truncate is not False,

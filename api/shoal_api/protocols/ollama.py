@@ -16,7 +16,7 @@ from shoal_api.answers.response import bytes_response, json_line, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import answer_vectors
-from shoal_api.protocols.model_names import check_model, known_names, model_heartbeat, served_models
+from shoal_api.protocols.model_routing import known_names, model_heartbeat, route_to_model, served_models
 from shoal_api.request import json_request
 from shoal_api.schema.body import Body, Dimensions, Ignored, Name, Text, Texts, example
 from shoal_api.schema.errors import BAD_REQUEST, one_field
@@ -152,7 +152,7 @@ _NEVER = datetime.fromtimestamp(0, UTC).isoformat()
 @api.post("/api/embed", responses={200: OllamaEmbeddings})
 async def embed(body: OllamaEmbedBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    await check_model(body.model)
+    await route_to_model(body.model)
     dimensions, known = body.dimensions, await context().pool.dimension()
     if dimensions and 0 < known <= dimensions:
         dimensions = None
@@ -169,7 +169,7 @@ async def embed(body: OllamaEmbedBody) -> Response:
 @api.post("/api/embeddings", responses={200: OllamaEmbedding})
 async def embeddings(body: OllamaPromptBody) -> Response:
     """Embed one text."""
-    await check_model(body.model)
+    await route_to_model(body.model)
 
     def in_json(reply: Reply) -> dict[str, Any]:
         assert reply.vectors is not None
@@ -193,7 +193,7 @@ async def running() -> Response:
 @api.post("/api/show", responses={200: OllamaShow})
 async def show(body: OllamaShowBody) -> Response:
     """Describe a model."""
-    await check_model(name := body.asked())
+    await route_to_model(name := body.asked())
     model = await model_heartbeat(name)
     if model is None:
         raise ModelNotFound(f"no ready worker serves {excerpt(name)}: wait for one")
@@ -206,7 +206,7 @@ async def show(body: OllamaShowBody) -> Response:
 @api.post("/api/pull", responses={200: OllamaStatus})
 async def pull(body: OllamaPullBody) -> Response:
     """Confirm that a model is served: clients ask before they use it. No other model can be pulled."""
-    await check_model(body.asked())
+    await route_to_model(body.asked())
     kind = "application/json" if body.stream is False else "application/x-ndjson"
     return bytes_response(json_line({"status": "success"}), kind)
 

@@ -15,7 +15,7 @@ from shoal_api.answers.response import base64_rows, json_response
 from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import as_texts, call
-from shoal_api.protocols.model_names import check_model, served_models
+from shoal_api.protocols.model_routing import route_to_model, served_models
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, example
 from shoal_api.schema.errors import BAD_REQUEST, ErrorShape
 from shoal_api.schema.requests import TextsOrIds
@@ -125,7 +125,7 @@ api.record(lambda state: state.app.url_map.converters.update(model_name=ModelNam
 @api.post("/v1/embeddings", responses={200: EmbeddingList})
 async def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    await check_model(body.model)
+    await route_to_model(body.model)
     media_type = accepted_type()
     job = Embed(await as_texts("input", body.input), Options(dimensions=body.dimensions))
     reply = await call(job)
@@ -160,7 +160,7 @@ async def models() -> Response:
 @api.get("/v1/models/<model_name:model>", responses={200: ModelBody})
 async def model(path: ModelPath) -> Response:
     """Describe a served model. An alias is answered with the name of its model."""
-    await check_model(path.model)
+    await route_to_model(path.model)
     served = await served_models()
     if not served:
         raise ModelNotFound(f"no ready worker serves {excerpt(path.model)}: wait for one")

@@ -13,7 +13,7 @@ from shoal.errors import InvalidRequest
 from shoal.operations import Rerank
 from shoal_api.answers.response import is_json
 from shoal_api.enqueue import call
-from shoal_api.protocols.model_names import check_model
+from shoal_api.protocols.model_routing import route_to_model
 from shoal_api.schema.body import TEXT, TEXTS, Body, Name, Text, TopN, example
 
 
@@ -48,7 +48,7 @@ async def rank(
     as_objects: bool = True,
 ) -> tuple[Reply, list[dict[str, Any]]]:
     """Score documents by these fields; return the reply and the best documents, best first. Raises ModelNotFound."""
-    await check_model(body.model, "reranker")
+    await route_to_model(body.model, "reranker")
     texts = [
         document if isinstance(document, str) else "\n".join(_value(n, document, name) for name in fields)
         for n, document in enumerate(body.documents)

@@ -14,7 +14,7 @@ from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.answers.vector_format import RAW, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, call
-from shoal_api.protocols.model_names import check_model
+from shoal_api.protocols.model_routing import route_to_model
 from shoal_api.schema.body import Body, Name, Text, Texts, example
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import as_list
@@ -109,7 +109,7 @@ async def predict(query: PredictQuery, body: PredictBody) -> Response:
 @wire_formats_api.post("/orjson_embed/", operation_id="wireFormatsOrjsonEmbed", responses={200: NamedModelVectors})
 async def json_embed(body: NamedModelBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    await check_model(body.model_name)
+    await route_to_model(body.model_name)
     return await answer_vectors(
         body.input, Options(), lambda reply: {"model_name": reply.model, "embedding": reply.vectors}
     )
@@ -118,6 +118,6 @@ async def json_embed(body: NamedModelBody) -> Response:
 @wire_formats_api.post("/raw_embed/", responses={200: _BYTES})
 async def raw_embed(body: NamedModelBody) -> Response:
     """Embed texts: their vectors as little-endian 32-bit floats, one after the other, whatever Accept asks for."""
-    await check_model(body.model_name)
+    await route_to_model(body.model_name)
     reply = await call(Embed(as_list(body.input)))
     return vectors_response(reply, RAW)

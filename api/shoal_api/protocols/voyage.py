@@ -12,7 +12,7 @@ from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.cohere import formatted
 from shoal_api.protocols.infinity import InfinityRerankBody, RankedText
-from shoal_api.protocols.model_names import check_model, prompt_for
+from shoal_api.protocols.model_routing import prompt_for, route_to_model
 from shoal_api.protocols.openai import EmbeddingList, Usage, embedding_list, usage
 from shoal_api.protocols.rerank import rank
 from shoal_api.schema.body import Body, Name, ShortenedTo, Texts, TopN, example
@@ -63,7 +63,7 @@ api = Blueprint("voyage", __name__, "Voyage", one_field("VoyageError", "detail",
 @api.post("/v1/embeddings", responses={200: EmbeddingList})
 async def embeddings(body: VoyageBody) -> Response:
     """Embed texts: one vector for each, in order, in the type of numbers that is asked for."""
-    await check_model(body.model)
+    await route_to_model(body.model)
     options = Options(
         truncate=body.truncation is not False,
         prompt_name=await prompt_for(body.input_type),

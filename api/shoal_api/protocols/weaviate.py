@@ -12,7 +12,7 @@ from shoal.operations import Rerank
 from shoal_api.answers.response import WholeResponse, cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, call
-from shoal_api.protocols.model_names import prompt_for
+from shoal_api.protocols.model_routing import prompt_for
 from shoal_api.routes import service
 from shoal_api.schema.body import Body, Dimensions, Ignored, Text, TextList, example
 from shoal_api.schema.errors import one_field

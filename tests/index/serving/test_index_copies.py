@@ -21,7 +21,7 @@ from shoal_workers.index.files import manifest
 from shoal_workers.index.files.manifest import DOCUMENTS, FILES, MANIFEST, VECTORS
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.serving.open_indexes import OpenIndexes
-from shoal_workers.index.store.copies import (
+from shoal_workers.index.store.local_copies import (
     GONE_AFTER_S,
     MAX_RETRY_AFTER_S,
     NUM_KEPT,
@@ -448,7 +448,7 @@ class TestFaults:
         script = (
             "import resource, signal, sys\n"
             "from pathlib import Path\n"
-            "from shoal_workers.index.store.copies import Copies\n"
+            "from shoal_workers.index.store.local_copies import Copies\n"
             "from shoal_workers.index.store.store import IndexStore\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, 4_000))\n"

@@ -16,7 +16,7 @@ from shoal.errors import BadSetting, Cancelled, FileError, MissingExtra, Unavail
 from shoal.settings import Settings
 from shoal_workers.index.files.manifest import DOCUMENTS
 from shoal_workers.index.index import Index
-from shoal_workers.index.store.copies import read_errors
+from shoal_workers.index.store.local_copies import read_errors
 from shoal_workers.index.store.store import UPLOADED, check_protocol
 from shoal_workers.index.store.store_process import check_store, kept_copies, run_store_process, upload_index
 

@@ -22,7 +22,7 @@ from shoal.errors import Cancelled, FileError, IndexCorrupt, Internal, ShoalErro
 from shoal.process import logs
 from shoal.process.system_limits import die_with_parent
 from shoal.settings import Settings
-from shoal_workers.index.store.copies import Copies, copied_names, save_errors
+from shoal_workers.index.store.local_copies import Copies, copied_names, save_errors
 from shoal_workers.index.store.store import IndexStore, check_protocol, upload, upload_missing
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The models that are served, and the names by which a request may ask for one of them."""
+"""The choice of a pool by the model that a request names, and the names of the models that are served."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -53,7 +53,7 @@ async def prompt_for(kind: str | None) -> str | None:
     return next((name for name in names if name in known), None)
 
 
-async def check_model(name: str | None, part: str = "model") -> None:
+async def route_to_model(name: str | None, part: str = "model") -> None:
     """Choose the pool that serves the model, or the reranker, with this name, to answer the current request.
 
     A single pool without a ready worker may serve any name: the request waits for a worker. Raises ModelNotFound, and
