@@ -54,14 +54,14 @@ class BulkBody(_BulkFields):
 
 
 class BulkQuery(_BulkFields):
-    """The fields of a bulk embedding whose file is the body."""
+    """The query parameters of a bulk embedding whose file is sent as the body of the request."""
 
     model_config = ConfigDict(strict=False)
     name: Name | None = NAME
 
 
 class FilePath(BaseModel):
-    """The path of a file of a result."""
+    """The parts of a route that name a file of a result."""
 
     id: Name = Field(description="Id that the submit returned")
     name: Path = Field(description="Name of the file, as `manifest.json` has it")
