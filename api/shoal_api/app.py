@@ -1,4 +1,4 @@
-"""The application: Flask with every route, error and metric in place."""
+"""The application: Flask with all routes, error handlers and metrics."""
 
 import asyncio
 import re
@@ -56,10 +56,10 @@ _ROUTES = (
     pages.api,
 )
 
-#: The beginning of a path that names the pool to answer.
+#: The beginning of a path that names the pool that has to answer.
 _POOL_PATH = re.compile(r"/pools/([^/]+)(?=/)")
 
-#: The status in the metrics of a request whose client disconnected before the response.
+#: The status that metrics note for a request whose client disconnected before the response.
 _CLIENT_GONE = 499
 
 #: Routes that supervisors and Prometheus request all the time. They get no spans.
@@ -82,7 +82,7 @@ PROTOCOL_APIS = {
 
 
 class _App(AsyncFlask):
-    """The application. It admits requests by access control, receives their bodies, and counts them."""
+    """The application. It admits requests by access control, receives their bodies, and counts the requests."""
 
     request_class = JsonRequest
     response_class = WholeResponse
@@ -91,14 +91,14 @@ class _App(AsyncFlask):
     own_paths: Mapping[str, PathItem] = MappingProxyType({})
 
     def add_url_rule(self, rule: str, *args: Any, **options: Any) -> None:
-        """Register a view. A path that ends with a slash is answered without the slash too, and is not redirected."""
+        """Register a view. A path that ends with a slash also works without the slash, and without a redirect."""
         path = rule.rstrip("/") or "/"
         if path != rule:
             options["strict_slashes"] = False  # a redirect would lead to the host that the request names
         super().add_url_rule(path, *args, **options)
 
     def register_api(self, api: APIBlueprint, **options: Any) -> None:
-        """Add the routes of a blueprint and their descriptions. A route that Shoal has already stays as it is."""
+        """Add the routes of a blueprint and their descriptions. Descriptions of Shoal's own routes stay as they are."""
         earlier = dict(self.paths)
         super().register_api(api, **options)
         for path, item in earlier.items():
@@ -107,7 +107,7 @@ class _App(AsyncFlask):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        #: The names of the only query parameters that each of Shoal's own views accepts, by its endpoint.
+        #: For the endpoint of each of Shoal's own views, the names of all query parameters that the view accepts.
         self.own_parameters: dict[str, Collection[str]] = {}
 
     async def respond(self, environ: "WSGIEnvironment") -> Response:
@@ -154,7 +154,7 @@ class _App(AsyncFlask):
             span.end()
 
     async def dispatch(self) -> Any:
-        """Return the view's answer. A small body that nothing has read is dropped first."""
+        """Return the view's answer. Before that, drop a small body that nothing has read."""
         request = json_request()
         try:
             answer = await self._answer(request)
@@ -233,7 +233,7 @@ def create_app(settings: Settings) -> AsyncFlask:
         doc_ui=False,
         static_folder=None,
     )
-    # A path with an empty part is unknown, and is not redirected. Of slashes at the beginning, werkzeug keeps one.
+    # A path with an empty part (//) is unknown, and is not redirected. Of several leading slashes, werkzeug keeps one.
     app.url_map.merge_slashes = app.url_map.redirect_defaults = False
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
     errors.install(app)

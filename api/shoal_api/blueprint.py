@@ -12,10 +12,10 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal_api.request import json_request
 
-#: The index of the body in flask_openapi3's list of the models of a view's arguments.
+#: flask_openapi3 lists the models of a view's arguments. This is the index of the body's model.
 _BODY = 5
 
-#: The words for the value that a field accepts, by the type of pydantic's error.
+#: Descriptions of the values that a field accepts, keyed by the type of pydantic's error.
 _ACCEPTED = {
     "string_type": "a string",
     "string_too_long": "a string of at most {max_length:,} characters",
@@ -37,7 +37,7 @@ _ACCEPTED = {
     "union_tag_not_found": "a string, a list of strings, or token ids",
 }
 
-#: Most errors of one field in a message. Pydantic reports one for each kind of value that the field accepts.
+#: How many errors of a field a message may contain. Pydantic reports one for each kind of value that the field accepts.
 _MAX_KINDS = 8
 
 #: Names of kinds of values, which pydantic mixes with the names of fields in the path to an error.
@@ -47,7 +47,7 @@ _Shape = TypeVar("_Shape", bound=BaseModel)
 
 
 class Blueprint(APIBlueprint):
-    """The routes of one subject, with a `tag` and a shape of `errors`. Operations in OpenAPI are named after views."""
+    """The routes of one subject, with a `tag` and a shape of `errors`. In OpenAPI, operations are named after views."""
 
     def __init__(self, name: str, import_name: str, tag: str, errors: Any):
         protocol = name if ".protocols." in import_name else ""
@@ -64,7 +64,7 @@ class Blueprint(APIBlueprint):
 
     @staticmethod
     def create_view_func(func: Any, *arguments: Any, **options: Any) -> Any:
-        """Return the view with a check of its arguments. A body alone is checked without flask_openapi3's detours."""
+        """Return a view that checks its arguments. If the body is the only one, flask_openapi3 is bypassed."""
         body = arguments[_BODY]
         if list(filter(None, arguments)) != [body] or not iscoroutinefunction(func):
             return APIBlueprint.create_view_func(func, *arguments, **options)
@@ -87,7 +87,7 @@ def checked(shape: type[_Shape], value: Any) -> _Shape:
 
 
 def refuse(error: ValidationError) -> NoReturn:
-    """Raise InvalidRequest, whose message has the first wrong field, its value, and the values that it accepts."""
+    """Raise InvalidRequest. The message names the first wrong field, its value, and the values that it accepts."""
     details = error.errors(include_url=False)
     first = [detail for detail in details if detail["loc"][0] == details[0]["loc"][0]]
     depths = [sum(isinstance(part, int) for part in detail["loc"]) for detail in first]

@@ -24,7 +24,7 @@ from shoal_api.viewers.pool_state import PoolReader
 if TYPE_CHECKING:
     from shoal.process.spans import Tracer
 
-#: Keys of Flask's extensions: for the context of the application's own pool, and for the contexts of all its pools.
+#: Keys in Flask's `extensions`: for the context of the application's own pool, and for the contexts of all its pools.
 _OWN, _ALL = "shoal", "shoal.pools"
 
 P = ParamSpec("P")
@@ -59,13 +59,13 @@ class Context:
 
     @classmethod
     def all_of(cls, app: Flask) -> Mapping[str, Self]:
-        """Return the contexts of the application by the names of their pools, its own pool first."""
+        """Return the contexts of the application's pools, keyed by the pools' names, its own pool first."""
         found: Mapping[str, Self] = app.extensions[_ALL]
         return found
 
 
 def attach(app: Flask, contexts: Mapping[str, Context]) -> None:
-    """Give an application the contexts of its pools, by the names of the pools. The first pool is its own."""
+    """Store the contexts of an application's pools, keyed by the pools' names. The first pool is its own."""
     app.extensions[_OWN], app.extensions[_ALL] = next(iter(contexts.values())), contexts
 
 

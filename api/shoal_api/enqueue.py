@@ -1,4 +1,4 @@
-"""The jobs of requests: put into the queue, and waited for or submitted to be fetched later."""
+"""The jobs of requests: sent to wait for the reply, or submitted so that the result can be fetched later."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,11 +20,11 @@ from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.context import context
 from shoal_api.request import json_request
 
-#: Dimension from which the size of an answer is estimated until a worker has reported its model's dimension. Few models
-#: have a greater dimension.
+#: To estimate the size of an answer, this dimension is assumed until a worker has reported the dimension of its model.
+#: Few models have a greater one.
 _ASSUMED_DIMENSION = 1_024
 
-#: Most hits that a request may ask for, because the API has all of them in memory at a time.
+#: Largest number of hits that a request may ask for. The API has all of them in memory at the same time.
 MAX_REQUEST_HITS = 100_000
 
 #: OpenAPI's description of the header `Idempotency-Key`, for routes that submit jobs.
@@ -48,7 +48,7 @@ PREFERENCE_APPLIED = {"Preference-Applied": "respond-async"}
 
 
 def prefers_async() -> bool:
-    """Return True for `Prefer: respond-async` (RFC 7240). Raises InvalidRequest for an idempotency key without it."""
+    """Return True for `Prefer: respond-async` (RFC 7240). Raises InvalidRequest for an idempotency key alone."""
     words = json_request().environ.get("HTTP_PREFER", "")
     if words and any(part.partition(";")[0].strip().lower() == "respond-async" for part in words.split(",")):
         return True
@@ -57,7 +57,7 @@ def prefers_async() -> bool:
 
 
 def refuse_idempotency_key(remedy: str) -> None:
-    """Raise InvalidRequest with the remedy if the current request, which is no submit, has an idempotency key."""
+    """Raise InvalidRequest with the remedy if the current request, which submits nothing, has an idempotency key."""
     if "HTTP_IDEMPOTENCY_KEY" in json_request().environ:
         raise InvalidRequest(f"Idempotency-Key goes with a submit, which this request is not: {remedy}")
 
@@ -70,7 +70,7 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
     if isinstance(job, Search):
         job.check_hits(MAX_REQUEST_HITS, "request")
     if job.queries:
-        shared.access.hold(request, int(put_share(job) * MAX_PUT_BYTES))  # each part has a copy
+        shared.access.hold(request, int(put_share(job) * MAX_PUT_BYTES))  # each part contains the queries
     most = settings.max_response_mb * 2**20
     has_rows = isinstance(job, Embed) and job.options.output == "vector"  # vectors of tokens have a limit of their own
     if has_rows and 4 * MAX_DIMENSIONS * len(job.texts) > most:
@@ -89,7 +89,7 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
 def wanted_fingerprint() -> str | None:
     """Return the fingerprint that the current request names, or None. Raises InvalidRequest for an empty one."""
     fingerprint = json_request().environ.get("HTTP_X_MODEL_FINGERPRINT")
-    if fingerprint == "":  # the server also leaves a value empty that is not ASCII
+    if fingerprint == "":  # the server also empties a value that is not ASCII
         raise InvalidRequest(f"{FINGERPRINT_HEADER} has no fingerprint: name one, as answers have it, or leave it out")
     return fingerprint
 
@@ -106,7 +106,7 @@ async def answer_vectors(
     in_json: Callable[[Reply], Any],
     remedy: str = "split the list",
 ) -> Response:
-    """Embed texts, and return their vectors in the format that the request accepts; `in_json` returns the JSON."""
+    """Embed texts, and return their vectors in the format that the request accepts; `in_json` makes the JSON."""
     media_type = accepted_type()
     reply = await call(Embed([texts] if isinstance(texts, str) else texts, options), remedy)
     return vectors_response(reply, media_type, in_json=in_json)

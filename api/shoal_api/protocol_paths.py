@@ -1,4 +1,4 @@
-"""Paths of the compatible protocols: which protocol answers on a path that several share, and for an unknown path."""
+"""Paths of the compatible protocols: which protocol answers if several share a path, or if a path is unknown."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from werkzeug.routing import Rule
 from shoal.errors import BadSetting
 from shoal_api.request import JsonRequest
 
-#: Endpoints that may share a path, each with the fields by which it recognises a body that is meant for it. The first
-#: endpoint of a path that recognises the body answers.
+#: Endpoints that may share a path, each with the fields by which it recognises a body that is meant for it. Among the
+#: endpoints of a path, the first one that recognises the body answers.
 RECOGNISED_BY = {
     "tei.embed_or_score": {"inputs", "query"},
     "cohere.embed": {"texts"},
@@ -35,8 +35,8 @@ RECOGNISED_BY = {
     "infinity.rerank": {"documents"},
 }
 
-#: The same endpoints in another order. The first endpoint of a path answers the bodies that no endpoint recognises, and
-#: the path's errors.
+#: The same endpoints in another order. Among the endpoints of a path, the first one answers the bodies that none
+#: of them recognises, and its protocol shapes the path's errors.
 FALLBACKS = (
     "tei.embed_or_score",
     "cohere.embed",
@@ -90,7 +90,7 @@ class ProtocolPaths:
             request.url_rule = next(fitting, request.url_rule)
 
     def owner(self, path: str) -> str:
-        """Return the name of the blueprint that has the path, or the nearest path above it; else an empty text."""
+        """Return the name of the blueprint that owns the path, or its nearest known parent; else an empty text."""
         path = path.rstrip("/")
         while path and path not in self._owners:
             path = path.rpartition("/")[0]
@@ -123,7 +123,7 @@ def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rul
 
 
 def joined_paths(earlier: PathItem, later: PathItem, own: PathItem | None) -> PathItem:
-    """Return the operations of both. Two operations of one method are merged, except if Shoal has its own."""
+    """Return the operations of both paths. Operations with the same method are merged, except if one is Shoal's own."""
     operations = {}
     for method in earlier.model_fields_set | later.model_fields_set:
         first, second = getattr(earlier, method), getattr(later, method)

@@ -21,10 +21,10 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
 from shoal.operations import MAX_VALUES
 
-#: Key of a request's environment, whose value is its `ReceivedBody`. A WSGI server does not set it.
+#: Key in a request's environment. Its value is the request's `ReceivedBody`. A WSGI server does not set it.
 BODY = "shoal.body"
 
-#: Most digits of a content length that are read. A longer number exceeds every limit anyway, and is slow to convert.
+#: Number of digits that are read of a content length. A longer number exceeds every limit, and is slow to convert.
 MAX_LENGTH_DIGITS = 18
 
 #: Size of the pieces in which the API reads an upload or a file.
@@ -33,20 +33,20 @@ PIECE_BYTES = 2**16
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
 
-#: Most opening brackets and braces in a body, also within its texts. Reading 32 MiB of empty objects would need 1.5 GB
-#: and some seconds, during which the process could answer no other request.
+#: Largest number of opening brackets and braces in a body, within its texts too. Reading 32 MiB of empty objects would
+#: need 1.5 GB and some seconds, during which the process could answer no other request.
 MAX_BRACKETS = 500_000
 
-#: Most names of fields in a body; a part of a text that looks like a name counts too. Reading the 3 million names that
-#: fit into 32 MiB would take some seconds.
+#: Largest number of names of fields in a body. A part of a text that looks like a name counts too. Reading the 3
+#: million names that fit into 32 MiB would take some seconds.
 MAX_NAMES = 500_000
 
-#: Largest body that is read and dropped if nothing has read it.
+#: Size of the largest body that is read and dropped if nothing has read it before.
 MAX_DROPPED_BYTES = 2**20
 
 _NAME = re.compile(rb'"\s*:')
 
-#: Content types of bodies that are msgpack.
+#: Content types of bodies in msgpack.
 MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 
 
@@ -61,7 +61,7 @@ class ReceivedBody(Protocol):
 
 
 class WsgiBody:
-    """The body of a request of a WSGI server, whose reads block; `num_bytes` is None if its size is not known."""
+    """The body of a request to a WSGI server, where reading blocks. `num_bytes` is None if the size is not known."""
 
     def __init__(self, source: BinaryIO, num_bytes: int | None):
         self._source = source
@@ -79,7 +79,7 @@ class WsgiBody:
 
 
 class JsonRequest(Request):
-    """A request whose body is a msgpack map under the content types of msgpack, and a JSON object under any other."""
+    """A request whose body is a msgpack map if its content type is one of `MSGPACK_TYPES`, and else a JSON object."""
 
     #: The client: the name of its API key or its address, once access control has let the request in.
     client_name = ""
@@ -87,13 +87,13 @@ class JsonRequest(Request):
     #: The name of the pool that answers, from the path or from the model's name; empty for the API's own pool.
     pool = ""
 
-    #: True if the request may use the routes for operators: its key has the role admin, or none is needed.
+    #: True if the request may use the routes for operators: its key has the role admin, or no key is needed.
     is_admin = False
 
     #: True if the body is a file, which the view reads piece by piece.
     is_upload = False
 
-    #: True once the reading of the body has begun. It is possible only once.
+    #: True once the reading of the body has begun. A body can be read only once.
     is_read = False
 
     #: Bytes of an upload that have arrived.
@@ -111,10 +111,10 @@ class JsonRequest(Request):
     #: The names of the fields of the body, once it was read.
     field_names: Collection[str] = ()
 
-    #: The number of texts of its job.
+    #: The number of texts in the request's job.
     num_texts = 0
 
-    #: The body, once it was read.
+    #: The parsed body, once it was read.
     _body: dict[str, Any] | None = None
 
     #: Headers that the response gets from the rate limit of the request's key.
@@ -127,7 +127,7 @@ class JsonRequest(Request):
         self._data = b""
 
     async def receive(self, count: Callable[[int], None]) -> None:
-        """Read the body into memory, unless it is an upload. `count` gets the number of bytes before they are kept."""
+        """Read the body into memory, unless it is an upload. `count` is first called with the number of bytes."""
         size, most = self.declared_bytes, self.max_content_length or sys.maxsize
         if size == 0 or self.is_upload:
             return
@@ -156,7 +156,7 @@ class JsonRequest(Request):
                 )
 
     async def drop(self, num_bytes: int) -> None:
-        """Read and drop `num_bytes` of a refused body: many clients read no response before they have sent all."""
+        """Read and drop `num_bytes` of a refused body: many clients read a response only after they have sent all."""
         self.is_read = True
         if num_bytes > 0:
             async for piece in self.body.pieces():
@@ -166,12 +166,12 @@ class JsonRequest(Request):
 
     @property
     def body(self) -> ReceivedBody:
-        """The body, to be read from the server."""
+        """The body, which is read piece by piece or as a whole from the server."""
         return self.environ.get(BODY) or WsgiBody(self.environ["wsgi.input"], self.declared_bytes)
 
     @property
     def declared_bytes(self) -> int | None:
-        """The size of the body according to the headers, or None if they do not say it."""
+        """The size of the body according to the headers, or None if the headers do not say it."""
         if "HTTP_TRANSFER_ENCODING" in self.environ:
             return None
         size = self.environ.get("CONTENT_LENGTH") or "0"
@@ -180,7 +180,7 @@ class JsonRequest(Request):
     def get_json(self, *args: Any, **kwargs: Any) -> Any:
         """Return the received body as a dict, which is empty for an upload.
 
-        Raises InvalidJson, InvalidText for half of a surrogate pair, InvalidRequest for JSON that is no object, and
+        Raises InvalidJson, InvalidText for half of a surrogate pair, InvalidRequest for JSON that is not an object, and
         TooLarge for JSON of more than `MAX_BRACKETS` or `MAX_NAMES`, or msgpack of more than `MAX_VALUES` values.
         """
         if self.is_upload:
@@ -222,8 +222,8 @@ class JsonRequest(Request):
     def num_unread_bytes(self) -> int:
         """Return the size of a small body, or of an upload, that nothing has read. It is dropped before the response.
 
-        If it stayed unread, the server would close the connection and the kernel would reset it. A client that still
-        sends its body could then lose the response. A client with an Expect header sends a body only when asked to.
+        If the body stayed unread, the server would close the connection, and the kernel would reset it. A client that
+        still sends its body could then lose the response. With an Expect header, a client sends no body unless asked.
         """
         if self.is_read or "HTTP_EXPECT" in self.environ:
             return 0

@@ -26,25 +26,25 @@ _ADMIN_ROUTES = ("/v1/dead", "/v1/indexes/")
 #: Routes whose body is a file if the query has a `name`.
 UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
 
-#: Most connections of a process; further ones wait in the backlog. An idle connection needs some kilobytes of memory.
+#: Largest number of open connections of a process. Further ones wait in the backlog. An idle one needs some kilobytes.
 MAX_CONNECTIONS = 4_096
 
-#: Most requests of a process, at a time, that may last minutes: uploads, downloads and event streams of jobs.
+#: How many requests that may last minutes a process answers at a time: uploads, downloads and event streams of jobs.
 MAX_LASTING = 64
 
 #: Routes for monitoring. They are answered however many other requests are under way.
 _ALWAYS_ANSWERED = ("/health", "/ready")
 
-#: A process accepts the bytes of this many requests and responses of the largest size at a time.
+#: The bytes that a process may hold in memory: this many requests and responses, each of the largest size.
 _LARGEST_AT_A_TIME = 4
 
 #: Bytes of JSON for each byte of a 32-bit float. Vectors are floats, and a response may be JSON.
 JSON_BYTES = 2.5
 
-#: Names by which only programs on this machine reach it. No entry in the DNS changes where they lead.
+#: Names under which only programs on this machine reach the server. No entry in the DNS changes where they lead.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
-#: Methods that change nothing, so a browser may follow another site's link with them.
+#: Methods that change nothing. So a browser may send them when it follows a link on another site.
 _SAFE_METHODS = ("GET", "HEAD")
 
 
@@ -139,7 +139,7 @@ class AccessControl:
         request.num_held_bytes += num_bytes
 
     def release(self, request: JsonRequest) -> None:
-        """Stop counting the request and its bytes: its response is sent, or its client has disconnected."""
+        """Stop counting the request and its bytes, because its response is sent or its client has disconnected."""
         self._requests.release(request.client_name, int(request.is_counted))
         self._bytes.release(request.client_name, request.num_held_bytes)
         request.is_counted, request.num_held_bytes = False, 0
@@ -193,7 +193,7 @@ def _is_foreign(environ: Mapping[str, Any]) -> bool:
 
 @lru_cache(4_096)
 def network_of(address: str) -> str:
-    """Return an IPv4 address unchanged, and the /64 network of an IPv6 address: one client has 2^64 such addresses."""
+    """Return an IPv4 address unchanged, and the /64 network of an IPv6 address: one client may use all of it."""
     try:
         ip = ip_address(address)
     except ValueError:  # a connection by a Unix socket has no address
@@ -204,7 +204,7 @@ def network_of(address: str) -> str:
 
 
 def address_of(environ: Mapping[str, Any], num_proxies: int) -> str:
-    """Return the address of a request's client. With `num_proxies` trusted proxies, the first of them has noted it."""
+    """Return the address of a request's client. Behind `num_proxies` trusted proxies, the first proxy has noted it."""
     if num_proxies:
         noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
         if len(noted) >= num_proxies and (address := noted[-num_proxies].strip()):

@@ -87,11 +87,11 @@ class Keyring:
         return key
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key with this secret, or None. The time it takes does not show how much of a guess is right."""
+        """Return the key with this secret, or None. The time of a call does not reveal how much of a guess is right."""
         if time.monotonic() > self._next_check_s:
             self._reload_if_changed()
         digest = hashlib.sha256(secret.encode()).digest()
-        found = self._by_digest.get(digest)  # no client can choose a part of a digest, so time shows nothing
+        found = self._by_digest.get(digest)  # no client can choose its digest, so the time reveals nothing
         return found if found and hmac.compare_digest(found.digest, digest) else None
 
     def _load(self) -> None:

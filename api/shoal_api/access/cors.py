@@ -21,14 +21,14 @@ _RESPONSE_HEADERS = (
     *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Dtype", "X-Shape", "X-Tokens", "X-Truncated"),
 )
 
-#: Time for which a browser may cache the answer to a preflight request, in seconds: the longest for Chromium.
+#: Time for which a browser may cache the answer to a preflight request, in seconds: the longest that Chromium allows.
 _MAX_AGE_S = 7_200
 
 _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")
 
 
 def install(app: Flask, origins: str) -> None:
-    """Let web pages of these origins use the API, without cookies. Raises BadSetting for a name that is no origin."""
+    """Let web pages of these origins use the API, without cookies. Raises BadSetting for a wrong name."""
     names = [name.strip() for name in origins.split(",")]
     for name in names:
         if name != "*" and not _ORIGIN.fullmatch(name):

@@ -1,4 +1,4 @@
-"""Rate limits of API keys, counted in Redis, so that all processes of the API count together."""
+"""Rate limits of API keys, counted in Redis, so that all processes of the API share one count."""
 
 import math
 import time

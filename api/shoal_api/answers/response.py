@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 #: Headers of every response: browsers must not guess its type, nor send its address along with links.
 SAFETY = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
 
-#: The content security policy by which no other site may show the response as part of its own page.
+#: A content security policy: no other site may show the response as part of its own page.
 NO_FRAMES = "frame-ancestors 'none'"
 
-#: Size above which a response is large: its bytes count for its client until the client has read them.
+#: Size above which a response is large. Its bytes count toward the share of its client until the client has read them.
 LARGE_BYTES = 2**20
 
-#: Key of a request's environment, whose value is the event loop that runs coroutines under WSGI.
+#: Key in a request's environment. Its value is the event loop that runs coroutines under WSGI.
 LOOP = "shoal.loop"
 
 
@@ -41,7 +41,7 @@ class PlainHeaders(Headers):
 
 
 class WholeResponse(Response):
-    """A response whose body is complete in memory. Once it is sent, the functions of `call_on_close` are called."""
+    """A response whose body is complete in memory. Functions given to `call_on_close` run after it is sent."""
 
     #: Headers that restrict browsers and caches. The page at /docs has others.
     safety: tuple[tuple[str, str], ...] = (
@@ -70,7 +70,7 @@ class WholeResponse(Response):
     def send(
         self, pieces: Iterable[bytes], environ: "WSGIEnvironment", start_response: "StartResponse"
     ) -> Iterable[bytes]:
-        """Start the response, and return the pieces of its body, if it has one, for a WSGI server."""
+        """Start the response, and return the pieces of its body for a WSGI server; none if it has no body."""
         start_response(self.status, self.head())
         if self.has_body(environ["REQUEST_METHOD"]):
             return ClosingIterator(pieces, self.close)
@@ -113,7 +113,7 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 
 
 def json_line(value: Any) -> bytes:
-    """Return the value as a line of JSON. Numbers of float32 arrays get the fewest digits that read back the same."""
+    """Return the value as a line of JSON. Float32 numbers get the fewest digits that read back as the same number."""
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
 
@@ -134,7 +134,7 @@ def bytes_response(
 
 
 def base64_rows(rows: NDArray[Any]) -> list[str]:
-    """Return each row as base64 of its numbers: little-endian 32-bit floats, or bytes."""
+    """Return the numbers of each row in base64: 32-bit floats as little-endian bytes, other types as they are."""
     return [b64encode(row).decode() for row in (rows.astype("<f4", copy=False) if rows.dtype == np.float32 else rows)]
 
 
@@ -174,7 +174,7 @@ def result_fields(reply: Reply) -> dict[str, Any]:
 
 
 def search_fields(reply: Reply) -> dict[str, Any]:
-    """Return the fields of a search's answer: hits, index version, and the cursors, totals and facets asked for."""
+    """Return the fields of a search's answer: hits, index version, and, if asked for, cursors, totals and facets."""
     asked: dict[str, Any] = {"cursors": reply.cursors, "totals": reply.totals, "facets": reply.facets}
     found: dict[str, Any] = {"results": reply.hits, "index_version": reply.index_version}
     return found | {name: value for name, value in asked.items() if value is not None}

@@ -37,7 +37,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 #: Longest Accept header that is read. Reading 64 KiB would take a third of a second; browsers send some 150 characters.
 _MAX_ACCEPT_CHARS = 1_000
 
-#: Most Accept headers whose media type is remembered. Programs send few different ones.
+#: Number of Accept headers whose media types are remembered. Programs send few different headers.
 _MAX_REMEMBERED = 64
 
 
@@ -63,7 +63,7 @@ def convert(vectors: NDArray[np.float32], number_type: str) -> Arrays:
 
 
 def _msgpack(arrays: Arrays, fields: Mapping[str, Any] | None = None) -> bytes:
-    """Return a msgpack map of the fields and the arrays. Each array is a map of its dtype, shape and bytes."""
+    """Return a msgpack map of the fields and the arrays. An array becomes a map with its dtype, shape and bytes."""
     maps = {
         name: {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes()}
         for name, array in arrays.items()
@@ -137,8 +137,9 @@ def vectors_response(
 ) -> Response:
     """Return a response with the vectors of a reply, and with headers that report the cost of the reply.
 
-    JSON is the value of `in_json`, if given. Otherwise it is a map of the `fields` and the arrays, or without `fields`
-    the list of vectors alone (with scales or chunks, a map of the arrays). msgpack has the `fields` too.
+    If `in_json` is given, it returns the JSON. Otherwise the JSON is a map of the `fields` and the arrays. Without
+    `fields`, it is the list of vectors alone, or a map of the arrays if there are scales or chunks. msgpack also has
+    the `fields`.
     """
     headers = cost_headers(reply)
     if media_type == JSON and in_json is not None:

@@ -40,8 +40,8 @@ Fields = BulkBody | BulkQuery | BuildBody | BuildQuery
 #: Seconds between two reads of a long job's status while a request waits for the job's end.
 _LOOK_EVERY_S = 0.05
 
-#: Most ended jobs of a client that are read to find its unfinished jobs. Seconds after which a client with too many
-#: unfinished jobs may try again.
+#: To find a client's unfinished jobs, at most this many of its ended jobs are read. A client with too many unfinished
+#: jobs may try again after this many seconds.
 _MAX_ENDED, _WAIT_S = 1_000, 60
 
 _NO_RUNNER = "no runner is alive: start one with `shoal jobs`"
@@ -63,7 +63,7 @@ def describe(found: Context, *jobs: LongJobStatus) -> list[dict[str, Any]]:
 
 
 def state(job_id: str, status: str) -> dict[str, Any]:
-    """Return the id and the status of a long job, and a note why it does not begin, if no runner is alive."""
+    """Return the id and the status of a long job, and a note that says why it does not begin, if no runner is alive."""
     return {"id": job_id, "status": status, "note": _note(context().long_jobs) if status == "queued" else None}
 
 
@@ -104,7 +104,7 @@ def submit_with_file(
     body: BulkBody | BuildBody,
     arguments: Callable[[JobFolder], dict[str, Any]],
 ) -> Response:
-    """Submit a job whose source is the body, or a file that the body names. `arguments` returns its other arguments."""
+    """Submit a job whose source is the body, or a file that the body names. `arguments` returns the other arguments."""
     fields = body if query.name is None else query
     client, key = json_request().client_name, request.headers.get("Idempotency-Key")
     try:
@@ -127,17 +127,17 @@ def submit_with_file(
                 try:
                     context().long_jobs.submit(kind, given, webhook=fields.webhook, client=client, job_id=job_id)
                 except ShoalError as error:
-                    if not isinstance(error, Unavailable):  # if Redis was lost, the job may have been put
+                    if not isinstance(error, Unavailable):  # if the connection broke, the job may be in Redis
                         folder.submitted = None
                     raise
     finally:
-        if json_request().is_upload:  # many clients read no response before they have sent all
+        if json_request().is_upload:  # many clients read no response before all is sent
             discard_rest(json_request())
     return accepted(job_id, context().long_jobs.status(job_id).status)
 
 
 def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
-    """Raise an error for wrong fields, or without Redis, before a file is received in vain."""
+    """Raise an error for wrong fields, or if Redis is away, so that no file is received in vain."""
     if query.name is None and query.model_fields_set:
         raise InvalidRequest(
             f"{min(query.model_fields_set)} is in the query: put it into the body, or give the `name` of a file there "

@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Files in a folder: the id of its job; the id while it is being written, or while the job is being deleted; and an
-#: incomplete upload.
+#: Names of files in a folder: the file with the id of the job; this file while it is being written, or while the job is
+#: being deleted; and an incomplete upload.
 _JOB, _NO_JOB, _PARTIAL = ".job", ".job.new", ".upload"
 
-#: Bytes of an upload between two checks of the space that all uploads need.
+#: Bytes of an upload between two checks of the space that all uploads take.
 _CHECK_EVERY_BYTES = 64 * 2**20
 
 #: Longest name of an upload, in bytes of UTF-8.
 _MAX_NAME_BYTES = 200
 
-#: Most folders of earlier jobs that are checked when a new one is made. Folders that no job needs are removed.
+#: How many folders of earlier jobs are checked when a folder is made. Folders that no job needs are removed.
 _CHECKED_AT_A_TIME = 20
 
 #: Age from which a folder is checked, in seconds. A younger folder may be about to be locked.
@@ -101,7 +101,7 @@ class UploadStore(JobFolders):
             yield
             return
         with translated(folder), locked(folder):
-            # Without the id, a later request removes the folder if this process cannot remove it or ends before.
+            # Without the id, a later request removes the folder if this process cannot remove it, or ends too early.
             (folder / _JOB).replace(folder / _NO_JOB)
             try:
                 yield
@@ -114,7 +114,7 @@ class UploadStore(JobFolders):
                 raise Internal("the job is deleted, but not all of its files: the server's log names their folder")
 
     def check_space(self, owner: str = "", num_bytes: int = 0) -> None:
-        """Raise Overloaded if the uploads of the owner, with `num_bytes` more, are larger than the space left free."""
+        """Raise Overloaded if the owner's uploads, together with `num_bytes` more, would exceed the free space."""
         sizes, num_free, num_owned = self._upload_sizes(owner)
         if num_owned + num_bytes > num_free:
             for name in (name for name, size in sizes.items() if size):
@@ -135,7 +135,7 @@ class UploadStore(JobFolders):
         return sizes, self._max_bytes - sum(sizes.values()), num_owned
 
     def _name(self, owner: str, idempotency_key: str | None) -> str:
-        """Return the name of a request's folder: today's, or yesterday's if its key made that within the last day."""
+        """Return a folder's name. It depends on the idempotency key and the day; yesterday's is used for 24 h."""
         if idempotency_key is None:
             return f"{owner}-{secrets.token_hex(12)}"
         today = int(time.time() / _DAY_S)
@@ -185,7 +185,7 @@ class JobFolder:
             with suppress(FileNotFoundError):
                 self._descriptor = lock(self._path)
                 break
-        #: The id of the job and the digest of its request. While it is None, `close` removes the folder.
+        #: The id of the job and the digest of its request, or None without a job: then `close` removes the folder.
         self.submitted = submitted_in(self._path)
 
     @property
@@ -210,7 +210,7 @@ class JobFolder:
         partial, body, request.is_read = self._path / _PARTIAL, request.environ["wsgi.input"], True
         with translated(self._path):
             with open(partial, "wb") as file:
-                while (num_left := num_bytes - request.num_uploaded_bytes) > 0:  # it is never in memory as a whole
+                while (num_left := num_bytes - request.num_uploaded_bytes) > 0:  # never the whole file in memory
                     piece = body.read(min(PIECE_BYTES, num_left))
                     request.num_uploaded_bytes += len(piece)
                     if not piece:
@@ -225,7 +225,7 @@ class JobFolder:
                         self._store.check_space()
                 file.flush()
                 os.fsync(file.fileno())
-            partial.replace(self._path / name)  # a job that was submitted after all reads a complete file
+            partial.replace(self._path / name)  # an earlier attempt may have submitted the job: it reads a whole file
         return f"{self._store.place}/{self._path.name}/{name}"
 
     def keep(self, job_id: str, digest: str) -> None:
@@ -308,7 +308,7 @@ def _num_upload_bytes(folder: Path) -> int:
 
 
 def _num_bytes_of(request: JsonRequest, most: int) -> int:
-    """Return the request's Content-Length. Raises InvalidRequest if there is none, and TooLarge."""
+    """Return the request's Content-Length. Raises InvalidRequest if there is none, and TooLarge above `most`."""
     length = request.environ.get("CONTENT_LENGTH", "")[:MAX_LENGTH_DIGITS]
     if "HTTP_TRANSFER_ENCODING" in request.environ or not length.isdecimal() or not int(length):
         raise InvalidRequest(

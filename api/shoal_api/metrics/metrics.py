@@ -46,7 +46,7 @@ _LANE_GAUGES: tuple[tuple[str, str, Callable[[LaneLoad, LaneLimits], float]], ..
     ),
 )
 
-#: Metrics that report the minimum over the processes. Other metrics report the sum.
+#: Of these metrics, the smallest value of all processes is reported. Of other metrics, the sum is reported.
 _MINIMUM = ("process_start_time_seconds", "process_max_fds")
 
 
@@ -131,7 +131,7 @@ class Metrics:
                     self._cache_misses.labels(pool).inc(counted[1] - before[1])
 
     def render(self, pool: PoolSnapshot | None, memory: bytes | None, of_api: bool = True) -> bytes:
-        """Return the metrics of a pool and of Redis's memory as text, and with `of_api` the metrics of the API too."""
+        """Return as text the metrics of a pool and of Redis's memory, and, if `of_api`, the metrics of the API too."""
         self._count_lookups()
         families = [*describe(pool, memory), *(self._registry.collect() if of_api else ())]
         of_tei = [each for each in tei_metrics(families) if of_api or each.name == "te_queue_size"]

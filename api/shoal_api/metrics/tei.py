@@ -17,7 +17,7 @@ _LAST_PARTS = frozenset(
 
 
 def tei_metrics(families: Iterable[Metric]) -> Iterator[Metric]:
-    """Yield the metrics that follow from Shoal's. They have no type, because the counters do not end with `_total`."""
+    """Yield the metrics, made from Shoal's own. They have no type, because the counters do not end with `_total`."""
     found = {family.name: family.samples for family in families}
     requests = [sample for sample in found.get("shoal_http_request_seconds", ()) if _embeds(sample)]
     counted = [sample for sample in requests if sample.name.endswith("_count")]
@@ -55,7 +55,7 @@ def _total(samples: Iterable[Sample]) -> float:
 
 
 def _failure(status: int) -> str:
-    """Return the word for an error with this status; an empty one for a status of success."""
+    """Return the word for an error with this status, or an empty text for a status below 400."""
     if status == 429:
         return "overloaded"
     return "" if status < 400 else "inference" if status >= 500 or status == 424 else "validation"

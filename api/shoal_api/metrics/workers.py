@@ -104,7 +104,7 @@ def _histograms(workers: Heartbeats) -> Iterator[str]:
 
 
 def _samples(name: str, labels: str, histogram: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a histogram from a heartbeat. In Prometheus, its counts are cumulative."""
+    """Yield the lines of a histogram from a heartbeat. Prometheus needs cumulative counts."""
     limits = [*map(float, histogram["limits"]), "+Inf"]
     counts = list(accumulate(histogram["counts"]))
     for limit, count in zip(limits, counts, strict=True):

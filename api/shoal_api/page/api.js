@@ -3,7 +3,7 @@
 /** The name under which the key is kept until the tab is closed. */
 const KEY = "shoal.key";
 
-/** An error of the API, or `away` if it does not answer. */
+/** An error from the API. Its code is `away` if the API does not answer. */
 export class ApiError extends Error {
   constructor(code, message, status = 0) {
     super(message);
@@ -12,7 +12,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The API below the address of the page, wherever a proxy has put it. */
+/** The API. Its address is the page's own, also behind a proxy that serves the page below a path. */
 export class Api {
   /** Longest wait for an answer. */
   timeoutMs = 60_000;

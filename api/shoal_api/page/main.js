@@ -8,7 +8,7 @@ import { banner, serviceOf, STARTING } from "./parts/service.js";
 import { keyDialog } from "./parts/key_dialog.js";
 import { setTheme, themeButton } from "./parts/theme.js";
 
-/** The names of the views, in the address and of their modules and styles. */
+/** The names of the views, also in addresses and as names of their modules and styles. */
 const VIEWS = ["search", "compare", "pool"];
 
 /** The styles of libraries that a view needs beside its own style. */
@@ -17,7 +17,7 @@ const STYLES = { pool: ["page/vendor/uplot.css"] };
 /** Interval at which the page asks for the state of the service. */
 const LOOK_EVERY_MS = 5000;
 
-/** Longest wait for this state; and the longest time that an answer may be on its way, in addition to the service's own limit. */
+/** Longest wait for the state; and the time that other answers may be on their way, in addition to the service's own limit. */
 const LOOK_TIMEOUT_MS = 10_000;
 const LINK_MS = 30_000;
 
@@ -163,7 +163,7 @@ function keepAddress(hash) {
   if (VIEWS.includes(name)) document.querySelector(`nav [data-view="${name}"]`).href = hash;
 }
 
-/** Let the view ask anew: the request in the address if that has changed, else the view's last request. */
+/** Let the view send its request again: the request in the address if the address has changed, else the view's last request. */
 function enter() {
   if (!view) return;
   view.leave();

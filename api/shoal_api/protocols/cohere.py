@@ -23,10 +23,10 @@ from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, TextList, ex
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, one_field
 from shoal_api.schema.responses import WITH_COST
 
-#: Most names in `rank_fields`.
+#: Largest number of names in `rank_fields`.
 MAX_RANK_FIELDS = 100
 
-#: Most formats in `embedding_types`, equal ones included.
+#: Largest number of formats in `embedding_types`, repeated formats included.
 MAX_FORMATS = 16
 
 Format = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
@@ -60,7 +60,7 @@ class CohereRerankBody(RerankBody):
 
 
 class CohereFieldsBody(CohereRerankBody):
-    """A query, and documents to score for it, which may have several fields."""
+    """A query, and documents to score for it. A document may have several fields."""
 
     rank_fields: Annotated[list[Name], Field(fail_fast=True, min_length=1, max_length=MAX_RANK_FIELDS)] | None = Field(
         None, description="Names of the fields to read from documents that are objects, each once; null: `text`"
@@ -85,7 +85,7 @@ class CohereEmbeddings(CohereAnswer):
 
 
 class CohereFloats(CohereAnswer):
-    """One vector for each text; with `embedding_types`, as /v2/embed answers."""
+    """One vector for each text; with `embedding_types`, one for each text in each format, as from /v2/embed."""
 
     response_type: Literal["embeddings_floats", "embeddings_by_type"]
     embeddings: list[list[float]] | dict[Format, list[list[float]] | list[list[int]] | list[str]]
@@ -112,7 +112,7 @@ async def embed(body: CohereBody) -> Response:
 
 @api.post("/v1/embed", responses={200: CohereFloats})
 async def embed_v1(body: CohereBody) -> Response:
-    """Embed texts: lists of numbers, or by format if `embedding_types` names some."""
+    """Embed texts: one vector for each; in each format, if `embedding_types` names some."""
     return await _embed(body, body.embedding_types, version="1")
 
 
@@ -133,7 +133,7 @@ async def rerank_v1(body: CohereFieldsBody) -> Response:
 
 
 def rerank_meta(reply: Reply, version: str) -> dict[str, Any]:
-    """Return the metadata that Cohere gives beside a rerank."""
+    """Return the metadata that Cohere returns with a rerank."""
     return {
         "api_version": {"version": version, "is_experimental": False},
         "billed_units": {"search_units": 1},

@@ -10,7 +10,7 @@ from shoal.errors import ModelNotFound, NotReady
 from shoal_api.context import Context, context, contexts
 from shoal_api.request import json_request
 
-#: The names that models use for their prompt for a kind of text, by the protocols' words for the kind.
+#: Names that models give their prompt for a kind of text, keyed by the protocols' words for this kind.
 _PROMPTS = {
     **dict.fromkeys(("query", "search_query", "retrieval.query"), QUERY_PROMPTS),
     **dict.fromkeys(("document", "passage", "search_document", "retrieval.passage"), DOCUMENT_PROMPTS),
@@ -56,8 +56,8 @@ async def prompt_for(kind: str | None) -> str | None:
 async def route_to_model(name: str | None, part: str = "model") -> None:
     """Choose the pool that serves the model, or the reranker, with this name, to answer the current request.
 
-    A single pool without a ready worker may serve any name: the request waits for a worker. Raises ModelNotFound, and
-    NotReady if one of several pools has no ready worker and may serve the name.
+    If there is only one pool and it has no ready worker, any name is accepted: the request waits for a worker. Raises
+    ModelNotFound. Raises NotReady if one of several pools has no ready worker and may serve the name.
     """
     if name is None:
         return
@@ -86,6 +86,6 @@ async def _served(found: Context, part: str = "model") -> set[str]:
 
 
 async def _names(found: Context, part: str = "model") -> list[str]:
-    """Return the names of the model, or of the reranker, of a pool, then its aliases."""
+    """Return the names of a pool's model, or of its reranker, and then the pool's aliases."""
     models = sorted(await _served(found, part))
     return [*(name for model in models for name in names_of(model)), *found.settings.model_alias_names()]

@@ -145,7 +145,7 @@ class OllamaVersion(BaseModel):
 
 api = Blueprint("ollama", __name__, "Ollama", one_field("OllamaError", "error", BAD_REQUEST))
 
-#: The time of a model's last change, which is not known.
+#: Stands for the time of a model's last change, which is not known.
 _NEVER = datetime.fromtimestamp(0, UTC).isoformat()
 
 
@@ -180,7 +180,7 @@ async def embeddings(body: OllamaPromptBody) -> Response:
 
 @api.get("/api/tags", responses={200: OllamaModels})
 async def tags() -> Response:
-    """List the served model under each of its names, its aliases too."""
+    """List the served model under each of its names, aliases included."""
     return json_response({"models": [await _about(name) for name in await known_names()]})
 
 

@@ -61,7 +61,7 @@ class EmbeddingList(BaseModel):
 
 
 class ModelPath(BaseModel):
-    """The path of a model."""
+    """The part of a route that names a model."""
 
     model: Name = Field(description="Name of the served model, or an alias of it")
 
@@ -82,7 +82,7 @@ class ModelList(BaseModel):
     data: list[ModelBody]
 
 
-#: OpenAI's words for the kinds of errors, by their statuses. Any other below 500 is an `invalid_request_error`.
+#: OpenAI's words for the kinds of errors, keyed by status. Any other error below 500 is an `invalid_request_error`.
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -133,7 +133,7 @@ async def embeddings(body: EmbeddingsBody) -> Response:
 
 
 def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) -> dict[str, Any]:
-    """Return the vectors of a reply, or the rows that were made from them, in OpenAI's shape."""
+    """Return in OpenAI's shape the vectors of a reply, or `rows` that were made from the vectors."""
     rows = reply.vectors if rows is None else rows
     if encoding_format == "base64":
         rows = base64_rows(rows)
@@ -146,7 +146,7 @@ def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) 
 
 
 def usage(reply: Reply) -> dict[str, int]:
-    """Return the number of tokens of all texts, or pairs, of a reply, in OpenAI's shape."""
+    """Return, in OpenAI's shape, how many tokens the model read for a reply."""
     num_tokens = sum(reply.tokens)
     return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
 

@@ -101,7 +101,7 @@ class DecodeBody(Body):
 
 
 class TeiPiece(BaseModel):
-    """A token of a text, and its place there in characters; null for an added token."""
+    """A token of a text, and its place in the text, in characters. An added token has no place."""
 
     id: int
     text: str

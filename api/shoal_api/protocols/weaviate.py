@@ -55,7 +55,7 @@ class WeaviateScore(BaseModel):
 
 
 class WeaviateScores(BaseModel):
-    """`scores` of the documents, in their order; or without documents the `property` and its `score`."""
+    """The `scores` of the documents, in their order. Without documents: the `property` and its `score`."""
 
     model_config = WITH_COST
     query: str

@@ -32,7 +32,7 @@ from shoal_api.schema.long_jobs import LongJobSubmitted
 
 api = Blueprint("indexes", __name__, "indexes", ErrorBody)
 
-#: The answers of the routes whose work a runner does: its result, or 202 while it is not done.
+#: The answers of routes whose work a runner does: the work's result, or 202 while the work is not done.
 _VERSIONS: dict[Any, Any] = {200: Versions, 202: LongJobSubmitted}
 
 
@@ -66,7 +66,7 @@ async def delete_documents(path: IndexPath, body: IdsBody) -> Response:
     openapi_extensions={"parameters": [IDEMPOTENCY_KEY]},
 )
 def build_index(path: IndexPath, query: BuildQuery, body: BuildBody) -> Response:
-    """Build a version of an index from a file: below a root, at a URL, or, with `name`, in the body."""
+    """Build a version of an index from a file, which is below a root, at a URL, or, with `name`, in the body."""
     fields = body if query.name is None else query
     arguments = fields.arguments()
     return submit_with_file("build_index", query, body, lambda _: {"name": _checked(path.index), **arguments})

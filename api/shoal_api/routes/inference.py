@@ -22,7 +22,7 @@ async def embed(body: EmbedBody) -> Response:
     media_type = None if prefers_async() else accepted_type()
     job = embed_job(body, await as_texts("inputs", body.inputs))
     if media_type is None:
-        if body.output_dtype != NUMBER_TYPES[0]:  # a submitted job gets its type when its result is read
+        if body.output_dtype != NUMBER_TYPES[0]:  # the request for a result names its type
             raise InvalidRequest(
                 f'output_dtype "{body.output_dtype}" does not go with Prefer: respond-async: fetch the result with '
                 f"?output_dtype={body.output_dtype}"

@@ -104,7 +104,7 @@ async def job_events(path: JobPath) -> Response:
     openapi_extensions={"parameters": [FINGERPRINT]},
 )
 async def job_result(path: JobPath, query: ResultQuery) -> Response:
-    """Fetch the result of a job, after up to `wait` seconds; 202 with the status of the job if there is none yet."""
+    """Fetch the result of a job. If there is none after `wait` seconds, the answer is 202 with the job's status."""
     media_type, pin, client = accepted_type(), wanted_fingerprint(), context().client
     try:
         reply = await client.connect().wait_result(path.id, query.wait)
@@ -166,7 +166,7 @@ def retry_job(path: JobPath) -> Response:
 
 @long_jobs_api.post("/v1/bulk", responses={202: LongJobSubmitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
 def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
-    """Embed a file: below a root, at a URL, or, with `name`, in the body."""
+    """Embed a file, which is below a root, at a URL, or, with `name`, in the body."""
     fields = body if query.name is None else query
 
     def arguments(folder: JobFolder) -> dict[str, object]:
@@ -189,7 +189,7 @@ async def result_file(path: FilePath) -> Response:
 
 
 def _open(job_id: str, name: str) -> BinaryIO:
-    """Return an open file of a job's result. Raises UnknownFile. The list of bad rows hides the server's folders."""
+    """Open a file of a job's result. Raises UnknownFile. In the list of bad rows, the server's folders are left out."""
     job = own_job(job_id)
     if job.kind != "embed_file" or job.status != "done":
         raise UnknownFile(
@@ -208,10 +208,10 @@ def _open(job_id: str, name: str) -> BinaryIO:
 
 
 def open_result(folder: Path, name: str) -> BinaryIO:
-    """Return an open file of the folder of a result. Raises UnknownFile if the folder has no file with this name."""
+    """Open a file in the folder of a job's result. Raises UnknownFile if the folder has no file with this name."""
     with suppress(OSError):
         if _RESULT_NAME.fullmatch(name) and stat.S_ISREG((folder / name).lstat().st_mode):
-            # The entry may be another by now: a link could lead out of the folder, and opening a pipe would wait.
+            # The entry may have changed by now: a link could lead out of the folder, and opening a pipe would wait.
             descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             return os.fdopen(descriptor, "rb")
     raise UnknownFile(f"the result has no file {excerpt(name)}: its manifest.json names the files")

@@ -41,7 +41,7 @@ MEDIA_TYPES = {
     ".woff2": "font/woff2",
 }
 
-#: The content security policy of the page: it loads files from this server, and sends requests to it, and to no other.
+#: The content security policy of the page: the page loads files only from this server, and sends requests only to it.
 _OWN_FILES_ONLY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     f"connect-src 'self'; base-uri 'none'; form-action 'none'; {NO_FRAMES}"
@@ -161,7 +161,7 @@ def openapi() -> Response:
         for operation in (description["paths"][route]["get"] for route in OPEN_ROUTES):
             operation["security"] = []
     else:
-        description["components"].pop("securitySchemes", None)  # they are null
+        description["components"].pop("securitySchemes", None)  # the value is null
     return json_response(description)
 
 
@@ -185,7 +185,7 @@ def _confine(response: Response) -> Response:
 
 
 def _describe_defaults(schemas: dict[str, Any], bodies: list[Any]) -> None:
-    """Move the defaults of bodies' fields into their descriptions: client generators require a field with `default`."""
+    """Move defaults of bodies' fields into their descriptions: client generators require a field with a default."""
     names = {ref for body in bodies for ref in _REFERENCE.findall(str(body))}
     seen: set[str] = set()
     while names - seen:

@@ -28,10 +28,10 @@ from shoal_api.schema.responses import Submitted
 api = Blueprint("pool", __name__, "service", ErrorBody)
 dead_letters_api = Blueprint("dead_letters", __name__, "dead letters", ErrorBody)
 
-#: Most bytes shown of a job that cannot be read.
+#: Number of bytes that are shown of a job that cannot be read.
 MAX_SHOWN_BYTES = 1_000
 
-#: Most dead letters and long jobs that are shown, and most recent jobs.
+#: Largest number of dead letters, and of long jobs, that are shown. Largest number of recent jobs.
 MAX_SHOWN, MAX_RECENT = 30, 100
 
 

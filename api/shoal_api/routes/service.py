@@ -51,7 +51,7 @@ _LIMITS = (
 
 @api.get("/health", responses={200: Health})
 async def health() -> Response:
-    """Check that this process answers. It asks no other process."""
+    """Check that this process answers, without asking any other process."""
     return json_response({"status": "ok"})
 
 
@@ -131,6 +131,6 @@ async def metrics() -> Response:
     pool, memory, queue = None, None, context().client.queue
     with suppress(ShoalError):
         pool = await PoolSnapshot.take(queue)
-        memory = await queue.commands.execute("INFO", "memory")  # the user of Redis may lack the right
+        memory = await queue.commands.execute("INFO", "memory")  # the API's user of Redis may lack the right
     text = await context().in_thread(context().metrics.render, pool, memory, not json_request().pool)
     return WholeResponse(text, content_type=CONTENT_TYPE_LATEST)

@@ -25,7 +25,7 @@ class Body(BaseModel):
 
 
 def example(**fields: Any) -> ConfigDict:
-    """Return the configuration of a body with an example for its description."""
+    """Return a body's configuration, with an example for OpenAPI's description."""
     return ConfigDict(json_schema_extra={"example": fields})
 
 
@@ -36,7 +36,7 @@ class BoundedBy:
     check: str
 
 
-#: All checks that bound values in place of a schema. A setting decides the bound, or programs without HTTP have it too.
+#: All checks that bound values in place of a schema: a setting decides the bound, or it also applies without HTTP.
 CHECKS = (TEXT, TEXTS, SEARCH, DOCUMENTS, TOKENS, UNREAD) = (
     BoundedBy("check_texts and check_query: SHOAL_MAX_TEXT_CHARS decides"),
     BoundedBy("check_texts: SHOAL_MAX_BACKLOG_TEXTS and SHOAL_MAX_JOB_TEXTS decide"),

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
 from shoal_api.schema.responses import ERROR_HEADERS, described
 
-#: Codes of errors by the HTTP status of a response with them.
+#: Codes of errors, keyed by the HTTP status of their response.
 _CODES = {
     400: ("invalid_json", "malformed_job", "unsupported_version"),
     401: ("unauthorized",),
@@ -30,7 +30,7 @@ _CODES = {
     507: ("disk_full",),
 }
 
-#: HTTP status of each code that a response can have. An error with any other code is a defect of the server, and 500.
+#: HTTP status of each code that a response can have. Any other code is a defect of the server, with the status 500.
 STATUS = {code: status for status, codes in _CODES.items() for code in codes}
 
 #: Codes that most compatible protocols answer with 400. Shoal's own routes answer them with 422.
@@ -40,20 +40,20 @@ BAD_REQUEST = dict.fromkeys(("invalid_request", "invalid_text", "text_too_long")
 #: repeat the request in vain after a status of 500 or above.
 UNSUPPORTED = {"unsupported": 400}
 
-#: Text Embeddings Inference's words for the kinds of errors, by their statuses. Any other error is a `Validation`.
+#: Text Embeddings Inference's words for the kinds of errors, keyed by status. Any other error is a `Validation`.
 _TEI_KINDS = {424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
-#: Fields that only clients of Text Embeddings Inference send to Shoal's own POST /embed, by which they are recognised.
-#: `options` also comes from clients of Hugging Face's other services, such as Weaviate.
+#: Fields by which Shoal's own POST /embed recognises clients of Text Embeddings Inference, so that it answers as they
+#: expect. `options` also comes from clients of Hugging Face's other services, such as Weaviate.
 _TEI_FIELDS = frozenset(("truncation_direction", "options"))
 
 
 class ErrorShape(BaseModel):
-    """The errors of one dialect."""
+    """The shape of the errors of one dialect."""
 
     model_config = described(description="An error", answer_headers=ERROR_HEADERS)
 
-    #: The statuses of codes that differ from `STATUS`.
+    #: The statuses of the codes whose status in this dialect differs from `STATUS`.
     statuses: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
     @classmethod

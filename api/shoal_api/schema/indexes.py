@@ -91,20 +91,20 @@ class BuildBody(_BuildFields):
 
 
 class BuildQuery(_BuildFields):
-    """The fields of a build whose file is the body."""
+    """The query parameters of a build whose file is sent as the body of the request."""
 
     model_config = ConfigDict(strict=False)
     name: Name | None = NAME
 
 
 class IndexPath(BaseModel):
-    """The path of an index."""
+    """The part of a route that names an index."""
 
     index: Name = Field(description="Name of the index")
 
 
 class VersionPath(IndexPath):
-    """The path of a version of an index."""
+    """The parts of a route that name a version of an index."""
 
     version: str = Field(description="Version, as the list of versions has it", max_length=128)
 

@@ -61,7 +61,7 @@ class BulkQuery(_BulkFields):
 
 
 class FilePath(BaseModel):
-    """The path of a file of a result."""
+    """The parts of a route that name a file of a result."""
 
     id: Name = Field(description="Id that the submit returned")
     name: Path = Field(description="Name of the file, as `manifest.json` has it")

@@ -24,7 +24,7 @@ class PoolLane(BaseModel):
 
 
 class PoolWorker(BaseModel):
-    """A worker, from its last heartbeats, 5 s apart. A field is null if the heartbeats do not have it."""
+    """A worker, as its last heartbeats describe it. They are 5 s apart. A field is null if they do not have it."""
 
     id: str
     state: str = Field(description="`ready`, `stalled`, `unsynchronised`, or `gone`: not alive, for 10 minutes at most")
@@ -63,7 +63,7 @@ class RecentJob(BaseModel):
 
 
 class Rates(BaseModel):
-    """The rates of all workers together, from the last two heartbeats of each; null if nothing was done."""
+    """The rates of all workers together, from each worker's last two heartbeats. A rate is null if nothing was done."""
 
     num_workers: int
     jobs_per_s: float | None = Field(description="Jobs answered in a second")
@@ -80,7 +80,7 @@ class Rates(BaseModel):
 
 
 class DeadLetterPath(BaseModel):
-    """The path of a dead letter."""
+    """The part of a route that names a dead letter."""
 
     id: Name = Field(description="Id from the list of dead letters")
 

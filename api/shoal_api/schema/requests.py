@@ -39,15 +39,15 @@ from shoal_api.schema.body import (
 #: Longest time for which a request for a job's result may wait, in seconds.
 MAX_WAIT_S = 60
 
-#: Text Embeddings Inference's words for the end at which texts are cut. OpenAPI's description leaves out the words in
-#: small letters, because client generators make one name of both.
+#: Text Embeddings Inference's words for the end at which texts are cut. OpenAPI's description leaves out the lower-case
+#: words, because client generators would give both spellings the same name.
 TruncationDirection = Annotated[
     Literal["Left", "Right", "left", "right"], WithJsonSchema({"enum": ["Left", "Right"], "type": "string"})
 ]
 
 
 def _kind_of_input(value: Any) -> str | None:
-    """Return the tag of the alternative of `TextsOrIds` that a value is meant for. A list's first item decides."""
+    """Return the tag of the alternative in `TextsOrIds` that a value is meant for. The first item of a list decides."""
     if isinstance(value, str):
         return "a text"
     if not isinstance(value, list):
@@ -185,7 +185,7 @@ class ScoreBody(TruncationOptions):
     lane: Lane = _LANE
 
 
-#: The fields that a job may have besides `op`, `lane` and `timeout_s`, by its `op`.
+#: For each `op`, the fields that a job may have besides `op`, `lane` and `timeout_s`.
 _FIELDS_OF = {
     "embed": ("inputs", *EmbedOptions.model_fields),
     "search": ("queries", "k", "index", *TextOptions.model_fields, *SearchFields.model_fields),
@@ -263,7 +263,7 @@ def as_list(texts: str | list[str]) -> list[str]:
 
 
 class JobPath(BaseModel):
-    """The path of a job."""
+    """The part of a route that names a job."""
 
     id: Name = Field(description="Id that the submit returned")
 

@@ -54,7 +54,7 @@ ERROR_HEADERS = {
     "WWW-Authenticate": _header("With 401: the way to send a key"),
 }
 
-#: The headers of any answer to a key with a rate.
+#: The headers of every answer to a request whose key has a rate.
 RATE_HEADERS = {
     "RateLimit-Policy": _header("The rate of the key"),
     "RateLimit": _header("Past that rate: the seconds to wait"),
@@ -72,22 +72,22 @@ _BINARY = MediaType(schema=Schema(type=DataType.STRING, format="binary"))
 
 ANY_FORMAT = {"content": dict.fromkeys(FORMATS, _BINARY), "answer_headers": VECTOR_HEADERS}
 
-#: Configuration of the shape of a response with vectors: `Accept` may ask for another format than JSON.
+#: Configuration for shapes of responses with vectors: `Accept` may ask for another format than JSON.
 IN_ANY_FORMAT = described(**ANY_FORMAT)
 
-#: Configuration of the shape of a response in JSON alone, with the cost of its job in headers.
+#: Configuration for shapes of responses that are always JSON, with the cost of the job in headers.
 WITH_COST = described(answer_headers=COST_HEADERS)
 
 
 class ScaledEmbeddings(BaseModel):
-    """Vectors of whole numbers, and the scale by which each is multiplied to restore it."""
+    """Vectors of whole numbers, and for each vector the scale that restores it by multiplication."""
 
     embeddings: list[list[int]] | list[list[list[int]]]
     scales: list[float] | list[list[float]]
 
 
 class ChunkPlace(BaseModel):
-    """A chunk of a text: its first character, the character after its last, and its tokens."""
+    """A chunk of a text: its first character, the character after its last, and the number of its tokens."""
 
     start: int
     stop: int
@@ -109,7 +109,7 @@ class ChunkEmbeddings(BaseModel):
 
 
 class Hit(BaseModel):
-    """A document that was found, with its other fields beside these."""
+    """A document that was found. The other fields of the document come beside these."""
 
     model_config = ConfigDict(extra="allow")
     id: str
@@ -227,7 +227,8 @@ class Embeddings(
 ):
     """One vector for each text, or with output `tokens` a list of vectors for each text.
 
-    Vectors of type int8 have scales, and chunks their places. With `answer` `result`, the result of a job.
+    Vectors of type int8 come with scales, and vectors of chunks with the chunks' places. If the request's `answer` is
+    `result`, this is the result of a job.
     """
 
     model_config = described(
@@ -250,7 +251,7 @@ class Ready(BaseModel):
 
 
 class Info(BaseModel):
-    """The model, indexes, limits and workers of the service; null if no ready worker reports it."""
+    """The model, indexes, limits and workers of the service. A field that no ready worker reports is null."""
 
     version: str
     model: str | None

@@ -28,7 +28,7 @@ from shoal_api.request import json_request
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-#: Threads of a process for views that are no coroutines. Such views read files, or use a blocking library for Redis.
+#: Number of threads for views that are not coroutines. Such views read files, or use a blocking library for Redis.
 NUM_THREADS = 32
 
 _T = TypeVar("_T")
@@ -78,7 +78,7 @@ class AsyncFlask(OpenAPI):
             context.pop(failure)
 
     async def full_dispatch(self) -> Response:
-        """Return the response of the view, or of its error's handler, after the hooks."""
+        """Run the hooks, and return the response of the view, or of the handler for the view's error."""
         try:
             request_started.send(self)
             answer = self.preprocess_request()
@@ -107,7 +107,7 @@ class AsyncFlask(OpenAPI):
         return MapAdapter(self.url_map, host, request.root_path, "", request.scheme, path, request.method)
 
     def wsgi_app(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Answer a request of a WSGI server, whose thread waits meanwhile."""
+        """Answer a request from a WSGI server. The thread of the server waits meanwhile."""
         environ[LOOP] = self.loop
         response = self.loop.run(lambda: self.respond(environ))
         return response(environ, start_response)

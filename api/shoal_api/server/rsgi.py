@@ -25,7 +25,7 @@ WATCH_AFTER_S = 1.0
 #: Seconds between two checks whether the client has read a large response.
 LOOK_EVERY_S = 0.05
 
-#: Least time for which the file of a response stays open, in seconds. Granian opens it itself, a moment later.
+#: Least time for which the file of a response stays open, in seconds. Granian opens the file again, a moment later.
 FILE_OPEN_S = 1.0
 
 #: The entries of Flask's environment that are the same for all requests.
@@ -128,7 +128,7 @@ class RsgiServer:
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         for listener in listeners_on(self._port):
-            with suppress(OSError, AttributeError):  # where the system has no such option
+            with suppress(OSError, AttributeError):  # some systems have no such option
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._timeout_s * 1_000))
 
     def _environment(self, scope: Scope, protocol: HTTPProtocol) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class RsgiServer:
 
     async def _wait_until_read(self, scope: Scope) -> None:
         """Return once the client has read its response, as far as the system can say, or has disconnected."""
-        # The generator ends with the call, and closes its own descriptor of the connection.
+        # `dup`, because the generator closes its own descriptor of the connection when this call ends.
         found = await asyncio.to_thread(
             lambda: next((own.dup() for own in connections_on(self._port) if _is_to(own, scope)), None)
         )

@@ -34,13 +34,13 @@ from shoal_api.server.shutdown import SETTLE_S, drain, on_stop_signal
 if TYPE_CHECKING:
     from shoal_api.server.rsgi import RsgiServer
 
-#: Longest time that running requests may last after the server is told to stop: the longest wait for a result and 5 s.
+#: Seconds that running requests may last after the server is told to stop: the longest wait for a result, plus 5 s.
 _STOP_S = 65
 
-#: Largest headers of a request, all together. Granian checks after each read, so headers of up to twice this may pass.
+#: Largest size of all headers of a request. Granian checks it after each read, so up to twice this size may pass.
 MAX_HEADER_BYTES = 65_536
 
-#: Most files that a process has open besides its clients' connections: connections to Redis, libraries, metrics.
+#: Number of open files that a process may need besides clients' connections: connections to Redis, libraries, metrics.
 _OTHER_FILES = 1_024
 
 #: Time between two checks that the parent process is alive.
@@ -57,7 +57,7 @@ class _Server(Granian):  # type: ignore[valid-type,misc]
         self._addresses = addresses
 
     def _spawn_worker(self, idx: int, *arguments: Any, **options: Any) -> Any:
-        """Have the process open a socket of its own on its address."""
+        """Start a process that opens its own socket, on its own address."""
         self._ssp = SocketSpec(self._addresses[idx % len(self._addresses)], self.bind_port, self.backlog)
         return super()._spawn_worker(idx, *arguments, **options)
 
@@ -105,7 +105,7 @@ def serve(settings: Settings) -> None:
 def _load_app(settings: Settings) -> "RsgiServer":
     """Make the application in the process that serves it, because its threads would not survive a fork."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # `_stop` waits until Granian has set its own handler
-    gc.disable()  # it finds nothing while modules load, and takes a tenth of that time
+    gc.disable()  # the collector finds nothing while modules load, and takes a tenth of the time
     from shoal_api.app import create_app
     from shoal_api.context import Context
     from shoal_api.server.rsgi import RsgiServer
@@ -117,7 +117,7 @@ def _load_app(settings: Settings) -> "RsgiServer":
         app = create_app(settings)
     except ShoalError as error:
         raise SystemExit(error.line) from error
-    gc.freeze()  # all objects until now live as long as the process: the collector need not look at them again
+    gc.freeze()  # all objects made until now live as long as the process: the collector need not look at them again
     gc.enable()
     server = RsgiServer(app, settings.port, settings.receive_timeout_s)
     tracer = Context.of(app).tracer

@@ -31,7 +31,7 @@ SETTLE_S = 0.05
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-#: Socket option: only packets from the network interface of this index are accepted. No interface has `_NO_INTERFACE`.
+#: Socket option: accept packets only from the network interface with this index. `_NO_INTERFACE` belongs to none.
 _SO_BINDTOIFINDEX = 62
 _NO_INTERFACE = 2**31 - 1
 
@@ -45,7 +45,7 @@ HAS_TCP_INFO = sys.platform == "linux"
 _TCP_INFO = struct.Struct("=24xI16xI4xI72xQ")
 
 
-#: The system's tables of TCP connections, of IPv4 and IPv6.
+#: The system's tables of TCP connections, one for IPv4 and one for IPv6.
 _CONNECTION_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 #: A line of these tables for a connection that a client has begun but not yet established. The group is the local port.
@@ -67,7 +67,7 @@ def drain(port: int) -> None:
     """Refuse new connections to `port`, and return once all clients are idle, but after at most `DRAIN_S`."""
     if sys.platform == "linux":
         for listener in listeners_on(port):
-            # This needs no privilege the first time. The next process that shares the listener may not do it again.
+            # This needs no privilege the first time. The next process that shares the listener is refused.
             with suppress(OSError):
                 listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
     until_s = time.monotonic() + DRAIN_S
@@ -96,9 +96,9 @@ def _is_idle(connection: socket.socket) -> bool:
 
 
 class _TcpInfo(NamedTuple):
-    """The kernel's record of a connection, or of a listening socket. Without data, times count from its beginning."""
+    """The kernel's record of a connection or a listening socket. Without data, times count from its creation."""
 
-    #: The number of segments on their way; of a listening socket, the number of connections not yet accepted.
+    #: The number of segments on their way. For a listening socket, the number of connections not yet accepted.
     num_unacknowledged: int
 
     #: Milliseconds since data was last sent, and received.

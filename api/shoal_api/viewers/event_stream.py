@@ -14,16 +14,16 @@ from shoal_api.request import json_request
 #: Seconds between two reads of the job's status.
 LOOK_EVERY_S = 1.0
 
-#: Longest time without an event, after which a comment shows whether the client is still there.
+#: Seconds without an event after which a comment is sent, to find out whether the client is still there.
 KEEP_ALIVE_S = 5.0
 
-#: Longest time of a stream. A client connects again then, perhaps to another process.
+#: Longest duration of a stream, in seconds. The client then connects again, perhaps to another process.
 MAX_STREAM_S = 600.0
 
 #: Statuses of a job that has ended.
 _ENDED = ("done", "failed", "cancelled", "expired")
 
-#: The first line of a stream. A browser connects again so many milliseconds after the stream has ended.
+#: The first line of a stream. A browser connects again this many milliseconds after the stream has ended.
 FIRST = b"retry: 1000\n\n"
 
 _KEEP_ALIVE = b": the job is as before\n\n"
@@ -49,7 +49,7 @@ def event(name: str, line: bytes) -> bytes:
 
 
 async def events_of_job(read: Callable[[], Awaitable[dict[str, Any]]], stopping: Event) -> AsyncIterator[bytes]:
-    """Yield an event for each change of the job that `read` returns, and one for its end unless the server stops."""
+    """Yield an event for each change of the job's state from `read`, and one for its end unless the server stops."""
     started_s = sent_s = time.monotonic()
     last: dict[str, Any] = {}
     yield FIRST

@@ -14,7 +14,7 @@ from shoal.viewers.pool_meter import WINDOW_S, PoolMeter, PoolSnapshot
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
-#: Time for which the state of the pool is used again, in seconds. Reading the heartbeats of hundreds of workers takes
+#: Time for which a state of the pool is reused, in seconds. Reading the heartbeats of hundreds of workers takes
 #: milliseconds, and some routes that need the state are open to clients without a key.
 MAX_AGE_S = 0.25
 
@@ -24,7 +24,7 @@ EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """The heartbeats of the workers alive, by their ids; `lane_fault` says why no job can be put, if none can."""
+    """The heartbeats of live workers, keyed by id. If no job can be put into a lane, `lane_fault` says why."""
 
     workers: Heartbeats
     lane_fault: str = ""
@@ -36,13 +36,13 @@ class PoolState:
 
     @property
     def indexes(self) -> dict[str, dict[str, Any]]:
-        """Every index that a ready worker serves, by its name and in order of the names."""
+        """All indexes that ready workers serve, keyed by name, in the order of the names."""
         found = {name: about for worker in self.ready.values() for name, about in worker.get("indexes", {}).items()}
         return dict(sorted(found.items()))
 
     @property
     def index_errors(self) -> dict[str, str]:
-        """The reasons why a ready worker does not serve the current version of an index, by the index's name."""
+        """The reasons why a ready worker does not serve the current version of an index, keyed by the index's name."""
         return {name: why for worker in self.ready.values() for name, why in worker.get("index_errors", {}).items()}
 
     @property
@@ -90,12 +90,12 @@ class PoolReader:
             self._reading = None
 
     async def dimension(self) -> int:
-        """Return the dimension of ready workers' vectors, or of the workers ready before; 0 if none was ready yet."""
+        """Return the dimension of the ready workers' vectors, else of the last ready ones; 0 if none was ready yet."""
         await self.read()
         return self._dimension
 
     async def measure(self) -> dict[str, Any]:
-        """Return `PoolMeter`'s measurements, at most `every_s` old. A minute without viewers makes rates begin anew."""
+        """Return `PoolMeter`'s measurements, at most `every_s` old. After a minute without viewers, rates restart."""
         async with self._measuring:
             age_s = time.monotonic() - self._measured_at
             if age_s >= self.every_s:

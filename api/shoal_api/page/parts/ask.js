@@ -13,13 +13,13 @@ export const NOTHING = {
   filter: {},
 };
 
-/** Hits, or groups of hits, on a page. */
+/** Number of hits, or of groups of hits, on a page. */
 export const PAGE_SIZE = 20;
 
-/** Documents that the reranker reads. */
+/** Number of documents that the reranker reads. */
 const RERANKED = 50;
 
-/** Hits of a group. */
+/** Largest number of hits in a group. */
 const GROUP_SIZE = 3;
 
 /** Names with a meaning in filters: a field of such a name needs a backslash. */
@@ -35,7 +35,7 @@ export function askOf(params) {
   return ask;
 }
 
-/** Return the parameters of the address of a question: only values that differ from `NOTHING`. */
+/** Return the question as parameters of an address: only values that differ from `NOTHING`. */
 export function paramsOf(ask) {
   const params = new URLSearchParams();
   for (const [name, start] of Object.entries(NOTHING)) {
@@ -89,17 +89,17 @@ export function bodyOf(ask, indexes) {
   return body;
 }
 
-/** Return the name of a field in the form of a filter. */
+/** Return the name by which a filter names a field: a reserved name gets a backslash. */
 export function filterName(field) {
   return RESERVED.test(field) ? `\\${field}` : field;
 }
 
-/** Return the values of a field that the filter leaves; an empty list means all. */
+/** Return the values to which the filter limits a field; an empty list means no limit. */
 export function chosenValues(filter, field) {
   return filter[filterName(field)]?.in ?? [];
 }
 
-/** Return the filter with a value of a field added to the values that it leaves, or removed from them. */
+/** Return the filter after a click on a value of a field: the value is added to the chosen values, or removed from them. */
 export function withValue(filter, field, value) {
   const chosen = chosenValues(filter, field);
   const values = chosen.includes(value) ? chosen.filter((item) => item !== value) : [...chosen, value];
@@ -112,7 +112,7 @@ export function withCondition(filter, field, condition) {
   return Object.keys(condition).length ? { ...others, [filterName(field)]: condition } : others;
 }
 
-/** Return the filter without the condition of that name, which has the form of a filter. */
+/** Return the filter without the condition on a field; `name` is the name that `filterName` returns. */
 export function withoutCondition(filter, name) {
   const { [name]: _, ...others } = filter;
   return others;

@@ -6,25 +6,25 @@ import { clock } from "./quantity.js";
 
 const HEIGHT = 150;
 
-/** Number of intervals: two samples that are further apart have a gap between them. */
+/** If two samples are more than this many intervals apart, lines have a gap between them. */
 const GAP = 3;
 
-/** Shortest time that a chart shows, in seconds, also if the service has just started. */
+/** Shortest time that a chart shows, in seconds, even if there are samples of a shorter time only. */
 const LEAST_S = 120;
 
-/** Seconds from one time on the axis to the next: whole minutes. */
+/** Allowed distances between two times on the axis, in seconds: whole minutes. */
 const MINUTES = [60, 120, 300];
 
-/** Rows of the table that shows the chart's values. */
+/** Largest number of rows of the table that shows the chart's values. */
 const TABLE_ROWS = 10;
 
-/** The charts share the place of the pointer. */
+/** Lets all charts show their values at the place of the pointer. */
 const SYNC = uPlot.sync("pool");
 
 /**
  * The properties of a chart are its `title`; `times` in Unix seconds, `everyS` apart and kept for `keptS`; `series` of {label, colour, values}, with the
- * name of a custom property as colour; `format`, which makes a text of a value; `steps`, the allowed distances of values on the axis, if not all are; and
- * `isLayered` for values that are parts of a whole and lie on each other.
+ * name of a custom property as colour; `format`, which returns a value as text; `steps`, the allowed distances between values on the axis, if only some
+ * are allowed; and `isLayered`, true if values are parts of a whole and are drawn on top of each other.
  */
 class Chart extends HTMLElement {
   #content = null;
@@ -128,7 +128,7 @@ class Chart extends HTMLElement {
     });
   }
 
-  /** Write a row for each minute into the table, if the table is open. */
+  /** Write samples at equal distances into the table, the newest first, if the table is open. */
   #tabulate() {
     const details = this.querySelector("details");
     if (!details?.open) return;
@@ -154,7 +154,7 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
-/** Return the sums of each column and the columns before it; unknown values count as 0. */
+/** Return for each column its sum with all columns before it; unknown values count as 0. */
 function layers(columns) {
   const sums = [];
   for (const column of columns) {

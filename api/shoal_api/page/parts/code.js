@@ -13,7 +13,7 @@ function apiUrl() {
   return new URL(".", document.baseURI).href.replace(/\/$/, "");
 }
 
-/** Draw the samples, texts by their names, with a button that copies the shown sample; `render` draws anew. */
+/** Draw the samples, texts keyed by name, with a button that copies the shown sample; `render` draws the page again. */
 export function codeSamples(samples, render) {
   const names = Object.keys(samples);
   if (!names.includes(chosen)) chosen = names[0];

@@ -1,4 +1,4 @@
-// Controls: a choice of a few words, a list, a slider from 0 to 1, a box to tick; and the copying of a text.
+// Controls: a choice of a few words, a list, a slider from 0 to 1, a box to tick; and a function that copies a text.
 
 import { html } from "../vendor/lit-html.js";
 
@@ -45,7 +45,7 @@ export function tick(label, value, onChange) {
   `;
 }
 
-/** Copy a text. For a page that another machine serves by plain HTTP, browsers have no clipboard but an older way. */
+/** Copy a text. On a page that comes from another machine by plain HTTP, browsers offer only an older way, not the clipboard. */
 export async function copyText(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const focused = document.activeElement;

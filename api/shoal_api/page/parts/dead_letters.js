@@ -4,7 +4,7 @@ import { html } from "../vendor/lit-html.js";
 import { section } from "./pool_tables.js";
 import { ago } from "./quantity.js";
 
-/** Characters of a text that are shown. */
+/** Largest number of characters that are shown of a text. */
 const MAX_SHOWN = 400;
 
 /**

@@ -6,11 +6,11 @@ import { chosenValues, filterName, withCondition, withoutCondition, withValue } 
 /** Number of best documents whose values are counted in a search by meaning, which finds every document, near or far. */
 export const FACETS_TOP_N = 100;
 
-/** Most fields with counts, and most values of each. */
+/** Largest number of fields that are shown, and of values of each field. */
 const MAX_FIELDS = 6;
 const MAX_VALUES = 6;
 
-/** Draw each condition of a filter, with a button that removes it; `onChange` is called with the remaining filter. */
+/** Draw each condition of a filter as a button that removes the condition; `onChange` is called with the remaining filter. */
 export function chosenFilters(filter, onChange) {
   const names = Object.keys(filter);
   if (!names.length) return "";

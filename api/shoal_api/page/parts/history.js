@@ -3,7 +3,7 @@
 /** Time after which a change by typing or sliding is settled, so that the next change gets an entry of its own. */
 const SETTLED_MS = 2000;
 
-/** Most entries whose hits are kept. */
+/** Largest number of entries whose hits are kept. */
 const MAX_KEPT = 30;
 
 const kept = new Map();
@@ -12,14 +12,14 @@ let last = { what: "", at: 0 };
 
 history.scrollRestoration = "manual"; // browsers would scroll before the hits are back
 
-/** Return the id of the shown entry. After a reload, no entry has an earlier id. */
+/** Return the id of the shown entry. Ids are times, so no new entry gets an earlier id, even after a reload. */
 function idOfEntry() {
   if (!history.state?.id) history.replaceState({ id: performance.timeOrigin + performance.now() }, "");
   return history.state.id;
 }
 
 /**
- * Write the question into the address: in a new entry, or in the entry of the keystrokes or moves before it.
+ * Write the question into the address: in a new entry, or, while a control is typed into or slid, in its last entry.
  * `moved` names the control that is being typed into or slid; an empty name settles the question.
  */
 export function note(hash, moved) {
@@ -28,7 +28,7 @@ export function note(hash, moved) {
   last = { what: moved, at: now };
   if (hash === (location.hash || "#search")) return;
   if (goesOn) {
-    kept.delete(id); // the hits for the keystrokes before
+    kept.delete(id); // they are the hits for earlier keystrokes
     return history.replaceState(history.state, "", hash);
   }
   keep({ scroll: scrollY });
@@ -42,7 +42,7 @@ export function keep(values) {
   if (kept.size > MAX_KEPT) kept.delete(kept.keys().next().value);
 }
 
-/** Change from the shown entry to the entry of the address, and return the values kept with it: none with a new one. */
+/** Make the entry of the address the shown one, and return the values kept with it. A new entry has none. */
 export function turn() {
   keep({ scroll: scrollY });
   last = { what: "", at: 0 };

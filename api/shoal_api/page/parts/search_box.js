@@ -8,7 +8,7 @@ const TYPING_MS = 70;
 
 const MODES = { dense: "Meaning", hybrid: "Both", lexical: "Words" };
 
-/** Draw the box; `change` is called with the changed values of the question, and a pause. */
+/** Draw the box; `change` is called with the changed values of the question, and with a pause in milliseconds. */
 export function searchBox(ask, index, indexes, hasWords, change) {
   const modes = hasWords ? MODES : { dense: MODES.dense };
   const counts = Object.entries(indexes).map(([name, { count }]) => [name, `${name} (${count.toLocaleString("en")})`]);

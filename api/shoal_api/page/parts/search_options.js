@@ -8,7 +8,7 @@ import { choice, share, tick } from "./controls.js";
 /** Pause after a move of a slider before the search is sent. */
 const SLIDE_MS = 70;
 
-/** Draw the options; `change` is called with the changed values of the question, and a pause. */
+/** Draw the options; `change` is called with the changed values of the question, and with a pause in milliseconds. */
 export function searchOptions(ask, info, kinds, change) {
   const fields = Object.fromEntries(Object.keys(kinds ?? {}).filter((name) => kinds[name] !== "stored").map((name) => [name, name]));
   const isHybrid = ask.mode === "hybrid" && !ask.like;

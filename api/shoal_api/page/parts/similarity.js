@@ -7,7 +7,7 @@ const MAX_NUMBERED = 8;
 
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-/** Return the cosine of each pair of vectors; 0 with a vector of zeros. */
+/** Return the cosine of each pair of vectors; 0 if one of the two is all zeros. */
 export function cosines(vectors) {
   const lengths = vectors.map((vector) => Math.sqrt(dot(vector, vector)) || 1);
   return vectors.map((first, i) => vectors.map((second, j) => dot(first, second) / (lengths[i] * lengths[j])));

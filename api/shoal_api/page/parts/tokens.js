@@ -27,7 +27,7 @@ export function tokenList(tokens, text, numRead, side) {
   `;
 }
 
-/** Return true if a token goes on with the word of the one before it. */
+/** Return true if a token continues the word of the token before it. */
 function isJoined(token, before) {
   return Boolean(before) && token.start !== null && token.start === before.stop;
 }

@@ -11,7 +11,7 @@ import { tokenList } from "../parts/tokens.js";
 
 export const title = "Compare";
 
-/** Most texts that are compared. */
+/** Largest number of texts that are compared. */
 const MAX_TEXTS = 20;
 
 /** Pause after a keystroke before the texts are embedded. */

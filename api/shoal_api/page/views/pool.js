@@ -55,7 +55,7 @@ async function follow(signal) {
   }
 }
 
-/** Keep a sample. If earlier samples have later times, the clock was set back. */
+/** Keep a sample. Earlier samples with later times are dropped: the clock was set back. */
 function keep(found) {
   const { time, rates, lanes } = (pool = found);
   samples = [...samples.filter((before) => before.time > time - KEPT_S && before.time < time), { time, rates, lanes }];
@@ -72,7 +72,7 @@ export function view() {
   `;
 }
 
-/** If nothing new comes, draw the reason. */
+/** Draw the reason if nothing new comes. */
 function trouble() {
   if (!error) return "";
   if (!pool) return notice(error);
