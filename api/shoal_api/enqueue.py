@@ -48,7 +48,10 @@ PREFERENCE_APPLIED = {"Preference-Applied": "respond-async"}
 
 
 def prefers_async() -> bool:
-    """Return True for `Prefer: respond-async` (RFC 7240). Raises InvalidRequest for an idempotency key alone."""
+    """Return True if the request has `Prefer: respond-async` (RFC 7240).
+
+    Raises InvalidRequest if it has an idempotency key without this preference.
+    """
     words = json_request().environ.get("HTTP_PREFER", "")
     if words and any(part.partition(";")[0].strip().lower() == "respond-async" for part in words.split(",")):
         return True

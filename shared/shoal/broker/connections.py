@@ -351,7 +351,7 @@ def _answer(connection: Any, limit: Mapping[str, float]) -> Any:
 
 
 def refused(error: redis.ResponseError) -> redis.ResponseError:
-    """Return an error with which Redis answered; raise ReadOnlyError if it says that another Redis is the primary."""
+    """Return the error reply of Redis; raise MovedError or ReadOnlyError if it says that another one is the primary."""
     if isinstance(error, MovedError):
         raise error
     if "read only replica" in str(error):

@@ -33,7 +33,7 @@ from shoal.records.document import BadRow, Document
 #: Largest number of rows in a group, and the number of characters at which a group ends.
 MAX_GROUP_ROWS, MAX_GROUP_CHARS = 64, 2**18
 
-#: Largest numbers of unanswered rows and of their characters in a stream: enough to keep sixteen workers busy.
+#: Largest number of unanswered rows in a stream, and of characters in these rows: enough to keep sixteen workers busy.
 MAX_WINDOW_ROWS, MAX_WINDOW_CHARS = 4_096, 2**22
 
 #: If this many consecutive texts fail by an internal error, the workers are at fault, and not the texts.

@@ -123,7 +123,7 @@ def measures(gains: Sequence[int], judged: Sequence[int], k: int, depth: int) ->
 
 
 def interval(values: Values) -> Interval:
-    """Return the mean of the values with its interval, which a bootstrap over the queries gives."""
+    """Return the mean of the values and its confidence interval, computed by a bootstrap over the queries."""
     rng, num = np.random.default_rng(_SEED), len(values)
     means = [values[rng.integers(num, size=(_AT_A_TIME, num))].mean(axis=1) for _ in range(NUM_RESAMPLES // _AT_A_TIME)]
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])

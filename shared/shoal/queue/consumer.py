@@ -189,7 +189,10 @@ class Consumer:
         return num_written
 
     def _write(self, group: Sequence[tuple[Answer, dict[str, Any]]]) -> int:
-        """Write answers together. A failed attempt to send a large reply is counted if Redis answers other commands."""
+        """Write answers together.
+
+        If a large reply cannot be sent although Redis still answers, the failure is counted for the next attempt.
+        """
         arguments = {
             "result_ttl_s": self.result_ttl_s,
             "max_kept_bytes": MAX_EXCESS * self.max_unread_bytes,

@@ -63,7 +63,7 @@ class Pending(Generic[T]):
         return self._is_settled
 
     def error(self) -> ShoalError | None:
-        """Return the error, if an error is here."""
+        """Return the error, or None if the job has no outcome yet, or a result."""
         return self._outcome if self._is_settled and isinstance(self._outcome, ShoalError) else None
 
     async def result(self, timeout_s: float) -> T:

@@ -21,7 +21,7 @@ class Reranker(Encoder):
     is_reranker = True
 
     def bucketing(self, embeds: Bucketing[TokenizedText], embedder: Model) -> Bucketing[TokenizedText]:
-        """Return the bucketing for pairs, whose passes take about as long as the passes of the embedder's texts."""
+        """Return the bucketing for pairs. A pass of pairs takes about as long as a pass of the embedder, or less."""
         ratio = embedder.num_weights / self.model.num_weights if self.model.num_weights else 0.0
         max_tokens = round(embeds.max_batch_tokens * min(1.0, ratio or 1.0))
         return replace(embeds, max_batch_tokens=max(1, max_tokens), shares_rows=self.model.shares_rows)

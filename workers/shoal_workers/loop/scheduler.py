@@ -101,7 +101,7 @@ class Scheduler:
     # Choose and finish
 
     def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
-        """Return the next pass: a suspect alone, else texts of jobs of these kinds. None if no text waits."""
+        """Return the next pass: the texts of one suspect job, or else of jobs of these kinds. None if no text waits."""
         if suspect := next((work for work in self.unanswered() if work.delivery.is_suspect), None):
             return self._next_of(suspect.kind, [suspect])
         while kind := self._choose(kinds):

@@ -30,7 +30,8 @@ TEXTS = (
     "the northern schools, and a petition signed by four thousand residents who want the night bus back. " * 4,
 )
 
-#: Pairs of texts whose scores are compared, and the largest difference, divided by 1 + score, with which workers serve.
+#: Pairs of texts whose scores are compared with stored scores. A worker refuses to serve if a difference, divided by
+#: (1 + stored score), is over the limit.
 PAIRS = tuple(zip(TEXTS, reversed(TEXTS), strict=True))
 MAX_DIFFERENCE, MAX_DIFFERENCE_INT8 = 0.05, 0.15
 

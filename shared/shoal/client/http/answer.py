@@ -25,7 +25,7 @@ MAX_JSON_MARKS = 2**22
 #: Largest number of characters that are read of an error's message.
 MAX_MESSAGE_CHARS = 1_000
 
-#: Size limit of the texts in one request, in bytes, if the API has no lower limit. Longer lists are split.
+#: Largest size of the texts in one request, in bytes, unless the API allows less. Longer lists are split.
 MAX_REQUEST_BYTES = 4 * 2**20
 
 #: Bytes that a request reserves for everything except its texts, and for the header of each text.
@@ -109,7 +109,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """The largest numbers of texts and of their bytes in one request."""
+    """The limits of one request: the number of texts, and their size together in bytes."""
 
     max_texts: int
     max_bytes: int

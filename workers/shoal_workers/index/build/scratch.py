@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 SCRATCH, STATE = ".building", "state.json"
 
 #: Errors after which the folder of a build is removed: the build was cancelled, its source or its arguments are wrong,
-#: or files of an interrupted build are damaged, which raises Python's own errors. After any other error, and after it
-#: was killed, a build goes on when it is started again.
+#: or files of an interrupted build are damaged, which raises Python's own errors. A build that was
+#: killed, or ended with any other error, goes on when it is started again.
 _FINAL_ERRORS = (
     *(Cancelled, BadDocument, IndexMismatch, ModelMismatch, IndexCorrupt, InvalidRequest, TooLarge),
     *(ValueError, LookupError, TypeError),

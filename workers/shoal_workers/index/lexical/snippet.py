@@ -30,7 +30,7 @@ def snippet(
     for place, end, _ in matches:
         if place < start or end > stop:
             continue
-        if highlights and place - start <= highlights[-1][1]:  # pairs of characters overlap
+        if highlights and place - start <= highlights[-1][1]:  # pairs of neighbouring characters overlap
             highlights[-1][1] = end - start
         else:
             highlights.append([place - start, end - start])

@@ -63,7 +63,7 @@ class IndexStore:
         return cls(filesystem, root, tick)
 
     def sizes(self, path: str = "") -> dict[str, int]:
-        """Return the bytes of each file in a folder, keyed by name, and 0 for folders; nothing for a missing folder."""
+        """Return the size of each file in a folder, keyed by name, and 0 for folders; nothing for a missing folder."""
         self.tick()
         with _translated(shown(path) if path else STORE, "listed"), suppress(FileNotFoundError):
             self._filesystem.invalidate_cache()
