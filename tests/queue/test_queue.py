@@ -232,6 +232,48 @@ def test_a_suspect_that_ends_its_worker_is_the_only_job_that_is_blamed(queue: Qu
     assert [(one.key, one.deaths) for one in found[1]] == [(job.id, 0) for job in others]
 
 
+def test_jobs_of_a_worker_that_leaves_are_no_suspects(queue: Queue) -> None:
+    queue.put("interactive", [addressed()])
+    take_one(queue, "a")
+    queue.leave("a")
+    delivery = take_one(queue, "b")
+    assert (delivery.deaths, delivery.is_suspect) == (0, False)
+
+
+def test_a_worker_keeps_the_jobs_that_it_knows(queue: Queue) -> None:
+    queue.put("interactive", [addressed() for _ in range(2)])
+    known, unknown = queue.take("a", LANES, 2)
+    assert queue.consumer("a").reclaim([known]) == (1, {})
+    assert [delivery.key for delivery in take_all(queue, "b")] == [unknown.key]
+
+
+def test_a_job_that_was_cancelled_after_it_was_taken_does_not_start(queue: Queue) -> None:
+    jobs = [submitted() for _ in range(2)]
+    queue.put("interactive", jobs)
+    deliveries = queue.take("a", LANES, 2)
+    assert queue.cancel(jobs[0].id) == "cancelled"
+    assert queue.start("a", deliveries) == [False, True]
+
+
+def test_a_client_without_waiting_jobs_has_no_turn(queue: Queue) -> None:
+    turns = [queue.keys.of_lane("interactive", ring) for ring in ("new", "old")]
+    job = submitted()
+    queue.put("interactive", [job], "one")
+    assert sum(map(queue.redis.llen, turns)) == 1
+    queue.cancel(job.id)
+    assert sum(map(queue.redis.llen, turns)) == 0
+
+
+def test_a_job_that_is_put_twice_counts_once(queue: Queue) -> None:
+    job = submitted()
+    for _ in range(2):
+        queue.put("interactive", [job])
+    load = queue.loads()["interactive"]
+    assert (load.num_jobs, load.num_texts) == (1, 1)
+    queue.reply([answer(take_one(queue))])
+    assert queue.backlog()["interactive"] == 0
+
+
 def test_while_heartbeats_are_not_trusted_no_worker_counts_as_dead(queue: Queue) -> None:
     queue.put("interactive", [addressed()])
     take_one(queue, "a")
