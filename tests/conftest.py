@@ -69,7 +69,7 @@ SLOW_FILES = (
 #: Seed of the order of the tests and of `random`; --randomly-seed names another.
 SEED = 20_261_121
 
-#: Ports for tests to listen on: below those that the system gives to connections, in blocks of so many.
+#: Ports on which tests listen, below the ports that the system gives to connections, and the size of a block of ports.
 ALL_PORTS, PORTS_A_BLOCK = range(10_000, 32_000), 1_000
 
 #: Longest that anything may take on a busy machine: only what hangs takes longer. Tests wait for an event, at most for

@@ -30,8 +30,7 @@ NUM_QUERIES, K = 100, 10
 #: Runs with long texts are longer by this factor, because they get only a few dozen answers a second.
 LONGER = 2
 
-#: Headlines for the bare engine, and the share of a run's time that its trials last: the engine is at full speed at
-#: once.
+#: Headlines for the bare engine, and the share of a run's time that its trials last: it starts at full speed.
 NUM_ENGINE, ENGINE_SHARE = 4_096, 0.25
 
 

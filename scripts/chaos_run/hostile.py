@@ -20,8 +20,7 @@ NUM_TEXTS = 33
 #: One job in this many has huge texts; their number and their length; and one request in this many is no valid job.
 EVERY_HUGE, NUM_HUGE, HUGE_CHARS, EVERY_BROKEN = 40, 4, 2**19, 10
 
-#: The number of the hostile client's first text. Other clients' texts have smaller numbers, so no two texts are the
-#: same.
+#: The number of the hostile client's first text. Other clients' texts have smaller numbers, so none repeats.
 FIRST_NAME = 26**5
 
 #: Seconds that the hostile client waits after a refusal.

@@ -38,7 +38,7 @@ class Kill:
 
     @property
     def waited_s(self) -> float:
-        """How long its jobs waited; 0 if it held none, or if they still wait."""
+        """The seconds that its jobs waited; 0 if it held none, or if they still wait."""
         return self.ended_s - self.at_s if self.num_jobs and self.ended_s is not None else 0.0
 
 

@@ -55,7 +55,7 @@ def queue_name(root: str, queue: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What the submitter of a long job has given. Submissions that differ only in their traces are equal."""
+    """The words of the submitter of a long job. Submissions that differ only in their traces are equal."""
 
     kind: str
     arguments: dict[str, Any]

@@ -39,7 +39,7 @@ pytest_plugins = ["browser_fixtures", "long_job_fixtures"]
 
 pytestmark = pytest.mark.wide
 
-#: Rows of a file: so many that no runner has embedded them before a test looks.
+#: Number of rows in a file. No runner embeds so many before a test looks at the job.
 NUM_ROWS = 50_000
 
 #: The size of a phone's screen.

@@ -230,7 +230,7 @@ def _read(path: Path) -> str:
 
 
 def _remove(version: Path) -> None:
-    """Remove a version, or a link to one. Its manifest is removed first, so nobody finds a version that lacks files."""
+    """Remove a version, or a link to one. Its manifest goes first, so no worker opens a version without all files."""
     if version.is_symlink():
         version.unlink()
         return
