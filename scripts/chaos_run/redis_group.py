@@ -18,7 +18,7 @@ GROUPS = {"sentinels": 3, "cluster": 6}
 SERVICE, NUM_SENTINELS, NUM_SLOTS = "shoal", 3, 16_384
 
 #: Longest time until a group is complete, and until replicas have all data of a primary, in seconds.
-COMPLETE_WITHIN_S, IN_STEP_WITHIN_S = 60.0, 3.0
+COMPLETE_WITHIN_S, IN_STEP_WITHIN_S = 60.0, 20.0
 
 #: How long a primary refuses writes before it is replaced. A longer pause of a Redis that is killed costs nothing.
 PAUSE_MS = 10_000
@@ -192,7 +192,8 @@ def _client(port: int) -> Any:
 
 
 def _all_have(primary: Any, offset: int) -> bool:
-    """Return True if all replicas have the primary's data up to the offset."""
+    """Begin the primary's pause anew; return True if all replicas have the primary's data up to the offset."""
+    primary.client_pause(PAUSE_MS, all=False)
     about = primary.info("replication")
     return all(about[f"slave{n}"]["offset"] >= offset for n in range(about["connected_slaves"]))
 
