@@ -33,7 +33,8 @@ class Model:
 
     `is_reranker` is true for a cross-encoder, which makes one score of a pair of texts. `type_offset` is added to the
     position of a token for each token type; it is 0 if there are no types. `num_weights` is the number of weights in
-    the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks.
+    the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks. If
+    `ends_in_tanh`, a tanh is applied to pooled vectors.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Model:
     type_offset: int = 0
     num_weights: int = 0
     other_blocks: str = ""
+    ends_in_tanh: bool = False
     layout: int = LAYOUT
 
     @property

@@ -233,6 +233,7 @@ def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]
         tokens = compiled((ids, positions, np.zeros((1, 1, length, length), np.float32)))[0][0]
         one = {"cls": 0, "lasttoken": -1}.get(model.pooling)
         vector = getattr(tokens, model.pooling)(axis=0) if one is None else tokens[one]
+        vector = np.tanh(vector) if model.ends_in_tanh else vector
         vectors.append(vector if model.is_reranker else vector / max(np.linalg.norm(vector), 1e-12))
     return np.array(vectors, np.float32)
 

@@ -125,6 +125,7 @@ def _read_embedder(name: str, source: Path) -> dict[str, Any]:
     return {
         "dimension": dense[-1]["out_features"] if dense else _width(config),
         "pooling": found,
+        "ends_in_tanh": bool(dense) and _function(dense[-1]) == "Tanh",
         **_read_prompts(source),
     }
 
@@ -137,13 +138,14 @@ def read_dense(source: Path) -> Linear | None:
     """Return one linear layer in place of the model's Dense layers, or None if it has none.
 
     Dense layers come after pooling. Shoal applies them to token vectors, before pooling, with the same result for the
-    mean and for one token. Raises ModelNotFound or ModelMismatch.
+    mean and for one token. The last one may have a tanh, which is left out here. Raises ModelNotFound or ModelMismatch.
     """
     found: Linear | None = None
-    for folder in _dense_folders(source):
+    for folder in (folders := _dense_folders(source)):
         config, tensors = _read_json(folder / "config.json"), weights.read(folder)
         shape, name = (config.get("out_features"), config.get("in_features")), config.get("activation_function")
-        if str(name).rpartition(".")[2] != "Identity" or config.get("use_residual"):
+        known = ("Identity", "Tanh") if folder == folders[-1] else ("Identity",)
+        if _function(config) not in known or config.get("use_residual"):
             raise ModelMismatch(f"{folder} has more than a linear layer ({excerpt(name)}): use another model")
         matrix, bias = tensors.pop("linear.weight", np.empty(0, np.float32)), tensors.pop("linear.bias", None)
         bias = np.zeros(matrix.shape[:1], np.float32) if bias is None else bias
@@ -155,13 +157,19 @@ def read_dense(source: Path) -> Linear | None:
     return found
 
 
+def _function(dense: dict[str, Any]) -> str:
+    """Return the name of the function of a Dense layer, from its config.json."""
+    return str(dense.get("activation_function")).rpartition(".")[2]
+
+
 def _dense_folders(source: Path) -> list[Path]:
     """Return the folders of the Dense layers in their order. Raises ModelMismatch if they do not follow the pooling."""
     if not (source / "modules.json").exists():
         return []
     modules = list(_modules(source))
     names = [name for name, _ in modules]
-    if "Dense" in names and names != ["Transformer", "Pooling", *["Dense"] * names.count("Dense"), "Normalize"]:
+    usual = ["Transformer", "Pooling", *["Dense"] * names.count("Dense"), "Normalize"]
+    if "Dense" in names and names not in (usual, usual[:-1]):
         raise ModelMismatch(f"{source} has layers in the order {', '.join(names)}: use another model")
     return [source / path for name, path in modules if name == "Dense"]
 
