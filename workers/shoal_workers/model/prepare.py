@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.normalizers import BertNormalizer
+from tokenizers.processors import TemplateProcessing
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound, ShoalError
@@ -32,6 +33,7 @@ from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder
 from shoal_workers.model.source import (
     find_source,
     is_static,
+    read_chat,
     read_config,
     read_dense,
     read_tokenizer_config,
@@ -94,6 +96,8 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
         return
     config = read_config(source)
     shutil.copyfile(original, path)
+    if model.pair_forms:
+        _add_chat(path, read_chat(source)[0])
     if not (reason := architecture.find_unsupported(config)):
         tensors, dense = weights.read(folder_of_weights), read_dense(source)
         transformer = read_transformer(config, tensors, model.is_reranker, dense)
@@ -141,6 +145,15 @@ def _save_static(model: Model, source: Path, folder: Path) -> Model:
     return _save(model, static.build(table, first), folder)
 
 
+def _add_chat(path: Path, parts: list[str]) -> None:
+    """Let the tokenizer put the parts of a chat template around the two texts of a pair."""
+    tokenizer = Tokenizer.from_file(str(path))
+    encoded = [tokenizer.encode(part, add_special_tokens=False) for part in parts]
+    special = [{"id": f"#{n}", "ids": part.ids, "tokens": part.tokens} for n, part in enumerate(encoded)]
+    tokenizer.post_processor = TemplateProcessing(single="$A", pair="#0 $A #1 $B #2", special_tokens=special)
+    tokenizer.save(str(path))
+
+
 def _finish(model: Model, folder: Path) -> None:
     model.save(folder)
     for path in folder.iterdir():
@@ -164,7 +177,7 @@ def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict
         tokenizer.no_padding()
         tokenizer.no_truncation()
         num_special = tokenizer.num_special_tokens_to_add(is_pair=model.is_reranker)
-        texts = parity.PAIRS if model.is_reranker else parity.TEXTS
+        texts = model.formed(parity.PAIRS) if model.is_reranker else parity.TEXTS
         encodings = tokenizer.encode_batch(texts) if num_special < max_tokens else []
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -226,7 +239,7 @@ def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]
     tokenizer.no_padding()
     tokenizer.enable_truncation(model.max_tokens)
     vectors = []
-    for encoding in tokenizer.encode_batch(parity.PAIRS if model.is_reranker else parity.TEXTS):
+    for encoding in tokenizer.encode_batch(model.formed(parity.PAIRS) if model.is_reranker else parity.TEXTS):
         ids, types = (np.array([numbers], np.int32) for numbers in (encoding.ids, encoding.type_ids))
         length = ids.shape[1]
         positions = np.arange(length, dtype=np.int32) + np.int32(model.type_offset) * types

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 #: Models that have a short name.
 SHORT_NAMES = {"ms-marco-minilm": "cross-encoder/ms-marco-MiniLM-L6-v2"}
 
-_LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize"}
+_LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize", "LogitScore"}
 
 #: The names of a static model's table: model2vec's, and Sentence Transformers'.
 TABLES = (MODEL2VEC_TABLE, SENTENCE_TRANSFORMERS_TABLE) = ("embeddings", "embedding.weight")
@@ -36,6 +37,12 @@ MAX_STATIC_TOKENS = 513
 
 #: End of the names of classes in transformers that score texts.
 _SCORES = "ForSequenceClassification"
+
+#: The line of a chat template that gives a name to the message of a role, and the message that may be missing.
+_ROLE = re.compile(
+    r'\{%-? set (\w+) = messages \| selectattr\("role", "eq", "(\w+)"\) \| map\(attribute="content"\) \| first'
+    r'(?: \| default\("([^"\\]*)"\))? -%\}\s*'
+)
 
 #: Largest JSON file that is read, in bytes. Files of known models have under 2 MB, except tokenizer.json.
 MAX_JSON_BYTES = 8 << 20
@@ -70,9 +77,10 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
             raise ModelMismatch(
                 f"the weights of {name} have digest {digest[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"
             )
-        has_pooling = (source / "modules.json").exists() and "Pooling" in _layers(source)
-        is_reranker = str((config.get("architectures") or [""])[0]).endswith(_SCORES) and not has_pooling
-        return (_read_reranker(name, config) if is_reranker else _read_embedder(name, source)) | {
+        layers = _layers(source) if (source / "modules.json").exists() else {}
+        has_scores = str((config.get("architectures") or [""])[0]).endswith(_SCORES) and "Pooling" not in layers
+        is_reranker = has_scores or "LogitScore" in layers
+        return (_read_reranker(name, source) if is_reranker else _read_embedder(name, source)) | {
             "digest": digest,
             "max_tokens": _max_tokens(transformer, config),
             "weights_state": weights_state(source),
@@ -106,12 +114,40 @@ def _read_prompts(source: Path) -> dict[str, Any]:
     return {"prompts": prompts.get("prompts") or {}, "default_prompt": prompts.get("default_prompt_name")}
 
 
-def _read_reranker(name: str, config: dict[str, Any]) -> dict[str, Any]:
-    if (num_labels := len(config.get("id2label") or "01")) != 1:
+def _read_reranker(name: str, source: Path) -> dict[str, Any]:
+    config = read_config(source)
+    if (num_labels := len(config.get("id2label") or "01")) != 1 and "true_token_id" not in config:
         raise ModelMismatch(
             f"{name} has {num_labels} labels, and a reranker makes one score of a pair: use a cross-encoder with one"
         )
-    return {"dimension": 1, "pooling": "cls", "is_reranker": True}
+    found = {"dimension": 1, "pooling": "cls", "is_reranker": True}
+    is_decoder = config["model_type"] == "qwen3"  # whose last token alone sees the whole pair
+    return found | {"pooling": "lasttoken", "pair_forms": read_chat(source)[1]} if is_decoder else found
+
+
+def read_chat(source: Path) -> tuple[list[str], list[str]]:
+    """Return the fixed parts of a reranker's chat template, and the forms of its query and its text.
+
+    The parts stand before the query, between query and text, and after the text. White space beside a query or a text
+    belongs to its form, because the tokenizer joins it with words. The template is not run: it may only name the
+    messages of roles and insert them, as Qwen3-Reranker's does. Raises ModelMismatch.
+    """
+    path, stored = transformer_folder(source) / "chat_template.jinja", read_tokenizer_config(source)
+    template = _text(path) if path.exists() else str(stored.get("chat_template"))
+    roles = {name: (role, message) for name, role, message in _ROLE.findall(template)}
+    parts = re.split(r"\{\{ (\w+) \}\}", _ROLE.sub("", template).removesuffix("\n"))
+    inserted = [roles.get(name, ("", ""))[0] for name in parts[1::2]]
+    if inserted != ["system", "query", "document"] or re.search(r"\{[{%#]", "".join(parts)):
+        raise ModelMismatch(
+            f"{path} does not insert an instruction, a query and a document, as Qwen3-Reranker's does: "
+            "take that file, or use another cross-encoder"
+        )
+    prompts = _read_prompts(source)
+    instruction = prompts["prompts"].get(prompts["default_prompt"]) or roles[parts[1]][1]
+    before, between = parts[0] + instruction + parts[2], parts[4]
+    fixed = [before.rstrip(), between.strip(), parts[6]]
+    query_end, _, text_start = between.partition(fixed[1])
+    return fixed, [before.removeprefix(fixed[0]) + "{}" + query_end, text_start + "{}"]
 
 
 def _read_embedder(name: str, source: Path) -> dict[str, Any]:
@@ -189,8 +225,14 @@ def transformer_folder(source: Path) -> Path:
 
 
 def read_config(source: Path) -> dict[str, Any]:
-    """Return the contents of config.json, with present names of settings. Raises ModelNotFound or ModelMismatch."""
-    return with_present_names(_read_json(transformer_folder(source) / "config.json"))
+    """Return the contents of config.json, with present names of settings. Raises ModelNotFound or ModelMismatch.
+
+    The settings of LogitScore are added, if the model has that layer.
+    """
+    found = with_present_names(_read_json(transformer_folder(source) / "config.json"))
+    if (source / "modules.json").exists() and (folder := _layers(source).get("LogitScore")):
+        found |= _read_json(source / folder / "config.json")
+    return found
 
 
 def read_tokenizer_config(source: Path) -> dict[str, Any]:
@@ -214,7 +256,7 @@ def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"]
+    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*.jinja"]
     try:
         return Path(snapshot_download(name, allow_patterns=[*wanted, *more]))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
@@ -277,12 +319,16 @@ def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
     return {} if optional and not path.exists() else dict(_read(path))
 
 
+def _text(path: Path) -> str:
+    if (size := path.stat().st_size) > MAX_JSON_BYTES:
+        raise ModelMismatch(f"{path} has {size:,} bytes, over the limit of {MAX_JSON_BYTES:,}: use another model")
+    return path.read_text("utf-8")
+
+
 def _read(path: Path) -> Any:
     """Return the value in a JSON file. Raises ModelNotFound or ModelMismatch."""
     try:
-        if (size := path.stat().st_size) > MAX_JSON_BYTES:
-            raise ModelMismatch(f"{path} has {size:,} bytes, over the limit of {MAX_JSON_BYTES:,}: use another model")
-        return json.loads(path.read_text("utf-8"))
+        return json.loads(_text(path))
     except FileNotFoundError:
         raise ModelNotFound(f"{path} is missing: the folder is not a complete Sentence Transformers model") from None
     except (OSError, ValueError, RecursionError) as error:
