@@ -91,6 +91,7 @@ def test_a_cut_pair_keeps_the_template_and_its_characters_are_counted(
             "null",
             "false_token_id in config.json is null: it must be a number from 0",
         ),
+        ("tokenizer.json", '"BPE"', '"X"', r"tokenizer\.json cannot be used"),
         ("config.json", '"tie_word_embeddings": true', '"tie_word_embeddings": false', r"lack tensor lm_head\.weight"),
     ],
 )

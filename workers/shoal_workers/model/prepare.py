@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.normalizers import BertNormalizer
-from tokenizers.processors import TemplateProcessing
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound, ShoalError
 from shoal.process.extra import install_command
 from shoal.process.progress import Progress
-from shoal_workers.model import architecture, own_graph, parity, static, weights
+from shoal_workers.model import architecture, chat, own_graph, parity, static, weights
 from shoal_workers.model.graph import build, core
 from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder
 from shoal_workers.model.source import (
@@ -97,7 +96,7 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     config = read_config(source)
     shutil.copyfile(original, path)
     if model.pair_forms:
-        _add_chat(path, read_chat(source)[0])
+        chat.write_tokenizer(path, read_chat(source).parts)
     if not (reason := architecture.find_unsupported(config)):
         tensors, dense = weights.read(folder_of_weights), read_dense(source)
         transformer = read_transformer(config, tensors, model.is_reranker, dense)
@@ -143,15 +142,6 @@ def _save_static(model: Model, source: Path, folder: Path) -> Model:
         raise ModelMismatch(f"the table or the tokenizer in {source} is damaged ({reason}): fetch it again") from error
     _check_tokenizer(path, len(table) + 1, model, {})
     return _save(model, static.build(table, first), folder)
-
-
-def _add_chat(path: Path, parts: list[str]) -> None:
-    """Let the tokenizer put the parts of a chat template around the two texts of a pair."""
-    tokenizer = Tokenizer.from_file(str(path))
-    encoded = [tokenizer.encode(part, add_special_tokens=False) for part in parts]
-    special = [{"id": f"#{n}", "ids": part.ids, "tokens": part.tokens} for n, part in enumerate(encoded)]
-    tokenizer.post_processor = TemplateProcessing(single="$A", pair="#0 $A #1 $B #2", special_tokens=special)
-    tokenizer.save(str(path))
 
 
 def _finish(model: Model, folder: Path) -> None:

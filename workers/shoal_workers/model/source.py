@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -15,8 +14,9 @@ from safetensors import SafetensorError, safe_open
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
-from shoal_workers.model import weights
+from shoal_workers.model import chat, weights
 from shoal_workers.model.architecture import with_present_names
+from shoal_workers.model.chat import Chat
 from shoal_workers.model.transformer import Linear
 
 #: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.
@@ -37,12 +37,6 @@ MAX_STATIC_TOKENS = 513
 
 #: End of the names of classes in transformers that score texts.
 _SCORES = "ForSequenceClassification"
-
-#: The line of a chat template that gives a name to the message of a role, and the message that may be missing.
-_ROLE = re.compile(
-    r'\{%-? set (\w+) = messages \| selectattr\("role", "eq", "(\w+)"\) \| map\(attribute="content"\) \| first'
-    r'(?: \| default\("([^"\\]*)"\))? -%\}\s*'
-)
 
 #: Largest JSON file that is read, in bytes. Files of known models have under 2 MB, except tokenizer.json.
 MAX_JSON_BYTES = 8 << 20
@@ -122,32 +116,14 @@ def _read_reranker(name: str, source: Path) -> dict[str, Any]:
         )
     found = {"dimension": 1, "pooling": "cls", "is_reranker": True}
     is_decoder = config["model_type"] == "qwen3"  # whose last token alone sees the whole pair
-    return found | {"pooling": "lasttoken", "pair_forms": read_chat(source)[1]} if is_decoder else found
+    return found | {"pooling": "lasttoken", "pair_forms": read_chat(source).forms} if is_decoder else found
 
 
-def read_chat(source: Path) -> tuple[list[str], list[str]]:
-    """Return the fixed parts of a reranker's chat template, and the forms of its query and its text.
-
-    The parts stand before the query, between query and text, and after the text. White space beside a query or a text
-    belongs to its form, because the tokenizer joins it with words. The template is not run: it may only name the
-    messages of roles and insert them, as Qwen3-Reranker's does. Raises ModelMismatch.
-    """
-    path, stored = transformer_folder(source) / "chat_template.jinja", read_tokenizer_config(source)
-    template = _text(path) if path.exists() else str(stored.get("chat_template"))
-    roles = {name: (role, message) for name, role, message in _ROLE.findall(template)}
-    parts = re.split(r"\{\{ (\w+) \}\}", _ROLE.sub("", template).removesuffix("\n"))
-    inserted = [roles.get(name, ("", ""))[0] for name in parts[1::2]]
-    if inserted != ["system", "query", "document"] or re.search(r"\{[{%#]", "".join(parts)):
-        raise ModelMismatch(
-            f"{path} does not insert an instruction, a query and a document, as Qwen3-Reranker's does: "
-            "take that file, or use another cross-encoder"
-        )
-    prompts = _read_prompts(source)
-    instruction = prompts["prompts"].get(prompts["default_prompt"]) or roles[parts[1]][1]
-    before, between = parts[0] + instruction + parts[2], parts[4]
-    fixed = [before.rstrip(), between.strip(), parts[6]]
-    query_end, _, text_start = between.partition(fixed[1])
-    return fixed, [before.removeprefix(fixed[0]) + "{}" + query_end, text_start + "{}"]
+def read_chat(source: Path) -> Chat:
+    """Return what the model's chat template puts around a pair. Raises ModelMismatch."""
+    path, prompts = transformer_folder(source) / "chat_template.jinja", _read_prompts(source)
+    template = _text(path) if path.exists() else str(read_tokenizer_config(source).get("chat_template"))
+    return chat.parse(template, prompts["prompts"].get(prompts["default_prompt"]))
 
 
 def _read_embedder(name: str, source: Path) -> dict[str, Any]:
