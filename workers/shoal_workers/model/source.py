@@ -74,7 +74,7 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
         layers = _layers(source) if (source / "modules.json").exists() else {}
         has_scores = str((config.get("architectures") or [""])[0]).endswith(_SCORES) and "Pooling" not in layers
         is_reranker = has_scores or "LogitScore" in layers
-        return (_read_reranker(name, source) if is_reranker else _read_embedder(name, source)) | {
+        return (_read_reranker(name, source, config) if is_reranker else _read_embedder(name, source)) | {
             "digest": digest,
             "max_tokens": _max_tokens(transformer, config),
             "weights_state": weights_state(source),
@@ -108,8 +108,7 @@ def _read_prompts(source: Path) -> dict[str, Any]:
     return {"prompts": prompts.get("prompts") or {}, "default_prompt": prompts.get("default_prompt_name")}
 
 
-def _read_reranker(name: str, source: Path) -> dict[str, Any]:
-    config = read_config(source)
+def _read_reranker(name: str, source: Path, config: dict[str, Any]) -> dict[str, Any]:
     if (num_labels := len(config.get("id2label") or "01")) != 1 and "true_token_id" not in config:
         raise ModelMismatch(
             f"{name} has {num_labels} labels, and a reranker makes one score of a pair: use a cross-encoder with one"
