@@ -125,7 +125,12 @@ HOMES = {
         "shoal_workers.encoding.engines.int8",
         "shoal_workers.model",
     },
-    "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model.prepare", "shoal_workers.model.static"},
+    "tokenizers": {
+        "shoal_workers.encoding.tokenizer",
+        "shoal_workers.model.chat",
+        "shoal_workers.model.prepare",
+        "shoal_workers.model.static",
+    },
     "pyarrow": {"shoal_api.answers.vector_format", "shoal.bulk.part_file", "shoal.records"},
     "pypdf": {"shoal.extraction.file_formats"},
     "selectolax": {"shoal.extraction.file_formats"},

@@ -38,15 +38,17 @@ def make_modernbert(folder: Path) -> None:
     save(folder, "ModernBertForSequenceClassification", MODERNBERT | settings, tokenizer)
 
 
-def save(folder: Path, kind: str, settings: dict[str, Any], tokenizer: Tokenizer) -> None:
+def save(
+    folder: Path, kind: str, settings: dict[str, Any], tokenizer: Tokenizer, most: int = MAX_TOKENS, **names: str
+) -> None:
     """Save a random model with one label, and its tokenizer."""
     torch.manual_seed(5)
     labels = {"vocab_size": tokenizer.get_vocab_size(), "num_labels": 1, "pad_token_id": 0}
     make(kind, settings | labels).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
-    names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    names = names or {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
-    (folder / "tokenizer_config.json").write_text(json.dumps(names | about | {"model_max_length": MAX_TOKENS}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(names | about | {"model_max_length": most}))
 
 
 def compute(folder: Path, pairs: list[list[str]]) -> None:

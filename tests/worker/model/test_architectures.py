@@ -254,14 +254,14 @@ def test_as_many_heads_of_keys_as_of_queries_may_be_given_as_null(models: Path) 
     assert read(models / "qwen3, causal", num_key_value_heads=None).num_key_heads == 4
 
 
-def test_a_decoder_with_windows_or_scores_is_unsupported(models: Path) -> None:
+def test_a_decoder_with_windows_or_of_another_task_is_unsupported(models: Path) -> None:
     config = json.loads((models / "qwen3/config.json").read_text())
     for name, value in (
         ("use_sliding_window", True),
         ("attention_bias", True),
         ("is_causal", False),
         ("layer_types", ["full_attention", "sliding_attention"]),
-        ("architectures", ["Qwen3ForSequenceClassification"]),
+        ("architectures", ["Qwen2ForSequenceClassification"]),
         ("rope_parameters", {"rope_type": "yarn", "factor": 4.0}),
     ):
         assert architecture.find_unsupported(config | {name: value}).startswith(f"{name} is ")

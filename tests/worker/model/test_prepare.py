@@ -70,36 +70,60 @@ def test_a_wait_for_another_process_that_prepares_the_model_is_said(tmp_path: Pa
     assert process.returncode == 0
 
 
-def add_dense(source: Path, *shapes: tuple[int, int], **config: object) -> list[np.ndarray]:
-    """Put Dense layers `[outputs, inputs]` between pooling and normalisation; return the matrix of each."""
+def add_dense(source: Path, *shapes: tuple[int, int], last: str = "Identity", **config: object) -> list[np.ndarray]:
+    """Put Dense layers `[outputs, inputs]` after pooling, the last with a function; return the matrix of each."""
     modules, random = json.loads((source / "modules.json").read_text())[:2], np.random.default_rng(5)
     matrices = [random.normal(0, 0.3, shape).astype(np.float32) for shape in shapes]
     for n, matrix in enumerate(matrices, 2):
         folder = source / f"{n}_Dense"
         folder.mkdir()
         outputs, inputs = matrix.shape
-        about = {"in_features": inputs, "out_features": outputs, "activation_function": "torch.nn.Identity"} | config
+        name = f"torch.nn.{last if n == len(matrices) + 1 else 'Identity'}"
+        about = {"in_features": inputs, "out_features": outputs, "activation_function": name} | config
         (folder / "config.json").write_text(json.dumps(about))
-        save_file({"linear.weight": matrix, "linear.bias": np.full(outputs, n, np.float32)}, folder / weights.FILE)
-        modules.append({"path": folder.name, "type": "sentence_transformers.models.Dense"})
-    modules.append({"path": "9_Normalize", "type": "sentence_transformers.models.Normalize"})
+        save_file({"linear.weight": matrix, "linear.bias": np.full(outputs, n / 10, np.float32)}, folder / weights.FILE)
+        modules.append({"name": str(n), "path": folder.name, "type": "sentence_transformers.models.Dense"})
+    modules.append({"name": "9", "path": "9_Normalize", "type": "sentence_transformers.models.Normalize"})
     (source / "modules.json").write_text(json.dumps(modules))
     return matrices
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_dense_layers_are_computed(source: Path, tmp_path: Path, pooling: str) -> None:
+@pytest.mark.parametrize(("pooling", "last"), [("mean", "Identity"), ("cls", "Identity"), ("mean", "Tanh")])
+def test_dense_layers_are_computed(source: Path, tmp_path: Path, pooling: str, last: str) -> None:
     (source / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": pooling}))
     options = Options(normalize=False)
     plain = Encoder.open(prepare_if_needed(tmp_path / "plain", str(source)), "openvino", "f32", 1)
-    first, second = add_dense(source, (48, 32), (20, 48))
-    expected = (plain.embed(parity.TEXTS, options, "") @ first.T + 2) @ second.T + 3
+    first, second = add_dense(source, (48, 32), (20, 48), last=last)
+    expected = (plain.embed(parity.TEXTS, options, "") @ first.T + 0.2) @ second.T + 0.3
+    expected = np.tanh(expected) if last == "Tanh" else expected
     folder = prepare_if_needed(tmp_path / "dense", str(source))
     model, encoder = Model.open(folder), Encoder.open(folder, "openvino", "f32", 1)
     assert (model.dimension, model.other_blocks, model.digest == plain.model.digest) == (20, "a Dense layer", False)
     assert encoder.embed(parity.TEXTS, options, "") == pytest.approx(expected, rel=0.01, abs=0.01)
     with pytest.raises(BadSetting, match=r"a Dense layer|needs a processor|is not compiled"):
         Encoder.open(folder, "avx512", "bf16", 1)
+
+
+@pytest.mark.wide
+@pytest.mark.usefixtures("torch_reference")
+@pytest.mark.parametrize(("pooling", "is_normalised"), [("cls", True), ("mean", False)])
+def test_a_dense_layer_with_a_tanh_is_that_of_sentence_transformers(
+    source: Path, tmp_path: Path, pooling: str, is_normalised: bool
+) -> None:
+    """LaBSE takes the first token and normalises; distiluse takes the mean and does not."""
+    update(source / "1_Pooling/config.json", {"pooling_mode": pooling})
+    add_dense(source, (20, 32), last="Tanh")
+    modules = json.loads((source / "modules.json").read_text())
+    (source / "modules.json").write_text(json.dumps(modules if is_normalised else modules[:-1]))
+    path = tmp_path / "vectors.npy"
+    _, errors = run(GOLDEN, source, path).communicate()
+    assert path.exists(), errors
+    expected, folder = np.load(path), prepare_if_needed(tmp_path / "home", str(source))
+    for precision, min_cosine in (("f32", 0.99999), ("bf16", 0.999)):
+        encoder = Encoder.open(folder, "openvino", precision, 1)
+        alone = np.concatenate([encoder.embed([text], Options(), "") for text in parity.TEXTS])
+        for vectors in (encoder.embed(parity.TEXTS, Options(), ""), alone):
+            assert (vectors * expected).sum(axis=1).min() > min_cosine
 
 
 def test_dense_layers_that_do_more_or_do_not_fit_are_refused(source: Path, tmp_path: Path) -> None:
@@ -109,7 +133,8 @@ def test_dense_layers_that_do_more_or_do_not_fit_are_refused(source: Path, tmp_p
 
     modules = (source / "modules.json").read_text()
     cases: list[tuple[dict[str, Any], list[tuple[int, int]], str]] = [
-        ({"activation_function": "torch.nn.modules.activation.Tanh"}, [(8, 32)], "more than a linear layer"),
+        ({"activation_function": "torch.nn.modules.activation.GELU"}, [(8, 32)], "more than a linear layer"),
+        ({"activation_function": "torch.nn.modules.activation.Tanh"}, [(8, 32), (8, 8)], "more than a linear layer"),
         ({"use_residual": True}, [(32, 32)], "more than a linear layer"),
         *[({"in_features": n}, [(8, 32)], "are not those of its config.json") for n in (31, "a", None, 10**15)],
         ({}, [(8, 32), (8, 9)], "does not fit the layer before it"),

@@ -162,6 +162,7 @@ class Encoder:
         numbers += [INT8_VERSION] if engine.fixed_steps else []
         numbers += [AVX512_VERSION] if engine.name == "avx512" else []
         words = [engine.name, engine.precision, model.digest, model.pooling, self.tokenizer.digest]
+        words += ["tanh"] if model.ends_in_tanh else []
         made_by = json.dumps([numbers, words, model.prompts, model.default_prompt], sort_keys=True)
         return blake2b(made_by.encode(), digest_size=16).hexdigest()
 
@@ -242,6 +243,8 @@ class Encoder:
     def _finish(self, one: EncodingPass) -> None:
         poolings = [self._pooling(text) for text in one.texts]
         vectors = one.running.wait(one.spans, set(poolings))
+        if self.model.ends_in_tanh:
+            vectors = {how: np.tanh(found) for how, found in vectors.items()}
         ends = np.cumsum(one.spans.lengths)
         for n, (text, how) in enumerate(zip(one.texts, poolings, strict=True)):
             part = slice(ends[n] - text.num_tokens, ends[n]) if how == "tokens" else slice(n, n + 1)

@@ -28,7 +28,7 @@ class Reranker(Encoder):
 
     def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right") -> list[Tokens]:
         """Return the tokens of each pair. A pair that is too long for the model is cut on the named side."""
-        return self.tokenizer.encode_pairs(inputs, truncation_side)
+        return self.tokenizer.encode_pairs(self.model.formed(inputs), truncation_side)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         """Return the raw scores `[pairs]` of a few pairs, all computed in one pass."""

@@ -109,6 +109,7 @@ class SettingNames:
 class Head:
     """The two linear layers that make scores of a token vector, and the function and the norm between them.
 
+    Without `dense`, `out` alone makes them, and has no bias.
     `pooling` is the key of config.json that says whether the scores belong to the first token's vector or to the mean.
     """
 
@@ -376,9 +377,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "Qwen3",
         "model.",
         _QWEN3,
-        None,
+        Head("", "", "score"),
         SettingNames(eps="rms_norm_eps", num_key_heads="num_key_value_heads", head_size="head_dim"),
-        unused=("lm_head.",),
+        unused=("lm_head.", "score."),
         blocks=Blocks(norms_first=True, is_gated=True, is_rms=True),
         has_biases=False,
         has_shifts=False,

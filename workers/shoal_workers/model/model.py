@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
@@ -33,7 +34,9 @@ class Model:
 
     `is_reranker` is true for a cross-encoder, which makes one score of a pair of texts. `type_offset` is added to the
     position of a token for each token type; it is 0 if there are no types. `num_weights` is the number of weights in
-    the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks.
+    the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks. If
+    `ends_in_tanh`, a tanh is applied to pooled vectors. `pair_forms` are the forms in which a
+    reranker's tokenizer takes a query and a text, with `{}` in their places; it is empty if it takes them as they are.
     """
 
     name: str
@@ -51,6 +54,8 @@ class Model:
     type_offset: int = 0
     num_weights: int = 0
     other_blocks: str = ""
+    ends_in_tanh: bool = False
+    pair_forms: list[str] = field(default_factory=list)
     layout: int = LAYOUT
 
     @property
@@ -83,7 +88,7 @@ class Model:
         """Return the same model. Raises ModelMismatch for a property that no model can have."""
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
         words = [self.name, self.source, self.digest, self.pooling, self.weights_state, self.other_blocks]
-        words += [*prompts, *prompts.values()]
+        words += [*prompts, *prompts.values(), *self.pair_forms]
         sizes = (self.dimension, self.max_tokens, self.type_offset + 1, self.num_weights + 1)
         is_size = [type(n) is int and 0 < n <= MAX_SIZE for n in sizes]
         if not all(isinstance(word, str) for word in words) or not all(is_size):
@@ -96,6 +101,13 @@ class Model:
                 f"{self.name} lacks its default prompt {excerpt(self.default_prompt)}: use another model"
             )
         return self
+
+    def formed(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+        """Return pairs in the form in which the tokenizer takes them."""
+        if not self.pair_forms:
+            return pairs
+        of_query, of_text = self.pair_forms
+        return [(of_query.format(query), of_text.format(text)) for query, text in pairs]
 
     def prompt_for(self, name: str | None, otherwise: tuple[str, ...] = ()) -> str:
         """Return the text of the prompt called `name`, else of the first known of `otherwise`, else the default."""

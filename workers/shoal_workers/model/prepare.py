@@ -26,12 +26,13 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound, ShoalError
 from shoal.process.extra import install_command
 from shoal.process.progress import Progress
-from shoal_workers.model import architecture, own_graph, parity, static, weights
+from shoal_workers.model import architecture, chat, own_graph, parity, static, weights
 from shoal_workers.model.graph import build, core
 from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder
 from shoal_workers.model.source import (
     find_source,
     is_static,
+    read_chat,
     read_config,
     read_dense,
     read_tokenizer_config,
@@ -94,6 +95,8 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
         return
     config = read_config(source)
     shutil.copyfile(original, path)
+    if model.pair_forms:
+        chat.write_tokenizer(path, read_chat(source).parts)
     if not (reason := architecture.find_unsupported(config)):
         tensors, dense = weights.read(folder_of_weights), read_dense(source)
         transformer = read_transformer(config, tensors, model.is_reranker, dense)
@@ -164,7 +167,7 @@ def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict
         tokenizer.no_padding()
         tokenizer.no_truncation()
         num_special = tokenizer.num_special_tokens_to_add(is_pair=model.is_reranker)
-        texts = parity.PAIRS if model.is_reranker else parity.TEXTS
+        texts = model.formed(parity.PAIRS) if model.is_reranker else parity.TEXTS
         encodings = tokenizer.encode_batch(texts) if num_special < max_tokens else []
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -226,13 +229,14 @@ def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]
     tokenizer.no_padding()
     tokenizer.enable_truncation(model.max_tokens)
     vectors = []
-    for encoding in tokenizer.encode_batch(parity.PAIRS if model.is_reranker else parity.TEXTS):
+    for encoding in tokenizer.encode_batch(model.formed(parity.PAIRS) if model.is_reranker else parity.TEXTS):
         ids, types = (np.array([numbers], np.int32) for numbers in (encoding.ids, encoding.type_ids))
         length = ids.shape[1]
         positions = np.arange(length, dtype=np.int32) + np.int32(model.type_offset) * types
         tokens = compiled((ids, positions, np.zeros((1, 1, length, length), np.float32)))[0][0]
         one = {"cls": 0, "lasttoken": -1}.get(model.pooling)
         vector = getattr(tokens, model.pooling)(axis=0) if one is None else tokens[one]
+        vector = np.tanh(vector) if model.ends_in_tanh else vector
         vectors.append(vector if model.is_reranker else vector / max(np.linalg.norm(vector), 1e-12))
     return np.array(vectors, np.float32)
 

@@ -14,8 +14,9 @@ from safetensors import SafetensorError, safe_open
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
-from shoal_workers.model import weights
+from shoal_workers.model import chat, weights
 from shoal_workers.model.architecture import with_present_names
+from shoal_workers.model.chat import Chat
 from shoal_workers.model.transformer import Linear
 
 #: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.
@@ -26,7 +27,7 @@ PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 #: Models that have a short name.
 SHORT_NAMES = {"ms-marco-minilm": "cross-encoder/ms-marco-MiniLM-L6-v2"}
 
-_LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize"}
+_LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize", "LogitScore"}
 
 #: The names of a static model's table: model2vec's, and Sentence Transformers'.
 TABLES = (MODEL2VEC_TABLE, SENTENCE_TRANSFORMERS_TABLE) = ("embeddings", "embedding.weight")
@@ -70,9 +71,10 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
             raise ModelMismatch(
                 f"the weights of {name} have digest {digest[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"
             )
-        has_pooling = (source / "modules.json").exists() and "Pooling" in _layers(source)
-        is_reranker = str((config.get("architectures") or [""])[0]).endswith(_SCORES) and not has_pooling
-        return (_read_reranker(name, config) if is_reranker else _read_embedder(name, source)) | {
+        layers = _layers(source) if (source / "modules.json").exists() else {}
+        has_scores = str((config.get("architectures") or [""])[0]).endswith(_SCORES) and "Pooling" not in layers
+        is_reranker = has_scores or "LogitScore" in layers
+        return (_read_reranker(name, source, config) if is_reranker else _read_embedder(name, source)) | {
             "digest": digest,
             "max_tokens": _max_tokens(transformer, config),
             "weights_state": weights_state(source),
@@ -106,12 +108,21 @@ def _read_prompts(source: Path) -> dict[str, Any]:
     return {"prompts": prompts.get("prompts") or {}, "default_prompt": prompts.get("default_prompt_name")}
 
 
-def _read_reranker(name: str, config: dict[str, Any]) -> dict[str, Any]:
-    if (num_labels := len(config.get("id2label") or "01")) != 1:
+def _read_reranker(name: str, source: Path, config: dict[str, Any]) -> dict[str, Any]:
+    if (num_labels := len(config.get("id2label") or "01")) != 1 and "true_token_id" not in config:
         raise ModelMismatch(
             f"{name} has {num_labels} labels, and a reranker makes one score of a pair: use a cross-encoder with one"
         )
-    return {"dimension": 1, "pooling": "cls", "is_reranker": True}
+    found = {"dimension": 1, "pooling": "cls", "is_reranker": True}
+    is_decoder = config["model_type"] == "qwen3"  # whose last token alone sees the whole pair
+    return found | {"pooling": "lasttoken", "pair_forms": read_chat(source).forms} if is_decoder else found
+
+
+def read_chat(source: Path) -> Chat:
+    """Return what the model's chat template puts around a pair. Raises ModelMismatch."""
+    path, prompts = transformer_folder(source) / "chat_template.jinja", _read_prompts(source)
+    template = _text(path) if path.exists() else str(read_tokenizer_config(source).get("chat_template"))
+    return chat.parse(template, prompts["prompts"].get(prompts["default_prompt"]))
 
 
 def _read_embedder(name: str, source: Path) -> dict[str, Any]:
@@ -125,6 +136,7 @@ def _read_embedder(name: str, source: Path) -> dict[str, Any]:
     return {
         "dimension": dense[-1]["out_features"] if dense else _width(config),
         "pooling": found,
+        "ends_in_tanh": bool(dense) and _function(dense[-1]) == "Tanh",
         **_read_prompts(source),
     }
 
@@ -137,13 +149,14 @@ def read_dense(source: Path) -> Linear | None:
     """Return one linear layer in place of the model's Dense layers, or None if it has none.
 
     Dense layers come after pooling. Shoal applies them to token vectors, before pooling, with the same result for the
-    mean and for one token. Raises ModelNotFound or ModelMismatch.
+    mean and for one token. The last one may have a tanh, which is left out here. Raises ModelNotFound or ModelMismatch.
     """
     found: Linear | None = None
-    for folder in _dense_folders(source):
+    for folder in (folders := _dense_folders(source)):
         config, tensors = _read_json(folder / "config.json"), weights.read(folder)
         shape, name = (config.get("out_features"), config.get("in_features")), config.get("activation_function")
-        if str(name).rpartition(".")[2] != "Identity" or config.get("use_residual"):
+        known = ("Identity", "Tanh") if folder == folders[-1] else ("Identity",)
+        if _function(config) not in known or config.get("use_residual"):
             raise ModelMismatch(f"{folder} has more than a linear layer ({excerpt(name)}): use another model")
         matrix, bias = tensors.pop("linear.weight", np.empty(0, np.float32)), tensors.pop("linear.bias", None)
         bias = np.zeros(matrix.shape[:1], np.float32) if bias is None else bias
@@ -155,13 +168,19 @@ def read_dense(source: Path) -> Linear | None:
     return found
 
 
+def _function(dense: dict[str, Any]) -> str:
+    """Return the name of the function of a Dense layer, from its config.json."""
+    return str(dense.get("activation_function")).rpartition(".")[2]
+
+
 def _dense_folders(source: Path) -> list[Path]:
     """Return the folders of the Dense layers in their order. Raises ModelMismatch if they do not follow the pooling."""
     if not (source / "modules.json").exists():
         return []
     modules = list(_modules(source))
     names = [name for name, _ in modules]
-    if "Dense" in names and names != ["Transformer", "Pooling", *["Dense"] * names.count("Dense"), "Normalize"]:
+    usual = ["Transformer", "Pooling", *["Dense"] * names.count("Dense"), "Normalize"]
+    if "Dense" in names and names not in (usual, usual[:-1]):
         raise ModelMismatch(f"{source} has layers in the order {', '.join(names)}: use another model")
     return [source / path for name, path in modules if name == "Dense"]
 
@@ -181,8 +200,14 @@ def transformer_folder(source: Path) -> Path:
 
 
 def read_config(source: Path) -> dict[str, Any]:
-    """Return the contents of config.json, with present names of settings. Raises ModelNotFound or ModelMismatch."""
-    return with_present_names(_read_json(transformer_folder(source) / "config.json"))
+    """Return the contents of config.json, with present names of settings. Raises ModelNotFound or ModelMismatch.
+
+    The settings of LogitScore are added, if the model has that layer.
+    """
+    found = with_present_names(_read_json(transformer_folder(source) / "config.json"))
+    if (source / "modules.json").exists() and (folder := _layers(source).get("LogitScore")):
+        found |= _read_json(source / folder / "config.json")
+    return found
 
 
 def read_tokenizer_config(source: Path) -> dict[str, Any]:
@@ -206,7 +231,7 @@ def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"]
+    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*.jinja"]
     try:
         return Path(snapshot_download(name, allow_patterns=[*wanted, *more]))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
@@ -269,12 +294,16 @@ def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
     return {} if optional and not path.exists() else dict(_read(path))
 
 
+def _text(path: Path) -> str:
+    if (size := path.stat().st_size) > MAX_JSON_BYTES:
+        raise ModelMismatch(f"{path} has {size:,} bytes, over the limit of {MAX_JSON_BYTES:,}: use another model")
+    return path.read_text("utf-8")
+
+
 def _read(path: Path) -> Any:
     """Return the value in a JSON file. Raises ModelNotFound or ModelMismatch."""
     try:
-        if (size := path.stat().st_size) > MAX_JSON_BYTES:
-            raise ModelMismatch(f"{path} has {size:,} bytes, over the limit of {MAX_JSON_BYTES:,}: use another model")
-        return json.loads(path.read_text("utf-8"))
+        return json.loads(_text(path))
     except FileNotFoundError:
         raise ModelNotFound(f"{path} is missing: the folder is not a complete Sentence Transformers model") from None
     except (OSError, ValueError, RecursionError) as error:

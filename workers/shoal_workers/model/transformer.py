@@ -151,7 +151,8 @@ def read_transformer(
     config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False, dense: Linear | None = None
 ) -> Transformer:
     """Return the model, from supported settings and from the tensors in its files. Raises ModelMismatch."""
-    return replace(_Reader(config, tensors, has_head).transformer(), dense=dense)
+    found = _Reader(config, tensors, has_head).transformer()
+    return found if dense is None else replace(found, dense=dense)
 
 
 class _Reader:
@@ -188,8 +189,10 @@ class _Reader:
         positions, num_positions = self._positions()
         if names.distances:
             self.distance_vectors = self._distance_vectors()
+        words = self._words()
+        head = self._head(words) if self.has_head else None
         found = Transformer(
-            words=self._words(),
+            words=words,
             positions=positions,
             num_positions=num_positions,
             norm=self._norm(self.prefix, names.norm),
@@ -199,9 +202,10 @@ class _Reader:
             activation=ACTIVATIONS[self.config[settings.activation]],
             relative_bias=self._relative_bias(num_positions) if names.relative_bias else None,
             distance_rows=self._distance_rows(num_positions) if names.distances else None,
-            head=self._head() if self.has_head else None,
+            head=head if isinstance(head, ScoreHead) else None,
             blocks=self.architecture.blocks,
             final_norm=self._norm(self.prefix, names.final_norm),
+            dense=head if isinstance(head, Linear) else None,
         )
         self._refuse_unknown()
         return found
@@ -327,10 +331,14 @@ class _Reader:
         found: Array = table[bucket + half * (distance > 0)]
         return found
 
-    def _head(self) -> ScoreHead:
+    def _head(self, words: Array) -> ScoreHead | Linear:
         if (head := self.architecture.head) is None:
             raise ModelMismatch(f"a {self.config['model_type']} scores nothing here: use another model")
         num_labels = len(self.config.get("id2label") or (0, 1))
+        if not head.dense and "true_token_id" in self.config:
+            return self._difference_of_logits(words)
+        if not head.dense:
+            return self._linear(head.out, num_labels, self.width)
         return ScoreHead(
             self._linear(head.dense, self.width, self.width),
             head.activation,
@@ -338,6 +346,15 @@ class _Reader:
             self._norm("", head.norm),
             bool(head.pooling) and self.config.get(head.pooling) == "mean",
         )
+
+    def _difference_of_logits(self, words: Array) -> Linear:
+        """Return the layer whose output is the logit of one word minus the logit of another (Qwen3-Reranker)."""
+        is_tied = self.config.get("tie_word_embeddings")
+        rows = words if is_tied else self._take("lm_head.weight", *words.shape)
+        true, false = (self._size(f"{name}_token_id", at_least=0) for name in ("true", "false"))
+        if max(true, false) >= len(rows):
+            raise ModelMismatch(f"LogitScore names the words {true} and {false} of {len(rows)}: use another model")
+        return Linear(rows[[true]] - rows[[false]], np.zeros(1, np.float32))
 
     def _joined(self, prefix: str, names: Sequence[str], outputs: Sequence[int], has_bias: bool = True) -> Linear:
         """Return one linear layer in place of several; a layer with one name is stored as one."""

@@ -27,7 +27,9 @@ class RerankWork(Work):
     @classmethod
     def admit(cls, delivery: Delivery, job: Rerank, served: "Served") -> Work:
         """Return the work of a job, for the reranker."""
-        return cls(delivery, job, served.reranker(job.reranker), now=served.now)
+        reranker = served.reranker(job.reranker)
+        ((_, before),) = reranker.encoder.model.formed([("", "")])
+        return cls(delivery, job, reranker, before, served.now)
 
     def _first_inputs(self) -> Sequence[tuple[str, str]]:
         return [(self.job.query or "", text) for text in self.job.texts]

@@ -1,0 +1,59 @@
+"""The chat template in which a decoder reads a query and a text, as Qwen3-Reranker does."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+from shoal.errors import ModelMismatch
+
+#: A line that gives a name to the message of a role, and says the message if there is none.
+_ROLE = re.compile(
+    r'\{%-? set (\w+) = messages \| selectattr\("role", "eq", "(\w+)"\) \| map\(attribute="content"\) \| first'
+    r'(?: \| default\("([^"\\]*)"\))? -%\}\s*'
+)
+
+
+class Chat(NamedTuple):
+    """The parts before a query, between query and text, and after the text, and the forms of query and text.
+
+    White space beside a query or a text belongs to its form, because the tokenizer joins it with words.
+    """
+
+    parts: list[str]
+    forms: list[str]
+
+
+def parse(template: str, instruction: str | None) -> Chat:
+    """Return what the template puts around a pair, with its own instruction if that is None. Raises ModelMismatch.
+
+    The template is not run. It may name the messages of roles and insert them, and nothing else.
+    """
+    roles = {name: (role, message) for name, role, message in _ROLE.findall(template)}
+    found = re.split(r"\{\{ (\w+) \}\}", _ROLE.sub("", template).removesuffix("\n"))
+    inserted = [roles.get(name, ("", ""))[0] for name in found[1::2]]
+    if inserted != ["system", "query", "document"] or re.search(r"\{[{%#]", "".join(found)):
+        raise ModelMismatch(
+            "the chat template does not insert an instruction, a query and a document, as Qwen3-Reranker's does: "
+            "use its chat_template.jinja, or another cross-encoder"
+        )
+    before, between = found[0] + (instruction or roles[found[1]][1]) + found[2], found[4]
+    parts = [before.rstrip(), between.strip(), found[6]]
+    query_end, _, text_start = between.partition(parts[1])
+    return Chat(parts, [before.removeprefix(parts[0]) + "{}" + query_end, text_start + "{}"])
+
+
+def write_tokenizer(path: Path, parts: list[str]) -> None:
+    """Let the tokenizer in the file put the parts around the two texts of a pair. Raises ModelMismatch."""
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+        encoded = [tokenizer.encode(part, add_special_tokens=False) for part in parts]
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library's own panics are no `Exception`
+        raise ModelMismatch(f"tokenizer.json cannot be used ({error!s:.200}): fetch the model again") from error
+    special = [{"id": f"#{n}", "ids": part.ids, "tokens": part.tokens} for n, part in enumerate(encoded)]
+    tokenizer.post_processor = TemplateProcessing(single="$A", pair="#0 $A #1 $B #2", special_tokens=special)
+    tokenizer.save(str(path))
