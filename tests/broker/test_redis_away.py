@@ -143,6 +143,18 @@ async def test_after_a_task_that_tried_was_cancelled_another_may_try(
 
 
 @in_loop
+async def test_a_command_is_not_done_if_its_broker_closes_while_it_connects(proxy: Proxy) -> None:
+    broker = AsyncBroker(ConnectionMaker(url_of(proxy), PATIENCE_S))
+    proxy.hold()
+    connecting = asyncio.create_task(broker.execute("PING"))
+    await wait_for(lambda: proxy.num_open() > 0)
+    await broker.close()
+    proxy.release()
+    assert [type(error) for error in await outcomes([connecting])] == [Unavailable]
+    await wait_for(lambda: proxy.num_open() == 0)
+
+
+@in_loop
 async def test_a_cancelled_command_does_not_fail_the_next_one(proxy: Proxy) -> None:
     broker = AsyncBroker(ConnectionMaker(url_of(proxy), PATIENCE_S))
     assert await broker.execute("PING") == b"PONG"

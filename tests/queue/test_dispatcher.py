@@ -32,7 +32,9 @@ from shoal import Client
 
 client = Client(sys.argv[1], key_prefix=sys.argv[2], pool=sys.argv[3], timeout_s=180)
 assert client.embed("storm").shape == (32,)
+connection = client.pool.broker.execute("CLIENT", "ID")
 child = os.fork()
+assert (client.pool.broker.execute("CLIENT", "ID") == connection) == (child != 0)
 shapes = {client.embed(["storm", f"rain {n} {child == 0}"]).shape for n in range(50)}
 assert shapes == {(2, 32)}, shapes
 if child == 0:

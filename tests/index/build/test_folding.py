@@ -219,9 +219,9 @@ class TestRedis:
     def test_keeps_all_for_a_version_that_cannot_be_read_now(self, news: News) -> None:
         damaged = news.build(changes=None).version
         made = []
-        for n in range(2):
+        for n in range(3):
             made.append(news.append({f"new {n}": "storm"}))
-            news.build()
+            news.build(num_kept=4)
         (news.out / damaged / MANIFEST).write_text("{}")
         news.forget()
         assert news.positions() == made
