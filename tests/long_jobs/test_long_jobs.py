@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import compress
 
 import pytest
 from api_stub import close_app
@@ -19,8 +20,10 @@ from shoal.contract.keys import Keys
 from shoal.errors import InvalidRequest, JobNotEnded, Unavailable, UnknownJob, Unsupported
 from shoal.long_jobs import long_jobs
 from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.rq_job import MAX_BYTES
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
+from shoal.long_jobs.submission import Submission
 from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal.supervisor.supervisor import runs_jobs
@@ -178,6 +181,7 @@ def test_an_id_of_no_long_job_is_unknown(jobs: LongJobs, rq: Rq) -> None:
         {"data": b"x" * 3_000_000},
         {"data": MsgpackSerializer.dumps(["os.system", None, ["ls"], {}])},
         {"data": MsgpackSerializer.dumps("embed_file")},
+        {"data": compress(MsgpackSerializer.dumps(["a", None, [], Submission("a", {"b": "c" * MAX_BYTES}).to_map()]))},
         {"status": "odd"},
         *({name: b"\x80\x04."} for name in ("created_at", "retries_left", "meta")),
     ],
