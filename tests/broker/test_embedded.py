@@ -98,7 +98,8 @@ def test_it_writes_to_disk_and_listens_on_loopback_only(tmp_path: Path) -> None:
     options = dict(zip(command[1::2], command[2::2], strict=True))
     assert options["--bind"] == "127.0.0.1"
     assert options["--port"] == "7000"
-    assert (options["--appendonly"], options["--maxmemory-policy"]) == ("yes", "noeviction")
+    kept = [options[f"--{name}"] for name in ("appendonly", "appendfsync", "maxmemory-policy")]
+    assert kept == ["yes", "everysec", "noeviction"]
     assert options["--maxmemory"] == "1088mb"
     compose = (TESTS.parent / "docker-compose.yml").read_text()
     assert f"--maxmemory, {options['--maxmemory']}," in compose

@@ -64,19 +64,13 @@ def test_tasks_that_wait_learn_that_redis_went_and_later_calls_go_on(own_redis: 
 
 
 @in_loop
-async def test_connections_that_redis_has_closed_are_replaced(own_redis: RedisServer) -> None:
+async def test_connections_that_redis_has_closed_or_confused_are_replaced(own_redis: RedisServer) -> None:
     broker = AsyncBroker(ConnectionMaker(own_redis.url))
     with redis.Redis.from_url(own_redis.url) as admin:
         for block_s in (0.0, 1.0):  # over the shared connection, and over a task's own
             assert await broker.execute("PING", block_s=block_s) == b"PONG"
             admin.client_kill_filter(_type="normal", skipme=True)
             assert await broker.execute("PING", block_s=block_s) == b"PONG"
-    await broker.close()
-
-
-@in_loop
-async def test_a_connection_with_an_answer_that_no_task_asked_for_is_replaced(own_redis: RedisServer) -> None:
-    broker = AsyncBroker(ConnectionMaker(own_redis.url))
     assert await broker.execute("SUBSCRIBE", "a", "b") == [b"subscribe", b"a", 1]  # Redis sends two answers at once
     assert await broker.execute("PING") == b"PONG"
     await broker.close()
@@ -140,6 +134,18 @@ async def test_after_a_task_that_tried_was_cancelled_another_may_try(
         proxy.release()
         assert await broker.execute("PING") == b"PONG"
     await broker.close()
+
+
+@in_loop
+async def test_a_command_is_not_done_if_its_broker_closes_while_it_connects(proxy: Proxy) -> None:
+    broker = AsyncBroker(ConnectionMaker(url_of(proxy), PATIENCE_S))
+    proxy.hold()
+    connecting = asyncio.create_task(broker.execute("PING"))
+    await wait_for(lambda: proxy.num_open() > 0)
+    await broker.close()
+    proxy.release()
+    assert [type(error) for error in await outcomes([connecting])] == [Unavailable]
+    await wait_for(lambda: proxy.num_open() == 0)
 
 
 @in_loop

@@ -78,6 +78,14 @@ def worker(make_worker: MakeWorker) -> Worker:
     return make_worker()
 
 
+def test_entries_depend_on_everything_that_vectors_depend_on(worker: Worker, settings: Settings) -> None:
+    model = replace(worker.encoder.model, max_tokens=7)
+    other = open_cache(settings, Encoder(model, worker.encoder.tokenizer, worker.encoder.engine), worker.pool.broker)
+    assert worker.cache
+    assert other
+    assert worker.cache.table.fingerprint != other.table.fingerprint
+
+
 def announce(worker: Worker) -> None:
     Pool(queue_of(worker).broker, queue_of(worker).keys, alive_s=3_600).announce(worker.id, about(worker))
 

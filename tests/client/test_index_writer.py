@@ -178,7 +178,8 @@ class TestClient:
 
         assert client.run(delete) == 1
 
-    def test_without_a_ready_worker_nothing_is_written(self, client: Client) -> None:
+    def test_without_a_ready_worker_nothing_is_written(self, client: Client, other: Other) -> None:
+        other.announce_with(state="stalled")
         with pytest.raises(NotReady, match="no worker is ready"):
             client.index("default").add([DOCUMENT])
 

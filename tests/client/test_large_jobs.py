@@ -61,10 +61,10 @@ def test_jobs_with_too_many_bytes_are_not_put(queue: Queue) -> None:
 
 
 def test_a_long_list_with_a_long_query_is_refused_before_it_is_packed(redis_url: str, keys: Keys) -> None:
-    query, texts = "x" * 2**20, ["a"] * (32 * TEXTS_PER_JOB)
+    query, texts = "x" * 2**18, ["a"] * (128 * TEXTS_PER_JOB)
     with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool) as client:
         tracemalloc.start()
-        with pytest.raises(TooLarge, match=r"and the query has 1,048,576, in each of 32 jobs: 33,555,456 bytes"):
+        with pytest.raises(TooLarge, match=r"and the query has 262,144, in each of 128 jobs: 33,558,528 bytes"):
             client.rerank(query, texts)
         assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
         tracemalloc.stop()

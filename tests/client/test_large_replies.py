@@ -86,6 +86,7 @@ class TestSending:
                 except Unavailable:
                     num_failures += 1
         assert num_failures == MAX_SENDS
+        assert not worker.consumer._failed_sends
         assert code(queue.wait_result(job.id, 0)) == "too_large"
 
     def test_while_redis_is_away_a_large_reply_is_not_given_up(self, own_redis: RedisServer, keys: Keys) -> None:

@@ -13,7 +13,7 @@ from conftest import PATIENCE_S
 from http_servers import Canned, CannedServer, Listen
 
 from shoal import Client, HttpClient, ServerFile
-from shoal.client.handles import LongHandle
+from shoal.client.handles import LongHandle, LongWait
 from shoal.client.source import ItemFile, place_of
 from shoal.contract import wire
 from shoal.errors import (
@@ -72,6 +72,10 @@ class TestLongHandle:
     def test_a_wait_goes_on_while_redis_is_away(self) -> None:
         job = handle(status("running"), Unavailable("away"), Unavailable("away"), status("done"))
         assert job.wait(PATIENCE_S) == {}
+        wait = LongWait(ID, None, None)
+        assert [wait.pause_s() for _ in range(6)] == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5]
+        with pytest.raises(Unavailable):
+            wait.missed(Unavailable("Redis has not answered yet"))
 
     def test_a_job_that_failed_raises_its_error(self) -> None:
         with pytest.raises(BadDocument, match="line 3"):

@@ -86,7 +86,7 @@ def test_a_reply_of_another_shape_is_malformed(change: dict[str, Any]) -> None:
         Reply.unpack(msgpack.packb({"v": 1, "id": "a", "status": "done"} | change))
 
 
-def test_hits_tokens_and_texts_survive_the_wire_and_are_joined_in_order() -> None:
+def test_answers_survive_the_wire_and_are_joined_in_order_with_the_longest_times() -> None:
     hits = [[{"id": "a", "score": 0.5}], []]
     assert Reply.join([Reply.unpack(reply_of(hits=[part]).pack()) for part in hits]).hits == hits
     piece = {"id": 5, "text": "a", "special": False, "start": 0, "stop": None}
@@ -94,3 +94,7 @@ def test_hits_tokens_and_texts_survive_the_wire_and_are_joined_in_order() -> Non
     assert Reply.join([Reply.unpack(part.pack()) for part in parts]).pieces == [[piece], [], [piece]]
     parts = [reply_of(decoded=["a", ""]), reply_of(decoded=["b"])]
     assert Reply.join([Reply.unpack(part.pack()) for part in parts]).decoded == ["a", "", "b"]
+    parts = [reply_of(timings={"queue_s": 2.0}, characters=[3]), reply_of(timings={"queue_s": 1.0, "encode_s": 3.0})]
+    joined = Reply.join(parts)
+    assert joined.timings == {"queue_s": 2.0, "tokenize_s": 0.0, "encode_s": 3.0, "search_s": 0.0}
+    assert joined.characters == []  # the second part is of an older version

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import compress
 
 import pytest
 from api_stub import close_app
@@ -19,8 +20,10 @@ from shoal.contract.keys import Keys
 from shoal.errors import InvalidRequest, JobNotEnded, Unavailable, UnknownJob, Unsupported
 from shoal.long_jobs import long_jobs
 from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.rq_job import MAX_BYTES
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
+from shoal.long_jobs.submission import Submission
 from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal.supervisor.supervisor import runs_jobs
@@ -28,7 +31,7 @@ from shoal.task_progress import TaskProgress
 from shoal_api.app import create_app
 from shoal_api.context import Context
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.scratch import SCRATCH
+from shoal_workers.index.build.scratch import SCRATCH, remove_interrupted
 from shoal_workers.long_jobs.runner import Runner, remove_unwanted_builds
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
@@ -161,8 +164,9 @@ def test_a_wrong_submission_is_refused(
 
 def test_an_id_of_no_long_job_is_unknown(jobs: LongJobs, rq: Rq) -> None:
     Job.create("os.getcwd", connection=rq.connection, id="foreign", origin="default").save()
+    rq.set(of_other_pool := submit(jobs), origin="shoal:other:long")
     try:
-        for job_id in ("0" * 24, "", "a/b", "é", "x" * 1_000, "foreign"):
+        for job_id in (of_other_pool, "0" * 24, "", "a/b", "é", "x" * 1_000, "foreign"):
             for ask in (jobs.status, jobs.pause, jobs.resume, jobs.cancel, jobs.retry):
                 with pytest.raises(UnknownJob, match="no long job"):
                     ask(job_id)
@@ -177,6 +181,7 @@ def test_an_id_of_no_long_job_is_unknown(jobs: LongJobs, rq: Rq) -> None:
         {"data": b"x" * 3_000_000},
         {"data": MsgpackSerializer.dumps(["os.system", None, ["ls"], {}])},
         {"data": MsgpackSerializer.dumps("embed_file")},
+        {"data": compress(MsgpackSerializer.dumps(["a", None, [], Submission("a", {"b": "c" * MAX_BYTES}).to_map()]))},
         {"status": "odd"},
         *({name: b"\x80\x04."} for name in ("created_at", "retries_left", "meta")),
     ],
@@ -282,3 +287,12 @@ def test_files_of_a_build_that_goes_on_stay(settings: Settings, jobs: LongJobs, 
     build(Source(tmp_path / "source.txt"), tmp_path / "faq", MadeVectors(), look, key=job_id)
     assert found
     assert all(found)
+
+
+def test_files_of_another_build_that_began_meanwhile_stay(tmp_path: Path) -> None:
+    def is_unwanted(key: str) -> bool:
+        return bool(interrupt(tmp_path / "faq", "b" * 24))
+
+    scratch = interrupt(tmp_path / "faq", "a" * 24)
+    remove_interrupted(tmp_path / "faq", is_unwanted)
+    assert scratch.exists()

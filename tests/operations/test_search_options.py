@@ -117,7 +117,7 @@ def test_a_search_that_must_be_answered_together_stays_one_job(options: dict[str
 def test_vectors_documents_and_hits_to_score_count_as_texts_in_a_lane() -> None:
     assert Search([], search=SearchOptions(like=["1"] * 3, vectors=[[1.0]] * 2)).num_lane_texts == 5
     assert Search(["a"], search=SearchOptions(like=["1"])).num_lane_texts == 2
-    job = Search(["a", "b"], search=SearchOptions(rerank={"top_n": 30}))
+    job = Search(["a", "b"], k=30, search=SearchOptions(rerank={"top_n": 30}))
     assert (job.num_pairs, job.num_lane_texts) == (60, 62)
     assert [part.texts for part in job.split(32)] == [["a"], ["b"]]
     grouped = SearchOptions(rerank={"top_n": 30}, group_by="topic", group_size=3)

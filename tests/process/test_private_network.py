@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from certificates import certificate, has_openssl
+from conftest import wait_until
 from http_servers import Canned, CannedServer, running
 
 from shoal.errors import AddressNotAllowed, FileError, InvalidRequest, PathNotAllowed
@@ -72,7 +73,10 @@ def test_a_host_that_does_not_exist_is_named() -> None:
         check_address(f"http://{host}/a?key=secret", ())
 
 
-def test_a_request_reaches_the_address_that_was_checked(server: CannedServer) -> None:
+def test_a_request_reaches_the_address_that_was_checked_without_a_proxy(
+    server: CannedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     server.answers = [Canned(302, b"moved", {"Location": "http://127.0.0.1:1/"})]
     response = send_request(f"{server.url}/a b?q=ü&x=%20", LOOPBACK, "POST", b"text", {"Content-Type": "text/plain"})
     with response:
@@ -81,13 +85,7 @@ def test_a_request_reaches_the_address_that_was_checked(server: CannedServer) ->
     assert path == "/a%20b?q=%C3%BC&x=%20"
     assert (headers["Content-Length"], headers["Content-Type"]) == ("4", "text/plain")
     assert headers["Host"] == f"127.0.0.1:{server.server_port}"
-
-
-def test_the_proxy_of_the_environment_is_not_used(server: CannedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    server.answers = [Canned(204)]
-    with send_request(server.url, LOOPBACK) as response:
-        assert response.status == 204
+    wait_until(lambda: not any(isinstance(one, threading.Timer) for one in threading.enumerate()))  # it would cut off
 
 
 def test_a_server_that_does_not_answer_is_named_without_the_query() -> None:

@@ -29,10 +29,18 @@ from shoal.queue.producer import Producer, ReplyStream
 FORKS = """
 import os, sys
 from shoal import Client
+from shoal.contract.jobs import new_id
 
 client = Client(sys.argv[1], key_prefix=sys.argv[2], pool=sys.argv[3], timeout_s=180)
 assert client.embed("storm").shape == (32,)
+connection = client.pool.broker.execute("CLIENT", "ID")
+ends = os.pipe()
 child = os.fork()
+if child == 0:
+    os.write(ends[1], new_id().encode())
+else:
+    assert os.read(ends[0], 24).decode() != new_id()
+assert (client.pool.broker.execute("CLIENT", "ID") == connection) == (child != 0)
 shapes = {client.embed(["storm", f"rain {n} {child == 0}"]).shape for n in range(50)}
 assert shapes == {(2, 32)}, shapes
 if child == 0:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
+from tcp_proxy import Proxy
 
 from shoal.broker.broker import Broker
 from shoal.contract.jobs import LANES
@@ -208,6 +209,19 @@ def test_a_refused_read_is_logged_once_and_is_not_repeated_at_once(
         notice.ask()
         assert not notice.is_asked
     assert caplog.text.count("docs/redis-users.acl") == 1
+
+
+def test_a_read_without_an_answer_ends_when_its_time_is_over(
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "BLOCK_S", -PATIENCE_S)  # its time is over at once
+    url = "redis://127.0.0.1:{}/0"
+    with Proxy(own_redis.port) as link, closing(Broker.connect(url.format(link.port), PATIENCE_S)) as broker:
+        broker.ping()
+        link.hold()
+        notice = JobNotice(broker, Keys().of_lane("interactive", "wake"))
+        notice.ask()
+        assert has_ended(notice, PATIENCE_S)
 
 
 def test_a_process_with_few_connections_has_no_notice(own_redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from conftest import PATIENCE_S
 from queues import Queue, queue_of, set_limits
 
 from shoal import Client
@@ -13,6 +14,7 @@ from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.operations import Embed
+from shoal.queue import producer
 from shoal.queue.consumer import MAX_TAKE_BYTES
 from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.lane import LaneLimits, PackedJobs
@@ -132,17 +134,16 @@ class TestTake:
         taken = queue.consumer("w").take({"interactive": 64, "bulk": 2})
         assert [(d.lane, len(d.job().texts)) for d in taken] == [("interactive", 30)] * 3 + [("bulk", 1)] * 2
 
-    def test_a_text_counts_for_4_kib_at_most(self, queue: Queue) -> None:
-        queue.put("bulk", [Embed(["x" * 8_000], reply_to="me") for _ in range(64)])
-        assert len(queue.consumer("w").take({"bulk": 64})) == 32
-
-    def test_it_is_bounded_by_bytes(self, queue: Queue) -> None:
-        queue.put("bulk", [Embed(["x" * 2**20], reply_to="me") for _ in range(8)])
-        assert len(queue.consumer("w").take({"bulk": 8_192})) == MAX_TAKE_BYTES // 2**20
-
-    def test_one_job_is_taken_whatever_its_size(self, queue: Queue) -> None:
-        queue.put("bulk", [Embed(["x" * (MAX_TAKE_BYTES + 1)], reply_to="me") for _ in range(2)])
-        assert len(queue.consumer("w").take({"bulk": 1})) == 1
+    @pytest.mark.parametrize(
+        ("size", "room", "num_taken"),
+        [(8_000, 64, 32), (2**20, 8_192, MAX_TAKE_BYTES // 2**20), (MAX_TAKE_BYTES + 1, 1, 1)],
+    )
+    def test_it_is_bounded_by_bytes_and_by_texts_of_4_kib(
+        self, queue: Queue, size: int, room: int, num_taken: int
+    ) -> None:
+        for _ in range(2 * num_taken):
+            queue.put("bulk", [Embed(["x" * size], reply_to="me")])
+        assert len(queue.consumer("w").take({"bulk": room})) == num_taken
 
     def test_it_is_bounded_by_jobs_of_each_lane(self, queue: Queue) -> None:
         for lane in LANES:
@@ -179,14 +180,16 @@ class TestBounds:
 class TestRetryAfter:
     @pytest.mark.parametrize(("texts_per_s", "retry_after_s"), [(10.0, 4), (1e6, 1), (0.0, 60)])
     def test_it_is_the_time_in_which_the_pool_makes_room(
-        self, queue: Queue, texts_per_s: float, retry_after_s: int
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch, texts_per_s: float, retry_after_s: int
     ) -> None:
-        queue.pool.announce("w", {"state": "ready", "texts_per_s": texts_per_s})
+        monkeypatch.setattr(producer, "SPEED_KNOWN_S", PATIENCE_S)
         set_limits(queue, LaneLimits(max_jobs=100))
         queue.put("bulk", jobs(80), client="flood")
-        with pytest.raises(Overloaded) as refusal:
-            queue.put("bulk", jobs(47), client="flood")  # it would have 127 jobs and may have 88: 39 must be done first
-        assert refusal.value.retry_after_s == retry_after_s
+        for speed in (texts_per_s, 2.0):  # the second speed is not asked for yet
+            queue.pool.announce("w", {"state": "ready", "texts_per_s": speed})
+            with pytest.raises(Overloaded) as refusal:
+                queue.put("bulk", jobs(47), client="flood")  # it would have 127 and may have 88: 39 must be done first
+            assert refusal.value.retry_after_s == retry_after_s
 
 
 class TestOnce:

@@ -1,5 +1,6 @@
 """The pool: a worker that announces itself is alive until it leaves or falls silent. A heartbeat goes on by itself."""
 
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -28,6 +29,9 @@ def test_a_worker_that_announces_itself_is_alive_until_it_leaves(pool: Pool) -> 
     pool.leave("b")
     assert list(pool.workers()) == ["a"]
     pool.leave("b")
+    for name, host in (("c", gethostname()), ("d", "elsewhere")):
+        pool.announce(name, {"state": "ready", "host": host, "pid": 7})
+    assert list(pool.own_ready([7])) == ["c"]
 
 
 def test_a_heartbeat_of_another_shape_is_empty(pool: Pool) -> None:

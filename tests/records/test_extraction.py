@@ -94,7 +94,7 @@ class TestWebPages:
 @needs_pdf
 class TestPdfFiles:
     def test_the_text_has_all_pages(self, reader: ReaderClient) -> None:
-        assert read(reader, "pdf", pdf(["Storm in Europe.", "Rain."], "News", packed=True)) == Extracted(
+        assert read(reader, "pdf", pdf(["Storm\\000 in Europe.", "Rain."], "News", packed=True)) == Extracted(
             "Storm in Europe.\n\nRain.", "News"
         )
 

@@ -31,6 +31,7 @@ from shoal.contract.keys import Keys
 from shoal.errors import IndexNotFound, NotReady
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import PORT_FILE, Settings
+from shoal.supervisor.background import PID_FILE
 from shoal.supervisor.process import Service
 from shoal.supervisor.summary import print_summary
 from shoal.supervisor.supervisor import MAX_RETRIES, Supervisor, is_ready
@@ -108,6 +109,7 @@ def test_a_service_runs_in_the_background_until_it_is_stopped(
     settings: dict[str, Any], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # not used for addresses of this machine
+    (settings["home"] / PID_FILE).write_text("9" * 20)  # of an earlier service
     done = run("serve", "--detach", **settings)
     try:
         assert done.returncode == 0, done.stderr

@@ -168,10 +168,8 @@ class UploadStore(JobFolders):
                 if submitted_in(folder) == submitted:
                     shutil.rmtree(folder, ignore_errors=True)
         elif job.status == "done" or (job.has_ended and time.time() - (job.ended_at or math.inf) > _RETRY_KEPT_S):
-            before = folder.stat()
             for path in uploads_in(folder):
                 path.unlink(missing_ok=True)
-            os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))  # the folder keeps its age
 
 
 class JobFolder:

@@ -210,10 +210,12 @@ def _open(job_id: str, name: str) -> BinaryIO:
 def open_result(folder: Path, name: str) -> BinaryIO:
     """Open a file in the folder of a job's result. Raises UnknownFile if the folder has no file with this name."""
     with suppress(OSError):
-        if _RESULT_NAME.fullmatch(name) and stat.S_ISREG((folder / name).lstat().st_mode):
-            # The entry may have changed by now: a link could lead out of the folder, and opening a pipe would wait.
-            descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            return os.fdopen(descriptor, "rb")
+        if _RESULT_NAME.fullmatch(name):
+            # A link could lead out of the folder, and opening a pipe would wait.
+            descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return os.fdopen(descriptor, "rb")
+            os.close(descriptor)
     raise UnknownFile(f"the result has no file {excerpt(name)}: its manifest.json names the files")
 
 

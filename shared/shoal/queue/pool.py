@@ -68,10 +68,9 @@ class AsyncPool:
         """Return the heartbeat of each living worker that was read first. Use it for fields that never change."""
         ids = await self.alive()
         new = await self._heartbeats(sorted(ids - self._first.keys()))
-        for worker_id in self._first.keys() - ids:
-            self._first.pop(worker_id, None)
-        self._first.update(new)
-        return {worker_id: about for worker_id in sorted(ids) if (about := self._first.get(worker_id)) is not None}
+        found = self._first | new
+        self._first = {worker_id: found[worker_id] for worker_id in sorted(ids & found.keys())}
+        return self._first
 
     async def texts_per_s(self) -> float:
         """Return the sum of the texts per second that the living workers have measured lately."""

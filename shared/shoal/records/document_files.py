@@ -85,7 +85,7 @@ class ReadFiles:
 
     def keep(self, file: FoundFile, record: Record) -> None:
         """Save the record of a file, unless it changed so recently that another change might not change its times."""
-        if self._connection is None or self._now_s() - max(file.modified_ns, file.changed_ns) / 1e9 < SETTLES_S:
+        if self._connection is None or self._now_s() - file.changed_ns / 1e9 < SETTLES_S:
             return
         values = (_mark(file), zlib.compress(json.dumps(record).encode(), 1), self._build)
         with suppress(sqlite3.Error):

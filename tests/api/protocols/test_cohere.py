@@ -50,9 +50,11 @@ class TestEmbed:
         assert (response.status_code, list(response.get_json())) == (400, ["message"])
         assert "the vectors have 4 numbers" in response.get_json()["message"]
 
-    def test_options_reach_the_worker(self, api: FlaskClient) -> None:
-        body = api.post("/v2/embed", json={"texts": TEXTS, "output_dimension": 2, "truncate": "START"}).get_json()
-        assert np.shape(body["embeddings"]["float"]) == (2, 2)
+    def test_options_reach_the_worker(self, api: FlaskClient, stub: StubWorker) -> None:
+        for side in ("START", "END"):
+            body = api.post("/v2/embed", json={"texts": TEXTS, "output_dimension": 2, "truncate": side}).get_json()
+            assert np.shape(body["embeddings"]["float"]) == (2, 2)
+        assert stub.sides_asked == ["left", "right"]
         response = api.post("/v2/embed", json={"texts": ["a b c d e f g h i"], "truncate": "NONE"})
         assert response.status_code == 400
         assert "a text has 11 tokens" in response.get_json()["message"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from api_stub import MakeApp, StubWorker, vector_of
+from api_stub import ABOUT, MakeApp, StubWorker, vector_of
 from flask.testing import FlaskClient
 
 from shoal import __version__
@@ -69,6 +69,13 @@ class TestModels:
             }
         assert api.post("/api/show", json={"model": "llama3"}).status_code == 404
 
+    def test_of_two_served_models_each_is_shown_as_it_is(self, api: FlaskClient, stub: StubWorker) -> None:
+        stub.pool.announce("other", ABOUT | {"model": "other", "dimension": 5})
+        for name, dimension in (("stub", 4), ("other", 5)):
+            shown = api.post("/api/show", json={"model": name}).get_json()
+            assert shown["model_info"]["bert.embedding_length"] == dimension
+        stub.pool.leave("other")
+
     @pytest.mark.usefixtures("stub")
     def test_a_model_may_be_named_by_an_alias_with_the_tag_and_by_the_older_field(self, make_app: MakeApp) -> None:
         api = make_app(model_aliases="mine:latest").test_client()
@@ -84,9 +91,7 @@ class TestModels:
         ):
             assert api.post("/api/show", json=asked).status_code == status
 
-    def test_without_a_worker_there_is_no_model(self, api: FlaskClient) -> None:
+    def test_without_a_worker_there_is_no_model_but_a_version(self, api: FlaskClient) -> None:
         assert api.get("/api/tags").get_json() == {"models": []}
         assert api.post("/api/show", json={"model": "stub"}).status_code == 404
-
-    def test_the_version_is_shoals(self, api: FlaskClient) -> None:
         assert api.get("/api/version").get_json() == {"version": __version__}

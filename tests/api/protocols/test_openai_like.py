@@ -61,6 +61,8 @@ def test_jina(api: FlaskClient) -> None:
     found = rows(api, embedding_type="base64", task="text-matching", normalized=True)
     assert np.array_equal([np.frombuffer(base64.b64decode(row), "<f4") for row in found], VECTORS)
     assert np.shape(rows(api, dimensions=2, late_chunking=False)) == (2, 2)
+    asked = {"input": "a b c d e f g h i", "late_chunking": False, "truncate": False}
+    assert "a text has 11 tokens" in api.post("/v1/embeddings", json=asked).get_json()["detail"]
 
 
 @pytest.mark.usefixtures("stub")

@@ -87,6 +87,13 @@ def test_token_vectors_are_a_list_for_each_text_even_with_one_token(make_app: Ma
     assert np.shape(result["embeddings"]) == (2, 1, 4)
 
 
+def test_a_job_is_only_for_the_model_with_the_fingerprint_that_the_request_names(
+    api: FlaskClient, queue: Queue
+) -> None:
+    api.post("/v1/jobs", json={"op": "embed", "inputs": "a"}, headers={"X-Model-Fingerprint": "other"})
+    assert [delivery.job().fingerprint for delivery in queue.take("w", LANES, 1)] == ["other"]
+
+
 class TestStatus:
     def test_a_job_goes_from_queued_to_done(self, api: FlaskClient, stub: StubWorker) -> None:
         stub.pause()

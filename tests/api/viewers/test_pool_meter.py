@@ -116,6 +116,7 @@ class TestRates:
         meter = WorkerMeter()
         for time_s in (START_S + 3_600, START_S + 3_605, START_S, *range(int(START_S) + 5, int(START_S) + 205, 5)):
             meter.update({"written_at": float(time_s), "counters": {"jobs": 1}})
+            assert meter.last is None or meter.last.seconds > 0
         assert meter.minute
         assert meter.last
         assert (meter.minute.seconds, meter.last.seconds) == (60.0, 5.0)

@@ -397,6 +397,11 @@ class TestAnUnchangedSource:
             assert current_version(out).name == again.version != version
             version = again.version
 
+    def test_ids_in_place_of_equal_positions_make_another_version(self, tmp_path: Path, out: Path) -> None:
+        for name, line in (("a.txt", "storm"), ("a.jsonl", '{"id": "0", "text": "storm"}')):
+            (tmp_path / name).write_text(line)
+            assert not build(Source(tmp_path / name), out, MadeVectors()).is_unchanged
+
     def test_a_version_with_cells_and_a_map_of_an_earlier_release_is_served_and_stays(
         self, source: Write, out: Path
     ) -> None:

@@ -87,6 +87,11 @@ def test_chunks_that_have_not_changed_keep_their_vectors(chunked: Chunked) -> No
     assert again.num_reused == again.count - again.num_embedded
 
 
+def test_other_sizes_of_chunks_make_another_version(chunked: Chunked) -> None:
+    for sizes in ((20, 4), (10, 4), (10, 0)):
+        assert not chunked.build({"id": "a", "text": "rain"}, sizes=sizes).is_unchanged
+
+
 def test_a_document_with_the_id_of_another_is_one_bad_row(chunked: Chunked) -> None:
     documents = {"id": "a", "text": LONG}, {"id": "a", "text": LONG + LONG}, {"id": "b", "text": LONG}
     with pytest.raises(BadDocument, match=r"line 2: the id .a. is already that of .*line 1; ids must differ"):

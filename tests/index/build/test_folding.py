@@ -75,7 +75,7 @@ class News:
 
     def positions(self, after: str = START) -> list[str]:
         """Return the positions of the changes in Redis after a position."""
-        return [entry.position for entry in self.changes.log.since(INDEX, after).entries]
+        return [position for position, lines in self.changes.since(after) if lines]
 
 
 @pytest.fixture

@@ -105,6 +105,8 @@ class StubWorker:
         self.pool = Pool(self.queue.broker, keys, alive_s=3_600)
         #: The name of the prompt of each job so far.
         self.prompts_asked: list[str | None] = []
+        #: The side on which texts of each job so far are cut.
+        self.sides_asked: list[str] = []
         #: The trace of each job so far.
         self.traces: list[str | None] = []
         self._open = threading.Event()
@@ -145,6 +147,7 @@ class StubWorker:
         deliveries = self.queue.take("stub", LANES, 64, block_s=0.02)
         jobs = [delivery.job() for delivery in deliveries]
         self.prompts_asked += [job.options.prompt_name for job in jobs]
+        self.sides_asked += [job.options.truncation_side for job in jobs]
         self.traces += [job.traceparent for job in jobs]
         submitted = [d for d, job in zip(deliveries, jobs, strict=True) if job.reply_to is None]
         started = zip(submitted, self.queue.start("stub", submitted), strict=True)

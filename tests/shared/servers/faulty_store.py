@@ -32,7 +32,7 @@ class Killed(BaseException):
 
 
 class FaultyFileSystem(LocalFileSystem):  # type: ignore[misc]
-    """A file system that notes each operation, and has the faults of a test.
+    """A file system that notes each operation, keeps its listings as S3's does, and has the faults of a test.
 
     `fault` gets each operation, such as "ls" or "wb", and its path, and may raise. `sizes` has false sizes of files.
     """
@@ -44,6 +44,10 @@ class FaultyFileSystem(LocalFileSystem):  # type: ignore[misc]
         self.fault: Callable[[str, str], None] = lambda operation, path: None
         self.done: list[tuple[str, str]] = []
         self.sizes: dict[str, int] = {}
+        self._listed: dict[str, Any] = {}
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self._listed.clear()
 
     def _do(self, operation: str, path: str) -> None:
         self.fault(operation, path)
@@ -51,7 +55,7 @@ class FaultyFileSystem(LocalFileSystem):  # type: ignore[misc]
 
     def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
         self._do("ls", path)
-        found = super().ls(path, detail, **options)
+        found = self._listed.setdefault(path, super().ls(path, detail, **options))
         return [about | {"size": self.sizes.get(Path(about["name"]).name, about["size"])} for about in found]
 
     def cat_file(self, path: str, **options: Any) -> Any:

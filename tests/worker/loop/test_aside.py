@@ -112,6 +112,14 @@ def test_a_new_interactive_job_wakes_a_worker_that_waits_for_a_pass(
         assert answered.result()
 
 
+def test_a_pass_aside_that_takes_long_is_waited_for_alone(
+    worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watchdog notices if it hangs."""
+    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 0.0)
+    assert drive(worker) == 1
+
+
 def test_an_engine_that_fails_during_the_wait_for_a_pass_aside_delays_no_job(
     worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,19 @@ def test_jobs_that_wait_together_run_in_one_pass(worker: Worker, queue: Queue, e
     assert list(replies(queue)) == [job.id for job in jobs]
 
 
+def test_a_worker_pauses_longer_and_longer_until_it_gets_a_job_that_it_serves(worker: Worker, queue: Queue) -> None:
+    queue.pool.announce("other", {"indexes": {"news": {"count": 1}}})
+    of_other = Search(["storm"], index="news")
+    queue.put("interactive", [of_other])
+    for pause_s in (0.005, 0.01, 0.02):
+        worker.step(block_s=0)
+        assert worker.admission._pause_s == pause_s
+    put(queue, "storm")
+    queue.cancel(of_other.id)
+    assert drive(worker) == 1
+    assert worker.admission._pause_s == 0.0
+
+
 def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queue, engine: Engine) -> None:
     late = put(queue, "storm", deadline=time.time() - 1)
     cancelled = put(queue, "rain", reply_to=None)

@@ -48,6 +48,7 @@ def test_a_share_grows_soon_and_shrinks_later() -> None:
     assert one.update(1, GROW_AFTER_S) == 8
     assert updates(one, 2, 2, first_s=100, every_s=ALMOST_S * SHRINK_AFTER_S) == [8, 8]
     assert one.update(2, 100 + SHRINK_AFTER_S) == 4
+    assert updates(share(4), 2, 2, 1, every_s=GROW_AFTER_S) == [2, 4, 4]
 
 
 def test_a_rolling_restart_changes_nothing() -> None:

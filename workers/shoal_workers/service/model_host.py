@@ -226,10 +226,10 @@ class ModelHost:
             self._send_one_to_sleep(now)
 
     def _next_wanted(self, now: float) -> HostedModel | None:
-        """Return the sleeping model that starts next: one that never ran, or the one with jobs that slept longest."""
+        """Return the sleeping model that starts next: the longest asleep of all that have jobs or never ran."""
         asleep = [model for model in self.models if model.state == "asleep" and model.restart_at <= now]
         wanted = [model for model in asleep if model.num_jobs or not model.is_known]
-        return min(wanted, key=lambda model: (model.is_known, model.ready_at), default=None)
+        return min(wanted, key=lambda model: model.ready_at, default=None)
 
     def _have_room(self, models: Sequence[HostedModel]) -> bool:
         """Return True if the models fit in the budget. One alone always does: it may have grown while it served."""

@@ -118,7 +118,6 @@ def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Docu
     with path.open("r+b" if state.num_embedded else "wb") as file:
         write_header(file, np.float32, (len(new_rows), dimension))
         file.seek(state.num_embedded * 4 * dimension, os.SEEK_CUR)
-        file.truncate()
         done = state.num_embedded
         progress = replace(state.progress("embedding", done / max(1, len(new_rows))), rows=done)
         texts = texts_of(folder, state.count, new_rows[done:])

@@ -104,7 +104,7 @@ class LexicalIndex:
         _, sizes = self._find(terms)
         shortest_first = np.argsort(sizes, kind="stable")
         most = max(LEAST_POSTINGS, POSTINGS_PER_DOCUMENT * self.count)
-        num_kept = max(1, int(np.searchsorted(np.cumsum(sizes[shortest_first]), most, "right")))
+        num_kept = np.searchsorted(np.cumsum(sizes[shortest_first]), most, "right")
         kept = np.sort(shortest_first[:num_kept])
         num_with = sizes[kept]
         of_one_step = np.log1p((self.count - num_with + 0.5) / (num_with + 0.5)) * IMPACT_STEP
