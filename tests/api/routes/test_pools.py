@@ -340,6 +340,8 @@ def test_indexes_and_aliases_in_the_settings_belong_to_the_own_pool(make_app: Ma
 def test_wrong_names_of_pools_are_refused() -> None:
     with pytest.raises(BadSetting, match='pools is "a b": it takes'):
         Settings(pools="x, a b")
+    with pytest.raises(BadSetting, match="pools has a name of 101 characters"):
+        Settings(pools="x" * 101)
     with pytest.raises(BadSetting, match='model_aliases has "x", the name of a further pool'):
         Settings(pools="x", model_aliases="y,X")
     with pytest.raises(BadSetting, match='protocols has "tei=/pools/x": below /pools/ are the routes of pools'):
