@@ -159,23 +159,22 @@ async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | 
 
 
 async def _choose_pool(job: Job) -> None:
-    """Choose the pool that answers the request: of two that serve the same model, the one with fewer jobs under way.
+    """Choose the pool for a request's job: of two that serve the same model, the one with fewer jobs under way.
 
     They are drawn among the pools with ready workers, and the jobs are those of this process: no other process would
     know of them in time. A search stays in its pool, because each pool has indexes of its own.
     """
-    request, home = json_request(), context()
-    request.may_move = False  # further jobs of the request go to the same pool
+    home = context()
     if isinstance(job, Search):
         return
     part = "reranker" if isinstance(job, Rerank) else "model"
-    states = [(found, await found.pool.look()) for found in all_contexts()]
+    states = [(found, found.pool.latest() or await found.pool.look()) for found in all_contexts()]
     served = home.pool.last_ready.served.get(part)
     alike = [found for found, state in states if served and state.served.get(part) == served and not state.lane_fault]
     drawn = random.sample(alike, min(2, len(alike)))
     chosen = min(drawn, key=lambda found: found.client.connect().num_waiting, default=home)
     if chosen is not home:
-        request.pool = chosen.settings.pool
+        json_request().pool = chosen.settings.pool
 
 
 def writer(index: str) -> IndexWriter:

@@ -20,6 +20,9 @@ Heartbeats = Mapping[str, Mapping[str, Any]]
 #: milliseconds, and some routes that need the state are open to clients without a key.
 MAX_AGE_S = 0.25
 
+#: Time for which a state is used to choose among pools while the next one is read, in seconds.
+USABLE_S = 1.0
+
 #: Time in seconds after which a request is answered by another pool, if Redis does not tell the state of a pool.
 MAX_WAIT_S = 0.1
 
@@ -75,7 +78,7 @@ class PoolReader:
     """Reads the pool for all requests of a process, with heartbeats from Redis that are at most `max_age_s` old."""
 
     def __init__(self, client: AsyncClient, num_cached: Callable[[], float]):
-        self.max_age_s, self.max_wait_s, self.every_s = MAX_AGE_S, MAX_WAIT_S, EVERY_S
+        self.max_age_s, self.usable_s, self.max_wait_s, self.every_s = MAX_AGE_S, USABLE_S, MAX_WAIT_S, EVERY_S
         #: The last state with ready workers.
         self.last_ready = PoolState({})
         self._meter = PoolMeter(num_cached)
@@ -91,9 +94,13 @@ class PoolReader:
         """Return the state of the pool. A pool without workers is read anew, so the first worker is seen at once."""
         if self._state and self._state.workers and self._is_young():
             return self._state
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(self._read())
-        return await asyncio.shield(self._reading)
+        return await asyncio.shield(self._begin())
+
+    def latest(self) -> PoolState | None:
+        """Return the last state if it is at most `usable_s` old, and begin to read one older than `max_age_s` anew."""
+        if not self._is_young():
+            self._begin()
+        return self._state if time.monotonic() - self._read_at < self.usable_s else None
 
     async def look(self) -> PoolState:
         """Return the state of the pool, or one without workers if Redis does not tell it within `max_wait_s`."""
@@ -107,6 +114,12 @@ class PoolReader:
     def _is_young(self) -> bool:
         return time.monotonic() - self._read_at < self.max_age_s
 
+    def _begin(self) -> asyncio.Future[PoolState]:
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read())
+            self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._reading
+
     async def _read(self) -> PoolState:
         try:
             workers, lane_fault = await self._client.queue.pool.workers(), ""
@@ -118,6 +131,9 @@ class PoolReader:
             self._read_at = time.monotonic()
             self.last_ready = self._state if self._state.ready else self.last_ready
             return self._state
+        except ShoalError:
+            self._state = None
+            raise
         finally:
             self._reading = None
 

@@ -55,7 +55,7 @@ def alike(make_app: MakeApp, workers: dict[str, StubWorker]) -> AsyncFlask:
 def looking(app: AsyncFlask) -> AsyncFlask:
     """Return the application, changed to look at all pools for every request, for as long as that takes."""
     for each in Context.all_of(app).values():
-        each.pool.max_age_s, each.pool.max_wait_s = 0.0, PATIENCE_S
+        each.pool.max_age_s, each.pool.usable_s, each.pool.max_wait_s = 0.0, 0.0, PATIENCE_S
     return app
 
 
@@ -254,16 +254,29 @@ def test_no_request_goes_to_a_pool_without_a_ready_worker_while_another_has_one(
     redis.delete(load)
 
 
-@pytest.mark.parametrize("other", [{"fingerprint": "other"}, {"fingerprint": None}, {"fingerprint": ["f"]}])
+@pytest.mark.parametrize(("fingerprint", "other"), [("f", "other"), ("f", None), (None, None), ("", ""), ("f", ["f"])])
 def test_pools_with_other_vectors_share_nothing(
-    make_app: MakeApp, workers: dict[str, StubWorker], other: dict[str, Any]
+    make_app: MakeApp, workers: dict[str, StubWorker], fingerprint: str | None, other: object
 ) -> None:
-    workers[OTHER].announce(model="small", **other)
+    for worker, announced in zip(workers.values(), (fingerprint, other), strict=True):
+        worker.announce(model="small", fingerprint=announced)
     api = looking(make_app(pools=OTHER)).test_client()
     for n in range(20):
         for asked in ({}, {"model": "small"}):
             assert api.post("/v1/embeddings", json={"input": f"{n}", **asked}).status_code == 200
     assert workers[OTHER].prompts_asked == []
+
+
+def test_pools_with_the_same_model_and_another_reranker_share_all_but_scores(
+    make_app: MakeApp, workers: dict[str, StubWorker], keys: Keys
+) -> None:
+    workers[OTHER].announce(model="small", reranker="judge")
+    app = looking(make_app(pools=OTHER, cache_mb=0))
+    for _ in range(20):
+        assert app.test_client().post("/score", json={"query": "q", "inputs": ["a"]}).status_code == 200
+    assert workers[OTHER].prompts_asked == []
+    with busy(app, workers[keys.pool], keys.pool):
+        assert app.test_client().post("/embed", json={"inputs": "a"}).status_code == 200
 
 
 def test_a_pool_whose_redis_is_silent_is_passed_over(make_app: MakeApp, workers: dict[str, StubWorker]) -> None:
@@ -281,6 +294,23 @@ def test_a_pool_whose_redis_is_silent_is_passed_over(make_app: MakeApp, workers:
     assert app.loop.run(look) == (0, False)
     reader.max_wait_s = PATIENCE_S
     assert len(app.loop.run(reader.look).workers) == 1
+
+
+def test_the_choice_of_a_pool_does_not_wait_for_redis_while_a_state_is_known(
+    alike: AsyncFlask, workers: dict[str, StubWorker]
+) -> None:
+    reader = Context.all_of(alike)[OTHER].pool
+
+    async def num_ready() -> list[int]:
+        """Return the numbers of ready workers of the last state, and of the state that was read meanwhile."""
+        found = reader.latest()
+        return [len(state.ready) for state in (found, await reader.read()) if state]
+
+    assert alike.loop.run(num_ready) == [1]
+    reader.usable_s = PATIENCE_S
+    workers[OTHER].announce(state="loading")
+    assert alike.loop.run(num_ready) == [1, 0]
+    assert alike.loop.run(num_ready) == [0, 0]
 
 
 @pytest.mark.wide
