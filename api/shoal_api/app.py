@@ -59,6 +59,9 @@ _ROUTES = (
 #: The beginning of a path that names the pool that has to answer.
 _POOL_PATH = re.compile(r"/pools/([^/]+)(?=/)")
 
+#: The path of a job whose id begins with the name of its pool, because the API has chosen the pool.
+_JOB_PATH = re.compile(r"/v1/jobs/([^/]+)\.[0-9a-f]{24}(?=/|$)")
+
 #: The status that metrics note for a request whose client disconnected before the response.
 _CLIENT_GONE = 499
 
@@ -114,12 +117,15 @@ class _App(AsyncFlask):
         """Return the response to a request. The request is counted as under way until the response is closed."""
         path, pool = environ["PATH_INFO"], ""
         pools = Context.all_of(self)
-        if len(pools) > 1 and (named := _POOL_PATH.match(path)) and named[1] in pools:
-            pool = named[1]
-            environ |= {"SCRIPT_NAME": environ["SCRIPT_NAME"] + named[0], "PATH_INFO": path[named.end() :]}
+        if len(pools) > 1:
+            if (named := _POOL_PATH.match(path)) and named[1] in pools:
+                pool = named[1]
+                environ |= {"SCRIPT_NAME": environ["SCRIPT_NAME"] + named[0], "PATH_INFO": path[named.end() :]}
+            elif (of_job := _JOB_PATH.match(path)) and of_job[1] in pools:
+                pool = of_job[1]
         context = self.request_context(environ)
         request, access = cast(JsonRequest, context.request), Context.of(self).access
-        request.pool = pool
+        request.pool, request.may_move = pool, len(pools) > 1 and not pool
         try:
             response = await self.respond_in(context)
         except BaseException:

@@ -81,4 +81,9 @@ def context() -> Context:
 
 def contexts() -> list[Context]:
     """Return the contexts of the pools that may answer the current request: only one, once a pool is chosen."""
-    return [context()] if json_request().pool else list(Context.all_of(_CURRENT.get().app).values())
+    return [context()] if json_request().pool else all_contexts()
+
+
+def all_contexts() -> list[Context]:
+    """Return the contexts of all pools, the application's own pool first."""
+    return list(Context.all_of(_CURRENT.get().app).values())

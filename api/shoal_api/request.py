@@ -87,6 +87,9 @@ class JsonRequest(Request):
     #: The name of the pool that answers, from the path or from the model's name; empty for the API's own pool.
     pool = ""
 
+    #: True if another pool that serves the same model may answer: there are several, and the request names none.
+    may_move = False
+
     #: True if the request may use the routes for operators: its key has the role admin, or no key is needed.
     is_admin = False
 

@@ -28,6 +28,9 @@ PROTOCOLS = (
 #: The beginnings of the paths of files for the pages / and /docs. Clients need no key for these files.
 OPEN_PATHS = ("/docs/", "/page/")
 
+#: Longest name of a further pool, in characters. Ids of jobs begin with the name, and have at most 128 characters.
+MAX_POOL_CHARS = 100
+
 #: A path below which a protocol may be mounted, or an empty string.
 _PREFIX = re.compile(r"(/[A-Za-z0-9._-]+)*")
 
@@ -220,6 +223,8 @@ class Settings:
                 if not NAME.fullmatch(value):
                     raise BadSetting(f"{name} is {excerpt(value)}: it takes {NAME_RULE}")
         for name in self.pool_names():
+            if len(name) > MAX_POOL_CHARS:
+                raise BadSetting(f"pools has a name of {len(name)} characters, {excerpt(name)}: {MAX_POOL_CHARS} fit")
             if is_among(name, set(self.model_alias_names()) - {ANY_NAME}):
                 raise BadSetting(f"model_aliases has {excerpt(name)}, the name of a further pool: leave it out")
         self.index_folders()

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from page import ROOT
 
-from shoal.settings import DEFAULTS, variable
+from shoal.settings import DEFAULTS, Settings, variable
 from shoal.supervisor.process import STOP_WITHIN_S
 from shoal.supervisor.supervisor import API_STOP_WITHIN_S
 
@@ -66,19 +66,23 @@ def merged(values: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
 
 ALL = {
     "images": {"pullSecret": "registry"},
-    "settings": {"SHOAL_POOL": "a", "SHOAL_CACHE_MB": 64},
-    "api": {"keysSecret": "keys"},
+    "settings": {"SHOAL_STALL_TIMEOUT_S": 90, "SHOAL_CACHE_MB": 64},
+    "api": {"keysSecret": "keys", "pool": "a"},
+    "pools": {"a": {}, "on": {"model": "org/large", "reranker": "judge", "image": "large:1", "replicas": 1}},
     "keda": {"enabled": True, "apiKeySecret": "key"},
     "jobs": {"enabled": True},
     "workers": {"gpus": 1, "nodeSelector": {"a.b/kind": "gpu"}, "tolerations": [{"key": "gpu", "value": "yes"}]},
 }
+#: What a pool may have in place of the values of all pools.
+OWN: dict[str, Any] = {"cpu": "500m", "memory": "4Gi", "gpus": 2, "maxReplicas": 3, "textsPerWorker": 50}
+OWN |= {"nodeSelector": {"a.b/kind": "cpu"}, "tolerations": [{"key": "cpu", "value": "no"}]}
 LITTLE = {"redis": {"urlSecret": "redis"}, "api": {"maxReplicas": 0}, "networkPolicy": False}
 
 
 @pytest.mark.parametrize("values", [{}, ALL, LITTLE], ids=["as it comes", "all", "little"])
 def test_kubernetes_accepts_all_objects(render: Render, values: dict[str, Any]) -> None:
     objects = render(values)
-    assert {"Deployment x-api", "Deployment x-workers", "Service x"} <= objects.keys()
+    assert {"Deployment x-api", "Deployment x-workers-default", "Service x"} <= objects.keys()
     for item in objects.values():
         if not item["apiVersion"].startswith("keda"):
             for version in VERSIONS:
@@ -92,10 +96,12 @@ def test_kubernetes_accepts_all_objects(render: Render, values: dict[str, Any]) 
 
 def test_settings_reach_the_processes(render: Render) -> None:
     known = {variable(name) for name in DEFAULTS.to_environment()} | set(DEFAULTS.to_environment())
-    for name in ("Deployment x-api", "Deployment x-workers", "Deployment x-jobs"):
-        (container,) = render(ALL)[name]["spec"]["template"]["spec"]["containers"]
+    objects = render(ALL)
+    for name, pool in (("api", "a"), ("jobs", "a"), ("workers-a", "a"), ("workers-on", "on")):
+        (container,) = objects[f"Deployment x-{name}"]["spec"]["template"]["spec"]["containers"]
         environment = {item["name"]: item.get("value") for item in container["env"]}
-        assert (environment["SHOAL_POOL"], environment["SHOAL_CACHE_MB"]) == ("a", "64")
+        assert len(environment) == len(container["env"])
+        assert (environment["SHOAL_POOL"], environment["SHOAL_CACHE_MB"]) == (pool, "64")
         assert environment["SHOAL_REDIS_URL"] == "redis://x-redis:6379/0"
         assert environment.keys() <= known
 
@@ -104,17 +110,54 @@ def test_a_stopped_pod_has_time_to_finish(render: Render) -> None:
     objects = render({})
     seconds = {
         name: objects[f"Deployment x-{name}"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-        for name in ("api", "workers")
+        for name in ("api", "workers-default")
     }
     assert seconds["api"] >= API_STOP_WITHIN_S + 5
-    assert seconds["workers"] >= STOP_WITHIN_S
+    assert seconds["workers-default"] >= STOP_WITHIN_S
+
+
+def test_each_pool_has_its_own_workers_and_the_api_serves_all_pools(render: Render) -> None:
+    objects = render(merged(ALL, {"pools": {"on": OWN}, "api": {"pool": "default"}}))
+    pods = {name: objects[f"Deployment x-workers-{name}"]["spec"]["template"] for name in ("default", "a", "on")}
+    containers = {name: pod["spec"]["containers"][0] for name, pod in pods.items()}
+    environments = {
+        name: {item["name"]: item.get("value") for item in container["env"]} for name, container in containers.items()
+    }
+    assert [environments[name].get("SHOAL_MODEL") for name in pods] == [None, None, "org/large"]
+    assert [environments[name].get("SHOAL_RERANKER") for name in pods] == [None, None, "judge"]
+    assert [environments[name].get("SHOAL_INDEX_HOME") for name in pods] == ["/indexes", None, None]
+    assert [container["image"] for container in containers.values()] == ["shoal-workers:latest"] * 2 + ["large:1"]
+    assert containers["a"]["resources"]["limits"] == {"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": 1}
+    assert containers["on"]["resources"]["limits"] == {"cpu": "500m", "memory": "4Gi", "nvidia.com/gpu": 2}
+    assert pods["a"]["spec"]["nodeSelector"] == {"a.b/kind": "gpu"}
+    assert pods["on"]["spec"]["nodeSelector"] == {"a.b/kind": "cpu"}
+    assert pods["on"]["spec"]["tolerations"] == [{"key": "cpu", "value": "no", "operator": "Equal"}]
+    for kind in ("Deployment", "PodDisruptionBudget"):
+        selectors = [objects[f"{kind} x-workers-{name}"]["spec"]["selector"]["matchLabels"] for name in pods]
+        assert [selector["shoal-pool"] for selector in selectors] == list(pods)
+        assert all(
+            selector.items() <= pods[selector["shoal-pool"]]["metadata"]["labels"].items() for selector in selectors
+        )
+    (api,) = objects["Deployment x-api"]["spec"]["template"]["spec"]["containers"]
+    environment = {item["name"]: item.get("value") for item in api["env"]}
+    settings = Settings(pool=environment["SHOAL_POOL"], pools=environment["SHOAL_POOLS"])
+    assert (settings.pool, sorted(settings.pool_names())) == ("default", ["a", "on"])
+
+
+def test_pools_have_as_many_workers_as_they_ask_for(render: Render) -> None:
+    objects = render({"pools": {"b": {"replicas": 5}}})
+    assert [objects[f"Deployment x-workers-{name}"]["spec"]["replicas"] for name in ("default", "b")] == [2, 5]
 
 
 def test_keda_scales_by_the_number_of_waiting_texts(render: Render) -> None:
-    objects = render(ALL)
-    scaled = objects["ScaledObject x-workers"]["spec"]
-    assert "replicas" not in objects["Deployment x-workers"]["spec"]
-    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (0, 20)
+    objects = render(merged(ALL, {"pools": {"on": OWN}}))
+    scaled, other = (objects[f"ScaledObject x-workers-{pool}"]["spec"] for pool in ("a", "on"))
+    assert "replicas" not in objects["Deployment x-workers-a"]["spec"]
+    assert scaled["scaleTargetRef"] == {"name": "x-workers-a"}
+    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"], other["maxReplicaCount"]) == (0, 20, 3)
+    of_other = [trigger["metadata"] for trigger in other["triggers"]]
+    assert {about["url"] for about in of_other} == {"http://x.space:80/pools/on/v1/pool"}
+    assert {about["targetValue"] for about in of_other} == {"50"}
     assert [trigger["metadata"]["valueLocation"] for trigger in scaled["triggers"]] == [
         'lanes.#(lane=="interactive").num_texts',
         'lanes.#(lane=="bulk").num_texts',
@@ -125,7 +168,16 @@ def test_keda_scales_by_the_number_of_waiting_texts(render: Render) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"worker": {}}, {"workers": {"replicas": -1}}, {"api": {"memory": "much"}}, {"settings": {"POOL": "a"}}],
+    [
+        {"worker": {}},
+        {"workers": {"replicas": -1}},
+        {"api": {"memory": "much"}},
+        {"settings": {"POOL": "a"}},
+        {"settings": {"SHOAL_MODEL": "a"}},
+        {"pools": {"A": {}}},
+        {"pools": {"a": {"replicas": 0}}},
+        {"pools": {"a": {"stopS": 9}}},
+    ],
 )
 def test_unknown_and_wrong_values_are_refused(render: Render, values: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
@@ -136,6 +188,8 @@ def test_every_value_has_a_description_in_the_schema() -> None:
     def check(values: dict[str, Any], schema: dict[str, Any]) -> None:
         assert values.keys() == schema["properties"].keys()
         for name, about in schema["properties"].items():
+            for own in about.get("additionalProperties", {}).get("properties", {}).values() if name == "pools" else ():
+                assert own["description"]
             if "properties" in about:
                 check(values[name], about)
             else:

@@ -9,6 +9,7 @@ from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal.errors import ModelNotFound, NotReady
 from shoal_api.context import Context, context, contexts
 from shoal_api.request import json_request
+from shoal_api.viewers.pool_state import PoolReader, PoolState
 
 #: Names that models give their prompt for a kind of text, keyed by the protocols' words for this kind.
 _PROMPTS = {
@@ -21,22 +22,21 @@ _PROMPTS = {
 
 async def served_models(part: str = "model") -> list[str]:
     """Return the models, or rerankers, of ready workers. A pool has one, unless its workers are being replaced."""
-    return sorted({name for found in contexts() for name in await _served(found, part)})
+    return sorted({name for found in contexts() for name in _served(await found.pool.read(), part)})
 
 
 async def known_names() -> list[str]:
     """Return every name and alias by which a request may ask for a served model, except `*`."""
-    names = [name for found in contexts() if await _served(found) for name in await _names(found)]
+    states = [(found, await found.pool.read()) for found in contexts()]
+    names = [name for found, state in states if _served(state) for name in _names(found, state)]
     return [name for name in dict.fromkeys(names) if name != ANY_NAME]
 
 
 async def model_heartbeat(name: str) -> Mapping[str, Any] | None:
     """Return the heartbeat of a ready worker that serves the model, or None. Any worker of a pool serves an alias."""
+    states = [(found, await found.pool.read()) for found in contexts()]
     workers = [
-        about
-        for found in contexts()
-        if is_among(name, await _names(found))
-        for about in (await found.pool.read()).ready.values()
+        about for found, state in states if is_among(name, _names(found, state)) for about in state.ready.values()
     ]
     return next((about for about in workers if about.get("model") == name), next(iter(workers), None))
 
@@ -56,13 +56,17 @@ async def prompt_for(kind: str | None) -> str | None:
 async def route_to_model(name: str | None, part: str = "model") -> None:
     """Choose the pool that serves the model, or the reranker, with this name, to answer the current request.
 
-    If there is only one pool and it has no ready worker, any name is accepted: the request waits for a worker. Raises
-    ModelNotFound. Raises NotReady if one of several pools has no ready worker and may serve the name.
+    A pool that serves the same may answer in its place, unless `name` is a pool's. If there is only one pool and it has
+    no ready worker, any name is accepted: the request waits for a worker. Raises ModelNotFound. Raises NotReady if one
+    of several pools has no ready worker and may serve the name.
     """
     if name is None:
         return
-    known = {found.settings.pool: await _names(found, part) for found in contexts()}
-    fitting = [pool for pool, names in known.items() if is_among(name, set(names) - {ANY_NAME})]
+    for read in (PoolReader.look, PoolReader.read):  # a pool whose Redis is silent does not delay requests for others
+        known = {found.settings.pool: _names(found, await read(found.pool), part) for found in contexts()}
+        fitting = [pool for pool, names in known.items() if is_among(name, set(names) - {ANY_NAME})]
+        if fitting:
+            break
     if not fitting and len(known) > 1:
         away = [found.settings.pool for found in contexts() if not (await found.pool.read()).ready]
         if away:
@@ -77,15 +81,17 @@ async def route_to_model(name: str | None, part: str = "model") -> None:
             f"the {part} {excerpt(name)} is not served here: ask for {words}, or make the name an alias with "
             "SHOAL_MODEL_ALIASES"
         )
-    json_request().pool = next(iter(fitting or known))
+    request = json_request()
+    request.pool = next(iter(fitting or known))
+    request.may_move = request.may_move and not is_among(name, known)
 
 
-async def _served(found: Context, part: str = "model") -> set[str]:
-    names = {about.get(part) for about in (await found.pool.read()).ready.values()}
+def _served(state: PoolState, part: str = "model") -> set[str]:
+    names = {about.get(part) for about in state.ready.values()}
     return {name for name in names if isinstance(name, str)}
 
 
-async def _names(found: Context, part: str = "model") -> list[str]:
+def _names(found: Context, state: PoolState, part: str = "model") -> list[str]:
     """Return the names of a pool's model, or of its reranker, and then the pool's aliases."""
-    models = sorted(await _served(found, part))
+    models = sorted(_served(state, part))
     return [*(name for model in models for name in names_of(model)), *found.settings.model_alias_names()]

@@ -4,7 +4,9 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from shoal.client.redis.async_client import AsyncClient
@@ -18,21 +20,41 @@ Heartbeats = Mapping[str, Mapping[str, Any]]
 #: milliseconds, and some routes that need the state are open to clients without a key.
 MAX_AGE_S = 0.25
 
+#: Time for which a state is used to choose among pools while the next one is read, in seconds.
+USABLE_S = 1.0
+
+#: Time in seconds after which a request is answered by another pool, if Redis does not tell the state of a pool.
+MAX_WAIT_S = 0.1
+
+#: The fields of a heartbeat that name what a worker serves, each with the field of its fingerprint.
+_FINGERPRINTS = {"model": "fingerprint", "reranker": "reranker_fingerprint"}
+
 #: Time from one measurement of the pool to the next, in seconds, however many viewers ask.
 EVERY_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PoolState:
     """The heartbeats of live workers, keyed by id. If no job can be put into a lane, `lane_fault` says why."""
 
     workers: Heartbeats
     lane_fault: str = ""
 
-    @property
+    @cached_property
     def ready(self) -> Heartbeats:
         """The heartbeats of the workers that answer jobs, or start for one."""
         return {worker_id: about for worker_id, about in self.workers.items() if about.get("state") in ANSWERING}
+
+    @cached_property
+    def served(self) -> Mapping[str, frozenset[tuple[str, str]]]:
+        """The names and fingerprints of the ready workers' models and rerankers, without a part that a worker lacks."""
+        found = {}
+        for part, fingerprint in _FINGERPRINTS.items():
+            beats = self.ready.values()
+            pairs = frozenset((str(about.get(part) or ""), str(about.get(fingerprint) or "")) for about in beats)
+            if all(map(all, pairs)):
+                found[part] = pairs
+        return found
 
     @property
     def indexes(self) -> dict[str, dict[str, Any]]:
@@ -56,24 +78,47 @@ class PoolReader:
     """Reads the pool for all requests of a process, with heartbeats from Redis that are at most `max_age_s` old."""
 
     def __init__(self, client: AsyncClient, num_cached: Callable[[], float]):
-        self.max_age_s, self.every_s = MAX_AGE_S, EVERY_S
+        self.max_age_s, self.usable_s, self.max_wait_s, self.every_s = MAX_AGE_S, USABLE_S, MAX_WAIT_S, EVERY_S
+        #: The last state with ready workers.
+        self.last_ready = PoolState({})
         self._meter = PoolMeter(num_cached)
         self._measured: dict[str, Any] = {}
         self._measured_at = -math.inf
         self._measuring = asyncio.Lock()
         self._client = client
         self._state: PoolState | None = None
-        self._dimension = 0
         self._read_at = 0.0
         self._reading: asyncio.Future[PoolState] | None = None
 
     async def read(self) -> PoolState:
         """Return the state of the pool. A pool without workers is read anew, so the first worker is seen at once."""
-        if self._state and self._state.workers and time.monotonic() - self._read_at < self.max_age_s:
+        if self._state and self._state.workers and self._is_young():
             return self._state
+        return await asyncio.shield(self._begin())
+
+    def latest(self) -> PoolState | None:
+        """Return the last state if it is at most `usable_s` old, and begin to read one older than `max_age_s` anew."""
+        if not self._is_young():
+            self._begin()
+        return self._state if time.monotonic() - self._read_at < self.usable_s else None
+
+    async def look(self) -> PoolState:
+        """Return the state of the pool, or one without workers if Redis does not tell it within `max_wait_s`."""
+        if self._state and self._is_young():
+            return self._state
+        with suppress(ShoalError, TimeoutError):
+            async with asyncio.timeout(self.max_wait_s):
+                return await self.read()
+        return PoolState({})
+
+    def _is_young(self) -> bool:
+        return time.monotonic() - self._read_at < self.max_age_s
+
+    def _begin(self) -> asyncio.Future[PoolState]:
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read())
-        return await asyncio.shield(self._reading)
+            self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._reading
 
     async def _read(self) -> PoolState:
         try:
@@ -84,15 +129,18 @@ class PoolReader:
                 lane_fault = error.message
             self._state = PoolState(workers, lane_fault)
             self._read_at = time.monotonic()
-            self._dimension = self._state.dimension or self._dimension
+            self.last_ready = self._state if self._state.ready else self.last_ready
             return self._state
+        except ShoalError:
+            self._state = None
+            raise
         finally:
             self._reading = None
 
     async def dimension(self) -> int:
         """Return the dimension of the ready workers' vectors, else of the last ready ones; 0 if none was ready yet."""
         await self.read()
-        return self._dimension
+        return self.last_ready.dimension
 
     async def measure(self) -> dict[str, Any]:
         """Return `PoolMeter`'s measurements, at most `every_s` old. After a minute without viewers, rates restart."""

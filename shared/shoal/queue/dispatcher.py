@@ -105,6 +105,11 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self.receiver = asyncio.create_task(self._keep_receiving())
 
+    @property
+    def num_waiting(self) -> int:
+        """The number of jobs whose replies are awaited."""
+        return len(self._pending)
+
     def call(
         self, lane: str, jobs: Sequence[Job], client: str = "", timeout_s: float | None = None
     ) -> list[Pending[Reply]]:

@@ -1,18 +1,26 @@
 """Several pools behind one API: the model or the path of a request chooses the pool that answers."""
 
+import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
+from conftest import PATIENCE_S, wait_until
 from flask.testing import FlaskClient
 from keys_file import KeysFile
 from queues import Queue
+from redis_groups import running_group
 
 from shoal.contract.keys import Keys
 from shoal.errors import BadSetting
 from shoal.operations import Embed
 from shoal.settings import Settings
+from shoal_api.context import Context
+from shoal_api.server.async_flask import AsyncFlask
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
@@ -25,6 +33,8 @@ def workers(redis_url: str, keys: Keys) -> Iterator[dict[str, StubWorker]]:
     found = {pool: StubWorker(redis_url, Keys(keys.prefix, pool)) for pool in (keys.pool, OTHER)}
     with ExitStack() as stack:
         for worker, model in zip(found.values(), ("small", "org/large-en"), strict=True):
+            for key in worker.queue.redis.scan_iter(f"{worker.queue.keys.root}:*"):  # of an earlier test
+                worker.queue.redis.delete(key)
             worker.start(model=model, reranker="reranker" if model == "small" else "judge")
             stack.callback(worker.stop)
         yield found
@@ -33,6 +43,34 @@ def workers(redis_url: str, keys: Keys) -> Iterator[dict[str, StubWorker]]:
 @pytest.fixture
 def api(make_app: MakeApp, workers: dict[str, StubWorker]) -> FlaskClient:
     return make_app(pools=OTHER).test_client()
+
+
+@pytest.fixture
+def alike(make_app: MakeApp, workers: dict[str, StubWorker]) -> AsyncFlask:
+    """Return an application of two pools whose workers serve the same model and reranker."""
+    workers[OTHER].announce(model="small", reranker="reranker")
+    return looking(make_app(pools=OTHER, cache_mb=0))
+
+
+def looking(app: AsyncFlask) -> AsyncFlask:
+    """Return the application, changed to look at all pools for every request, for as long as that takes."""
+    for each in Context.all_of(app).values():
+        each.pool.max_age_s, each.pool.usable_s, each.pool.max_wait_s = 0.0, 0.0, PATIENCE_S
+    return app
+
+
+@contextmanager
+def busy(app: AsyncFlask, worker: StubWorker, pool: str) -> Iterator[None]:
+    """Let a request wait in the pool while the context lasts."""
+    worker.pause()
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(app.test_client().post, f"/pools/{pool}/embed", json={"inputs": "slow"})
+        try:
+            wait_until(lambda: worker.queue.loads()["interactive"].num_jobs == 1)
+            yield
+        finally:
+            worker.resume()
+        assert waiting.result().status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -126,6 +164,171 @@ def test_no_other_pool_answers_for_a_pool_whose_model_is_not_known(
     assert api.get("/v1/models/org/large-en").status_code == 503
 
 
+#: Requests that any pool with the same model may answer.
+ANYWHERE: list[tuple[str, dict[str, Any]]] = [
+    ("/embed", {"inputs": [f"text {n}" for n in range(100)]}),
+    ("/v1/embeddings", {"input": "a"}),
+    ("/v1/embeddings", {"input": "a", "model": "small"}),
+    ("/score", {"query": "q", "inputs": ["a"]}),
+    ("/rerank", {"query": "q", "documents": ["a"], "model": "reranker"}),
+    ("/tokenize", {"inputs": "a"}),
+]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_of_pools_with_the_same_model_the_less_busy_one_answers(
+    alike: AsyncFlask, workers: dict[str, StubWorker], number: int
+) -> None:
+    pool = list(workers)[number]
+    with busy(alike, workers[pool], pool):
+        for path, body in ANYWHERE * 4:
+            answer = alike.test_client().post(path, json=body)
+            assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_request_that_names_its_pool_stays_there(
+    alike: AsyncFlask, workers: dict[str, StubWorker], number: int
+) -> None:
+    pool, other = list(workers)[number], list(workers)[1 - number]
+    for _ in range(20):
+        assert alike.test_client().post(f"/pools/{pool}/embed", json={"inputs": "a"}).status_code == 200
+        assert alike.test_client().post("/v1/embeddings", json={"input": "a", "model": pool}).status_code == 200
+    assert (len(workers[pool].prompts_asked), len(workers[other].prompts_asked)) == (40, 0)
+
+
+def test_searches_and_submits_with_a_key_stay_in_the_own_pool(
+    alike: AsyncFlask, workers: dict[str, StubWorker], keys: Keys
+) -> None:
+    api = alike.test_client()
+    for n in range(20):
+        assert api.post("/search", json={"queries": "a"}).status_code == 200
+        job = {"op": "embed", "inputs": ["a"]}
+        again = [api.post("/v1/jobs", json=job, headers={"Idempotency-Key": f"{n}"}).get_json()["id"] for _ in range(2)]
+        assert again[0] == again[1]
+        assert "." not in again[0]
+    wait_until(lambda: len(workers[keys.pool].prompts_asked) == 40)
+    assert workers[OTHER].prompts_asked == []
+
+
+def test_the_id_of_a_submitted_job_names_its_pool(
+    alike: AsyncFlask, workers: dict[str, StubWorker], keys: Keys
+) -> None:
+    api = alike.test_client()
+    with busy(alike, workers[keys.pool], keys.pool):
+        for path, asked in (("/v1/jobs", {"op": "embed"}), ("/embed", {})):
+            job = api.post(path, json={"inputs": ["a"], **asked}, headers={"Prefer": "respond-async"})
+            place = job.headers["Location"]
+            assert place == f"/v1/jobs/{job.get_json()['id']}"
+            assert place.startswith(f"/v1/jobs/{OTHER}.")
+            assert api.get(f"{place}/result?wait={PATIENCE_S:g}").get_json()["id"] == job.get_json()["id"]
+            assert api.get(place).get_json()["status"] == "done"
+            assert api.post(f"{place}/cancel").get_json() == {"id": job.get_json()["id"], "status": "done"}
+            assert api.get(f"/pools/{keys.pool}{place}").status_code == 404
+    with busy(alike, workers[OTHER], OTHER):
+        assert "." not in api.post("/v1/jobs", json={"op": "embed", "inputs": ["a"]}).get_json()["id"]
+    assert api.get(f"/v1/jobs/none.{'0' * 24}").status_code == 404
+
+
+def test_no_request_goes_to_a_pool_without_a_ready_worker_while_another_has_one(
+    alike: AsyncFlask, workers: dict[str, StubWorker], keys: Keys
+) -> None:
+    api = alike.test_client()
+
+    def asked_of(away: str, ready: str) -> list[int]:
+        before = [len(workers[pool].prompts_asked) for pool in (away, ready)]
+        for _ in range(20):
+            assert api.post("/v1/embeddings", json={"input": "a"}).status_code == 200
+        return [len(workers[pool].prompts_asked) - n for pool, n in zip((away, ready), before, strict=True)]
+
+    api.post("/embed", json={"inputs": "a"})  # from now on the API knows what its own pool serves
+    workers[keys.pool].announce(state="loading", model="small", reranker="reranker")
+    assert asked_of(keys.pool, OTHER) == [0, 20]
+    workers[keys.pool].announce(model="small", reranker="reranker")
+    workers[OTHER].announce(state="loading", model="small", reranker="reranker")
+    assert asked_of(OTHER, keys.pool) == [0, 20]
+    workers[OTHER].announce(model="small", reranker="reranker")
+    redis, load = workers[OTHER].queue.redis, Keys(keys.prefix, OTHER).of_lane("bulk", "load")
+    redis.set(load, "of another program")
+    assert asked_of(OTHER, keys.pool) == [0, 20]
+    redis.delete(load)
+
+
+@pytest.mark.parametrize(("fingerprint", "other"), [("f", "other"), ("f", None), (None, None), ("", ""), ("f", ["f"])])
+def test_pools_with_other_vectors_share_nothing(
+    make_app: MakeApp, workers: dict[str, StubWorker], fingerprint: str | None, other: object
+) -> None:
+    for worker, announced in zip(workers.values(), (fingerprint, other), strict=True):
+        worker.announce(model="small", fingerprint=announced)
+    api = looking(make_app(pools=OTHER)).test_client()
+    for n in range(20):
+        for asked in ({}, {"model": "small"}):
+            assert api.post("/v1/embeddings", json={"input": f"{n}", **asked}).status_code == 200
+    assert workers[OTHER].prompts_asked == []
+
+
+def test_pools_with_the_same_model_and_another_reranker_share_all_but_scores(
+    make_app: MakeApp, workers: dict[str, StubWorker], keys: Keys
+) -> None:
+    workers[OTHER].announce(model="small", reranker="judge")
+    app = looking(make_app(pools=OTHER, cache_mb=0))
+    for _ in range(20):
+        assert app.test_client().post("/score", json={"query": "q", "inputs": ["a"]}).status_code == 200
+    assert workers[OTHER].prompts_asked == []
+    with busy(app, workers[keys.pool], keys.pool):
+        assert app.test_client().post("/embed", json={"inputs": "a"}).status_code == 200
+
+
+def test_a_pool_whose_redis_is_silent_is_passed_over(make_app: MakeApp, workers: dict[str, StubWorker]) -> None:
+    app = looking(make_app(pools=OTHER))
+    reader = Context.all_of(app)[OTHER].pool
+
+    async def look() -> tuple[int, bool]:
+        reader.max_wait_s = 0.0
+        reading = asyncio.ensure_future(reader.read())
+        await asyncio.sleep(0)
+        found = len((await reader.look()).workers), reading.done()
+        await reading
+        return found
+
+    assert app.loop.run(look) == (0, False)
+    reader.max_wait_s = PATIENCE_S
+    assert len(app.loop.run(reader.look).workers) == 1
+
+
+def test_the_choice_of_a_pool_does_not_wait_for_redis_while_a_state_is_known(
+    alike: AsyncFlask, workers: dict[str, StubWorker]
+) -> None:
+    reader = Context.all_of(alike)[OTHER].pool
+
+    async def num_ready() -> list[int]:
+        """Return the numbers of ready workers of the last state, and of the state that was read meanwhile."""
+        found = reader.latest()
+        return [len(state.ready) for state in (found, await reader.read()) if state]
+
+    assert alike.loop.run(num_ready) == [1]
+    reader.usable_s = PATIENCE_S
+    workers[OTHER].announce(state="loading")
+    assert alike.loop.run(num_ready) == [1, 0]
+    assert alike.loop.run(num_ready) == [0, 0]
+
+
+@pytest.mark.wide
+def test_the_pools_on_other_nodes_of_a_cluster_answer_while_a_node_is_away(make_app: MakeApp, tmp_path: Path) -> None:
+    with running_group("cluster", tmp_path / "cluster") as group, ExitStack() as stack:
+        for pool in ("a", "b", "default"):
+            worker = StubWorker(group.url, Keys("shoal", pool))
+            worker.start()
+            stack.callback(worker.stop)
+        app = looking(make_app(redis_url=group.url, key_prefix="shoal", pool="default", pools="a,b", cache_mb=0))
+        api = app.test_client()
+        assert api.post("/embed", json={"inputs": "a"}).status_code == 200
+        group.kill(group.primary())
+        for n in range(20):
+            answer = api.post("/embed", json={"inputs": f"{n}"})
+            assert answer.status_code == 200, answer.text
+
+
 def test_keys_and_admins_routes_are_the_same_below_a_pool(make_app: MakeApp, keys_file: KeysFile) -> None:
     api = make_app(pools=OTHER, api_keys_file=str(keys_file.path)).test_client()
     assert api.get("/pools/large/info").status_code == 401
@@ -167,6 +370,8 @@ def test_indexes_and_aliases_in_the_settings_belong_to_the_own_pool(make_app: Ma
 def test_wrong_names_of_pools_are_refused() -> None:
     with pytest.raises(BadSetting, match='pools is "a b": it takes'):
         Settings(pools="x, a b")
+    with pytest.raises(BadSetting, match="pools has a name of 101 characters"):
+        Settings(pools="x" * 101)
     with pytest.raises(BadSetting, match='model_aliases has "x", the name of a further pool'):
         Settings(pools="x", model_aliases="y,X")
     with pytest.raises(BadSetting, match='protocols has "tei=/pools/x": below /pools/ are the routes of pools'):
