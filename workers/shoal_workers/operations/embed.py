@@ -122,7 +122,7 @@ class ChunksWork(Work):
             rows = [(np.array(self._sums) / np.maximum(self.tokens, 1)[:, None]).astype(np.float32)]
         return {
             "vectors": finish(rows, self.job.options),
-            "output": self.job.options.output,
+            "output": self.job.options.outputs[0],
             "tokens": self.tokens,
             "truncated": self.truncated,
             "characters": [len(text) for text in self.job.texts],

@@ -226,7 +226,7 @@ class Work:
         """Return the fields of the reply: the operation's own fields, and the common fields about the texts."""
         entries = self.entries()
         return self._own_result(entries) | {
-            "output": self.job.options.output,
+            "output": self.job.options.outputs[0],
             "tokens": [entry.num_tokens for entry in entries],
             "truncated": [entry.truncated for entry in entries],
             "characters": [entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],
