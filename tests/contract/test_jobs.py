@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shoal import operations
 from shoal.contract.jobs import Job
-from shoal.contract.options import CHOICES, MAX_DIMENSIONS, Options
+from shoal.contract.options import CHOICES, LISTED_OUTPUTS, MAX_DIMENSIONS, Options
 from shoal.contract.outline import Outline
 from shoal.errors import InvalidRequest, MalformedJob, ShoalError, UnsupportedVersion
 from shoal.operations import Embed, Search
@@ -33,7 +33,10 @@ VECTOR_OPTIONS = st.builds(
     Options, normalize=st.booleans(), dimensions=st.none() | st.integers(1, MAX_DIMENSIONS), **HOW
 )
 TOKEN_OPTIONS = st.builds(Options, normalize=st.booleans(), output=st.just("tokens"), **HOW)
-EMBEDS = st.builds(Embed, texts=st.lists(TEXTS, min_size=1), options=VECTOR_OPTIONS | TOKEN_OPTIONS, **ADDRESSES)
+LISTS = st.lists(st.sampled_from(LISTED_OUTPUTS), min_size=1, unique=True)
+LIST_OPTIONS = st.builds(Options, output=LISTS | LISTS.map(tuple), **(HOW | {"pooling": st.none()}))
+EMBED_OPTIONS = VECTOR_OPTIONS | TOKEN_OPTIONS | LIST_OPTIONS
+EMBEDS = st.builds(Embed, texts=st.lists(TEXTS, min_size=1), options=EMBED_OPTIONS, **ADDRESSES)
 SEARCHES = st.builds(
     Search,
     texts=st.lists(TEXTS.filter(str.strip), min_size=1),
@@ -95,11 +98,33 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], message: str) -> None:
         ({"output": "chunks"}, "output 'chunks' takes chunk_tokens"),
         ({"chunk_tokens": 9, "output": "tokens"}, "chunk_tokens does not go with output 'tokens'"),
         ({"chunk_tokens": 9, "truncation_side": "left"}, "chunk_tokens does not go with truncation_side 'left'"),
+        ({"output": "dense"}, 'output is "dense": it takes one of vector, tokens, chunks, sparse, multivector'),
+        ({"output": []}, r"output is \[\]: a list takes each of vector, sparse, multivector at most once"),
+        ({"output": ["vector", "tokens"]}, r'output is \["vector", "tokens"\]: a list takes each of vector, sparse'),
+        ({"output": ["sparse", "sparse"]}, r'output is \["sparse", "sparse"\]: a list takes'),
+        ({"output": [["sparse"]]}, r'output is \[\["sparse"\]\]: a list takes'),
+        ({"output": "sparse", "dimensions": 8}, "dimensions does not go with output 'sparse'"),
+        ({"output": ["multivector"], "dimensions": 8}, "dimensions does not go with output 'multivector'"),
+        ({"output": ["multivector", "vector"], "pooling": "cls"}, "pooling does not go with output 'multivector'"),
+        ({"output": ["vector", "sparse"], "chunk_tokens": 9}, "chunk_tokens does not go with output 'sparse'"),
     ],
 )
 def test_a_wrong_option_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         Options(**values)
+
+
+def test_outputs_are_a_tuple_that_begins_with_the_output_of_the_vectors() -> None:
+    assert Options().outputs == ("vector",)
+    assert Options(output="sparse").outputs == ("sparse",)
+    assert Options(output=["multivector", "sparse", "vector"]).outputs == ("vector", "sparse", "multivector")
+    assert Options(output=["sparse", "vector"], dimensions=3).outputs == ("vector", "sparse")
+
+
+def test_only_a_vector_alone_is_cacheable_and_jobs_with_vectors_of_tokens_are_small() -> None:
+    outputs = [Options(), *(Options(output=output) for output in ("sparse", "multivector", ["vector"]))]
+    assert [options.is_cacheable for options in outputs] == [True, False, False, False]
+    assert [Embed(["a"], options).texts_per_job for options in outputs] == [32, 32, 4, 32]
 
 
 @pytest.mark.parametrize(

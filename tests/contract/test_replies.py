@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
-from shoal.contract.replies import TIMINGS, Reply
+from shoal.contract.replies import TIMINGS, Reply, SparseVector
 from shoal.errors import BY_CODE, Expired, Internal, MalformedJob, NotReady, ShoalError, TextTooLong
 
 VECTORS = nps.arrays(np.float32, nps.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=9))
 TIMES = st.dictionaries(st.sampled_from(TIMINGS), st.floats(0, 1e6))
+
+
+WEIGHTS = st.dictionaries(st.integers(0, 2**31 - 1), st.floats(0, exclude_min=True, allow_infinity=False, width=32))
+
+
+def sparse_of(weights: dict[int, float]) -> SparseVector:
+    ids = sorted(weights)
+    return SparseVector(np.array(ids, np.int32), np.array([weights[number] for number in ids], np.float32))
 
 
 def reply_of(vectors: NDArray[np.float32] | None = None, **fields: Any) -> Reply:
@@ -98,3 +106,65 @@ def test_answers_survive_the_wire_and_are_joined_in_order_with_the_longest_times
     joined = Reply.join(parts)
     assert joined.timings == {"queue_s": 2.0, "tokenize_s": 0.0, "encode_s": 3.0, "search_s": 0.0}
     assert joined.characters == []  # the second part is of an older version
+
+
+@given(st.lists(WEIGHTS, min_size=1), nps.arrays(np.float32, (5, 3), elements=st.floats(-1, 1, width=32)))
+def test_sparse_vectors_and_multivectors_survive_the_wire_and_are_joined_in_order(
+    weights: list[dict[int, float]], rows: NDArray[np.float32]
+) -> None:
+    sent = reply_of(sparse=[sparse_of(one) for one in weights], multivectors=[rows[:2], rows[2:2], rows[2:]])
+    got = Reply.unpack(sent.pack())
+    assert got.vectors is None
+    joined = Reply.join([got, got])
+    assert joined.sparse is not None
+    assert joined.multivectors is not None
+    for vector, one in zip(joined.sparse, weights * 2, strict=True):
+        assert dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True)) == one
+        assert (vector.indices.dtype, vector.values.dtype) == (np.int32, np.float32)
+    assert [part.tolist() for part in joined.multivectors] == [rows[:2].tolist(), [], rows[2:].tolist()] * 2
+
+
+def ints(*numbers: int) -> bytes:
+    return np.array(numbers, "<i4").tobytes()
+
+
+def floats(*numbers: float) -> bytes:
+    return np.array(numbers, "<f4").tobytes()
+
+
+PACKED: dict[str, dict[str, Any]] = {
+    "sparse": {"lengths": [2, 1], "indices": ints(4, 9, 1), "values": floats(0.5, 1, 2)},
+    "multivectors": {"lengths": [1, 1], "dtype": "float32", "shape": [2, 2], "data": floats(1, 2, 3, 4)},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("sparse", {"lengths": [2]}),
+        ("sparse", {"lengths": [4, -1]}),
+        ("sparse", {"lengths": [2, True]}),
+        ("sparse", {"lengths": None}),
+        ("sparse", {"indices": ints(4, 9)}),
+        ("sparse", {"indices": ints(4, 4, 1)}),
+        ("sparse", {"indices": ints(9, 4, 1)}),
+        ("sparse", {"indices": ints(4, 9, -1)}),
+        ("sparse", {"indices": "storm"}),
+        ("sparse", {"values": floats(0.5, 1)}),
+        ("sparse", {"values": floats(0.5, 1, 0)}),
+        ("sparse", {"values": floats(0.5, 1, np.nan)}),
+        ("sparse", {"values": floats(0.5, 1, np.inf)}),
+        ("sparse", {"values": floats(0.5, 1, 2)[:-1]}),
+        ("multivectors", {"lengths": [1, 2]}),
+        ("multivectors", {"lengths": [3, -1]}),
+        ("multivectors", {"shape": [1, 2]}),
+        ("multivectors", {"shape": [-2, -2]}),
+        ("multivectors", {"data": floats(1, 2, 3, np.inf)}),
+        ("multivectors", {"dtype": "float64"}),
+    ],
+)
+def test_sparse_vectors_and_multivectors_of_another_shape_are_malformed(name: str, change: dict[str, Any]) -> None:
+    values = {"v": 1, "id": "a", "status": "done"}
+    assert Reply.unpack(msgpack.packb(values | {name: PACKED[name]})).error is None
+    with pytest.raises(MalformedJob, match=r"the reply|dtype"):
+        Reply.unpack(msgpack.packb(values | {name: PACKED[name] | change}))

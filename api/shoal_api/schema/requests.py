@@ -102,7 +102,7 @@ class EmbedOptions(TextOptions):
     """Options for how vectors are made."""
 
     normalize: bool = _option("normalize", "Scale vectors to length 1")
-    output: Output = _option("output", "One vector for each text, for each token, or for each chunk")
+    output: Output | list[Output] = _option("output", "What to make of each text; a list: several outputs at once")
     dimensions: Dimensions | None = _option("dimensions", "Keep this many numbers of each vector")
     chunk_tokens: ChunkTokens | None = _option(
         "chunk_tokens", "Read all of each text: cut it into chunks of at most this many tokens"

@@ -181,9 +181,9 @@ class Job:
     def check_sizes(self, max_texts: int) -> None:
         """Raise TooLarge if the job would occupy a worker for too long. A job may have `max_texts` texts."""
 
-    def answer_of(self, reply: Reply) -> Any:
-        """Return the reply's answers, one for each item, or None if the reply has none."""
-        return getattr(reply, self.answer_name) if self.answer_name else None
+    def answers_of(self, reply: Reply) -> list[Any]:
+        """Return the fields of the reply that have one answer for each item. A field that the reply lacks is None."""
+        return [getattr(reply, self.answer_name)]
 
     def body(self) -> dict[str, Any]:
         """Return the body of an HTTP request that asks for the same as the job."""

@@ -1,6 +1,6 @@
 """The options of texts: how a worker reads texts, and which vectors it makes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, get_args
 
@@ -10,7 +10,7 @@ from shoal.errors import InvalidRequest
 
 # The values of some options. The HTTP schema is also made from them.
 Pooling = Literal["mean", "max", "cls"]
-Output = Literal["vector", "tokens", "chunks"]
+Output = Literal["vector", "tokens", "chunks", "sparse", "multivector"]
 TruncationSide = Literal["right", "left"]
 
 #: The allowed values of options that have only a few values. None means the model's own value.
@@ -19,6 +19,9 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "output": get_args(Output),
     "truncation_side": get_args(TruncationSide),
 }
+
+#: The outputs that one job may ask for together, in the order of `Options.outputs`.
+LISTED_OUTPUTS = ("vector", "sparse", "multivector")
 
 #: The options that a rerank may have.
 RERANK_OPTIONS = ("truncate", "truncation_side")
@@ -42,13 +45,14 @@ ASCII_PER_TOKEN = 4
 class Options:
     """Options that say how a job's texts are embedded. Raises InvalidRequest for a value that an option cannot have.
 
-    With `chunk_tokens`, a text is cut into chunks of at most `chunk_tokens` tokens. Neighbouring chunks share at most
-    `chunk_overlap` tokens. The vector of the text is the mean of the chunks' vectors.
+    `output` is a word, or a list of `LISTED_OUTPUTS`, which becomes a tuple. With `chunk_tokens`, a text is cut into
+    chunks of at most `chunk_tokens` tokens. Neighbouring chunks share at most `chunk_overlap` tokens. The vector of the
+    text is the mean of the chunks' vectors.
     """
 
     normalize: bool = True
     pooling: str | None = None
-    output: str = "vector"
+    output: str | list[str] | tuple[str, ...] = "vector"
     dimensions: int | None = None
     prompt_name: str | None = None
     truncate: bool = True
@@ -58,18 +62,35 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
+            value = getattr(self, name)
+            if name == "output" and isinstance(value, list | tuple):
+                self._check_list(value)
+            elif value not in allowed:
                 words = ", ".join("null" if word is None else word for word in allowed)
-                raise InvalidRequest(f"{name} is {excerpt(getattr(self, name))}: it takes one of {words}")
+                raise InvalidRequest(f"{name} is {excerpt(value)}: it takes one of {words}")
         for name in ("normalize", "truncate"):
             check_type(name, getattr(self, name), bool, "true or false")
         if self.prompt_name is not None:
             check_string("prompt_name", self.prompt_name, "the name of a prompt")
+        if self.pooling is not None:
+            self._check_outputs("pooling", ("sparse", "multivector"))
         if self.dimensions is not None:
             check_range("dimensions", self.dimensions, 1, MAX_DIMENSIONS)
-            if self.output == "tokens":
-                raise InvalidRequest("dimensions does not go with output 'tokens': drop one of the two")
+            if "vector" not in self.outputs:
+                self._check_outputs("dimensions", ("tokens", "sparse", "multivector"))
         self._check_chunks()
+
+    def _check_list(self, words: Sequence[Any]) -> None:
+        if not words or any(word not in LISTED_OUTPUTS for word in words) or len(set(words)) < len(words):
+            listed = ", ".join(LISTED_OUTPUTS)
+            raise InvalidRequest(f"output is {excerpt(list(words))}: a list takes each of {listed} at most once")
+        object.__setattr__(self, "output", tuple(words))
+
+    def _check_outputs(self, name: str, refused: tuple[str, ...]) -> None:
+        """Raise InvalidRequest if the job asks for an output that the option `name` does not go with."""
+        for output in self.outputs:
+            if output in refused:
+                raise InvalidRequest(f"{name} does not go with output '{output}': drop one of the two")
 
     def _check_chunks(self) -> None:
         check_range("chunk_overlap", self.chunk_overlap, 0, MAX_CHUNK_TOKENS)
@@ -80,14 +101,21 @@ class Options:
                 raise InvalidRequest(f"chunk_overlap is {self.chunk_overlap:,}, without chunk_tokens: set both")
             return
         check_range("chunk_tokens", self.chunk_tokens, 1, MAX_CHUNK_TOKENS)
-        if self.output == "tokens" or self.truncation_side == "left":
-            name = "output 'tokens'" if self.output == "tokens" else "truncation_side 'left'"
-            raise InvalidRequest(f"chunk_tokens does not go with {name}: drop one of the two")
+        self._check_outputs("chunk_tokens", ("tokens", "sparse", "multivector"))
+        if self.truncation_side == "left":
+            raise InvalidRequest("chunk_tokens does not go with truncation_side 'left': drop one of the two")
         if self.chunk_overlap > self.chunk_tokens // 2:
             raise InvalidRequest(
                 f"chunk_overlap is {self.chunk_overlap:,}: it takes at most half of chunk_tokens, "
                 f"{self.chunk_tokens // 2:,}"
             )
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The words of `output`, with `vector` first: the first word says what the vectors of the reply are, if any."""
+        if isinstance(self.output, str):
+            return (self.output,)
+        return tuple(word for word in LISTED_OUTPUTS if word in self.output)
 
     @property
     def is_cacheable(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from math import isfinite
 from types import NoneType
 from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
@@ -42,12 +43,20 @@ class Chunk(NamedTuple):
     vector: NDArray[np.float32]
 
 
+class SparseVector(NamedTuple):
+    """A text's weights of some ids of the vocabulary: int32 and float32 `[n]`. Ids ascend, and weights are positive."""
+
+    indices: NDArray[np.int32]
+    values: NDArray[np.float32]
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The answer to one job. docs/protocol.md describes its fields.
 
     `vectors` is float32 `[texts, dimension]`; with `output` "tokens" it has a row for each token, and with "chunks" a
-    row for each chunk. `scores` is float32 `[texts]`. `characters`, `index_version` and `fingerprint` are empty if the
+    row for each chunk. `sparse` and `multivectors` have an item for each text: a sparse vector, or float32 `[vectors,
+    dimension]`. `scores` is float32 `[texts]`. `characters`, `index_version` and `fingerprint` are empty if the
     worker's version does not send them. A reply with an `error` has no other fields except its id and status.
     """
 
@@ -55,6 +64,8 @@ class Reply:
     status: str = "done"
     vectors: NDArray[np.float32] | None = None
     output: str = "vector"
+    sparse: list[SparseVector] | None = None
+    multivectors: list[NDArray[np.float32]] | None = None
     tokens: list[int] = field(default_factory=list)
     truncated: list[bool] = field(default_factory=list)
     characters: list[int] = field(default_factory=list)
@@ -90,6 +101,11 @@ class Reply:
             values["fingerprint"] = self.fingerprint
         if self.vectors is not None:
             values |= {"output": self.output, "vectors": pack_vectors(self.vectors)}
+        if self.sparse is not None:
+            values["sparse"] = pack_sparse(self.sparse)
+        if self.multivectors is not None:
+            lengths = [len(rows) for rows in self.multivectors]
+            values["multivectors"] = {"lengths": lengths} | pack_vectors(np.concatenate(self.multivectors))
         if self.index_version:
             values["index_version"] = self.index_version
         if self.ignored:
@@ -119,14 +135,13 @@ class Reply:
             for name, value in known.items():
                 if not _CHECKS[name](value):
                     raise TypeError(f"{name} is {kind(value)}, or has items that it cannot have")
-            vectors, scores = values.get("vectors"), values.get("scores")
-            if vectors is not None:
-                vectors = unpack_vectors(vectors)
+            arrays = {name: unpack(values[name]) for name, unpack in _ARRAYS.items() if values.get(name) is not None}
+            scores = values.get("scores")
             if scores is not None:
                 with np.errstate(over="ignore"):
                     numbers = [_typed("a score", value, float) for value in _typed("scores", scores, list)]
                     scores = np.array(numbers, np.float32)
-            return cls(**known, vectors=vectors, scores=scores)
+            return cls(**known, **arrays, scores=scores)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise MalformedJob(f"the reply is not of the documented shape ({error!s:.200})") from error
 
@@ -147,7 +162,7 @@ class Reply:
         vectors = None if first.vectors is None else [_present(r.vectors) for r in replies]
         for reply in replies:
             _check_alike(first, reply)
-        asked: dict[str, Any] = {name: _joined(replies, name) for name in _IF_ASKED}
+        asked: dict[str, Any] = {name: _joined(replies, name) for name in (*_IF_ASKED, "sparse", "multivectors")}
         return cls(
             first.id,
             vectors=None if vectors is None else np.concatenate(vectors),
@@ -326,3 +341,44 @@ def unpack_vectors(values: dict[str, Any]) -> NDArray[np.float32]:
         raise MalformedJob(f"vectors have dtype {excerpt(dtype)}: this version knows float32")
     num_rows, dimension = values["shape"]
     return np.frombuffer(values["data"], dtype="<f4").reshape(max(0, num_rows), max(0, dimension))
+
+
+def pack_sparse(vectors: Sequence[SparseVector]) -> dict[str, Any]:
+    """Return the sparse vectors as a map of raw little-endian bytes, with the number of weights of each text."""
+    indices = np.concatenate([vector.indices for vector in vectors]).astype("<i4")
+    values = np.concatenate([vector.values for vector in vectors]).astype("<f4")
+    lengths = [len(vector.indices) for vector in vectors]
+    return {"lengths": lengths, "indices": indices.tobytes(), "values": values.tobytes()}
+
+
+def _unpack_sparse(packed: dict[str, Any]) -> list[SparseVector]:
+    indices, values = np.frombuffer(packed["indices"], "<i4"), np.frombuffer(packed["values"], "<f4")
+    if not (np.isfinite(values) & (values > 0)).all():
+        raise ValueError("a sparse vector has a weight that is not positive")
+    pairs = zip(_by_text(indices, packed["lengths"]), _by_text(values, packed["lengths"]), strict=True)
+    vectors = [SparseVector(*pair) for pair in pairs]
+    if any((np.diff(vector.indices, prepend=-1) <= 0).any() for vector in vectors):
+        raise ValueError("the ids of a sparse vector do not ascend")
+    return vectors
+
+
+def _unpack_multivectors(packed: dict[str, Any]) -> list[NDArray[np.float32]]:
+    rows = unpack_vectors(packed)
+    if not np.isfinite(rows).all():
+        raise ValueError("a multivector has a number that is not finite")
+    return _by_text(rows, packed["lengths"])
+
+
+def _by_text(rows: NDArray[Any], lengths: Any) -> list[NDArray[Any]]:
+    """Return each text's part of the rows. Raises MalformedJob if the numbers of rows do not add up."""
+    if not _are_counts(lengths) or sum(lengths) != len(rows):
+        raise MalformedJob(f"the reply has {len(rows):,} vectors or weights, and its texts have other numbers of them")
+    return [rows[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]
+
+
+#: A function for each field of arrays that reads its map.
+_ARRAYS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "vectors": unpack_vectors,
+    "sparse": _unpack_sparse,
+    "multivectors": _unpack_multivectors,
+}

@@ -8,7 +8,7 @@ from shoal.contract.jobs import MAX_REQUEST_TEXTS, TEXTS_PER_JOB, Job
 from shoal.contract.replies import Reply
 from shoal.errors import TooLarge
 
-#: Largest number of texts in a job for token vectors. Vectors of 384 dimensions for 256 tokens a text need 1.5 MB.
+#: Largest number of texts in a job for vectors of tokens. With 384 dimensions and 256 tokens a text, they need 1.5 MB.
 TEXTS_PER_TOKENS_JOB = 4
 
 #: Words are counted only in this many characters of a text. A worker reads at least as many characters.
@@ -30,18 +30,20 @@ class Embed(Job):
     @property
     def texts_per_job(self) -> int:
         """The largest number of texts or chunks in a job; small if each token has a vector."""
-        return TEXTS_PER_TOKENS_JOB if self.options.output == "tokens" else TEXTS_PER_JOB
+        options = self.options
+        has_many = options.output != "vector" and {"tokens", "multivector"}.intersection(options.outputs)
+        return TEXTS_PER_TOKENS_JOB if has_many else TEXTS_PER_JOB
 
     @property
     def texts_per_request(self) -> int:
         """The largest number of texts in an HTTP request; small if a text has many vectors."""
         return MAX_REQUEST_TEXTS if self.is_cacheable else TEXTS_PER_TOKENS_JOB
 
-    def answer_of(self, reply: Reply) -> Any:
-        """Return the part of the reply that has one element for each text, or None."""
-        if reply.vectors is None:
-            return None
-        return {"vector": reply.vectors, "tokens": reply.tokens, "chunks": reply.chunks}[self.options.output]
+    def answers_of(self, reply: Reply) -> list[Any]:
+        """Return for each output the field of the reply that has one item for each text, or None."""
+        parts: dict[str, Any] = {"vector": reply.vectors, "tokens": reply.tokens, "chunks": reply.chunks}
+        parts |= {"sparse": reply.sparse, "multivector": reply.multivectors}
+        return [parts[word] for word in self.options.outputs]
 
     def lane_texts_of(self, text: str) -> int:
         """Return an estimate of the number of chunks of the text."""
