@@ -26,7 +26,7 @@ class Reranker(Encoder):
         max_tokens = round(embeds.max_batch_tokens * min(1.0, ratio or 1.0))
         return replace(embeds, max_batch_tokens=max(1, max_tokens), shares_rows=self.model.shares_rows)
 
-    def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right") -> list[Tokens]:
+    def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
         """Return the tokens of each pair. A pair that is too long for the model is cut on the named side."""
         return self.tokenizer.encode_pairs(inputs, truncation_side)
 
