@@ -1,20 +1,29 @@
-"""Outputs of models beside vectors, through every client, from a worker with made-up numbers."""
+"""Outputs of models beside vectors, through every client, from workers with made-up numbers and with a model."""
 
+import shutil
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from api_stub import StubWorker, multivector_of, sparse_of, vector_of
 from client_adapters import AnyClient, MakeClient
-from conftest import PATIENCE_S, WORDS
+from conftest import PATIENCE_S, WORDS, running
 from http_servers import Canned, CannedServer
+from numpy.typing import NDArray
+from queues import Queue
+from safetensors.numpy import save_file
 
 from shoal import Client, HttpClient
 from shoal.contract import wire
 from shoal.contract.keys import Keys
 from shoal.contract.replies import SparseVector
 from shoal.errors import MalformedJob, TooLarge, Unsupported
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.loop.worker import Worker
+from shoal_workers.model.prepare import prepare
 
 pytest_plugins = ["any_client_fixtures", "api_fixtures", "http_fixtures"]
 
@@ -107,3 +116,45 @@ def test_an_output_that_the_model_lacks_is_unsupported(client: AnyClient, stub: 
     stub.announce(outputs=["vector"])
     with pytest.raises(Unsupported, match="makes no sparse"):
         client.embed("a", output="sparse")
+
+
+class Heads(NamedTuple):
+    """A model with all outputs, and the weights of its two heads."""
+
+    encoder: Encoder
+    weigh: NDArray[np.float32]
+    project: NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def heads(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Heads:
+    """The tiny model with heads as BGE-M3 has them."""
+    folder = tmp_path_factory.mktemp("heads")
+    source = Path(shutil.copytree(tiny_source, folder / "model"))
+    random = np.random.default_rng(5)
+    weigh, project = (random.standard_normal((size, 32), np.float32) for size in (1, 8))
+    for name, weights in (("sparse", weigh), ("colbert", project)):
+        save_file(
+            {"weight": weights, "bias": np.zeros(len(weights), np.float32)}, source / f"{name}_linear.safetensors"
+        )
+    prepare("model", source, folder / "prepared")
+    return Heads(Encoder.open(folder / "prepared", "openvino", "f32", 1), weigh, project)
+
+
+def test_a_worker_makes_all_outputs_of_a_model(make_client: MakeClient, queue: Queue, heads: Heads) -> None:
+    worker = Worker(queue.consumer(), heads.encoder, {}, Bucketing(4_096))
+    worker.pool.announce(worker.id, {"state": "ready"})
+    with running(worker):
+        client = make_client()
+        found, of_tokens = client.embed(TEXTS, output=EVERY), client.embed(TEXTS, output="tokens", normalize=False)
+        assert found["vector"] == pytest.approx(client.embed(TEXTS), abs=1e-5)
+        longer = client.embed(TEXTS[0], output="multivector", normalize=False)
+    read = heads.encoder.tokenize(TEXTS)
+    for rows, tokens, sparse, vectors in zip(of_tokens, read, found["sparse"], found["multivector"], strict=True):
+        expected = rows[1:] @ heads.project.T  # no vector for [CLS]
+        assert vectors == pytest.approx(expected / np.linalg.norm(expected, axis=1, keepdims=True), abs=1e-2)
+        weights: dict[int, float] = {}  # of all ids, because the tiny tokenizer marks no token as special
+        for number, weight in zip(tokens.ids, (rows @ heads.weigh.T)[:, 0].tolist(), strict=True):
+            weights |= {number: max(weight, weights.get(number, 0.0))} if weight > 0 else {}
+        assert dict(zip(*map(np.ndarray.tolist, sparse), strict=True)) == pytest.approx(weights, abs=1e-1)
+    assert longer == pytest.approx(of_tokens[0][1:] @ heads.project.T, abs=1e-1)
