@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shoal.client.source import ServerFile
     from shoal.contract.jobs import Job
     from shoal.contract.options import Options
-    from shoal.contract.replies import Chunk, Reply
+    from shoal.contract.replies import Chunk, Reply, SparseVector
     from shoal.errors import ShoalError
     from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
     from shoal.operations.search_options import SearchOptions
@@ -44,6 +44,7 @@ __all__ = [
     "ServerFile",
     "Settings",
     "ShoalError",
+    "SparseVector",
     "Tokenize",
 ]
 
@@ -70,6 +71,7 @@ _HOMES = {
     "ServerFile": "client.source",
     "Settings": "settings",
     "ShoalError": "errors",
+    "SparseVector": "contract.replies",
     "Tokenize": "operations",
 }
 

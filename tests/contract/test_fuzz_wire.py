@@ -99,6 +99,18 @@ def test_reply_of_odd_vectors(values: dict[str, Any]) -> None:
     check_reply(packed({"id": "a", "status": "done", "tokens": [1, 1], "vectors": values}))
 
 
+OUTPUTS = {
+    "sparse": {"lengths": [2, 1], "indices": b"\1\0\0\0\2\0\0\0\1\0\0\0", "values": b"\0\0\0?" * 3},
+    "multivectors": {"lengths": [1, 1], "dtype": "float32", "shape": [2, 2], "data": b"\0" * 16},
+}
+
+
+@fuzz(80, name=st.sampled_from(sorted(OUTPUTS)), data=st.data())
+def test_reply_of_odd_outputs(name: str, data: st.DataObject) -> None:
+    odd = data.draw(changed(OUTPUTS[name], ODD | SHAPES | st.binary(max_size=20)))
+    check_reply(packed({"id": "a", "status": "done", "tokens": [1, 1], name: odd}))
+
+
 def check_reply(data: bytes) -> None:
     """Check that the bytes are a reply whose fields have the right types, or are refused as malformed."""
     reply = outcome(Reply.unpack, data)
@@ -108,6 +120,10 @@ def check_reply(data: bytes) -> None:
     assert isinstance(reply.id, str)
     with suppress(ShoalError):  # the reply's own error
         assert Reply.join([reply]) is reply
+    for vector in reply.sparse or ():
+        assert len(vector.indices) == len(vector.values)
+        assert (vector.values > 0).all()
+    assert reply.num_bytes <= len(data)
     if reply.vectors is not None:
         assert reply.vectors.ndim == 2
         assert reply.vectors.nbytes <= len(data)

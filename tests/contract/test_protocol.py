@@ -184,6 +184,13 @@ def test_the_client_reads_the_reply_examples() -> None:
     assert vectors.vectors is not None
     np.testing.assert_array_equal(vectors.vectors, np.array([[1, 0, 0], [0.6, -0.8, 0]], np.float32))
     assert vectors.pack() == example("reply", "vectors")
+    outputs = Reply.unpack(example("reply", "outputs"))
+    assert [[part.tolist() for part in vector] for vector in outputs.sparse or ()] == [
+        [[7, 2183], [0.5, 1.25]],
+        [[9], [2]],
+    ]
+    assert [rows.shape for rows in outputs.multivectors or ()] == [(2, 2), (1, 2)]
+    assert outputs.pack() == example("reply", "outputs")
     assert hits.hits is not None
     assert hits.hits[0][0] == {"id": "17", "score": 0.75, "text": "storm hits coast", "year": 2021}
     assert hits.index_version == "20261121T030000Z-5d41c7"

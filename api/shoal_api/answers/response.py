@@ -13,7 +13,7 @@ from werkzeug.datastructures import Headers
 from werkzeug.wsgi import ClosingIterator
 
 from shoal.contract.jobs import Job
-from shoal.contract.replies import FINGERPRINT_HEADER, TIMINGS, Reply
+from shoal.contract.replies import FINGERPRINT_HEADER, TIMINGS, Reply, SparseVector
 from shoal_api.request import PIECE_BYTES, json_request
 
 if TYPE_CHECKING:
@@ -115,6 +115,12 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 def json_line(value: Any) -> bytes:
     """Return the value as a line of JSON. Float32 numbers get the fewest digits that read back as the same number."""
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+
+
+def sparse_json(vector: SparseVector) -> orjson.Fragment:
+    """Return the JSON of a sparse vector, which needs less memory than the maps in it."""
+    maps = [{"index": index, "value": value} for index, value in zip(*vector, strict=True)]
+    return orjson.Fragment(orjson.dumps(maps, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def is_json(value: Any) -> bool:

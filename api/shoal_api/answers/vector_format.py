@@ -115,13 +115,15 @@ FORMATS: dict[str, Callable[[Arrays], bytes]] = {
 OFFERED = (JSON, *(name for name in FORMATS if name != ARROW or find_spec("pyarrow")))
 
 
-def accepted_type() -> str:
+def accepted_type(offered: tuple[str, ...] = OFFERED) -> str:
     """Return the media type that the current request accepts; JSON without an Accept header. Raises NotAcceptable."""
     request = json_request()
     request.is_negotiated = True
     header = request.environ.get("HTTP_ACCEPT", "")
-    media_type = _best(header) if len(header) <= _MAX_ACCEPT_CHARS else None
+    media_type = _best(header, offered) if len(header) <= _MAX_ACCEPT_CHARS else None
     if media_type is None:
+        if offered is not OFFERED:
+            raise NotAcceptable(f"Accept is {excerpt(header)}: this output comes as {', '.join(offered)}")
         more = "" if ARROW in OFFERED else f"; with the extra arrow installed on the server, as {ARROW} too"
         raise NotAcceptable(f"Accept is {excerpt(header)}: vectors come as {', '.join(OFFERED)}{more}")
     return media_type
@@ -188,11 +190,11 @@ def listed(arrays: Arrays) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=_MAX_REMEMBERED)
-def _best(header: str) -> str | None:
-    """Return the media type that fits the Accept header best, or None if none does."""
+def _best(header: str, offered: tuple[str, ...]) -> str | None:
+    """Return the offered media type that fits the Accept header best, or None if none does."""
     # Java sends `*/*; q=.2`, which the grammar does not allow. Parameters such as a charset are ignored.
     asked = parse_accept_header(header.replace("q=.", "q=0."), MIMEAccept)
     if not asked:
         return JSON
     plain = MIMEAccept([(item.partition(";")[0], quality) for item, quality in asked])
-    return plain.best_match(OFFERED)
+    return plain.best_match(offered)

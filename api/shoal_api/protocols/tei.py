@@ -1,4 +1,4 @@
-"""Text Embeddings Inference: /embed, /embed_all, /similarity, /rerank, /tokenize, /decode, POST /, and others.
+"""Text Embeddings Inference: /embed, /embed_all, /embed_sparse, /similarity, /rerank, /tokenize, POST /, and others.
 
 At the root, Shoal's own POST /embed, GET /info and GET /health serve the clients of Text Embeddings Inference too.
 """
@@ -14,8 +14,9 @@ from shoal.contract.options import Options
 from shoal.errors import Unsupported
 from shoal.operations import Decode, Embed, Rerank, Tokenize
 from shoal.operations.tokenize import check_tokenizer_request
+from shoal_api.answers.output_response import output_response
 from shoal_api.answers.response import cost_headers, json_response, with_tei_headers
-from shoal_api.answers.vector_format import accepted_type, vectors_response
+from shoal_api.answers.vector_format import JSON, accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint, checked
 from shoal_api.enqueue import as_texts, call
 from shoal_api.protocols.rerank import best_first
@@ -24,7 +25,16 @@ from shoal_api.routes import service
 from shoal_api.schema.body import Body, Dimensions, IdLists, Ids, Ignored, Name, Text, TextList, Texts, example
 from shoal_api.schema.errors import TeiError
 from shoal_api.schema.requests import TextsOrIds, TruncationDirection, as_list
-from shoal_api.schema.responses import ANY_FORMAT, COST_HEADERS, TEI_HEADERS, VECTOR_HEADERS, Info, Ready, described
+from shoal_api.schema.responses import (
+    ANY_FORMAT,
+    COST_HEADERS,
+    TEI_HEADERS,
+    VECTOR_HEADERS,
+    Info,
+    Ready,
+    SparseWeight,
+    described,
+)
 
 
 class TeiTruncation(Body):
@@ -134,6 +144,12 @@ class TeiTokenVectors(RootModel[list[list[list[float]]]]):
     model_config = _VECTORS
 
 
+class TeiSparseVectors(RootModel[list[list[SparseWeight]]]):
+    """A list for each text, with the weights of some tokens."""
+
+    model_config = _SCORES
+
+
 class Similarities(RootModel[list[float]]):
     """The cosine of the source sentence and each other sentence."""
 
@@ -154,8 +170,8 @@ class TeiRanks(RootModel[list[TeiRank]]):
     model_config = _SCORES
 
 
-class VectorsOrScores(RootModel[list[list[float]] | list[float] | list[TeiRank]]):
-    """The vectors of texts, the similarities of sentences, or the scores of texts."""
+class VectorsOrScores(RootModel[list[list[float]] | list[list[SparseWeight]] | list[float] | list[TeiRank]]):
+    """The vectors or sparse vectors of texts, the similarities of sentences, or the scores of texts."""
 
     model_config = _VECTORS
 
@@ -204,6 +220,8 @@ async def embed_or_score() -> Response:
         answer: Response = await rerank(checked(TeiRerankBody, body))
     elif isinstance(body.get("inputs"), dict):
         answer = await similarity(checked(SimilarityBody, body))
+    elif await service.is_sparse():
+        answer = await embed_sparse(checked(TeiEmbedBody, body))
     else:
         answer = await embed(checked(TeiEmbedBody, body))
     return answer
@@ -229,10 +247,13 @@ async def decode(body: DecodeBody) -> Response:
     return json_response((await call(job)).decoded)
 
 
-@api.post("/embed_sparse", responses={424: TeiError})
-async def embed_sparse() -> NoReturn:
-    """Refuse the request: the model makes dense vectors only."""
-    raise Unsupported("the served model makes no sparse vectors: use /embed")
+@api.post("/embed_sparse", responses={200: TeiSparseVectors, 424: TeiError})
+async def embed_sparse(body: TeiTokensBody) -> Response:
+    """Embed texts by a model that weighs words: the ids of the tokens of each text, and their weights."""
+    _refuse_empty("inputs", body.inputs)
+    job = Embed(await as_texts("inputs", body.inputs), _options(body, body.prompt_name, output="sparse"))
+    reply = await call(job)
+    return with_tei_headers(output_response(reply, JSON), reply, job)
 
 
 @api.post("/predict", responses={424: TeiError})

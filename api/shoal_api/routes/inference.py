@@ -2,7 +2,9 @@
 
 from flask import Response
 
+from shoal.contract.options import ROW_OUTPUTS
 from shoal.errors import InvalidRequest
+from shoal_api.answers.output_response import output_response, output_type
 from shoal_api.answers.response import cost_headers, json_response, result_fields, search_fields, with_tei_headers
 from shoal_api.answers.vector_format import NUMBER_TYPES, accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint
@@ -18,7 +20,7 @@ api = Blueprint("inference", __name__, "wait for the answer", ErrorBody)
 
 @embed_api.post("/embed", responses={200: Embeddings}, openapi_extensions={"parameters": [FINGERPRINT]})
 async def embed(body: EmbedBody) -> Response:
-    """Embed texts: one vector for each, in order."""
+    """Embed texts: one vector for each, in order, or other outputs of the model."""
     media_type = None if prefers_async() else accepted_type()
     job = embed_job(body, await as_texts("inputs", body.inputs))
     if media_type is None:
@@ -28,9 +30,16 @@ async def embed(body: EmbedBody) -> Response:
                 f"?output_dtype={body.output_dtype}"
             )
         return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
+    has_rows = job.options.output in ROW_OUTPUTS
+    if not has_rows:
+        media_type = output_type(body.output_dtype)
     reply = await call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
     fields = result_fields(reply) if body.answer == "result" else None
-    response = vectors_response(reply, media_type, body.output_dtype, fields=fields)
+    if has_rows:
+        response = vectors_response(reply, media_type, body.output_dtype, fields=fields)
+    else:
+        is_list = not isinstance(job.options.output, str)
+        response = output_response(reply, media_type, {} if is_list and fields is None else fields)
     return with_tei_headers(response, reply, job) if is_tei_body(json_request().field_names) else response
 
 

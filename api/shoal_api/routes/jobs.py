@@ -18,6 +18,7 @@ from shoal.errors import UnknownFile, UnknownJob
 from shoal.job_folders import owner_name
 from shoal.long_jobs.status import public_text
 from shoal.process.allowed_path import allowed_path
+from shoal_api.answers.output_response import output_response, output_type
 from shoal_api.answers.response import FileResponse, json_response, result_fields, search_fields
 from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint
@@ -120,6 +121,8 @@ async def job_result(path: JobPath, query: ResultQuery) -> Response:
     reply = Reply.join([reply.of_pinned(pin)])
     if reply.scores is not None:
         return json_response({**result_fields(reply), "scores": reply.scores})
+    if reply.sparse is not None or reply.multivectors is not None:
+        return output_response(reply, output_type(query.output_dtype), result_fields(reply))
     if reply.vectors is None:
         return json_response({**result_fields(reply), **search_fields(reply)})
     return vectors_response(reply, media_type, query.output_dtype, fields=result_fields(reply))

@@ -24,7 +24,7 @@ from shoal_api.schema.responses import Health, Info, Ready
 
 api = Blueprint("service", __name__, "service", ErrorBody)
 
-_MODEL_FIELDS = ("model", "digest", "fingerprint", "dimension", "max_tokens", "engine", "precision")
+_MODEL_FIELDS = ("model", "digest", "fingerprint", "dimension", "max_tokens", "outputs", "engine", "precision")
 _WORKER_FIELDS = ("state", *_MODEL_FIELDS, "threads", "host", "pid", "clock_offset_s", "clock_error_s")
 
 #: Text Embeddings Inference's words for number formats.
@@ -89,6 +89,12 @@ async def info() -> Response:
     return json_response(await describe())
 
 
+async def is_sparse() -> bool:
+    """Return True if the model of the ready workers makes sparse vectors, and no others of texts."""
+    outputs = next(iter((await context().pool.read()).ready.values()), {}).get("outputs", [])
+    return "sparse" in outputs and "vector" not in outputs
+
+
 async def describe() -> dict[str, Any]:
     """Return a description of the service, with the fields that clients of Text Embeddings Inference read."""
     pool, settings = await context().pool.read(), context().settings
@@ -112,7 +118,7 @@ async def describe() -> dict[str, Any]:
         "served_model_name": model,
         "model_sha": None,
         "model_dtype": _DTYPES.get(str(first.get("precision")), "float32"),
-        "model_type": {"embedding": {"pooling": first.get("pooling", "mean")}},
+        "model_type": {"embedding": {"pooling": "splade" if await is_sparse() else first.get("pooling", "mean")}},
         "max_concurrent_requests": settings.api_processes * MAX_CONNECTIONS,
         "max_input_length": first.get("max_tokens"),
         "max_batch_tokens": settings.max_batch_tokens,

@@ -6,7 +6,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, Discriminator, Field, Tag, WithJsonSchema
 
 from shoal.contract.jobs import MAX_DEADLINE_S, MAX_TEXT_NUMBER, Job, Lane
-from shoal.contract.options import OPTION_DEFAULTS, Options, Output, Pooling, TruncationSide
+from shoal.contract.options import (
+    LISTED_OUTPUTS,
+    OPTION_DEFAULTS,
+    ListedOutput,
+    Options,
+    Output,
+    Pooling,
+    TruncationSide,
+)
 from shoal.errors import InvalidRequest
 from shoal.operations import Embed, Rerank, Search
 from shoal.operations.search import MAX_K
@@ -98,11 +106,15 @@ class TextOptions(TruncationOptions):
     prompt_name: Name | None = _option("prompt_name", "Name of the model's prompt to put before each text")
 
 
+#: Several outputs at once.
+Outputs = Annotated[list[ListedOutput], Field(fail_fast=True, max_length=len(LISTED_OUTPUTS))]
+
+
 class EmbedOptions(TextOptions):
     """Options for how vectors are made."""
 
     normalize: bool = _option("normalize", "Scale vectors to length 1")
-    output: Output | list[Output] = _option("output", "What to make of each text; a list: several outputs at once")
+    output: Output | Outputs = _option("output", "What to make of each text; a list: several outputs at once")
     dimensions: Dimensions | None = _option("dimensions", "Keep this many numbers of each vector")
     chunk_tokens: ChunkTokens | None = _option(
         "chunk_tokens", "Read all of each text: cut it into chunks of at most this many tokens"

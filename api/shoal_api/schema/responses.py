@@ -108,6 +108,21 @@ class ChunkEmbeddings(BaseModel):
     chunks: list[list[ChunkPlace]]
 
 
+class SparseWeight(BaseModel):
+    """The id of a token, and its weight in a text."""
+
+    index: int
+    value: float
+
+
+class Outputs(BaseModel):
+    """Several outputs of each text, as the list in `output` asks for them."""
+
+    vector: list[list[float]] | None = None
+    sparse: list[list[SparseWeight]] | None = None
+    multivector: list[list[list[float]]] | None = None
+
+
 class Hit(BaseModel):
     """A document that was found. The other fields of the document come beside these."""
 
@@ -186,8 +201,8 @@ class JobStatus(JobState):
     timings: Timings | dict[str, float]
 
 
-class JobResult(JobState):
-    """The result of a job: `embeddings`, `results` or `scores`, and its cost."""
+class JobResult(JobState, Outputs):
+    """The result of a job: `embeddings`, other outputs, `results` or `scores`, and its cost."""
 
     model_config = described(
         **ANY_FORMAT,
@@ -223,9 +238,17 @@ class JobResult(JobState):
 
 
 class Embeddings(
-    RootModel[list[list[float]] | list[list[list[float]]] | ScaledEmbeddings | ChunkEmbeddings | JobResult]
+    RootModel[
+        list[list[float]]
+        | list[list[list[float]]]
+        | list[list[SparseWeight]]
+        | ScaledEmbeddings
+        | ChunkEmbeddings
+        | Outputs
+        | JobResult
+    ]
 ):
-    """One vector for each text, or with output `tokens` a list of vectors for each text.
+    """One vector for each text, or with output `tokens` or `multivector` a list of vectors for each text.
 
     Vectors of type int8 come with scales, and vectors of chunks with the chunks' places. If the request's `answer` is
     `result`, this is the result of a job.
@@ -259,6 +282,7 @@ class Info(BaseModel):
     fingerprint: str | None = Field(description="Differs between models whose vectors of a text differ")
     dimension: int | None
     max_tokens: int | None
+    outputs: list[str] | None = Field(description="The words that `output` of an embed may be")
     engine: str | None
     precision: str | None
     prompts: list[str]

@@ -21,12 +21,15 @@ from shoal.process.closing import Closing
 #: Vectors of texts, float32 `[texts, dimension]`, or a list with the token vectors of each text, `[tokens, dimension]`.
 Vectors = NDArray[np.float32] | list[NDArray[np.float32]]
 
+#: The outputs that are not `Vectors`.
+OtherOutput = Literal["chunks", "sparse"] | list[str]
+
 
 class Questions(Closing):
     """The questions for programs without an event loop. Each method makes a job, waits for the reply and reads it."""
 
     @overload
-    def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
+    def embed(self, texts: str | Iterable[str], *, output: OtherOutput, **options: Any) -> Any: ...
 
     @overload
     def embed(self, texts: str | Iterable[str], **options: Any) -> Vectors: ...
@@ -35,11 +38,13 @@ class Questions(Closing):
         """Return the vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
 
         With `output="tokens"`, return a list with a `[tokens, dimension]` array for each text. With `output="chunks"`,
-        return a list with a list of `Chunk` for each text. For a single str, return only its array or list.
+        return a list with a list of `Chunk` for each text, with "sparse" a `SparseVector` for each text, and with
+        "multivector" a `[vectors, dimension]` array for each text. For a single str, return only its item. With a list
+        of outputs, return a dict with such a result for each of them.
         """
         job = Embed(as_list(texts), options_of(options))
-        rows = vectors(self._call(job), job.options)
-        return rows[0] if isinstance(texts, str) else rows
+        reply = self._call(job)
+        return by_text(reply, job.options)[0] if isinstance(texts, str) else vectors(reply, job.options)
 
     def search(
         self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any
@@ -173,13 +178,18 @@ def as_list(texts: str | Iterable[str]) -> list[str]:
 
 
 def vectors(reply: Reply, options: Options) -> Any:
-    """Return the vector of each text in an embed's reply, or its array of token vectors, or its list of chunks."""
-    if options.output == "chunks":
-        return reply.chunks_by_text()
-    if options.output == "tokens":
-        return reply.rows_by_text()
-    assert reply.vectors is not None
-    return reply.vectors
+    """Return the output in an embed's reply, with an item for each text; for a list of outputs, a dict of them."""
+    if isinstance(options.output, str):
+        return reply.output_of(options.output)
+    return {word: reply.output_of(word) for word in options.outputs}
+
+
+def by_text(reply: Reply, options: Options) -> Any:
+    """Return the item of each text in an embed's reply; for a list of outputs, a dict with an item of each output."""
+    found = vectors(reply, options)
+    if isinstance(found, dict):
+        return [dict(zip(found, items, strict=True)) for items in zip(*found.values(), strict=False)]
+    return found
 
 
 def hits_of(queries: str | Iterable[str], reply: Reply, options: Mapping[str, Any]) -> list[Any]:

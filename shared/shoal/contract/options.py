@@ -11,6 +11,7 @@ from shoal.errors import InvalidRequest
 # The values of some options. The HTTP schema is also made from them.
 Pooling = Literal["mean", "max", "cls"]
 Output = Literal["vector", "tokens", "chunks", "sparse", "multivector"]
+ListedOutput = Literal["vector", "sparse", "multivector"]
 TruncationSide = Literal["right", "left"]
 
 #: The allowed values of options that have only a few values. None means the model's own value.
@@ -20,8 +21,11 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "truncation_side": get_args(TruncationSide),
 }
 
+#: The outputs that are rows of one array.
+ROW_OUTPUTS = ("vector", "tokens", "chunks")
+
 #: The outputs that one job may ask for together, in the order of `Options.outputs`.
-LISTED_OUTPUTS = ("vector", "sparse", "multivector")
+LISTED_OUTPUTS: tuple[str, ...] = get_args(ListedOutput)
 
 #: The options that a rerank may have.
 RERANK_OPTIONS = ("truncate", "truncation_side")

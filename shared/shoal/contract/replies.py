@@ -100,12 +100,8 @@ class Reply:
         if self.fingerprint:
             values["fingerprint"] = self.fingerprint
         if self.vectors is not None:
-            values |= {"output": self.output, "vectors": pack_vectors(self.vectors)}
-        if self.sparse is not None:
-            values["sparse"] = pack_sparse(self.sparse)
-        if self.multivectors is not None:
-            lengths = [len(rows) for rows in self.multivectors]
-            values["multivectors"] = {"lengths": lengths} | pack_vectors(np.concatenate(self.multivectors))
+            values["output"] = self.output
+        values |= {OUTPUT_FIELDS[word]: packed for word, packed in self.packed_outputs().items()}
         if self.index_version:
             values["index_version"] = self.index_version
         if self.ignored:
@@ -114,6 +110,11 @@ class Reply:
             values["scores"] = self.scores.tolist()
         values |= {name: part for name in _IF_ASKED if (part := getattr(self, name)) is not None}
         return wire.pack(values)
+
+    def packed_outputs(self) -> dict[str, dict[str, Any]]:
+        """Return the vectors, sparse vectors and multivectors that the reply has as maps of bytes, by their outputs."""
+        found = ((word, getattr(self, name), _PACK[name]) for word, name in OUTPUT_FIELDS.items())
+        return {word: pack(value) for word, value, pack in found if value is not None}
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
@@ -135,7 +136,7 @@ class Reply:
             for name, value in known.items():
                 if not _CHECKS[name](value):
                     raise TypeError(f"{name} is {kind(value)}, or has items that it cannot have")
-            arrays = {name: unpack(values[name]) for name, unpack in _ARRAYS.items() if values.get(name) is not None}
+            arrays = {name: unpack(values[name]) for name, unpack in _UNPACK.items() if values.get(name) is not None}
             scores = values.get("scores")
             if scores is not None:
                 with np.errstate(over="ignore"):
@@ -200,6 +201,18 @@ class Reply:
         counts = self.tokens if self.chunks is None else [len(part) for part in self.chunks]
         return np.split(_present(self.vectors), np.cumsum(counts)[:-1])
 
+    def output_of(self, word: str) -> Any:
+        """Return an item of the output for each text. Raises MalformedJob if the reply lacks the output."""
+        if word in OUTPUT_FIELDS:
+            return _present(getattr(self, OUTPUT_FIELDS[word]))
+        return self.chunks_by_text() if word == "chunks" else self.rows_by_text()
+
+    @property
+    def num_bytes(self) -> int:
+        """The number of bytes of all vectors."""
+        arrays = [array for vector in self.sparse or () for array in vector] + (self.multivectors or [])
+        return sum(array.nbytes for array in arrays) + (0 if self.vectors is None else self.vectors.nbytes)
+
     def chunks_by_text(self) -> list[list[Chunk]]:
         """Return the chunks of each text, in order. Raises MalformedJob if the reply has no chunks."""
         pairs = zip(_present(self.chunks), self.rows_by_text(), strict=True)
@@ -216,6 +229,9 @@ T = TypeVar("T")
 
 #: The fields that a reply has only if the job asked for them.
 _IF_ASKED = ("hits", "pieces", "decoded", "chunks", "cursors", "totals", "facets")
+
+#: The fields of a reply for the outputs that a list may have.
+OUTPUT_FIELDS = {"vector": "vectors", "sparse": "sparse", "multivector": "multivectors"}
 
 
 def _is(*types: type) -> Callable[[Any], bool]:
@@ -343,8 +359,7 @@ def unpack_vectors(values: dict[str, Any]) -> NDArray[np.float32]:
     return np.frombuffer(values["data"], dtype="<f4").reshape(max(0, num_rows), max(0, dimension))
 
 
-def pack_sparse(vectors: Sequence[SparseVector]) -> dict[str, Any]:
-    """Return the sparse vectors as a map of raw little-endian bytes, with the number of weights of each text."""
+def _pack_sparse(vectors: Sequence[SparseVector]) -> dict[str, Any]:
     indices = np.concatenate([vector.indices for vector in vectors]).astype("<i4")
     values = np.concatenate([vector.values for vector in vectors]).astype("<f4")
     lengths = [len(vector.indices) for vector in vectors]
@@ -362,6 +377,10 @@ def _unpack_sparse(packed: dict[str, Any]) -> list[SparseVector]:
     return vectors
 
 
+def _pack_multivectors(vectors: Sequence[NDArray[np.float32]]) -> dict[str, Any]:
+    return {"lengths": [len(rows) for rows in vectors]} | pack_vectors(np.concatenate(vectors))
+
+
 def _unpack_multivectors(packed: dict[str, Any]) -> list[NDArray[np.float32]]:
     rows = unpack_vectors(packed)
     if not np.isfinite(rows).all():
@@ -376,8 +395,13 @@ def _by_text(rows: NDArray[Any], lengths: Any) -> list[NDArray[Any]]:
     return [rows[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]
 
 
-#: A function for each field of arrays that reads its map.
-_ARRAYS: dict[str, Callable[[dict[str, Any]], Any]] = {
+#: Functions that make and read the map of each field that has vectors.
+_PACK: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "vectors": pack_vectors,
+    "sparse": _pack_sparse,
+    "multivectors": _pack_multivectors,
+}
+_UNPACK: dict[str, Callable[[dict[str, Any]], Any]] = {
     "vectors": unpack_vectors,
     "sparse": _unpack_sparse,
     "multivectors": _unpack_multivectors,

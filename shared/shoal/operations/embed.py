@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shoal.contract.jobs import MAX_REQUEST_TEXTS, TEXTS_PER_JOB, Job
-from shoal.contract.replies import Reply
+from shoal.contract.options import Options
+from shoal.contract.replies import OUTPUT_FIELDS, Reply
 from shoal.errors import TooLarge
 
 #: Largest number of texts in a job for vectors of tokens. With 384 dimensions and 256 tokens a text, they need 1.5 MB.
@@ -36,14 +37,13 @@ class Embed(Job):
 
     @property
     def texts_per_request(self) -> int:
-        """The largest number of texts in an HTTP request; small if a text has many vectors."""
-        return MAX_REQUEST_TEXTS if self.is_cacheable else TEXTS_PER_TOKENS_JOB
+        """The largest number of texts in an HTTP request; small if a text has many vectors, or is cut."""
+        is_small = self.options.chunk_tokens is not None or self.texts_per_job == TEXTS_PER_TOKENS_JOB
+        return TEXTS_PER_TOKENS_JOB if is_small else MAX_REQUEST_TEXTS
 
     def answers_of(self, reply: Reply) -> list[Any]:
         """Return for each output the field of the reply that has one item for each text, or None."""
-        parts: dict[str, Any] = {"vector": reply.vectors, "tokens": reply.tokens, "chunks": reply.chunks}
-        parts |= {"sparse": reply.sparse, "multivector": reply.multivectors}
-        return [parts[word] for word in self.options.outputs]
+        return [getattr(reply, OUTPUT_FIELDS.get(word, word)) for word in self.options.outputs]
 
     def lane_texts_of(self, text: str) -> int:
         """Return an estimate of the number of chunks of the text."""
@@ -53,7 +53,7 @@ class Embed(Job):
         """Raise TooLarge if the vectors of tokens or chunks need more than `max_bytes` from every worker."""
         sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
         known = [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]
-        if not known or self.options.output == "vector":
+        if not known or self.options.output not in ("tokens", "chunks"):
             return
         # a word has at least one token
         dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)
@@ -75,3 +75,8 @@ class Embed(Job):
                 f"the texts have at least {what}, whose vectors take {num_bytes:,} bytes, and a reply may have "
                 f"{max_bytes:,}{remedy}"
             )
+
+
+def texts_at_a_time(options: Options) -> int:
+    """Return the number of texts in each job or request of a stream: small if a text has many vectors, or is cut."""
+    return min(TEXTS_PER_JOB, Embed([""], options).texts_per_request)

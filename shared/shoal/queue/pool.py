@@ -188,6 +188,7 @@ def _is_sound(about: dict[str, Any]) -> bool:
     return (
         wire.is_json(about)
         and isinstance(about.get("prompts", []), list)
+        and isinstance(about.get("outputs", []), list)
         and isinstance(indexes, dict)
         and all(isinstance(index, dict) and isinstance(index.get("count"), int) for index in indexes.values())
         and isinstance(errors, dict)

@@ -162,10 +162,30 @@ def test_headers_report_the_cost_of_a_request(api: FlaskClient) -> None:
         assert [headers[name] for name in steps] == ["1", "1", "1"]
 
 
-def test_what_the_model_cannot_do_is_refused(api: FlaskClient) -> None:
-    for path in ("/embed_sparse", "/predict"):
+@pytest.mark.usefixtures("stub")
+def test_sparse_vectors_are_lists_of_an_index_and_a_value(api: FlaskClient) -> None:
+    response = api.post("/embed_sparse", json={"inputs": TEXTS, "truncate": True, "truncation_direction": "Right"})
+    assert response.get_json() == [
+        [{"index": 1, "value": 0.1}, {"index": 5, "value": 0.5}],
+        [{"index": 2, "value": 0.2}, {"index": 3, "value": 0.3}, {"index": 4, "value": 0.4}],
+    ]
+    assert (response.headers["X-Compute-Type"], response.headers["X-Compute-Tokens"]) == ("cpu", "10")
+    assert api.post("/embed_sparse", json={"inputs": ""}).get_json() == [[]]
+
+
+def test_the_root_embeds_by_a_model_that_makes_sparse_vectors_alone(api: FlaskClient, stub: StubWorker) -> None:
+    dense = api.post("/", json={"inputs": "a storm"}).get_json()
+    stub.announce(outputs=["sparse"])
+    expected = [[{"index": 1, "value": 0.1}, {"index": 5, "value": 0.5}]]
+    assert (np.shape(dense), api.post("/", json={"inputs": "a storm"}).get_json()) == ((1, 4), expected)
+    assert api.get("/info").get_json()["model_type"] == {"embedding": {"pooling": "splade"}}
+
+
+def test_what_the_model_cannot_do_is_refused(api: FlaskClient, stub: StubWorker) -> None:
+    stub.announce(outputs=["vector"])
+    for path, words in (("/embed_sparse", "makes no sparse"), ("/predict", "the served model")):
         kind, message = tei_error_of(api.post(path, json={"inputs": "a"}), 424)
-        assert (kind, "the served model" in message) == ("Backend", True)
+        assert (kind, words in message) == ("Backend", True)
 
 
 def test_without_a_worker_the_service_is_unhealthy(make_app: MakeApp) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
-from shoal.contract.replies import TIMINGS, Reply
+from shoal.contract.replies import TIMINGS, Reply, SparseVector
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
 from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
 from shoal.queue.delivery import Answer, Delivery
@@ -64,6 +64,7 @@ ABOUT = {
     "clock_error_s": 0.001,
     "indexes": {"default": INDEX},
     "prompts": ["query"],
+    "outputs": ["vector", "tokens", "chunks", "sparse", "multivector"],
     "reranker": "stub-reranker",
     "reranker_fingerprint": "r",
     "counters": COUNTERS,
@@ -80,6 +81,17 @@ def vector_of(text: str) -> NDArray[np.float32]:
     vector = np.random.default_rng(seed).standard_normal(DIMENSION, dtype=np.float32)
     vector.flags.writeable = False
     return vector
+
+
+def sparse_of(text: str) -> SparseVector:
+    """Return the stub worker's sparse vector of a text: for each length of a word, a tenth of that length."""
+    lengths = np.unique([len(word) for word in text.split()]).astype(np.int32)
+    return SparseVector(lengths, (lengths / np.float32(10)).astype(np.float32))
+
+
+def multivector_of(text: str) -> NDArray[np.float32]:
+    """Return the stub worker's multivector of a text, which has a vector for each word."""
+    return np.array([vector_of(word) for word in text.split()], np.float32).reshape(-1, DIMENSION)
 
 
 def raw_score_of(query: str, text: str) -> np.float32:
@@ -122,8 +134,8 @@ class StubWorker:
 
     def announce(self, **about: Any) -> None:
         """Write the worker's heartbeat, with the given values changed. Replies name its model from then on."""
-        self._model = about.get("model", "stub")
-        self.pool.announce("stub", ABOUT | about)
+        self._about = ABOUT | about
+        self.pool.announce("stub", self._about)
 
     def pause(self) -> None:
         """Take no more jobs until `resume`; return once it has none."""
@@ -167,13 +179,13 @@ class StubWorker:
 
     def _answer(self, delivery: Delivery, job: Job) -> Answer:
         try:
-            reply = _reply(job, self._model)
+            reply = _reply(job, self._about)
         except ShoalError as error:
             reply = Reply.failure(job.id, error)
         return Answer(delivery, reply, job.reply_to)
 
 
-def _reply(job: Job, model: str) -> Reply:
+def _reply(job: Job, about: Mapping[str, Any]) -> Reply:
     if job.deadline is not None and job.deadline < time.time():
         raise Expired("the deadline passed")
     if "fail" in job.texts:
@@ -192,7 +204,7 @@ def _reply(job: Job, model: str) -> Reply:
         truncated=[length > MAX_TOKENS for length in lengths],
         characters=[len(" ".join(text.split()[: MAX_TOKENS - 2])) for text in job.texts],
         timings=dict.fromkeys(TIMINGS, 0.001),
-        model=model,
+        model=about["model"],
         fingerprint="f",
     )
     if isinstance(job, Rerank):
@@ -204,7 +216,21 @@ def _reply(job: Job, model: str) -> Reply:
         chunks = [_chunks(text) for text in job.texts]
         rows = np.repeat([vector_of(text) for text in job.texts], list(map(len, chunks)), axis=0)
         return replace(reply, vectors=rows, output="chunks", chunks=chunks)
-    return replace(reply, vectors=_vectors(job, tokens), output=job.options.output)
+    return replace(reply, **_outputs(job, tokens, about["outputs"]))
+
+
+def _outputs(job: Embed, tokens: list[int], known: list[str]) -> dict[str, Any]:
+    outputs = job.options.outputs
+    if unknown := sorted({*outputs} - {*known}):
+        raise Unsupported(f"the model stub makes no {unknown[0]}: it makes {', '.join(known)}")
+    made: dict[str, Any] = {"output": outputs[0]}
+    if outputs[0] in ("vector", "tokens"):
+        made["vectors"] = _vectors(job, tokens)
+    if "sparse" in outputs:
+        made["sparse"] = list(map(sparse_of, job.texts))
+    if "multivector" in outputs:
+        made["multivectors"] = list(map(multivector_of, job.texts))
+    return made
 
 
 def _chunks(text: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import MAX_REQUEST_TEXTS, Job
-from shoal.contract.replies import CHUNK_COLUMNS, Reply
+from shoal.contract.replies import CHUNK_COLUMNS, OUTPUT_FIELDS, Reply
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError, TooLarge, Unavailable
 from shoal.operations import MAX_VALUES, Search
 
@@ -32,7 +32,7 @@ MAX_REQUEST_BYTES = 4 * 2**20
 _BYTES_OF_OPTIONS, _BYTES_OF_A_HEAD = 4_096, 5
 
 #: The fields of an answer that have other names in `Reply`.
-_NAMES = {"embeddings": "vectors", "results": "hits"}
+_NAMES = {"embeddings": "vectors", "results": "hits"} | OUTPUT_FIELDS
 
 #: The media types that a client reads.
 MSGPACK, JSON = "application/msgpack", "application/json"

@@ -12,14 +12,14 @@ from shoal.client.handles import IndexHandle
 from shoal.client.http.answer import RequestLimits, checked, reply_of
 from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path
 from shoal.client.parts import batches, jobs_to_repeat
-from shoal.client.questions import Questions, check_key, check_lane, options_of, vectors
+from shoal.client.questions import Questions, by_text, check_key, check_lane, options_of
 from shoal.client.source import File, Item
 from shoal.contract.excerpt import excerpt
-from shoal.contract.jobs import TEXTS_PER_JOB, Job
+from shoal.contract.jobs import Job
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.operations import Embed
-from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
+from shoal.operations.embed import texts_at_a_time
 from shoal.process.extra import install_command
 from shoal.settings import DEFAULTS
 
@@ -90,14 +90,14 @@ class HttpClient(Questions):
         """
         check_lane(lane)
         parsed, fingerprint = options_of(options), self.fingerprint
-        num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
-        sources = (Embed(group, parsed).pinned(self.fingerprint) for group in batches(texts, num_texts))
+        groups = batches(texts, texts_at_a_time(parsed))
+        sources = (Embed(group, parsed).pinned(self.fingerprint) for group in groups)
         jobs = (part for job in sources for part in self._split(job, self.until()))
         for job, reply in _in_order(lambda job, pause: self._wait(job, self.until(), pause, lane), jobs, window):
             fingerprint = fingerprint or reply.fingerprint
             if reply.fingerprint not in ("", fingerprint):
                 reply = self._wait(job.pinned(fingerprint), self.until(), lane=lane)
-            yield from vectors(reply, parsed)
+            yield from by_text(reply, parsed)
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
         if client:

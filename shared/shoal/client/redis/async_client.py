@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
-from typing import Any, Literal, Self, overload
+from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.client.parts import async_batches
 from shoal.client.questions import (
+    OtherOutput,
     Vectors,
     as_list,
+    by_text,
     check_key,
     check_lane,
     hits_of,
@@ -115,7 +117,7 @@ class AsyncClient:
             await self._session().close()
 
     @overload
-    async def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
+    async def embed(self, texts: str | Iterable[str], *, output: OtherOutput, **options: Any) -> Any: ...
 
     @overload
     async def embed(self, texts: str | Iterable[str], **options: Any) -> Vectors: ...
@@ -123,8 +125,8 @@ class AsyncClient:
     async def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
         """Return the vectors of the texts, as `Client.embed` does."""
         job = Embed(as_list(texts), options_of(options))
-        rows = vectors(await self.call(job), job.options)
-        return rows[0] if isinstance(texts, str) else rows
+        reply = await self.call(job)
+        return by_text(reply, job.options)[0] if isinstance(texts, str) else vectors(reply, job.options)
 
     async def search(
         self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any

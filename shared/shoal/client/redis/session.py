@@ -13,22 +13,22 @@ from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.cache.lookup import CacheLookup
 from shoal.client.parts import jobs_to_repeat, put_share
-from shoal.client.questions import check_lane, options_of, vectors
+from shoal.client.questions import by_text, check_lane, options_of
 from shoal.client.redis.long_jobs import WorkThreads
 from shoal.contract import traceparent
-from shoal.contract.jobs import TEXTS_PER_JOB, Job, new_id
+from shoal.contract.jobs import Job, new_id
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Expired, Internal, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, TooLarge
 from shoal.operations import Embed
-from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
+from shoal.operations.embed import texts_at_a_time
 from shoal.process import logs
 from shoal.queue.dispatcher import Dispatcher, Pending
 from shoal.queue.producer import Producer
 
 log = logging.getLogger("shoal.client")
 
-#: Largest number of unanswered jobs of one request for vectors of tokens or chunks. Further jobs wait, so that the
+#: Largest number of unanswered jobs of one request for other outputs than vectors. Further jobs wait, so that the
 #: replies use little memory.
 MAX_TOKENS_PARTS = 4
 
@@ -68,7 +68,7 @@ class Session:
 
     async def check_num_vectors(self, job: Job, max_bytes: int) -> None:
         """Raise TooLarge if the job's vectors of tokens or chunks certainly need more than `max_bytes`."""
-        if isinstance(job, Embed) and job.options.output != "vector":
+        if isinstance(job, Embed) and job.options.output in ("tokens", "chunks"):
             job.check_num_vectors(await self.producer.pool.first_heartbeats(), max_bytes)
 
     async def timeout(self, timeout_s: float) -> Timeout:
@@ -94,7 +94,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a client that ends at `until` on the monotonic clock. Its token vectors may have `max_reply_bytes`."""
+    """A call of a client that ends at `until` on the monotonic clock. A large answer may have `max_reply_bytes`."""
 
     session: Session
     lane: str
@@ -123,13 +123,13 @@ class Call:
         return Reply.join(await self._send_alike(parts))
 
     async def _run_in_turn(self, parts: Sequence[Job]) -> Reply:
-        """Send the parts of a job with several vectors for each text, a few at a time; return their joined reply."""
+        """Send the parts of a job with large answers, a few at a time; return their joined reply."""
         replies: list[Reply] = []
         for n in range(0, len(parts), MAX_TOKENS_PARTS):
             like = next((reply for reply in replies if reply.fingerprint), None)
             sent = await self._send_alike(parts[n : n + MAX_TOKENS_PARTS], like)
             replies += [Reply.join([reply]) for reply in sent]
-            num_bytes = sum(reply.vectors.nbytes for reply in replies if reply.vectors is not None)
+            num_bytes = sum(reply.num_bytes for reply in replies)
             if num_bytes > self.max_reply_bytes:
                 raise TooLarge(
                     f"the vectors of {len(replies)} of {len(parts)} parts have {num_bytes:,} bytes, and a reply "
@@ -192,7 +192,7 @@ class EmbedStream:
         self._options = options_of(options)
         self._pin, self._fingerprint = fingerprint, fingerprint
         #: The number of texts of a job.
-        self.num_texts = TEXTS_PER_JOB if self._options.is_cacheable else TEXTS_PER_TOKENS_JOB
+        self.num_texts = texts_at_a_time(self._options)
         #: The jobs that are not answered yet.
         self.sent = deque[tuple[Job, Pending[Reply]]]()
 
@@ -221,7 +221,7 @@ class EmbedStream:
                 await asyncio.sleep(error.retry_after_s)
             self.sent[0] = job, pending = job, self._put(job)
         self.sent.popleft()
-        return vectors(reply, self._options)
+        return by_text(reply, self._options)
 
     def close(self) -> None:
         """Withdraw the unanswered jobs."""
