@@ -26,6 +26,17 @@ class Reranker(Encoder):
         max_tokens = round(embeds.max_batch_tokens * min(1.0, ratio or 1.0))
         return replace(embeds, max_batch_tokens=max(1, max_tokens), shares_rows=self.model.shares_rows)
 
+    def inputs_of(self, pairs: Sequence[tuple[str, str]]) -> tuple[Sequence[Any], dict[int, int]]:
+        """Return the inputs for the pairs: first one for each pair, then queries.
+
+        If queries have inputs of their own, the map has the place of the query of each pair.
+        """
+        return pairs, {}
+
+    def scaled(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the scores of pairs with these vectors: the sigmoid of the raw scores."""
+        return sigmoid(vectors[:, 0])
+
     def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right") -> list[Tokens]:
         """Return the tokens of each pair. A pair that is too long for the model is cut on the named side."""
         return self.tokenizer.encode_pairs(inputs, truncation_side)
@@ -45,3 +56,12 @@ class Reranker(Encoder):
 def sigmoid(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return raw scores scaled to numbers from 0 to 1."""
     return np.exp(-np.logaddexp(np.float32(0), -scores))
+
+
+def max_sim(query: NDArray[np.float32], text: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return two scores of a text, `[1, 2]`: the sum of the best product of each query vector, and the mean of these.
+
+    `query` and `text` have a vector for each token, `[tokens, dimension]` (Khattab and Zaharia, SIGIR 2020, "ColBERT").
+    """
+    best = (query @ text.T).max(axis=1)
+    return np.array([[best.sum(), best.mean()]], np.float32)

@@ -18,11 +18,11 @@ from shoal.operations import Search
 from shoal.process import logs
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.encoder import Pipeline
-from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import PAIR_OPTIONS, RankedSearch, SearchAnswer
 from shoal_workers.index.serving.open_indexes import find_index
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
+from shoal_workers.operations.rerank import PairsWork
 from shoal_workers.operations.work import Work
 from shoal_workers.process.watchdog import Activity
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class SearchWork(Work):
+class SearchWork(PairsWork):
     """The work of a search.
 
     `reranks` is the pipeline of the reranker. The `second_stage` begins once the hits are found. The numbers of its
@@ -93,17 +93,10 @@ class SearchWork(Work):
         found = index.find(self.job, vectors, go_on, shared)
         if self.reranks and (pairs := found.pairs()):
             self.second_stage, self.pipeline, self.options = found, self.reranks, PAIR_OPTIONS
-            self.untokenized.extend(range(len(self.inputs), len(self.inputs) + len(pairs)))
-            self.inputs = [*self.inputs, *pairs]
+            self.add_pairs(pairs)
         else:
             self.found = found.answer()
         self.index_version = index.manifest.version
-
-    def use_scores(self, stage: RankedSearch) -> None:
-        """Set the answer from the scores of the stage's pairs, which all are encoded."""
-        vectors = (text.vectors for n, text in sorted(self.tokenized.items()) if n >= len(self.job.texts))
-        scores = np.array([scored[0, 0] for scored in vectors if scored is not None], np.float32)
-        self.found = stage.answer(sigmoid(scores).tolist())
 
     def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
         assert self.found is not None
@@ -129,7 +122,7 @@ class Searcher:
         for number, work in enumerate(works):
             if work.second_stage:
                 with self._searching([work]):
-                    work.use_scores(work.second_stage)
+                    work.found = work.second_stage.answer(work.scores().tolist())
             else:
                 groups.setdefault((work.job.index, work.group(number)), []).append(work)
         for group in groups.values():

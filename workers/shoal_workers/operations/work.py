@@ -181,7 +181,7 @@ class Work:
             self.fail(f"the engine failed on {', '.join(map(self._name_of, failed))}", next(iter(failed.values())))
 
     def _name_of(self, number: int) -> str:
-        return self.job.name_of(number) if number < len(self.job.texts) else "a hit"
+        return self.job.name_of(number)
 
     def fail(self, what: str, cause: Exception) -> None:
         """Set the error for an unforeseen failure. The dead letter shows the traceback of `cause`."""
