@@ -94,7 +94,7 @@ def _token_vectors(encoder: Encoder, text: str) -> Vectors:
     """Return the vectors of the text's tokens, float32 `[tokens, dimension]`."""
     options = Options(output="tokens")
     (tokens,) = encoder.tokenize([encoder.prompt(options) + text])
-    encoder.encode([one := TokenizedText(tokens, output=options.output)])
+    encoder.encode([one := TokenizedText(tokens, outputs=options.outputs)])
     assert one.vectors is not None
     return finish([one.vectors], options)
 

@@ -37,9 +37,9 @@ class PoisonedEncoder(Encoder):
         self._pause_s = pause_s
         self._texts: dict[Sequence[int], tuple[bytes, str]] = {}  # digest and first word of each text, by its tokens
 
-    def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
+    def tokenize(self, texts: Sequence[str], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
         """Return the tokens of each text, and remember their text."""
-        found = super().tokenize(texts, truncation_side)
+        found = super().tokenize(texts, truncation_side, is_query)
         for text, tokens in zip(texts, found, strict=True):
             self._texts[tokens.ids] = digest(text), text.partition(" ")[0]
         return found

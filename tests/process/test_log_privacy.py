@@ -25,10 +25,10 @@ SECRET = "marshmallow"
 class LeakyEncoder(Encoder):
     fails_on = ""
 
-    def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
+    def tokenize(self, texts: Sequence[str], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
         if self.fails_on == "tokenize":
             raise RuntimeError(f"cannot tokenize {texts}")
-        return super().tokenize(texts, truncation_side)
+        return super().tokenize(texts, truncation_side, is_query)
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         if self.fails_on == "encode":

@@ -335,7 +335,7 @@ class TestEngine:
         )
         for options in (*(Options(pooling=pooling) for pooling in ("mean", "cls", "max")), Options(output="tokens")):
             texts = [
-                [TokenizedText(tokens, options.pooling, options.output) for tokens in exact.tokenize(TEXTS)]
+                [TokenizedText(tokens, options.pooling, options.outputs) for tokens in exact.tokenize(TEXTS)]
                 for _ in range(2)
             ]
             for encoder, own_texts in zip((exact, found), texts, strict=True):

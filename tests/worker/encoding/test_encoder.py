@@ -82,7 +82,7 @@ def test_vectors_equal_the_vectors_of_sentence_transformers(encoder: Encoder, re
         (Options(prompt_name="query"), "query"),
     ):
         assert encoder.embed(TEXTS, options, encoder.prompt(options)) == pytest.approx(reference[name], abs=2e-3)
-    encoder.encode(texts := [TokenizedText(tokens, output="tokens") for tokens in encoder.tokenize(TEXTS)])
+    encoder.encode(texts := [TokenizedText(tokens, outputs=("tokens",)) for tokens in encoder.tokenize(TEXTS)])
     for n, text in enumerate(texts):
         assert text.vectors == pytest.approx(reference[f"tokens{n}"], abs=1e-2)
 

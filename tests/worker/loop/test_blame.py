@@ -63,8 +63,8 @@ class MortalEncoder(Encoder):
     def prompt(self, options: Options, fallbacks: tuple[str, ...] = ()) -> str:
         return ""
 
-    def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
-        found = super().tokenize(texts, truncation_side)
+    def tokenize(self, texts: Sequence[str], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
+        found = super().tokenize(texts, truncation_side, is_query)
         for text, tokens in zip(texts, found, strict=True):
             self._numbers[tokens.ids] = number_in(text)
             self.reach("tokenize", self._numbers[tokens.ids])

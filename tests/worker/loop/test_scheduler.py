@@ -40,7 +40,7 @@ def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal_workers.loop.scheduler, "EXPECTED_S", 3_600.0)
 
 
-def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
+def tokenize(texts: Sequence[str], side: str, is_query: bool = False) -> list[Tokens]:
     """Return a token for each word; of a text with over 100 words, the first or the last 100 remain."""
     cut = [text.split()[:100] if side == "right" else text.split()[-100:] for text in texts]
     return [
@@ -49,14 +49,14 @@ def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
     ]
 
 
-def one_token(texts: Sequence[str], side: str) -> list[Tokens]:
+def one_token(texts: Sequence[str], side: str, is_query: bool = False) -> list[Tokens]:
     return [Tokens((1,)) for _ in texts]
 
 
 def measuring(sizes: list[int], how: Callable[..., list[Tokens]]) -> Callable[..., list[Tokens]]:
     """Return a tokenizer that notes the number of characters of each call."""
 
-    def measure(texts: Sequence[str], side: str) -> list[Tokens]:
+    def measure(texts: Sequence[str], side: str, is_query: bool = False) -> list[Tokens]:
         sizes.append(sum(map(len, texts)))
         return how(texts, side)
 
@@ -104,7 +104,9 @@ class Chooser(Scheduler):
 def pipeline(how: Callable[..., list[Tokens]] = tokenize, max_tokens: int = 100) -> Pipeline:
     """Return the pipeline of a model of 100 tokens that has a tokenizer and no engine."""
     model = SimpleNamespace(name="words", max_tokens=100)
-    encoder: Any = SimpleNamespace(model=model, fingerprint="f", tokenize=how, runs_aside=False)
+    encoder: Any = SimpleNamespace(
+        model=model, fingerprint="f", tokenize=how, runs_aside=False, max_tokens=lambda is_query: model.max_tokens
+    )
     return Pipeline(encoder, Bucketing(max_tokens))
 
 
@@ -148,7 +150,7 @@ def rerank(*texts: str) -> Work:
     return RerankWork(make_delivery(INTERACTIVE, f"{next(numbers)}", job.pack()), job, pipeline())
 
 
-def tokenize_pairs(pairs: Sequence[tuple[str, str]], side: str) -> list[Tokens]:
+def tokenize_pairs(pairs: Sequence[tuple[str, str]], side: str, is_query: bool = False) -> list[Tokens]:
     return tokenize([" ".join(pair) for pair in pairs], side)
 
 

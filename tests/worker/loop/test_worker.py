@@ -56,11 +56,11 @@ class Engine(Encoder):
         self.before("read")
         super().check(options)
 
-    def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
+    def tokenize(self, texts: Sequence[str], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
         self.before("tokenize")
         if "untold" in texts:
             raise RuntimeError("the tokenizer chokes")
-        return super().tokenize(texts, truncation_side)
+        return super().tokenize(texts, truncation_side, is_query)
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         self.before("encode")

@@ -3,8 +3,8 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
-from shoal.contract.options import Options
+from shoal.contract.options import QUERY_PROMPTS, Options
 from shoal.contract.replies import finish
-from shoal.errors import BadSetting, InvalidRequest, ModelMismatch, ShoalError
+from shoal.errors import BadSetting, InvalidRequest, ModelMismatch, ShoalError, Unsupported
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.engines import (
@@ -29,7 +29,10 @@ from shoal_workers.encoding.engines import (
 from shoal_workers.encoding.packing import Packing, TextSpans, join, pack, round_up
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 from shoal_workers.model import parity
-from shoal_workers.model.model import Model
+from shoal_workers.model.graph import core
+from shoal_workers.model.heads.head import Head
+from shoal_workers.model.heads.open_head import OpenHead
+from shoal_workers.model.model import Model, head_file
 from shoal_workers.process import processors
 
 log = logging.getLogger(__name__)
@@ -54,15 +57,16 @@ _WEIGHT_BYTES = {"int8": 1, "bf16": 2}
 class TokenizedText:
     """One text on its way through the model.
 
-    If `pooling` is None, the model's pooling is used. `output` is `vector` or `tokens`. After encoding, `vectors` is
-    float32 `[1, dimension]` or `[tokens, dimension]`, or `error` is the engine's failure. `num_tokens` includes special
-    tokens.
+    If `pooling` is None, the model's pooling is used. After encoding, `error` is the engine's failure, or there are the
+    outputs: `vectors` is float32 `[1, dimension]`, with the output `tokens` `[tokens, dimension]`, and `[0, …]` if
+    heads make all outputs. `made` has the output of each head, by its name. `num_tokens` includes special tokens.
     """
 
     tokens: Tokens
     pooling: str | None = None
-    output: str = "vector"
+    outputs: tuple[str, ...] = ("vector",)
     vectors: NDArray[np.float32] | None = None
+    made: dict[str, Any] = field(default_factory=dict)
     error: Exception | None = None
     num_tokens: int = field(init=False)
 
@@ -90,10 +94,14 @@ class Encoder:
     #: True for a reranker, whose model is a cross-encoder.
     is_reranker: ClassVar[bool] = False
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, engine: Engine):
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer, engine: Engine, head_graphs: Mapping[str, Any] | None = None
+    ):
         self.model = model
         self.tokenizer = tokenizer
         self.engine = engine
+        self._head_graphs = head_graphs or {}
+        self._heads: dict[str, OpenHead] = {}
 
     @property
     def runs_aside(self) -> bool:
@@ -142,13 +150,14 @@ class Encoder:
     ) -> Self:
         """Open the engine and check it. If openvino fails in int8 with fixed steps, open it without fixed steps."""
         opened = partial(open_engine, engine, model, folder, precision, threads)
+        graphs = {output: core().read_model(folder / head_file(output)) for output in model.heads}
         try:
-            encoder = cls(model, tokenizer, opened())
+            encoder = cls(model, tokenizer, opened(), graphs)
             encoder.check_parity(folder, precision)
         except Exception as error:  # a library may raise any exception
             if precision != "int8" or engine != "openvino":
                 raise
-            encoder = cls(model, tokenizer, opened(may_fix_steps=False))
+            encoder = cls(model, tokenizer, opened(may_fix_steps=False), graphs)
             encoder.check_parity(folder, precision)
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].partition(": ")[0]
             log.warning("%s rounds activations as they come, which is slower: with ranges, %s", model.name, reason)
@@ -162,13 +171,22 @@ class Encoder:
         numbers += [INT8_VERSION] if engine.fixed_steps else []
         numbers += [AVX512_VERSION] if engine.name == "avx512" else []
         words = [engine.name, engine.precision, model.digest, model.pooling, self.tokenizer.digest]
-        made_by = json.dumps([numbers, words, model.prompts, model.default_prompt], sort_keys=True)
+        made_of: list[Any] = [numbers, words, model.prompts, model.default_prompt]
+        made_of += [[asdict(head) for head in model.heads.values()], model.query_form and asdict(model.query_form)]
+        made_by = json.dumps(made_of if model.heads else made_of[:4], sort_keys=True)
         return blake2b(made_by.encode(), digest_size=16).hexdigest()
 
     def check_parity(self, folder: Path, precision: str) -> None:
         """Raise ModelMismatch if the engine does not reproduce the reference vectors in the folder."""
         min_cosine = parity.MIN_COSINE_INT8 if precision == "int8" else parity.MIN_COSINE
-        parity.check(folder, lambda texts: self.embed(texts, Options(), prompt=""), min_cosine)
+        if self.model.pooling:
+            parity.check(folder, lambda texts: self.embed(texts, Options(), prompt=""), min_cosine)
+        for output, head in self.model.heads.items():
+            parity.check(folder, partial(self._profile, output, head), min_cosine, output)
+
+    def _profile(self, output: str, head: Head, texts: Sequence[str]) -> NDArray[np.float32]:
+        encoded = self.encoded(texts, Options(output=output), prompt="")
+        return parity.profile([text.made[output] for text in encoded], head)
 
     def prompt(self, options: Options, fallbacks: tuple[str, ...] = ()) -> str:
         """Return the text of the prompt that the options name, or of the first fallback. Raises InvalidRequest."""
@@ -189,15 +207,39 @@ class Encoder:
         if self.model.is_static and options.pooling not in (None, "mean"):
             raise InvalidRequest(f"pooling is {options.pooling}: {self.model.name} is a static model, which takes mean")
 
+    def check_outputs(self, options: Options) -> None:
+        """Raise Unsupported for an output that the model does not make."""
+        for output in options.outputs:
+            if output not in self.model.outputs:
+                made = ", ".join(self.model.outputs)
+                raise Unsupported(f"output is {output}: {self.model.name} makes only {made}; ask for one of them")
+
+    def is_query(self, options: Options) -> bool:
+        """Return True for texts that the model reads in another form than documents."""
+        return self.model.query_form is not None and options.prompt_name in QUERY_PROMPTS
+
+    def max_tokens(self, is_query: bool) -> int:
+        """Return the largest number of tokens of a text."""
+        form = self.model.query_form
+        return form.max_tokens if form and is_query else self.model.max_tokens
+
     def chunker(self, options: Options, prompt: str) -> Chunker | None:
         """Return the chunker for these options; None if texts are not to be chunked. Raises InvalidRequest."""
         if options.chunk_tokens is None:
             return None
         return open_chunker(self.tokenizer, self.model.name, options, prompt)
 
-    def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right") -> list[Tokens]:
+    def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
         """Return the tokens of each text. A text that is too long for the model is cut on the named side."""
-        return self.tokenizer.encode(inputs, truncation_side)
+        form = self.model.query_form
+        if form is None or not is_query:
+            return self.tokenizer.encode(inputs, truncation_side)
+        found = []
+        for tokens in self.tokenizer.limited_to(form.max_tokens).encode(inputs, truncation_side):
+            num_filled = max(0, form.min_tokens - len(tokens.ids))
+            ids, num_unseen = tokens.ids + (form.filler,) * num_filled, 0 if form.is_filler_seen else num_filled
+            found.append(replace(tokens, ids=ids, is_query=True, num_unseen=num_unseen))
+        return found
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start to encode the texts, in one-thread passes side by side or, if quicker, in one pass on all threads."""
@@ -218,13 +260,20 @@ class Encoder:
     def finish(self, passes: Sequence[EncodingPass]) -> None:
         """Wait for the passes and set the vectors of their texts. Raises the engine's exceptions."""
         failures: list[Exception] = []
+        of_tokens: dict[TokenizedText, NDArray[np.float32]] = {}
         for one in passes:
             try:
-                self._finish(one)
+                of_tokens |= self._finish(one)
             except Exception as error:  # the other passes must still be waited for: they read memory of this process
                 failures.append(error)
         if failures:
             raise failures[0]
+        for output in self.model.heads:
+            if texts := [text for text in of_tokens if output in text.outputs]:
+                rows, ids = [of_tokens[text] for text in texts], [text.tokens.ids for text in texts]
+                made = self._head(output).compute(rows, ids, [text.tokens.is_query for text in texts])
+                for text, result in zip(texts, made, strict=True):
+                    text.made[output] = result
 
     def _start(
         self, parts: Sequence[Sequence[TokenizedText]], start: Callable[[list[Packing]], Sequence[ForwardPass]]
@@ -237,18 +286,37 @@ class Encoder:
         offset = self.model.type_offset
         offsets = [np.multiply(text.tokens.types, offset, dtype=np.int32) for text in texts] if offset else None
         ids = [text.tokens.ids for text in texts]
-        return join(ids, offsets) if self.engine.is_ragged else pack(ids, self.model.shares_rows, offsets)
+        if self.engine.is_ragged:
+            return join(ids, offsets)
+        num_unseen = [text.tokens.num_unseen for text in texts]
+        return pack(ids, self.model.shares_rows, offsets, num_unseen if any(num_unseen) else None)
 
-    def _finish(self, one: EncodingPass) -> None:
+    def _finish(self, one: EncodingPass) -> dict[TokenizedText, NDArray[np.float32]]:
+        """Wait for the pass and set the vectors of its texts; return the token vectors of texts that need a head."""
         poolings = [self._pooling(text) for text in one.texts]
-        vectors = one.running.wait(one.spans, set(poolings))
-        ends = np.cumsum(one.spans.lengths)
+        with_heads = {text for text in one.texts if text.outputs != ("vector",)} if self.model.heads else set()
+        vectors = one.running.wait(one.spans, {*poolings, "tokens"} if with_heads else set(poolings))
+        ends, of_tokens = np.cumsum(one.spans.lengths), {}
         for n, (text, how) in enumerate(zip(one.texts, poolings, strict=True)):
-            part = slice(ends[n] - text.num_tokens, ends[n]) if how == "tokens" else slice(n, n + 1)
-            text.vectors = vectors[how][part]
+            rows = slice(ends[n] - text.num_tokens, ends[n])
+            text.vectors = vectors[how][rows if how == "tokens" else slice(n, n + 1)]
+            if text in with_heads:
+                of_tokens[text] = vectors["tokens"][rows]
+                text.vectors = text.vectors if {"vector", "tokens"}.intersection(text.outputs) else text.vectors[:0]
+        return of_tokens
 
     def _pooling(self, text: TokenizedText) -> str:
-        return "tokens" if text.output == "tokens" else text.pooling or self.model.pooling
+        return text.pooling or self.model.pooling if "vector" in text.outputs else "tokens"
+
+    def _head(self, output: str) -> OpenHead:
+        """Return the head of an output, opened for the engine's number of threads."""
+        found, engine = self._heads.get(output), self.engine
+        if found is None or found.threads != engine.threads:
+            fastest = "bf16" if processors.has_bf16() else "f32"
+            precision = fastest if engine.precision == "int8" else engine.precision
+            found = OpenHead(self.model.heads[output], self._head_graphs[output], precision, engine.threads)
+            self._heads[output] = found
+        return found
 
     def _split(self, texts: Sequence[TokenizedText]) -> list[list[TokenizedText]]:
         """Return the texts in parts with about equal numbers of tokens, at most one part for each stream."""
@@ -276,13 +344,19 @@ class Encoder:
         self, texts: Sequence[str], options: Options, prompt: str, bucketing: Bucketing[TokenizedText] | None = None
     ) -> NDArray[np.float32]:
         """Return the finished vectors `[texts, dimension]` of any number of texts."""
+        encoded = self.encoded(texts, options, prompt, bucketing)
+        return finish([text.vectors for text in encoded if text.vectors is not None], options)
+
+    def encoded(
+        self, texts: Sequence[str], options: Options, prompt: str, bucketing: Bucketing[TokenizedText] | None = None
+    ) -> list[TokenizedText]:
+        """Return any number of texts with the outputs that the options name."""
         prompted = [prompt + text for text in texts] if prompt else texts
-        encoded = [
-            TokenizedText(tokens, options.pooling) for tokens in self.tokenize(prompted, options.truncation_side)
-        ]
+        tokenized = self.tokenize(prompted, options.truncation_side, self.is_query(options))
+        encoded = [TokenizedText(tokens, options.pooling, options.outputs) for tokens in tokenized]
         for batch in (bucketing or Bucketing(2_048, self.model.shares_rows)).cut(encoded):
             self.encode(batch)
-        return finish([text.vectors for text in encoded if text.vectors is not None], options)
+        return encoded
 
 
 #: Factor by which each pass reduces the weight of earlier measurements. The last ten passes make up two thirds of the

@@ -55,8 +55,12 @@ def pack(
     texts: Sequence[Sequence[int]],
     shares_rows: bool = True,
     offsets: Sequence[Sequence[int] | NDArray[np.int32]] | None = None,
+    num_unseen: Sequence[int] | None = None,
 ) -> tuple[Packing, TextSpans]:
-    """Return the packed token ids and the places of the texts. `offsets` are added to the positions of tokens."""
+    """Return the packed token ids and the places of the texts. `offsets` are added to the positions of tokens.
+
+    No token attends to the last `num_unseen` tokens of each text.
+    """
     lengths = [len(text) for text in texts]
     num_rows, row_length, starts = _share_rows(lengths) if shares_rows else _own_rows(lengths)
     spans = TextSpans(np.array(starts), np.array(lengths))
@@ -68,7 +72,11 @@ def pack(
     positions[place] = position if offsets is None else position + np.concatenate(offsets)
     owners[place] = owner_of_token + 1
     owner = owners.reshape(num_rows, 1, row_length, 1)
-    bias = np.where(owner == owner.transpose(0, 1, 3, 2), np.float32(0), MASKED)
+    if num_unseen is not None:
+        is_unseen = position >= (spans.lengths - num_unseen)[owner_of_token]
+        owners = owners.copy()
+        owners[place[is_unseen]] = -1
+    bias = np.where(owner == owners.reshape(num_rows, 1, 1, row_length), np.float32(0), MASKED)
     return Packing(ids.reshape(num_rows, -1), positions.reshape(num_rows, -1), bias), spans
 
 

@@ -37,7 +37,7 @@ class Reranker(Encoder):
         """Return the scores of pairs with these vectors: the sigmoid of the raw scores."""
         return sigmoid(vectors[:, 0])
 
-    def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right") -> list[Tokens]:
+    def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
         """Return the tokens of each pair. A pair that is too long for the model is cut on the named side."""
         return self.tokenizer.encode_pairs(inputs, truncation_side)
 

@@ -1,6 +1,7 @@
 """The model's own tokenizer. It reads only the part of a long text that the model's tokens may need."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -33,13 +34,15 @@ class Tokens:
 
     If the text was cut, `characters` is the number of characters kept, from the side that was kept; otherwise it is 0.
     For a pair that was cut, only characters of the second text count. `types` says for each token of a pair whether it
-    belongs to text 0 or to text 1.
+    belongs to text 0 or to text 1. The last `num_unseen` tokens of a query fill it, and no token attends to them.
     """
 
     ids: tuple[int, ...]
     truncated: bool = False
     characters: int = 0
     types: tuple[int, ...] = ()
+    is_query: bool = False
+    num_unseen: int = 0
 
 
 class _Part(NamedTuple):
@@ -76,6 +79,12 @@ class Tokenizer:
             else self._encode_long(text, short, side)
             for text, encoding in zip(texts, encodings, strict=True)
         ]
+
+    def limited_to(self, max_tokens: int) -> "Tokenizer":
+        """Return the same tokenizer with another limit."""
+        found = copy(self)
+        found.max_tokens = max_tokens
+        return found
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]], side: str = "right") -> list[Tokens]:
         """Return the tokens of each pair. If a pair is too long, its longer text is cut on `side`."""

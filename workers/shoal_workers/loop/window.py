@@ -52,7 +52,7 @@ def fill(works: Sequence[Work], max_reply_vectors: int, max_cost: float | None, 
         if not (found := _tokenize_next(pipeline, works, max_chars)):
             return
         for work, number, tokens in found:
-            new = TokenizedText(tokens, work.options.pooling, work.options.output)
+            new = TokenizedText(tokens, work.options.pooling, work.options.outputs)
             work.tokenized[number] = known.setdefault(_key(work, tokens), new)
             num_tokens += new.num_tokens if work.tokenized[number] is new else 0
         for work in dict.fromkeys(work for work, _, _ in found):
@@ -71,8 +71,7 @@ def _tokenize_next(pipeline: Pipeline, works: Iterable[Work], max_chars: int) ->
     portion: list[tuple[Work, int]] = []
     num_chars = 0
     for work in works:
-        has_other_side = portion and portion[0][0].options.truncation_side != work.options.truncation_side
-        if has_other_side or work.error is not None or not work.has_untokenized:
+        if (portion and portion[0][0].reading != work.reading) or work.error is not None or not work.has_untokenized:
             continue
         if work.is_cut:
             if not portion:
@@ -94,7 +93,7 @@ def _tokenize(pipeline: Pipeline, portion: Sequence[tuple[Work, int]]) -> list[t
         work.begin()
     try:
         inputs = [work.inputs[number] for work, number in portion]
-        found = pipeline.encoder.tokenize(inputs, portion[0][0].options.truncation_side) if portion else []
+        found = pipeline.encoder.tokenize(inputs, *portion[0][0].reading) if portion else []
     except Exception:  # a tokenizer may raise any exception
         found = [_tokenize_one(pipeline, work, number) for work, number in portion]
     for work in works:
@@ -106,7 +105,7 @@ def _tokenize(pipeline: Pipeline, portion: Sequence[tuple[Work, int]]) -> list[t
 
 def _tokenize_one(pipeline: Pipeline, work: Work, number: int) -> Tokens:
     try:
-        return pipeline.encoder.tokenize([work.inputs[number]], work.options.truncation_side)[0]
+        return pipeline.encoder.tokenize([work.inputs[number]], *work.reading)[0]
     except ShoalError as error:
         work.error = error
     except Exception as error:  # a tokenizer may raise any exception

@@ -8,6 +8,9 @@ from shoal.contract.excerpt import excerpt
 from shoal_workers.model import attention
 from shoal_workers.model.attention import AttentionSettings
 
+#: The class in config.json of late-interaction models that were saved by Stanford's code, whatever their architecture.
+LATE_CLASS = "HF_ColBERT"
+
 #: Largest value of any size of a model.
 MAX_SIZE = 10**9
 
@@ -110,6 +113,7 @@ class Head:
     """The two linear layers that make scores of a token vector, and the function and the norm between them.
 
     `pooling` is the key of config.json that says whether the scores belong to the first token's vector or to the mean.
+    If `activation` is empty, config.json names it. In a head for words, the weights of `out` may be the words' vectors.
     """
 
     dense: str
@@ -126,7 +130,8 @@ class Architecture:
     The names of its classes in transformers begin with `class_prefix`. The names of its tensors begin with
     `tensor_prefix` in a model with a head. The table of positions begins with `pad_rows` rows that no token has; None
     means one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that
-    were trained with the model and are not needed. An architecture without a `head` scores nothing.
+    were trained with the model and are not needed. An architecture without a `head` scores nothing. `words_head` makes
+    a number for each word of the vocabulary.
 
     Without `has_biases`, only the last linear layer of a head has a bias; without `has_up_bias`, the linear layer `up`
     has none. Without `has_shifts`, norms have no shift; with `adds_one`, one is added to the scale of norms. Without
@@ -157,6 +162,7 @@ class Architecture:
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     old_names: Mapping[str, str] = field(default_factory=dict)
     code: str = ""
+    words_head: Head | None = None
 
 
 _BERT = TensorNames(
@@ -278,9 +284,16 @@ _DEBERTA = replace(
 
 _ROBERTA_HEAD = Head("classifier.dense", "tanh", "classifier.out_proj")
 
+_BERT_WORDS = Head("cls.predictions.transform.dense", "", "cls.predictions", norm="cls.predictions.transform.LayerNorm")
+_ROBERTA_WORDS = Head("lm_head.dense", "gelu", "lm_head", norm="lm_head.layer_norm")
+
+_ROBERTA = Architecture("Roberta", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None, words_head=_ROBERTA_WORDS)
+
 #: The architectures by the `model_type` of config.json.
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "bert": Architecture("Bert", "bert.", _BERT, Head("bert.pooler.dense", "tanh", "classifier")),
+    "bert": Architecture(
+        "Bert", "bert.", _BERT, Head("bert.pooler.dense", "tanh", "classifier"), words_head=_BERT_WORDS
+    ),
     "distilbert": Architecture(
         "DistilBert",
         "distilbert.",
@@ -288,11 +301,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         Head("pre_classifier", "relu", "classifier"),
         SettingNames("dim", "n_layers", "n_heads", "hidden_dim", "activation", 1e-12),
         unused=("vocab_", "pre_classifier.", "classifier."),
+        words_head=Head("vocab_transform", "", "vocab_projector", norm="vocab_layer_norm"),
     ),
-    "roberta": Architecture("Roberta", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None),
-    "xlm-roberta": Architecture("XLMRoberta", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None),
-    "camembert": Architecture("Camembert", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None),
-    "mpnet": Architecture("MPNet", "mpnet.", _MPNET, _ROBERTA_HEAD, pad_rows=2),
+    "roberta": _ROBERTA,
+    "xlm-roberta": replace(_ROBERTA, class_prefix="XLMRoberta"),
+    "camembert": replace(_ROBERTA, class_prefix="Camembert"),
+    "mpnet": replace(_ROBERTA, class_prefix="MPNet", tensor_prefix="mpnet.", tensors=_MPNET, pad_rows=2),
     "modernbert": Architecture(
         "ModernBert",
         "model.",
@@ -300,6 +314,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         Head("head.dense", "gelu", "classifier", norm="head.norm", pooling="classifier_pooling"),
         SettingNames(activation="hidden_activation", eps="norm_eps"),
         unused=("head.", "decoder.", "classifier."),
+        words_head=Head("head.dense", "gelu", "decoder", norm="head.norm"),
         blocks=Blocks(norms_first=True, is_gated=True),
         has_biases=False,
         has_shifts=False,
@@ -442,7 +457,7 @@ def find_unsupported(config: Mapping[str, Any]) -> str:
         return f"model_type is {excerpt(kind)}"
     classes = config.get("architectures") or [architecture.class_prefix]
     is_scored = isinstance(classes, list) and str(classes[0]).endswith("ForSequenceClassification")
-    is_known = isinstance(classes, list) and str(classes[0]).startswith(architecture.class_prefix)
+    is_known = isinstance(classes, list) and str(classes[0]).startswith((architecture.class_prefix, LATE_CLASS))
     if not is_known or (is_scored and not architecture.head):
         return f"architectures is {excerpt(classes)}"
     for name, neutral in ({**_NEUTRAL, **architecture.neutral}).items():

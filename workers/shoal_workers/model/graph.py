@@ -55,6 +55,14 @@ def build(transformer: Transformer) -> ov.Model:
     return graph
 
 
+def build_head(layers: ScoreHead | Linear, eps: float) -> ov.Model:
+    """Return the graph that makes numbers of token vectors `[groups, tokens, width]`: the largest of each group."""
+    first = layers if isinstance(layers, Linear) else layers.dense
+    tokens = ops.parameter([-1, -1, first.weights.shape[1]], np.float32, "tokens")
+    made = _linear(tokens, layers, "out") if isinstance(layers, Linear) else _scores(tokens, tokens, layers, eps)
+    return ov.Model([ops.reduce_max(made, np.array([1]))], [tokens], "head")
+
+
 @cache
 def core() -> ov.Core:
     """Return OpenVINO's core, which lives as long as the process.

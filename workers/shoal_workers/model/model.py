@@ -10,6 +10,7 @@ from typing import Self
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model.architecture import MAX_SIZE
+from shoal_workers.model.heads.head import Head, QueryForm
 from shoal_workers.model.source import read_properties, weights_state
 
 #: Version of prepared folders, raised by one whenever their files change. Folders of other versions are made again.
@@ -34,6 +35,9 @@ class Model:
     `is_reranker` is true for a cross-encoder, which makes one score of a pair of texts. `type_offset` is added to the
     position of a token for each token type; it is 0 if there are no types. `num_weights` is the number of weights in
     the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks.
+
+    `heads` has the heads of outputs besides the pooled vector, by output. If these are all outputs, `pooling` is empty.
+    `dimension` is then the size of the first head, and `max_tokens` belongs to documents, if there is a `query_form`.
     """
 
     name: str
@@ -51,12 +55,19 @@ class Model:
     type_offset: int = 0
     num_weights: int = 0
     other_blocks: str = ""
+    heads: dict[str, Head] = field(default_factory=dict)
+    query_form: QueryForm | None = None
     layout: int = LAYOUT
 
     @property
     def is_static(self) -> bool:
         """True for a table of vectors without layers."""
         return self.shares_rows and not self.num_weights
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that a job may ask for."""
+        return (*(("vector", "tokens", "chunks") if self.pooling else ()), *self.heads)
 
     @classmethod
     def read(cls, name: str, source: Path) -> Self:
@@ -67,10 +78,13 @@ class Model:
     def open(cls, folder: Path) -> Self:
         """Read the description of the model that was prepared in `folder`. Raises ModelNotFound."""
         try:
-            return cls(**json.loads((folder / DESCRIPTION).read_text("utf-8"))).checked()
+            values = json.loads((folder / DESCRIPTION).read_text("utf-8"))
+            values["heads"] = {output: Head(**head) for output, head in values.get("heads", {}).items()}
+            values["query_form"] = QueryForm(**form) if (form := values.get("query_form")) else None
+            return cls(**values).checked()
         except FileNotFoundError:
             raise ModelNotFound(f"no model is prepared in {folder}: run `shoal model prepare`") from None
-        except (OSError, ValueError, TypeError, RecursionError, ModelMismatch) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError, ModelMismatch) as error:
             raise ModelNotFound(
                 f"{folder / DESCRIPTION} describes no model ({error!s:.200}): run `shoal model prepare --force`"
             ) from error
@@ -84,7 +98,8 @@ class Model:
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
         words = [self.name, self.source, self.digest, self.pooling, self.weights_state, self.other_blocks]
         words += [*prompts, *prompts.values()]
-        sizes = (self.dimension, self.max_tokens, self.type_offset + 1, self.num_weights + 1)
+        sizes = [self.dimension, self.max_tokens, self.type_offset + 1, self.num_weights + 1]
+        sizes += [head.size for head in self.heads.values()]
         is_size = [type(n) is int and 0 < n <= MAX_SIZE for n in sizes]
         if not all(isinstance(word, str) for word in words) or not all(is_size):
             raise ModelMismatch(
@@ -109,6 +124,11 @@ def prepared_folder(home: Path, name: str) -> Path:
     """Return the folder in which the model of that name is prepared."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "--", name).strip("-")[-80:]
     return home / "models" / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def head_file(output: str) -> str:
+    """Return the name of the file of a head's graph in a prepared folder."""
+    return f"{output}.xml"
 
 
 def is_prepared(folder: Path) -> bool:

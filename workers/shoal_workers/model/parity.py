@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from shoal.errors import ModelMismatch
+from shoal_workers.model.heads.head import Head
 from shoal_workers.model.model import Model
 
 #: Name of the file of reference vectors in a prepared folder.
@@ -39,22 +41,44 @@ MAX_DIFFERENCE, MAX_DIFFERENCE_INT8 = 0.05, 0.15
 #: `python -m shoal_workers.model.reference` writes it, with the `export` extra.
 GOLDEN = Path(__file__).with_name("golden.safetensors")
 
+#: Number of places of a profile of weights of ids.
+MAX_PLACES = 1_024
+
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 Score = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 
 
-def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE) -> float:
-    """Return the lowest cosine of the engine's vectors to the stored vectors. Raises ModelMismatch if it is too low."""
-    reference = load_file(folder / FILE)["vectors"]
+def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE, name: str = "vectors") -> float:
+    """Return the lowest cosine of the engine's vectors to the stored array. Raises ModelMismatch if it is too low.
+
+    `name` is an output with a head, whose vectors are what `profile` makes, or `vectors`.
+    """
+    reference = load_file(folder / FILE)[name]
     vectors = encode(TEXTS)
     are_zero = ~(vectors.any(axis=1) | reference.any(axis=1))  # as a static model's vector of an empty text
     lowest = float(((vectors * reference).sum(axis=1) + are_zero).min())
     if not lowest >= min_cosine:  # also if it is NaN
         raise ModelMismatch(
-            f"the engine's vectors have cosine {lowest:.5f} to the fp32 reference, under {min_cosine}: "
+            f"the engine's {name} have cosine {lowest:.5f} to the fp32 reference, under {min_cosine}: "
             "prepare the model again (shoal model prepare --force) or use --precision f32"
         )
     return lowest
+
+
+def profile(outputs: Sequence[Any], head: Head) -> NDArray[np.float32]:
+    """Return a normalised vector for the output of each text: the mean of its vectors, or its weights in their places.
+
+    Weights of ids, which may be many, are added up in a few places.
+    """
+    places = MAX_PLACES if head.kind == "ids" else head.size
+    found = np.zeros((len(outputs), places), np.float32)
+    for row, output in zip(found, outputs, strict=True):
+        if head.kind != "vectors":
+            np.add.at(row, output.indices % places, output.values)
+        elif len(output):
+            row[:] = (output / np.maximum(np.linalg.norm(output, axis=1, keepdims=True), 1e-12)).mean(axis=0)
+    found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+    return found
 
 
 def check_scores(folder: Path, score: Score, max_difference: float = MAX_DIFFERENCE) -> float:

@@ -9,10 +9,12 @@ import hashlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,10 +30,14 @@ from shoal.process.extra import install_command
 from shoal.process.progress import Progress
 from shoal_workers.model import architecture, own_graph, parity, static, weights
 from shoal_workers.model.graph import build, core
-from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder
+from shoal_workers.model.heads.open_head import OpenHead
+from shoal_workers.model.heads.reading import read_heads
+from shoal_workers.model.model import GRAPH, Model, head_file, is_prepared, prepared_folder
 from shoal_workers.model.source import (
+    beside,
     find_source,
     is_static,
+    only_output,
     read_config,
     read_dense,
     read_tokenizer_config,
@@ -106,15 +112,17 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
             type_offset=_type_offset(transformer, read_tokenizer_config(source)),
         ).checked()
         _check_tokenizer(path, len(transformer.words), model, read_tokenizer_config(source))
-        model = _save(model, build(transformer), folder)
+        model, head_graphs = read_heads(model, source, tensors, transformer, path)
+        model = _save(model, build(transformer), folder, head_graphs)
     elif model.is_reranker:
         raise ModelMismatch(
             f"{model.name} is of an architecture that Shoal cannot score pairs with ({reason}): use a cross-encoder "
             f"of one of {', '.join(kind for kind, known in architecture.ARCHITECTURES.items() if known.head)}"
         )
-    elif read_dense(source):
+    elif read_dense(source) or only_output(source) or beside(source):
+        what = "a Dense layer" if read_dense(source) else "a head"
         raise ModelMismatch(
-            f"{model.name} has a Dense layer, and is of an architecture that Shoal does not compute itself ({reason}): "
+            f"{model.name} has {what}, and is of an architecture that Shoal does not compute itself ({reason}): "
             "use another model"
         )
     elif own := own_graph.find(with_own_graph(model.name, source)):
@@ -194,22 +202,27 @@ def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict
         )
 
 
-def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
-    """Write the graph and the reference vectors; return the model with the origin of the reference.
+def _save(
+    model: Model, graph: ov.Model, folder: Path, head_graphs: Mapping[str, ov.Model] = MappingProxyType({})
+) -> Model:
+    """Write the graphs and the reference vectors; return the model with the origin of the reference.
 
     Weights are stored as fp16, whose rounding is an eighth of bf16's, so cosines to fp32 stay above 0.999998. Weights
     of a reranker are not rounded, because scores have no cosine that evens out errors. The reference is the golden
     vectors if they belong to this model, else it is computed by the same graph in f32, before the rounding.
     """
     vectors, origin = parity.golden_vectors(model), "sentence-transformers"
-    if vectors is None:
+    arrays = {"vectors": vectors} if vectors is not None else {}
+    if not arrays:
         try:
-            vectors, origin = _reference(graph, model, folder / "tokenizer.json"), "openvino"
+            arrays, origin = _reference(graph, model, folder / "tokenizer.json", head_graphs), "openvino"
         except RuntimeError as error:
             raise ModelMismatch(f"OpenVINO cannot compute {model.name} ({error!s:.200}): use another model") from error
-    save_file({"vectors": vectors}, folder / parity.FILE)
+    save_file(arrays, folder / parity.FILE)
     try:
         ov.save_model(graph, folder / GRAPH, compress_to_fp16=not model.is_reranker)
+        for output, head_graph in head_graphs.items():
+            ov.save_model(head_graph, folder / head_file(output), compress_to_fp16=True)
     except RuntimeError as error:
         free = shutil.disk_usage(folder).free
         raise DiskFull(
@@ -219,22 +232,35 @@ def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
     return replace(model, reference=origin)
 
 
-def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]:
-    """Return normalised vectors `[texts, dimension]` for the parity check, or a reranker's scores `[pairs, 1]`."""
+def _reference(
+    graph: ov.Model, model: Model, path: Path, head_graphs: Mapping[str, ov.Model]
+) -> dict[str, NDArray[np.float32]]:
+    """Return the arrays of the parity check: `vectors`, normalised vectors `[texts, dimension]` or a reranker's scores.
+
+    Each head has the array `[texts, size]` that `parity.profile` makes of its output.
+    """
     compiled = core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_padding()
     tokenizer.enable_truncation(model.max_tokens)
-    vectors = []
-    for encoding in tokenizer.encode_batch(parity.PAIRS if model.is_reranker else parity.TEXTS):
+    vectors, of_tokens = [], []
+    encodings = tokenizer.encode_batch(parity.PAIRS if model.is_reranker else parity.TEXTS)
+    for encoding in encodings:
         ids, types = (np.array([numbers], np.int32) for numbers in (encoding.ids, encoding.type_ids))
         length = ids.shape[1]
         positions = np.arange(length, dtype=np.int32) + np.int32(model.type_offset) * types
         tokens = compiled((ids, positions, np.zeros((1, 1, length, length), np.float32)))[0][0]
-        one = {"cls": 0, "lasttoken": -1}.get(model.pooling)
-        vector = getattr(tokens, model.pooling)(axis=0) if one is None else tokens[one]
-        vectors.append(vector if model.is_reranker else vector / max(np.linalg.norm(vector), 1e-12))
-    return np.array(vectors, np.float32)
+        of_tokens.append(np.array(tokens))
+        if model.pooling:
+            one = {"cls": 0, "lasttoken": -1}.get(model.pooling)
+            vector = getattr(tokens, model.pooling)(axis=0) if one is None else tokens[one]
+            vectors.append(vector if model.is_reranker else vector / max(np.linalg.norm(vector), 1e-12))
+    arrays = {"vectors": np.array(vectors, np.float32)} if vectors else {}
+    for output, head_graph in head_graphs.items():
+        head = OpenHead(model.heads[output], head_graph, "f32", 1)
+        found = head.compute(of_tokens, [encoding.ids for encoding in encodings], [False] * len(encodings))
+        arrays[output] = parity.profile(found, head.head)
+    return arrays
 
 
 def _export(model: Model, reason: str, folder: Path) -> None:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model import weights
-from shoal_workers.model.architecture import with_present_names
+from shoal_workers.model.architecture import LATE_CLASS, with_present_names
 from shoal_workers.model.transformer import Linear
 
 #: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.
@@ -26,7 +26,20 @@ PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 #: Models that have a short name.
 SHORT_NAMES = {"ms-marco-minilm": "cross-encoder/ms-marco-MiniLM-L6-v2"}
 
-_LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize"}
+_LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize", "SpladePooling", "MultiVectorMask"}
+
+#: Layers under other names: Sentence Transformers' former name, and PyLate's layer, which is the same.
+_ALIASES = {"MLMTransformer": "Transformer"}
+_PYLATE_DENSE = "pylate.models.Dense.Dense"
+
+#: The layers of a model whose only output is not one vector, in their order. There may be any number of Dense layers.
+_ORDERS = {
+    "sparse": (["Transformer", "SpladePooling"],),
+    "multivector": (["Transformer", "Dense", "MultiVectorMask", "Normalize"], ["Transformer", "Dense"]),
+}
+
+#: Files of a model that has sparse weights and vectors of tokens beside its vector, as BGE-M3 has.
+BESIDE = {"sparse": "sparse_linear.safetensors", "multivector": "colbert_linear.safetensors"}
 
 #: The names of a static model's table: model2vec's, and Sentence Transformers'.
 TABLES = (MODEL2VEC_TABLE, SENTENCE_TRANSFORMERS_TABLE) = ("embeddings", "embedding.weight")
@@ -64,15 +77,19 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
         if is_static(source):
             return _read_static(name, source)
         transformer, config = transformer_folder(source), read_config(source)
-        if _read_json(transformer / "sentence_bert_config.json", optional=True).get("do_lower_case"):
+        if read_json(transformer / "sentence_bert_config.json", optional=True).get("do_lower_case"):
             raise ModelMismatch(f"{name} makes texts lower-case before its tokenizer does: let tokenizer.json say so")
-        if (digest := weights.digest(transformer, *_dense_folders(source))) != PACKAGED_DIGEST and name == PACKAGED:
+        digest = weights.digest(transformer, *_dense_folders(source), others=beside(source).values())
+        if digest != PACKAGED_DIGEST and name == PACKAGED:
             raise ModelMismatch(
                 f"the weights of {name} have digest {digest[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"
             )
         has_pooling = (source / "modules.json").exists() and "Pooling" in _layers(source)
         is_reranker = str((config.get("architectures") or [""])[0]).endswith(_SCORES) and not has_pooling
-        return (_read_reranker(name, config) if is_reranker else _read_embedder(name, source)) | {
+        read = _read_reranker if is_reranker else _read_embedder
+        if only_output(source):
+            read = _read_others
+        return read(name, source, config) | {
             "digest": digest,
             "max_tokens": _max_tokens(transformer, config),
             "weights_state": weights_state(source),
@@ -102,11 +119,15 @@ def _read_static(name: str, source: Path) -> dict[str, Any]:
 
 
 def _read_prompts(source: Path) -> dict[str, Any]:
-    prompts = _read_json(source / "config_sentence_transformers.json", optional=True)
+    prompts = read_json(source / "config_sentence_transformers.json", optional=True)
     return {"prompts": prompts.get("prompts") or {}, "default_prompt": prompts.get("default_prompt_name")}
 
 
-def _read_reranker(name: str, config: dict[str, Any]) -> dict[str, Any]:
+def _read_others(name: str, source: Path, config: dict[str, Any]) -> dict[str, Any]:
+    return {"dimension": 1, "pooling": "", **_read_prompts(source)}  # its head, read later, has the dimension
+
+
+def _read_reranker(name: str, source: Path, config: dict[str, Any]) -> dict[str, Any]:
     if (num_labels := len(config.get("id2label") or "01")) != 1:
         raise ModelMismatch(
             f"{name} has {num_labels} labels, and a reranker makes one score of a pair: use a cross-encoder with one"
@@ -114,11 +135,11 @@ def _read_reranker(name: str, config: dict[str, Any]) -> dict[str, Any]:
     return {"dimension": 1, "pooling": "cls", "is_reranker": True}
 
 
-def _read_embedder(name: str, source: Path) -> dict[str, Any]:
-    config, pooling = read_config(source), _read_json(source / _layers(source)["Pooling"] / "config.json")
+def _read_embedder(name: str, source: Path, config: dict[str, Any]) -> dict[str, Any]:
+    pooling = read_json(source / _layers(source)["Pooling"] / "config.json")
     if not pooling.get("include_prompt", True):
         raise ModelMismatch(f"{name} leaves its prompt out of the pooling, which Shoal cannot do: use another model")
-    dense = [_read_json(folder / "config.json") for folder in _dense_folders(source)]
+    dense = [read_json(folder / "config.json") for folder in _dense_folders(source)]
     found = _pooling(name, pooling)
     if dense and found == "max":
         raise ModelMismatch(f"{name} has a Dense layer after pooling by max, which Shoal cannot do: use another model")
@@ -134,14 +155,19 @@ def _width(config: dict[str, Any]) -> Any:
 
 
 def read_dense(source: Path) -> Linear | None:
+    """Return one linear layer in place of the Dense layers after pooling, or None if there are none."""
+    return None if only_output(source) else joined_dense(source)
+
+
+def joined_dense(source: Path) -> Linear | None:
     """Return one linear layer in place of the model's Dense layers, or None if it has none.
 
-    Dense layers come after pooling. Shoal applies them to token vectors, before pooling, with the same result for the
-    mean and for one token. Raises ModelNotFound or ModelMismatch.
+    Dense layers come after pooling, except in a late-interaction model. Shoal applies them to token vectors, before
+    pooling, with the same result for the mean and for one token. Raises ModelNotFound or ModelMismatch.
     """
     found: Linear | None = None
     for folder in _dense_folders(source):
-        config, tensors = _read_json(folder / "config.json"), weights.read(folder)
+        config, tensors = read_json(folder / "config.json"), weights.read(folder)
         shape, name = (config.get("out_features"), config.get("in_features")), config.get("activation_function")
         if str(name).rpartition(".")[2] != "Identity" or config.get("use_residual"):
             raise ModelMismatch(f"{folder} has more than a linear layer ({excerpt(name)}): use another model")
@@ -161,16 +187,41 @@ def _dense_folders(source: Path) -> list[Path]:
         return []
     modules = list(_modules(source))
     names = [name for name, _ in modules]
-    if "Dense" in names and names != ["Transformer", "Pooling", *["Dense"] * names.count("Dense"), "Normalize"]:
+    once = [name for n, name in enumerate(names) if name != "Dense" or names[n - 1] != "Dense"]
+    output = only_output(source)
+    orders = _ORDERS[output] if output else (["Transformer", "Pooling", "Dense", "Normalize"],)
+    if (output or "Dense" in names) and once not in orders:
         raise ModelMismatch(f"{source} has layers in the order {', '.join(names)}: use another model")
     return [source / path for name, path in modules if name == "Dense"]
+
+
+def only_output(source: Path) -> str:
+    """Return "sparse" or "multivector" if the model makes nothing else of a text, else an empty string."""
+    if not (source / "modules.json").exists():
+        is_late = LATE_CLASS in (read_config(source).get("architectures") or ())
+        return "multivector" if is_late else ""
+    if "SpladePooling" in _layers(source):
+        return "sparse"
+    kind = read_json(source / "config_sentence_transformers.json", optional=True).get("model_type")
+    return "multivector" if "MultiVectorMask" in _layers(source) or kind in ("ColBERT", "MultiVectorEncoder") else ""
+
+
+def beside(source: Path) -> dict[str, Path]:
+    """Return the files of the outputs that the model has beside its vector, by output."""
+    return {output: source / name for output, name in BESIDE.items() if (source / name).is_file()}
+
+
+def layer_config(source: Path, name: str) -> dict[str, Any] | None:
+    """Return the settings of the layer, or None if the model has no such layer."""
+    found = _layers(source).get(name) if (source / "modules.json").exists() else None
+    return None if found is None else read_json(source / found / "config.json")
 
 
 def is_static(source: Path) -> bool:
     """Return True for a model that is only a table of vectors. Raises ModelNotFound or ModelMismatch."""
     if (source / "modules.json").exists():
         return "StaticEmbedding" in _layers(source)
-    return _read_json(source / "config.json", optional=True).get("model_type") == "model2vec"
+    return read_json(source / "config.json", optional=True).get("model_type") == "model2vec"
 
 
 def transformer_folder(source: Path) -> Path:
@@ -182,12 +233,12 @@ def transformer_folder(source: Path) -> Path:
 
 def read_config(source: Path) -> dict[str, Any]:
     """Return the contents of config.json, with present names of settings. Raises ModelNotFound or ModelMismatch."""
-    return with_present_names(_read_json(transformer_folder(source) / "config.json"))
+    return with_present_names(read_json(transformer_folder(source) / "config.json"))
 
 
 def read_tokenizer_config(source: Path) -> dict[str, Any]:
     """Return the contents of tokenizer_config.json, empty if there is none. Raises ModelNotFound or ModelMismatch."""
-    return _read_json(transformer_folder(source) / "tokenizer_config.json", optional=True)
+    return read_json(transformer_folder(source) / "tokenizer_config.json", optional=True)
 
 
 def weights_state(source: Path) -> str:
@@ -206,7 +257,7 @@ def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"]
+    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "artifact.metadata"]
     try:
         return Path(snapshot_download(name, allow_patterns=[*wanted, *more]))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
@@ -242,7 +293,9 @@ def _modules(source: Path) -> Iterator[tuple[str, str]]:
     """Yield the name and the folder of each layer in modules.json. Raises ModelNotFound or ModelMismatch."""
     for layer in _read(source / "modules.json"):
         library, _, name = layer["type"].rpartition(".")
-        if library.partition(".")[0] != "sentence_transformers" or name not in _LAYERS:
+        name = _ALIASES.get(name, name)
+        is_known = library.partition(".")[0] == "sentence_transformers" or layer["type"] == _PYLATE_DENSE
+        if not is_known or name not in _LAYERS:
             raise ModelMismatch(f"{source} has a {layer['type']} layer, which Shoal does not know: use another model")
         if not (source / layer["path"]).resolve().is_relative_to(source.resolve()):
             raise ModelMismatch(f"{source} has its {name} layer in {layer['path']}, outside of it: use another model")
@@ -259,13 +312,14 @@ def _pooling(name: str, config: dict[str, Any]) -> str:
 
 
 def _max_tokens(folder: Path, config: dict[str, Any]) -> int:
-    if own := _read_json(folder / "sentence_bert_config.json", optional=True).get("max_seq_length"):
+    if own := read_json(folder / "sentence_bert_config.json", optional=True).get("max_seq_length"):
         return int(own)
-    tokenizer = _read_json(folder / "tokenizer_config.json", optional=True)
+    tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
     return int(min(config["max_position_embeddings"], tokenizer.get("model_max_length", math.inf)))
 
 
-def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
+def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
+    """Return the map in a JSON file, empty for an `optional` file that is missing. Raises what `_read` raises."""
     return {} if optional and not path.exists() else dict(_read(path))
 
 

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch
-from shoal_workers.model.architecture import ACTIVATIONS, ARCHITECTURES, BERT_BLOCKS, MAX_SIZE, Architecture, Blocks
+from shoal_workers.model.architecture import (
+    ACTIVATIONS,
+    ARCHITECTURES,
+    BERT_BLOCKS,
+    LATE_CLASS,
+    MAX_SIZE,
+    Architecture,
+    Blocks,
+)
 from shoal_workers.model.attention import Attention, read_attention
 
 Array = NDArray[np.float32]
@@ -152,6 +160,25 @@ def read_transformer(
 ) -> Transformer:
     """Return the model, from supported settings and from the tensors in its files. Raises ModelMismatch."""
     return replace(_Reader(config, tensors, has_head).transformer(), dense=dense)
+
+
+def read_words_head(config: Mapping[str, Any], tensors: dict[str, Array], words: Array) -> ScoreHead:
+    """Return the head that makes a number for each word, for the token vectors of a model with these `words`.
+
+    Raises ModelMismatch.
+    """
+    reader = _Reader(config, tensors, has_head=False)
+    if (names := reader.architecture.words_head) is None:
+        raise ModelMismatch(f"a {config['model_type']} makes no weights of words here: use another model")
+    if config.get("tie_word_embeddings") is False:
+        own = f"{names.out}.decoder.weight"
+        words = reader._take(own if own in reader.tensors else f"{names.out}.weight", *words.shape)
+    return ScoreHead(
+        reader._linear(names.dense, reader.width, reader.width),
+        names.activation or ACTIVATIONS[config[reader.architecture.settings.activation]],
+        Linear(words, reader._bias(names.out, len(words), has_bias=True)),
+        reader._norm("", names.norm),
+    )
 
 
 class _Reader:
@@ -388,7 +415,9 @@ class _Reader:
 
     def _refuse_unknown(self) -> None:
         """Raise ModelMismatch for a tensor that is unknown: with it, the model may compute something else."""
-        known = tuple(prefix + name for name in self.architecture.unused for prefix in ("", self.prefix))
+        is_late = LATE_CLASS in (self.config.get("architectures") or ())  # with its projection beside the encoder
+        unused = (*self.architecture.unused, *(["linear."] if is_late else []))
+        known = tuple(prefix + name for name in unused for prefix in ("", self.prefix))
         if unknown := sorted(name for name in self.tensors if not name.startswith(known)):
             raise ModelMismatch(
                 f"the weights have {len(unknown)} tensors that config.json does not ask for, such as "

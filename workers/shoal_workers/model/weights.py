@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
@@ -52,10 +53,10 @@ def _indexed(path: Path) -> list[str]:
     raise ModelMismatch(f"{path} names no .safetensors files beside it: fetch the model again")
 
 
-def digest(*folders: Path) -> str:
-    """Return the SHA-256 of the weights' files, one after the other. Raises what `files` raises."""
+def digest(*folders: Path, others: Iterable[Path] = ()) -> str:
+    """Return the SHA-256 of the weights' files and of other files, one after the other. Raises what `files` raises."""
     found = hashlib.sha256()
-    for path in chain.from_iterable(map(files, folders)):
+    for path in chain(*map(files, folders), others):
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 found.update(block)
@@ -66,14 +67,19 @@ def read(folder: Path) -> dict[str, NDArray[np.float32]]:
     """Return the weights by name, as float32, without whole numbers. Raises ModelNotFound or ModelMismatch."""
     tensors: dict[str, NDArray[np.float32]] = {}
     for path in files(folder):
-        try:
-            found = _read(path)
-        except (SafetensorError, OSError, ValueError) as error:
-            raise ModelMismatch(f"{path} is damaged ({error!s:.200}): fetch the model again") from error
+        found = read_file(path)
         if twice := tensors.keys() & found.keys():
             raise ModelMismatch(f"{path} has tensor {excerpt(min(twice))} a second time: fetch the model again")
         tensors |= found
     return tensors
+
+
+def read_file(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Return the float tensors of a file by name. Raises ModelMismatch."""
+    try:
+        return _read(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ModelMismatch(f"{path} is damaged ({error!s:.200}): fetch the model again") from error
 
 
 def _read(path: Path) -> dict[str, NDArray[np.float32]]:

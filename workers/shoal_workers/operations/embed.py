@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -138,14 +138,15 @@ class EmbedWork(Work):
     def admit(cls, delivery: Delivery, job: Embed, served: "Served") -> Work:
         """Return the work of a job: a `ChunksWork` if its texts are to be cut into chunks."""
         encoder, options, embeds = served.embeds.encoder, job.options, served.embeds
+        encoder.check_outputs(options)
         prompt = encoder.prompt(options)
         if chunker := encoder.chunker(options, prompt):
             return ChunksWork(delivery, job, embeds, prompt, served.now, chunker=chunker)
-        return cls(delivery, job, embeds, prompt, served.now)
+        return cls(delivery, job, embeds, prompt, served.now, is_query=encoder.is_query(options))
 
     def check_num_vectors(self, max_reply_vectors: int) -> None:
         """Set the error if the tokens so far are more than the number of vectors that a reply has room for."""
-        if self.error is not None or self.job.options.output == "vector":
+        if self.error is not None or not {"tokens", "multivector"}.intersection(self.job.options.outputs):
             return
         num_tokens = sum(text.num_tokens for text in self.tokenized.values())
         if num_tokens > max_reply_vectors:
@@ -155,4 +156,14 @@ class EmbedWork(Work):
             )
 
     def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        return {"vectors": finish([entry.vectors for entry in entries], self.job.options)}
+        options, fields = self.job.options, {"sparse": "sparse", "multivector": "multivectors"}
+        made = [self.tokenized[n].made for n in sorted(self.tokenized)]
+        result: dict[str, Any] = {
+            fields[output]: [of_text[output] for of_text in made] for output in options.outputs if output in fields
+        }
+        if "multivectors" in result:
+            whole = replace(options, dimensions=None)
+            result["multivectors"] = [finish([rows], whole) for rows in result["multivectors"]]
+        if {"vector", "tokens"}.intersection(options.outputs):
+            result["vectors"] = finish([entry.vectors for entry in entries], options)
+        return result

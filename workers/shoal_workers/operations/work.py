@@ -40,7 +40,8 @@ class Work:
     They are tokenized with `options`. An input is identified by its number, which is in `cached`, in `untokenized` or
     in `tokenized`. `digests` are the cache keys of all texts, or empty for a job that does not use the cache. `opening`
     is the future of an index that is being opened. `error` is the error that will answer the job. `now` returns Redis's
-    time in Unix seconds. `num_cut_chars` counts the characters of the chunks that `cut` has returned.
+    time in Unix seconds. `num_cut_chars` counts the characters of the chunks that `cut` has returned. `is_query` is
+    true if the model reads the texts in another form than documents.
 
     Each operation is a subclass. Its next stage may add inputs once all inputs are encoded.
     """
@@ -59,6 +60,7 @@ class Work:
     error: ShoalError | None = None
     timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMINGS, 0.0))
     num_cut_chars: int = field(default=0, init=False)
+    is_query: bool = field(default=False, kw_only=True)
     inputs: Sequence[Any] = field(init=False)
     options: Options = field(init=False)
     made_by: Mapping[str, Any] = field(init=False)
@@ -91,6 +93,11 @@ class Work:
 
     def _first_inputs(self) -> Sequence[Any]:
         return [self.prompt + text for text in self.job.texts] if self.prompt else self.job.texts
+
+    @property
+    def reading(self) -> tuple[str, bool]:
+        """How the inputs are read: the side on which they are cut, and whether as queries."""
+        return self.options.truncation_side, self.is_query
 
     @property
     def has_untokenized(self) -> bool:
@@ -126,9 +133,10 @@ class Work:
         """Set the error if the input was truncated and the options forbid that."""
         if tokens.truncated and not self.options.truncate and self.error is None:
             has = "has" if isinstance(self.inputs[number], str) else "and the query have"
+            most = self.pipeline.encoder.max_tokens(self.is_query)
             self.error = TextTooLong(
-                f"{self._name_of(number)} {has} more than the {self.pipeline.encoder.model.max_tokens} tokens that the "
-                "model takes: shorten it, cut it into passages, or let it be truncated (truncate: true)"
+                f"{self._name_of(number)} {has} more than the {most} tokens that the model takes: shorten it, cut it "
+                "into passages, or let it be truncated (truncate: true)"
             )
 
     def check_num_vectors(self, max_reply_vectors: int) -> None:

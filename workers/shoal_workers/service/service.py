@@ -162,7 +162,7 @@ def open_reranker(settings: Settings, threads: int) -> Reranker | None:
 def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | None:
     """Return the pool's cache of the vectors of texts, or None if the settings want none."""
     model, keys = encoder.model, settings.keys
-    places = num_places(settings.cache_mb, model.dimension, keys)
+    places = num_places(settings.cache_mb, model.dimension, keys) if model.pooling else 0  # only vectors are cached
     if not places:
         return None
     fingerprint = blake2b(f"{__version__} {encoder.fingerprint}".encode(), digest_size=16).hexdigest()
@@ -204,6 +204,7 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "dimension": model.dimension,
         "max_tokens": model.max_tokens,
         "pooling": model.pooling,
+        "outputs": list(model.outputs),
         "prompts": sorted(model.prompts),
         "reranker": worker.reranker.model.name if worker.reranker else None,
         "reranker_fingerprint": worker.reranker.fingerprint if worker.reranker else None,

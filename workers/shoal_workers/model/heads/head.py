@@ -1,0 +1,39 @@
+"""The properties of a head, and of the queries of a late-interaction model, as a prepared model's description has them.
+
+This module imports no library that computes.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """An output besides the pooled vector. Its graph makes `size` numbers of each token vector.
+
+    `kind` says what becomes of the numbers: "max" and "sum" reduce them over a text's tokens to the weights of all
+    words of the vocabulary (SPLADE), "ids" takes the one number of a token as the weight of its id (BGE-M3), and
+    "vectors" keeps them as the token's vector (ColBERT).
+
+    Tokens with an id in `skipped` have no weight of "ids" and no vector; with `skips_queries`, also in queries. A
+    weight of a word is the logarithm of 1 + the number, `num_logs` times. A text has at most `max_weights`, if not 0.
+    """
+
+    kind: str
+    size: int
+    skipped: tuple[int, ...] = ()
+    skips_queries: bool = False
+    num_logs: int = 1
+    max_weights: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryForm:
+    """How queries are read where they differ from documents: cut to `max_tokens`, filled to `min_tokens`.
+
+    `filler` is the id of the tokens that fill a query. Unless `is_filler_seen`, no token attends to them.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    filler: int = 0
+    is_filler_seen: bool = False
