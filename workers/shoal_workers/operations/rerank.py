@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal.cache.entry import Entry
 from shoal.operations import Rerank
 from shoal.queue.delivery import Delivery
-from shoal_workers.encoding.reranker import Reranker, max_sim
+from shoal_workers.encoding.reranker import Reranker, compared
 from shoal_workers.operations.work import Work
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class PairsWork(Work):
 
     def add_pairs(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Add the inputs for the pairs. Queries are encoded first, so that the vectors of texts need not be kept."""
-        first = len(self.inputs)
+        first, self.options = len(self.inputs), replace(self.options, output=self.reranker.output)
         inputs, queries = self.reranker.inputs_of(pairs)
         self.pairs = range(first, first + len(pairs))
         self.queries = {first + pair: first + query for pair, query in queries.items()}
@@ -49,7 +49,7 @@ class PairsWork(Work):
         for number, query in list(self.queries.items()):
             text, asked = self.tokenized.get(number), self.tokenized.get(query)
             if text and asked and text.vectors is not None and asked.vectors is not None:
-                self.tokenized[number] = replace(text, vectors=max_sim(asked.vectors, text.vectors))
+                self.tokenized[number] = compared(asked, text)
                 del self.queries[number]
 
     def scores(self, *, raw: bool = False) -> NDArray[np.float32]:
@@ -76,6 +76,7 @@ class RerankWork(PairsWork):
     def admit(cls, delivery: Delivery, job: Rerank, served: "Served") -> Work:
         """Return the work of a job, for the reranker."""
         work = cls(delivery, job, served.reranker(job.reranker), now=served.now)
+        work.prompt = work.reranker.prefix
         work.add_pairs([(job.query or "", text) for text in job.texts])
         return work
 

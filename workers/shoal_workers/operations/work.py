@@ -133,7 +133,7 @@ class Work:
         """Set the error if the input was truncated and the options forbid that."""
         if tokens.truncated and not self.options.truncate and self.error is None:
             has = "has" if isinstance(self.inputs[number], str) else "and the query have"
-            most = self.pipeline.encoder.max_tokens(self.is_query)
+            most = self.pipeline.encoder.max_tokens(tokens.is_query)
             self.error = TextTooLong(
                 f"{self._name_of(number)} {has} more than the {most} tokens that the model takes: shorten it, cut it "
                 "into passages, or let it be truncated (truncate: true)"
