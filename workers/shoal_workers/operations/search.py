@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -56,7 +56,19 @@ class SearchWork(PairsWork):
         find_index(served.searcher.indexes, job.index, job.cursor)
         reranks = served.reranker(job.reranker) if job.uses_reranker else None
         prompt = served.embeds.encoder.prompt(job.options, cls.prompts)
-        return cls(delivery, job, served.embeds, prompt, served.now, searcher=served.searcher, reranks=reranks)
+        work = cls(delivery, job, served.embeds, prompt, served.now, searcher=served.searcher, reranks=reranks)
+        if work.may_need_sparse:
+            work.options = replace(job.options, output=("vector", "sparse"))
+        return work
+
+    @property
+    def may_need_sparse(self) -> bool:
+        """True if the search is by words, and the index may have learned words."""
+        model, search = self.pipeline.encoder.model, self.job.search
+        if "sparse" not in model.outputs or (search.mode == "dense" and search.snippet is None):
+            return False
+        opening = find_index(self.searcher.indexes, self.job.index, self.job.cursor)
+        return not opening.done() or bool(opening.exception()) or opening.result().has_learned_words
 
     @property
     def next_stage(self) -> Callable[[Sequence["SearchWork"]], object]:
@@ -90,7 +102,9 @@ class SearchWork(PairsWork):
         self, index: Index, vectors: NDArray[np.float32], go_on: Callable[[], None], shared: SharedProducts
     ) -> None:
         """Search the index by the vectors of the texts; set the answer, or add the pairs for the reranker."""
-        found = index.find(self.job, vectors, go_on, shared)
+        texts = (self.tokenized[number] for number in range(len(self.job.texts)) if number in self.tokenized)
+        sparse = [text.made["sparse"] for text in texts if "sparse" in text.made]
+        found = index.find(self.job, vectors, go_on, shared, sparse)
         if self.reranks and (pairs := found.pairs()):
             self.second_stage, self.pipeline, self.options = found, self.reranks, PAIR_OPTIONS
             self.add_pairs(pairs)
