@@ -59,6 +59,14 @@ def test_scores_equal_the_scores_of_sentence_transformers(
             assert raw / late_model.QUERY_TOKENS == pytest.approx(expected["scores"], abs=MAX_ERROR)
 
 
+def test_other_precisions_are_exact_enough_to_serve(late: LateReranker, late_source: Path) -> None:
+    for precision in ("bf16", "int8"):
+        settings = Settings(reranker=str(late_source), home=str(late_source.parent), precision=precision)
+        opened = service.open_reranker(settings, 1)
+        assert opened
+        assert opened.score(PAIRS) == pytest.approx(late.score(PAIRS), abs=0.05 * late_model.QUERY_TOKENS)
+
+
 class CountingReranker(LateReranker):
     """A late-interaction model that notes the queries and the number of texts in each pass."""
 

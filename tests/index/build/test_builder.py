@@ -33,6 +33,7 @@ from shoal.errors import (
     Internal,
     ShoalError,
     Unavailable,
+    Unsupported,
 )
 from shoal.index_folder import CURRENT
 from shoal.records.source import Source
@@ -241,6 +242,11 @@ class TestLearnedWords:
         assert (learned.num_weighed, Index.open(out).has_learned_words) == (2, True)
         build(source(["storm", "rain"]), out, words := MadeVectors(), language="english")
         assert (words.num_weighed, Index.open(out).has_learned_words) == (0, False)
+
+    def test_need_a_model_that_makes_vectors_too(self, source: Write, out: Path) -> None:
+        with pytest.raises(Unsupported):
+            build(source(["storm"]), out, words := MadeVectors(breaks=Unsupported("no vectors")), language="learned")
+        assert words.num_weighed == 0
 
     def test_of_an_interrupted_build_are_kept(self, source: Write, out: Path) -> None:
         documents = source(["storm", "rain"])

@@ -68,8 +68,8 @@ class RankedSearch:
 
     `vectors` belong to the job's texts, float32 `[texts, dimension]`, and so do the `sparse` vectors that searches by
     learned words need. `going_on` is called for each list of hits. `shared` has the products for the texts of several
-    jobs. Raises InvalidRequest for an option that does not fit this
-    index, TooLarge for more lists than the options allow, and IndexCorrupt.
+    jobs. Raises InvalidRequest for an option that does not fit this index, TooLarge for more lists than the options
+    allow, and IndexCorrupt.
     """
 
     def __init__(

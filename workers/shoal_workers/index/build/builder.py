@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.contract.languages import LEARNED
 from shoal.contract.replies import SparseVector
 from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound
@@ -246,6 +248,8 @@ class _Version:
         if state.arguments["language"] != LEARNED:
             write_lexical(folder, state.count, state.arguments["language"], report)
         elif not (folder / LEXICAL).exists():
+            # A model that makes no vectors is refused here, before it weighs all texts.
+            list(self.encoder.embed(texts_of(folder, state.count, np.zeros(1, np.int64))))
             words = former and learned_words(folder.parent / former.name)
             plan = VectorPlan.make(hashes, former if words else None)
             texts = texts_of(folder, state.count, plan.new_rows)
