@@ -170,13 +170,14 @@ def read_words_head(config: Mapping[str, Any], tensors: dict[str, Array], words:
     reader = _Reader(config, tensors, has_head=False)
     if (names := reader.architecture.words_head) is None:
         raise ModelMismatch(f"a {config['model_type']} makes no weights of words here: use another model")
+    own = {part: f"{names.out}.decoder.{part}" for part in ("weight", "bias")}
+    own = {part: name if name in reader.tensors else f"{names.out}.{part}" for part, name in own.items()}
     if config.get("tie_word_embeddings") is False:
-        own = f"{names.out}.decoder.weight"
-        words = reader._take(own if own in reader.tensors else f"{names.out}.weight", *words.shape)
+        words = reader._take(own["weight"], *words.shape)
     return ScoreHead(
         reader._linear(names.dense, reader.width, reader.width),
         names.activation or ACTIVATIONS[config[reader.architecture.settings.activation]],
-        Linear(words, reader._bias(names.out, len(words), has_bias=True)),
+        Linear(words, reader._take(own["bias"], len(words))),
         reader._norm("", names.norm),
     )
 

@@ -49,11 +49,16 @@ def read_heads(
     `tensors` are the original's, and `tokenizer` is the file of the prepared model, which may get special tokens.
     """
     output = only_output(source)
-    if output == "sparse":
-        return _read_words(model, source, tensors, transformer)
-    if output == "multivector":
-        return _read_late(model, source, tensors, transformer, tokenizer)
-    return _read_beside(model, source, transformer, tokenizer)
+    try:
+        if output == "sparse":
+            return _read_words(model, source, tensors, transformer)
+        if output == "multivector":
+            return _read_late(model, source, tensors, transformer, tokenizer)
+        return _read_beside(model, source, transformer, tokenizer)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelMismatch(
+            f"{source} has a head that Shoal does not know ({error!r:.200}): use another model"
+        ) from error
 
 
 def _read_words(
@@ -137,16 +142,18 @@ def _query_form(found: _Late, model: Model, source: Path, tokenizer: Tokenizer, 
     if found.expansion is None:
         return QueryForm(most)
     expansion, named = found.expansion, read_tokenizer_config(source).get("mask_token")
-    length, is_fixed = int(expansion["length"]), expansion.get("strategy") == "fixed"
     named = named["content"] if isinstance(named, dict) else named
+    length, strategy = expansion.get("length"), expansion.get("strategy")
+    if strategy not in ("fixed", "min") or type(length) is not int or not 0 < length <= num_positions:
+        raise ModelMismatch(
+            f"{model.name} fills queries to {excerpt(length)} tokens (query_expansion): use another model"
+        )
     names = (expansion["token"],) if expansion.get("token") else (named, "[MASK]", "<mask>")
     fillers = [tokenizer.token_to_id(name) for name in names if name]
-    if not 0 < length <= num_positions or not any(number is not None for number in fillers):
-        raise ModelMismatch(
-            f"{model.name} fills queries to {length:,} tokens by {excerpt(names[0])}: use another model"
-        )
-    most = length if is_fixed else max(length, most)
-    filler = next(number for number in fillers if number is not None)
+    filler = next((number for number in fillers if number is not None), None)
+    if filler is None:
+        raise ModelMismatch(f"{model.name} fills queries by {excerpt(names[0])}, which is no token: use another model")
+    most = length if strategy == "fixed" else max(length, most)
     return QueryForm(most, length, filler, bool(expansion.get("attend")))
 
 
