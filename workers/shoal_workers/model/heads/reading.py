@@ -82,13 +82,14 @@ def _read_beside(model: Model, source: Path, transformer: Transformer, tokenizer
         log.warning("%s has %s, which is not read: docs/models.md says how to convert it", model.name, pickled[0])
     heads, graphs = {}, {}
     opened = Tokenizer.from_file(str(tokenizer))
-    special = tuple(sorted(number for number, token in opened.get_added_tokens_decoder().items() if token.special))
+    around = opened.encode("").ids  # the tokens that are put around every text
+    special = {number for number, token in opened.get_added_tokens_decoder().items() if token.special}
     for output, path in beside(source).items():
         layer = _linear(weights.read_file(path), "", len(transformer.words[0]), path)
         if output == "sparse":
-            head = Head("ids", 1, special)
+            head = Head("ids", 1, tuple(sorted(special.union(around))))
         else:
-            head = Head("vectors", len(layer.bias), tuple(opened.encode("").ids[:1]), skips_queries=True)
+            head = Head("vectors", len(layer.bias), tuple(around[:1]), skips_queries=True)
         heads[output], graphs[output] = head, build_head(layer, transformer.eps)
     return replace(model, heads=heads), graphs
 
