@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from stack import HOME, OURS, Checkout, index_of, model
 
 from benchmarks.plan import Texts, say
+from shoal.contract.replies import SparseVector
 from shoal.records.source import Source
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import Waiting, info_of, no_wait
@@ -40,6 +41,10 @@ class Maker:
             made = share * self._real[left] + (1 - share) * self._real[right]
             vectors = made[[number % NUM_MADE for number in members]]
             yield np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+
+    def weigh(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[list[SparseVector]]:
+        """Refuse, because made indexes have no learned words."""
+        raise NotImplementedError
 
 
 def real_index(texts: Texts, checkout: Checkout = OURS) -> Path:

@@ -129,8 +129,8 @@ class Settings:
     model: str = _setting("sentence-transformers/all-MiniLM-L6-v2", "Model: a Hugging Face id or a local folder.")
     reranker: str = _setting(
         "",
-        "Cross-encoder that scores texts for a query: ms-marco-minilm, a Hugging Face id or a local folder; none: no "
-        "reranking.",
+        "Cross-encoder or ColBERT that scores texts for a query: ms-marco-minilm, a Hugging Face id or a local folder; "
+        "none: no reranking.",
     )
     engine: str = _setting(
         "auto",

@@ -185,7 +185,7 @@ def test_a_larger_model_has_smaller_passes(reranker: Reranker) -> None:
 def test_each_kind_of_model_is_refused_in_place_of_the_other(
     tiny_model: Path, reranker_source: Path, home: Path
 ) -> None:
-    with pytest.raises(ModelMismatch, match="makes vectors and scores no pairs: name a cross-encoder as SHOAL_RERANK"):
+    with pytest.raises(ModelMismatch, match="makes vectors and scores no pairs: name a cross-encoder or ColBERT"):
         Reranker.open(tiny_model, "openvino", "f32", 1)
     with pytest.raises(ModelMismatch, match="scores pairs of texts and makes no vectors: name it as SHOAL_RERANKER"):
         Encoder.open(prepare_if_needed(home, str(reranker_source)), "openvino", "f32", 1)

@@ -38,7 +38,7 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
     "--language",
     type=click.Choice(LANGUAGES),
     metavar="LANGUAGE",
-    help="Language of the words, such as english, or none. [default: found by its commonest words]",
+    help="Language of the words: english, none, …; learned: the model's tokens and weights. [default: detected]",
 )
 @click.option("--chunk-tokens", type=int, help="Cut documents into chunks of at most so many tokens.")
 @click.option("--chunk-overlap", type=int, default=0, help="Most tokens that two neighbouring chunks share.")

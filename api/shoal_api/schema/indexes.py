@@ -66,7 +66,9 @@ class _BuildFields(SourceFields):
     drop_changes_before: UnixTime | None = Field(
         None, description="Forget documents added and deleted before this time, in Unix seconds"
     )
-    language: Language | None = Field(None, description="Language of the words; null: it is found from them")
+    language: Language | None = Field(
+        None, description="Language of the words; null: it is found; learned: the model weighs them"
+    )
     chunk_tokens: ChunkTokens | None = Field(
         None, description="Cut documents into chunks of at most this many tokens, each a row of the index"
     )

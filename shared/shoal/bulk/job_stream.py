@@ -13,7 +13,7 @@ from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
 from shoal.contract.jobs import Job, new_id
 from shoal.contract.options import Options
-from shoal.contract.replies import Reply
+from shoal.contract.replies import Reply, SparseVector
 from shoal.errors import (
     Internal,
     InvalidText,
@@ -58,17 +58,18 @@ class Group:
 
     Once the job is answered, `errors` maps the number of each document that could not be embedded to its error.
     Documents are numbered within the group. `vectors` has the vectors of the other documents, float32 `[documents,
-    dimension]`, or stays None if there are no others.
+    dimension]`, or stays None if there are no others. With the output `sparse`, their sparse vectors are in `sparse`.
     """
 
     rows: list[Row]
     vectors: NDArray[np.float32] | None = None
+    sparse: list[SparseVector] = field(default_factory=list)
     errors: dict[int, ShoalError] = field(default_factory=dict)
 
 
 def groups(rows: Iterator[Row], part_rows: int, options: Options) -> Iterator[Group]:
     """Cut rows into groups. The first row begins a part, and each group lies within one part of `part_rows` rows."""
-    max_rows = MAX_GROUP_ROWS if options.is_cacheable else TEXTS_PER_TOKENS_JOB
+    max_rows = MAX_GROUP_ROWS if options.is_cacheable or options.output == "sparse" else TEXTS_PER_TOKENS_JOB
     group: list[Row] = []
     num_chars, left = 0, part_rows
     for row in rows:
@@ -146,11 +147,13 @@ class JobStream:
             finally:
                 self._forget(one_by_one)
         group.errors = {number: found for number, found in enumerate(outcomes) if isinstance(found, ShoalError)}
-        vectors = [found for found in outcomes if not isinstance(found, ShoalError)]
+        replies = [found for found in outcomes if not isinstance(found, ShoalError)]
+        vectors = [reply.vectors for reply in replies if reply.vectors is not None]
         group.vectors = np.concatenate(vectors) if vectors else None
+        group.sparse = [vector for reply in replies for vector in reply.sparse or ()]
 
-    def _outcome(self, first: _SentJob, sent: Sequence[_SentJob]) -> NDArray[np.float32] | ShoalError:
-        """Return the vectors of the first job, or its error. Raises Internal if `MAX_INTERNAL` texts fail in a row."""
+    def _outcome(self, first: _SentJob, sent: Sequence[_SentJob]) -> Reply | ShoalError:
+        """Return the reply to the first job, or its error. Raises Internal if `MAX_INTERNAL` texts fail in a row."""
         try:
             reply = self._reply(first, sent)
         except _ERRORS_OF_A_TEXT as error:
@@ -160,11 +163,14 @@ class JobStream:
                 raise
             return error
         shape = (len(first.job.texts), self._dimension)
-        if reply.vectors is None or reply.vectors.shape != shape:
+        if self._options.output == "sparse":
+            if len(reply.sparse or ()) != len(first.job.texts):
+                raise MalformedJob("a worker answered without the sparse vector of each text: update it")
+        elif reply.vectors is None or reply.vectors.shape != shape:
             found = None if reply.vectors is None else list(reply.vectors.shape)
             raise MalformedJob(f"a worker answered with vectors of the shape {found}, not {list(shape)}: update it")
         self._num_internal = 0
-        return reply.vectors
+        return reply
 
     def _reply(self, first: _SentJob, sent: Sequence[_SentJob]) -> Reply:
         """Return the reply to the first job. Waits for workers, room in the lane and Redis have no time limit."""

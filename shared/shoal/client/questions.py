@@ -66,8 +66,8 @@ class Questions(Closing):
     ) -> NDArray[np.float32]:
         """Return the score of each text for the query, in the order of the texts, float32 `[texts]`.
 
-        A score is between 0 and 1. With `raw_scores`, it is the reranker's number before the sigmoid. The options are
-        `truncate` and `truncation_side`. Raises Unsupported if the workers have no reranker.
+        A score is between 0 and 1. With `raw_scores`, it is the reranker's own number. The options are `truncate` and
+        `truncation_side`. Raises Unsupported if the workers have no reranker.
         """
         scores = self._call(Rerank(as_list(texts), options_of(options), query=query, raw_scores=raw_scores)).scores
         assert scores is not None

@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 #: The stemmer's names for languages. `none` is for texts in other or several languages: words are compared unchanged,
-#: and no word is left out.
+#: and no word is left out. `learned` is for the tokens of a model with sparse vectors, and their weights in these.
 Language = Literal[
     "none",
     "arabic",
@@ -40,10 +40,11 @@ Language = Literal[
     "tamil",
     "turkish",
     "yiddish",
+    "learned",
 ]
 
 #: The names of all languages.
 LANGUAGES: tuple[str, ...] = get_args(Language)
 
-#: The name for texts whose words are not reduced to stems.
-NO_LANGUAGE = LANGUAGES[0]
+#: The name for texts whose words are not reduced to stems, and the name for tokens with learned weights.
+NO_LANGUAGE, LEARNED = LANGUAGES[0], LANGUAGES[-1]

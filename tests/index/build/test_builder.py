@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from shoal.bulk.served_model import ModelInfo
 from shoal.contract.options import Options
+from shoal.contract.replies import SparseVector
 from shoal.errors import (
     BadDocument,
     Cancelled,
@@ -32,6 +33,7 @@ from shoal.errors import (
     Internal,
     ShoalError,
     Unavailable,
+    Unsupported,
 )
 from shoal.index_folder import CURRENT
 from shoal.records.source import Source
@@ -61,7 +63,7 @@ class MadeVectors:
         before: int = 0,
     ):
         self.model = ModelInfo("made", digest, "mean", DIMENSION, "", fingerprint)
-        self.num_texts = 0
+        self.num_texts = self.num_weighed = 0
         self._breaks = breaks
         self._before = before
 
@@ -75,6 +77,14 @@ class MadeVectors:
             hashes = b"".join(blake2b(text.encode(), digest_size=2 * DIMENSION).digest() for text in group)
             vectors = np.frombuffer(hashes, np.int16).reshape(-1, DIMENSION).astype(np.float32)
             yield vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def weigh(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[list[SparseVector]]:
+        """Yield sparse vectors, in which a letter's weight is larger the more often the text has it."""
+        for text in texts:
+            self.num_weighed += 1
+            letters = np.frombuffer(text.encode(), np.uint8)
+            found, counts = np.unique(letters, return_counts=True)
+            yield [SparseVector(found.astype(np.int32), np.sqrt(counts, dtype=np.float32))]
 
 
 @pytest.fixture
@@ -207,6 +217,43 @@ class TestAnIncrementalBuild:
         assert build(source(self.TEXTS), out, encoder, reuses=why != "asked").num_embedded == 200
         said = "it was built with another engine, precision, prompt or length of texts, or does not say"
         assert (said in caplog.text) == ("settings" in why)
+
+
+class TestLearnedWords:
+    def test_of_former_texts_are_not_weighed_again(self, source: Write, out: Path) -> None:
+        texts = ["storm", "rain rain", "storm", "sun"]
+        build(source(texts), out, first := MadeVectors(), language="learned")
+        assert first.num_weighed == 3
+        build(source(["wind", *texts]), out, second := MadeVectors(), language="learned")
+        assert second.num_weighed == 1
+        full = out.with_name("full")
+        build(source(["wind", *texts]), full, MadeVectors(), language="learned")
+        (query,) = next(MadeVectors().weigh(["rain or storm"]))
+        indexes = [Index.open(folder) for folder in (out, full)]
+        one, other = (index.lexical.scores(index.lexical.weigh_learned([query])) for index in indexes)
+        np.testing.assert_allclose(one, other, rtol=0.02)
+        assert one.argmax() == 2
+        assert build(source(["wind", *texts]), out, MadeVectors(), language="learned").is_unchanged
+
+    def test_follow_words_of_another_kind(self, source: Write, out: Path) -> None:
+        """All texts are weighed, though no vector is new; and the next words are found without the model again."""
+        build(source(["storm", "rain"]), out, MadeVectors())
+        build(source(["storm", "rain"]), out, learned := MadeVectors(), language="learned")
+        assert (learned.num_weighed, Index.open(out).has_learned_words) == (2, True)
+        build(source(["storm", "rain"]), out, words := MadeVectors(), language="english")
+        assert (words.num_weighed, Index.open(out).has_learned_words) == (0, False)
+
+    def test_need_a_model_that_makes_vectors_too(self, source: Write, out: Path) -> None:
+        with pytest.raises(Unsupported):
+            build(source(["storm"]), out, words := MadeVectors(breaks=Unsupported("no vectors")), language="learned")
+        assert words.num_weighed == 0
+
+    def test_of_an_interrupted_build_are_kept(self, source: Write, out: Path) -> None:
+        documents = source(["storm", "rain"])
+        with pytest.raises(Unavailable):
+            build(documents, out, MadeVectors(), stop_at("embedding"), language="learned")
+        build(documents, out, again := MadeVectors(), language="learned")
+        assert (again.num_weighed, Index.open(out).has_learned_words) == (0, True)
 
 
 class TestAnInterruptedBuild:

@@ -4,7 +4,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from shoal.contract.languages import LANGUAGES, NO_LANGUAGE
+from shoal.contract.replies import SparseVector
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
 from shoal_workers.index.lexical.analyzer import Analyzer, find_language, find_words, has_stemmer, split_words
-from shoal_workers.index.lexical.lexical_file import Runs, write_lexical
+from shoal_workers.index.lexical.lexical_file import Runs, write_learned, write_lexical
 from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, MAX_QUERY_CHARS, B, LexicalIndex
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
 from shoal_workers.index.long_tasks import BuildIndex
@@ -182,10 +183,76 @@ class TestScores:
         assert found[1] > 0
 
 
+class TestLearnedWords:
+    """Weights of tokens, which a model's sparse vectors have."""
+
+    def test_score_by_the_products_of_weights(self, tmp_path: Path) -> None:
+        """Rows with one text share its vector, and rows of the former version keep their postings."""
+        draw = np.random.default_rng(33)
+        vectors = list(random_vectors(draw, 30))
+        first = np.array([-1, -2, -1, *range(-3, -31, -1)])
+        (tmp_path / "first").mkdir()
+        write_learned(tmp_path / "first", first, iter(vectors), None)
+        former = LexicalIndex.open(tmp_path / "first", len(first))
+        check_products(former, [vectors[-1 - number] for number in first], draw)
+
+        second, more = np.array([3, -2, 0, 0, -1, 17]), list(random_vectors(draw, 2))
+        write_learned(tmp_path, second, iter(more), former)
+        documents = [vectors[-1 - first[row]] if row >= 0 else more[-1 - row] for row in second]
+        check_products(LexicalIndex.open(tmp_path, len(second)), documents, draw)
+        assert not (tmp_path / "postings.runs").exists()
+
+    def test_of_several_texts_are_added(self, tmp_path: Path) -> None:
+        draw = np.random.default_rng(34)
+        write_learned(tmp_path, np.arange(-1, -6, -1), random_vectors(draw, 5), None)
+        index = LexicalIndex.open(tmp_path, 5)
+        one, other = random_vectors(draw, 2)
+        sums = [index.scores(index.weigh_learned([vector])) for vector in (one, other)]
+        np.testing.assert_allclose(index.scores(index.weigh_learned([one, other])), sum(sums), rtol=1e-5)
+        assert index.scores(index.weigh_learned([])).tolist() == [0.0] * 5
+
+    def test_of_added_documents_come_with_the_next_build(self, tmp_path: Path) -> None:
+        vectors = [*random_vectors(np.random.default_rng(35), 3)]
+        write_learned(tmp_path, np.array([-1, -2, -3]), iter(vectors), None)
+        index = LexicalIndex.open(tmp_path, 3)
+        live = index.emptied().after(["1 2 3"], [0])
+        scores = index.scores(index.weigh_learned(vectors), live)
+        assert scores[1:3].min() > 0
+        assert scores[3] == 0
+
+
+def random_vectors(draw: np.random.Generator, count: int) -> Iterator[SparseVector]:
+    """Yield sparse vectors of a vocabulary of 60 tokens; the first has no weights."""
+    for number in range(count):
+        tokens = np.sort(draw.choice(60, 20 if number else 0, replace=False)).astype(np.int32)
+        yield SparseVector(tokens, draw.gamma(1.0, 1.0, len(tokens)).astype(np.float32))
+
+
+def check_products(index: LexicalIndex, documents: Sequence[SparseVector], draw: np.random.Generator) -> None:
+    """Assert that scores are the products of sparse vectors, whose weights are rounded to 255 steps."""
+    plain = np.zeros((len(documents), 60), np.float32)
+    for row, vector in enumerate(documents):
+        plain[row, vector.indices] = vector.values
+    for _ in range(5):
+        *_, query = random_vectors(draw, 2)
+        found = index.scores(index.weigh_learned([query]))
+        rounding = query.values.sum() * plain.max() / 255
+        np.testing.assert_allclose(found, plain[:, query.indices] @ query.values, atol=float(rounding))
+        terms = index.weigh_learned([query])
+        for row in range(len(documents)):
+            parts = terms.weights * index.impacts_in(row, terms.terms)
+            assert parts.sum() == pytest.approx(found[row], abs=1e-4)
+
+
 def test_a_description_that_no_build_of_this_release_wrote_is_refused(tmp_path: Path) -> None:
     built(tmp_path, ["fish", "bird"])
     about = json.loads((tmp_path / LEXICAL).read_text())
-    changes: list[dict[str, Any]] = [{"language": "klingon"}, {"num_terms": 10**12}, {"average_length": math.nan}]
+    changes: list[dict[str, Any]] = [
+        {"language": "klingon"},
+        {"num_terms": 10**12},
+        {"average_length": math.nan},
+        {"step": 0},
+    ]
     for text in ("", "[]", "[" * 100_000, *(json.dumps(about | change) for change in changes)):
         (tmp_path / LEXICAL).write_text(text)
         with pytest.raises(IndexCorrupt, match="build the index again"):

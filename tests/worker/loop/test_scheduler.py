@@ -147,7 +147,10 @@ def test_equal_texts_with_different_options_are_computed_separately() -> None:
 
 def rerank(*texts: str) -> Work:
     job = Rerank(list(texts), query="w")
-    return RerankWork(make_delivery(INTERACTIVE, f"{next(numbers)}", job.pack()), job, pipeline())
+    made = RerankWork(make_delivery(INTERACTIVE, f"{next(numbers)}", job.pack()), job, pipeline())
+    made.inputs = [("w", text) for text in texts]  # as a cross-encoder has them
+    made.untokenized.extend(range(len(texts)))
+    return made
 
 
 def tokenize_pairs(pairs: Sequence[tuple[str, str]], side: str, is_query: bool = False) -> list[Tokens]:

@@ -116,7 +116,8 @@ class Encoder:
             raise ModelMismatch(
                 f"{model.name} scores pairs of texts and makes no vectors: name it as SHOAL_RERANKER alone"
                 if model.is_reranker
-                else f"{model.name} makes vectors and scores no pairs: name a cross-encoder as SHOAL_RERANKER"
+                else f"{model.name} makes vectors and scores no pairs: "
+                "name a cross-encoder or ColBERT as SHOAL_RERANKER"
             )
         try:
             tokenizer = Tokenizer(folder / "tokenizer.json", model.max_tokens)
@@ -295,7 +296,8 @@ class Encoder:
     def _finish(self, one: EncodingPass) -> dict[TokenizedText, NDArray[np.float32]]:
         """Wait for the pass and set the vectors of its texts; return the token vectors of texts that need a head."""
         poolings = [self._pooling(text) for text in one.texts]
-        with_heads = {text for text in one.texts if text.outputs != ("vector",)} if self.model.heads else set()
+        heads = self.model.heads.keys()
+        with_heads = {text for text in one.texts if not heads.isdisjoint(text.outputs)} if heads else set()
         vectors = one.running.wait(one.spans, {*poolings, "tokens"} if with_heads else set(poolings))
         if self.model.ends_in_tanh:
             vectors = {how: np.tanh(found) for how, found in vectors.items()}
@@ -309,7 +311,8 @@ class Encoder:
         return of_tokens
 
     def _pooling(self, text: TokenizedText) -> str:
-        return text.pooling or self.model.pooling if "vector" in text.outputs else "tokens"
+        is_pooled = "vector" in text.outputs or "chunks" in text.outputs
+        return text.pooling or self.model.pooling if is_pooled else "tokens"
 
     def _head(self, output: str) -> OpenHead:
         """Return the head of an output, opened for the engine's number of threads."""

@@ -1,13 +1,15 @@
-"""The reranker: an encoder whose model computes one score for a pair of texts."""
+"""The reranker: an encoder whose model computes a score for a query and a text."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
+from shoal.contract.replies import finish
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
@@ -20,11 +22,31 @@ class Reranker(Encoder):
 
     is_reranker = True
 
+    #: The output that an input needs.
+    output: ClassVar[str] = "vector"
+
+    @property
+    def prefix(self) -> str:
+        """The text before each text that is scored."""
+        ((_, prefix),) = self.model.formed([("", "")])
+        return prefix
+
     def bucketing(self, embeds: Bucketing[TokenizedText], embedder: Model) -> Bucketing[TokenizedText]:
         """Return the bucketing for pairs. A pass of pairs takes about as long as a pass of the embedder, or less."""
         ratio = embedder.num_weights / self.model.num_weights if self.model.num_weights else 0.0
         max_tokens = round(embeds.max_batch_tokens * min(1.0, ratio or 1.0))
         return replace(embeds, max_batch_tokens=max(1, max_tokens), shares_rows=self.model.shares_rows)
+
+    def inputs_of(self, pairs: Sequence[tuple[str, str]]) -> tuple[Sequence[Any], dict[int, int]]:
+        """Return the inputs for the pairs: first one for each pair, then queries.
+
+        If queries have inputs of their own, the map has the place of the query of each pair.
+        """
+        return pairs, {}
+
+    def scaled(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the scores of pairs with these vectors: the sigmoid of the raw scores."""
+        return sigmoid(vectors[:, 0])
 
     def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
         """Return the tokens of each pair. A pair that is too long for the model is cut on the named side."""
@@ -32,14 +54,76 @@ class Reranker(Encoder):
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         """Return the raw scores `[pairs]` of a few pairs, all computed in one pass."""
-        texts = [TokenizedText(tokens) for tokens in self.tokenize(pairs)]
+        inputs, queries = self.inputs_of(pairs)
+        texts = [TokenizedText(tokens, outputs=(self.output,)) for tokens in self.tokenize(inputs)]
         self.encode(texts)
-        return np.concatenate([text.vectors[:, 0] for text in texts if text.vectors is not None])
+        for pair, query in queries.items():
+            texts[pair] = compared(texts[query], texts[pair])
+        return np.concatenate([text.vectors[:, 0] for text in texts[: len(pairs)] if text.vectors is not None])
 
     def check_parity(self, folder: Path, precision: str) -> None:
         """Raise ModelMismatch if the engine does not reproduce the reference scores in the folder."""
         largest = parity.MAX_DIFFERENCE_INT8 if precision == "int8" else parity.MAX_DIFFERENCE
         parity.check_scores(folder, self.score, largest)
+
+
+class QueryText(str):
+    """A query, among texts."""
+
+    __slots__ = ()
+
+
+class LateReranker(Reranker):
+    """A late-interaction model, which reads queries and texts apart. Not thread-safe.
+
+    The two numbers in the vector of a pair, `[1, 2]`, are its raw score and its score.
+    """
+
+    is_reranker = False
+    output = "multivector"
+
+    @property
+    def prefix(self) -> str:
+        """The model's prompt for documents."""
+        return self.prompt(Options(), DOCUMENT_PROMPTS)
+
+    def inputs_of(self, pairs: Sequence[tuple[str, str]]) -> tuple[Sequence[Any], dict[int, int]]:
+        """Return the texts of the pairs, then each different query once, and the place of the query of each pair."""
+        prefix, before_query = self.prefix, self.prompt(Options(), QUERY_PROMPTS)
+        places: dict[str, int] = {}
+        for query, _ in pairs:
+            places.setdefault(query, len(pairs) + len(places))
+        inputs = [*(prefix + text for _, text in pairs), *(QueryText(before_query + query) for query in places)]
+        return inputs, {number: places[query] for number, (query, _) in enumerate(pairs)}
+
+    def scaled(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the scores of pairs with these vectors."""
+        return vectors[:, 1]
+
+    def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
+        """Return the tokens of each text and query. One that is too long for the model is cut on the named side."""
+        found: dict[int, Tokens] = {}
+        for are_queries in (False, True):
+            numbers = [number for number, text in enumerate(inputs) if isinstance(text, QueryText) == are_queries]
+            texts = [inputs[number] for number in numbers]
+            found |= zip(numbers, Encoder.tokenize(self, texts, truncation_side, are_queries), strict=True)
+        return [found[number] for number in range(len(inputs))]
+
+    def check_parity(self, folder: Path, precision: str) -> None:
+        """Raise ModelMismatch if the engine does not reproduce the reference vectors in the folder."""
+        Encoder.check_parity(self, folder, precision)
+
+
+def compared(query: TokenizedText, text: TokenizedText) -> TokenizedText:
+    """Return the text with its raw score and its score as its vector.
+
+    The raw score is MaxSim, the sum over the query's vectors of the highest cosine with a vector of the text (Khattab
+    and Zaharia, SIGIR 2020, "ColBERT"). The score is the mean in place of the sum, but at least 0.
+    """
+    of_query, of_text = (finish([each.made["multivector"]], Options()) for each in (query, text))
+    best = (of_query @ of_text.T).max(axis=1, initial=-1.0)
+    scores = np.array([[best.sum(), max(0.0, best.sum() / max(1, len(best)))]], np.float32)
+    return replace(text, vectors=scores, made={})
 
 
 def sigmoid(scores: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
+from shoal.contract.replies import SparseVector
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, NotReady, ShoalError
 from shoal.index_folder import CURRENT, read_current
 from shoal.operations import Search
@@ -119,6 +120,11 @@ class Index:
             raise type(self._lexical)(self._lexical.message)
         return self._lexical
 
+    @property
+    def has_learned_words(self) -> bool:
+        """True if the words of a query are weighed by the model."""
+        return isinstance(self._lexical, LexicalIndex) and self._lexical.is_learned
+
     def _open_lexical(self) -> LexicalIndex | ShoalError:
         """Return the lexical index, or the error that says why there is none."""
         if LEXICAL not in self.manifest.files:
@@ -158,10 +164,11 @@ class Index:
         vectors: NDArray[np.float32],
         going_on: Callable[[], object] = lambda: None,
         shared: SharedProducts | None = None,
+        sparse: Sequence[SparseVector] = (),
     ) -> RankedSearch:
         """Run a search with options. `RankedSearch` describes the arguments and the errors."""
         with self._naming_corruption():
-            return RankedSearch(self, job, vectors, going_on, shared)
+            return RankedSearch(self, job, vectors, going_on, shared, sparse)
 
     def fields_at(self, live: LiveDocuments) -> Fields:
         """Return the fields of the version's documents and of the added documents in `live`.

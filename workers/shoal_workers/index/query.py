@@ -1,5 +1,6 @@
 """The queries of a job that searches: each has the vector for one list of hits, and texts whose words are looked up."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -8,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
-from shoal.errors import InvalidRequest
+from shoal.contract.replies import SparseVector
+from shoal.errors import IndexMismatch, InvalidRequest
 from shoal.operations import Search
 from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, QueryTerms
 from shoal_workers.index.search.live_documents import LiveDocuments
@@ -24,21 +26,33 @@ NEGATIVE_WEIGHT = 0.5
 class Query:
     """The query of one list of hits: a float32 vector `[dimension]` of length 1 or of zeros, and the query's texts.
 
-    Documents with an id in `excluded_ids` are not found.
+    `sparse` are the sparse vectors of the texts, if the model made them. Documents with an id in `excluded_ids` are not
+    found.
     """
 
     vector: NDArray[np.float32]
     texts: tuple[str, ...] = ()
+    sparse: tuple[SparseVector, ...] = ()
     excluded_ids: tuple[str, ...] = ()
 
 
-def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: LiveDocuments) -> list[Query]:
-    """Return a query for each list of hits of a job. `vectors` are its texts' vectors, float32 `[texts, dimension]`.
+def queries_of(
+    job: Search,
+    vectors: NDArray[np.float32],
+    sparse: Sequence[SparseVector],
+    index: "Index",
+    live: LiveDocuments,
+) -> list[Query]:
+    """Return a query for each list of hits of a job.
 
+    `vectors` are its texts' vectors, float32 `[texts, dimension]`, and `sparse` their sparse vectors, if there are any.
     Raises InvalidRequest for a vector or an id that does not fit the index.
     """
     search, num_positive = job.search, len(job.texts) - job.search.num_negative
-    queries = [Query(vector, (text,)) for vector, text in zip(vectors[:num_positive], job.texts, strict=False)]
+    queries = [
+        Query(vector, (text,), tuple(sparse[number : number + 1]))
+        for number, (vector, text) in enumerate(zip(vectors[:num_positive], job.texts, strict=False))
+    ]
     for number, values in enumerate(search.vectors or ()):
         if len(values) != (dimension := index.manifest.dimension):
             raise InvalidRequest(
@@ -56,8 +70,10 @@ def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: 
         queries.append(Query(normalised(alike.mean(axis=0)), excluded_ids=(document_id,)))
     if search.fuse:  # one list of hits near the mean of the queries
         texts = tuple(text for query in queries for text in query.texts)
+        weights = tuple(vector for query in queries for vector in query.sparse)
         excluded_ids = tuple(excluded for query in queries for excluded in query.excluded_ids)
-        queries = [Query(normalised(np.mean([query.vector for query in queries], axis=0)), texts, excluded_ids)]
+        mean = np.mean([query.vector for query in queries], axis=0)
+        queries = [Query(normalised(mean), texts, weights, excluded_ids)]
     if search.num_negative:
         away = NEGATIVE_WEIGHT * vectors[num_positive:].mean(axis=0)
         queries = [replace(query, vector=normalised(query.vector - away)) for query in queries]
@@ -81,10 +97,15 @@ class QueryWords:
     scores: NDArray[np.float32]
 
     @classmethod
-    def of(cls, texts: tuple[str, ...], lexical: LexicalIndex, live: LiveDocuments) -> Self:
-        """Look up the words of the texts in the lexical index of a version. Raises IndexCorrupt."""
-        terms = lexical.weigh(texts)
-        return cls(texts, lexical, live.terms, terms, lexical.scores(terms, live.terms))
+    def of(cls, query: Query, lexical: LexicalIndex, live: LiveDocuments) -> Self:
+        """Look up the words of a query in the lexical index of a version. Raises IndexMismatch and IndexCorrupt."""
+        if lexical.is_learned and len(query.sparse) < len(query.texts):
+            raise IndexMismatch(
+                "the words of this index have learned weights, and this worker's model makes no sparse vectors: serve "
+                "the model that the index was built with, or search with mode dense"
+            )
+        terms = lexical.weigh_learned(query.sparse) if lexical.is_learned else lexical.weigh(query.texts)
+        return cls(query.texts, lexical, live.terms, terms, lexical.scores(terms, live.terms))
 
     def best(self, among: NDArray[np.bool_]) -> float:
         """Return the best BM25 score among the documents of a mask; 0 if none has a word of the query."""
@@ -105,7 +126,9 @@ class QueryWords:
 
     @cached_property
     def weights(self) -> dict[int, float]:
-        """The weights of the query's terms, keyed by term."""
+        """The weights of the query's words, keyed by term. In texts, all words count the same for a learned index."""
+        if self.lexical.is_learned:
+            return dict.fromkeys(self._words, 1.0)
         return dict(zip(self.terms.terms.tolist(), self.terms.weights.tolist(), strict=True))
 
     @cached_property

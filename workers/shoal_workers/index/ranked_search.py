@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract.options import Options
+from shoal.contract.replies import SparseVector
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal.operations.search_fields import parse_facets
@@ -65,9 +66,10 @@ class RankedList(NamedTuple):
 class RankedSearch:
     """The search of one job in one version of an index, with the changes of this moment.
 
-    `vectors` belong to the job's texts, float32 `[texts, dimension]`. `going_on` is called for each list of hits.
-    `shared` has the products for the texts of several jobs. Raises InvalidRequest for an option that does not fit this
-    index, TooLarge for more lists than the options allow, and IndexCorrupt.
+    `vectors` belong to the job's texts, float32 `[texts, dimension]`, and so do the `sparse` vectors that searches by
+    learned words need. `going_on` is called for each list of hits. `shared` has the products for the texts of several
+    jobs. Raises InvalidRequest for an option that does not fit this index, TooLarge for more lists than the options
+    allow, and IndexCorrupt.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class RankedSearch:
         vectors: NDArray[np.float32],
         going_on: Callable[[], object],
         shared: SharedProducts | None,
+        sparse: Sequence[SparseVector] = (),
     ):
         self._index = index
         self._live = index.live
@@ -86,13 +89,13 @@ class RankedSearch:
         self._going_on = going_on
         self._ranker = Ranker(index, self._live, job.search, self._pages, shared)
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
-        self._lists = self._find(vectors)
+        self._lists = self._find(vectors, sparse)
 
-    def _find(self, vectors: NDArray[np.float32]) -> list[RankedList]:
+    def _find(self, vectors: NDArray[np.float32], sparse: Sequence[SparseVector]) -> list[RankedList]:
         """Return the lists of hits that the job asks for, or longer lists if its hits are chosen from them later."""
         self._job.check_rows(int(np.count_nonzero(self._ranker.eligible)))
         self._check_options()
-        queries = queries_of(self._job, vectors, self._index, self._live)
+        queries = queries_of(self._job, vectors, sparse, self._index, self._live)
         if self._options.mode == "lexical" and not all(query.texts for query in queries):
             raise InvalidRequest("mode lexical finds words: it takes texts, not vectors and ids alone")
         return [self._page(query) for query in self._each(queries)]

@@ -49,7 +49,7 @@ class Ranker:
         self._pages = pages
         self._shared = shared
         #: Returns the `QueryWords` of a query, and raises IndexMismatch if the index knows no words.
-        self.words = lru_cache(MAX_KEPT_WORDS)(lambda query: QueryWords.of(query.texts, index.lexical, live))
+        self.words = lru_cache(MAX_KEPT_WORDS)(lambda query: QueryWords.of(query, index.lexical, live))
         self._last: tuple[Query | None, Prior | None] = (None, None)
 
     # Select

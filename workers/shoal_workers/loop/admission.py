@@ -142,9 +142,7 @@ class Admission:
         self.refuse(refusals)
         if works := self._start(works):
             self._pause_s = 0.0
-        self._look_up(
-            [work for work in works if work.is_cacheable and work.job.options.is_cacheable and work.untokenized]
-        )
+        self._look_up([work for work in works if work.is_cacheable and work.options.is_cacheable and work.untokenized])
         for work in works:
             if work.is_complete:
                 work.begin()

@@ -1,15 +1,16 @@
 """Rerank: the reranker reads each text together with the query."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.cache.entry import Entry
 from shoal.operations import Rerank
 from shoal.queue.delivery import Delivery
-from shoal_workers.encoding.reranker import sigmoid
+from shoal_workers.encoding.reranker import Reranker, compared
 from shoal_workers.operations.work import Work
 
 if TYPE_CHECKING:
@@ -17,7 +18,54 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class RerankWork(Work):
+class PairsWork(Work):
+    """Work with pairs of a query and a text that a reranker scores.
+
+    `pairs` are the numbers of the inputs with the texts of the pairs. For a late-interaction model, the queries are
+    further inputs: `queries` has the number of the query of each pair that has no score yet.
+    """
+
+    pairs: range = field(default=range(0), init=False)
+    queries: dict[int, int] = field(default_factory=dict, init=False)
+
+    @property
+    def reranker(self) -> Reranker:
+        """The reranker that scores the pairs."""
+        assert isinstance(self.pipeline.encoder, Reranker)
+        return self.pipeline.encoder
+
+    def add_pairs(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Add the inputs for the pairs. Queries are encoded first, so that the vectors of texts need not be kept."""
+        first, self.options = len(self.inputs), replace(self.options, output=self.reranker.output)
+        inputs, queries = self.reranker.inputs_of(pairs)
+        self.pairs = range(first, first + len(pairs))
+        self.queries = {first + pair: first + query for pair, query in queries.items()}
+        self.inputs = [*self.inputs, *inputs]
+        self.untokenized.extend(dict.fromkeys((*self.queries.values(), *self.pairs)))
+
+    def end_pass(self, seconds: float) -> None:
+        """Put the score of each pair whose query and text are encoded in place of the text's vectors."""
+        self.timings["encode_s"] += seconds
+        for number, query in list(self.queries.items()):
+            text, asked = self.tokenized.get(number), self.tokenized.get(query)
+            if text and asked and text.vectors is not None and asked.vectors is not None:
+                self.tokenized[number] = compared(asked, text)
+                del self.queries[number]
+
+    def scores(self, *, raw: bool = False) -> NDArray[np.float32]:
+        """Return the scores of the pairs, all of which are encoded, or the reranker's `raw` numbers."""
+        vectors = [self.tokenized[number].vectors for number in self.pairs]
+        found = np.concatenate([vector for vector in vectors if vector is not None])
+        return found[:, 0] if raw else self.reranker.scaled(found)
+
+    def _name_of(self, number: int) -> str:
+        if self.pairs and number >= self.pairs.stop:
+            return "the query"
+        return self.job.name_of(number) if number < len(self.job.texts) else "a hit"
+
+
+@dataclass(slots=True, eq=False)
+class RerankWork(PairsWork):
     """The work of a rerank. Its pipeline is the reranker's."""
 
     job: Rerank
@@ -27,13 +75,13 @@ class RerankWork(Work):
     @classmethod
     def admit(cls, delivery: Delivery, job: Rerank, served: "Served") -> Work:
         """Return the work of a job, for the reranker."""
-        reranker = served.reranker(job.reranker)
-        ((_, before),) = reranker.encoder.model.formed([("", "")])
-        return cls(delivery, job, reranker, before, served.now)
+        work = cls(delivery, job, served.reranker(job.reranker), now=served.now)
+        work.prompt = work.reranker.prefix
+        work.add_pairs([(job.query or "", text) for text in job.texts])
+        return work
 
-    def _first_inputs(self) -> Sequence[tuple[str, str]]:
-        return [(self.job.query or "", text) for text in self.job.texts]
+    def _first_inputs(self) -> tuple[()]:
+        return ()  # the pairs are added later
 
     def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        raw = np.concatenate([entry.vectors[:, 0] for entry in entries])
-        return {"scores": raw if self.job.raw_scores else sigmoid(raw)}
+        return {"scores": self.scores(raw=self.job.raw_scores)}

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,11 +18,11 @@ from shoal.operations import Search
 from shoal.process import logs
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.encoder import Pipeline
-from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import PAIR_OPTIONS, RankedSearch, SearchAnswer
 from shoal_workers.index.serving.open_indexes import find_index
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
+from shoal_workers.operations.rerank import PairsWork
 from shoal_workers.operations.work import Work
 from shoal_workers.process.watchdog import Activity
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class SearchWork(Work):
+class SearchWork(PairsWork):
     """The work of a search.
 
     `reranks` is the pipeline of the reranker. The `second_stage` begins once the hits are found. The numbers of its
@@ -56,7 +56,19 @@ class SearchWork(Work):
         find_index(served.searcher.indexes, job.index, job.cursor)
         reranks = served.reranker(job.reranker) if job.uses_reranker else None
         prompt = served.embeds.encoder.prompt(job.options, cls.prompts)
-        return cls(delivery, job, served.embeds, prompt, served.now, searcher=served.searcher, reranks=reranks)
+        work = cls(delivery, job, served.embeds, prompt, served.now, searcher=served.searcher, reranks=reranks)
+        if work.may_need_sparse:
+            work.options = replace(job.options, output=("vector", "sparse"))
+        return work
+
+    @property
+    def may_need_sparse(self) -> bool:
+        """True if the search is by words, and the index may have learned words."""
+        model, search = self.pipeline.encoder.model, self.job.search
+        if "sparse" not in model.outputs or (search.mode == "dense" and search.snippet is None):
+            return False
+        opening = find_index(self.searcher.indexes, self.job.index, self.job.cursor)
+        return not opening.done() or bool(opening.exception()) or opening.result().has_learned_words
 
     @property
     def next_stage(self) -> Callable[[Sequence["SearchWork"]], object]:
@@ -90,20 +102,15 @@ class SearchWork(Work):
         self, index: Index, vectors: NDArray[np.float32], go_on: Callable[[], None], shared: SharedProducts
     ) -> None:
         """Search the index by the vectors of the texts; set the answer, or add the pairs for the reranker."""
-        found = index.find(self.job, vectors, go_on, shared)
+        texts = (self.tokenized[number] for number in range(len(self.job.texts)) if number in self.tokenized)
+        sparse = [text.made["sparse"] for text in texts if "sparse" in text.made]
+        found = index.find(self.job, vectors, go_on, shared, sparse)
         if self.reranks and (pairs := found.pairs()):
             self.second_stage, self.pipeline, self.options = found, self.reranks, PAIR_OPTIONS
-            self.untokenized.extend(range(len(self.inputs), len(self.inputs) + len(pairs)))
-            self.inputs = [*self.inputs, *pairs]
+            self.add_pairs(pairs)
         else:
             self.found = found.answer()
         self.index_version = index.manifest.version
-
-    def use_scores(self, stage: RankedSearch) -> None:
-        """Set the answer from the scores of the stage's pairs, which all are encoded."""
-        vectors = (text.vectors for n, text in sorted(self.tokenized.items()) if n >= len(self.job.texts))
-        scores = np.array([scored[0, 0] for scored in vectors if scored is not None], np.float32)
-        self.found = stage.answer(sigmoid(scores).tolist())
 
     def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
         assert self.found is not None
@@ -129,7 +136,7 @@ class Searcher:
         for number, work in enumerate(works):
             if work.second_stage:
                 with self._searching([work]):
-                    work.use_scores(work.second_stage)
+                    work.found = work.second_stage.answer(work.scores().tolist())
             else:
                 groups.setdefault((work.job.index, work.group(number)), []).append(work)
         for group in groups.values():

@@ -133,7 +133,7 @@ class Work:
         """Set the error if the input was truncated and the options forbid that."""
         if tokens.truncated and not self.options.truncate and self.error is None:
             has = "has" if isinstance(self.inputs[number], str) else "and the query have"
-            most = self.pipeline.encoder.max_tokens(self.is_query)
+            most = self.pipeline.encoder.max_tokens(tokens.is_query)
             self.error = TextTooLong(
                 f"{self._name_of(number)} {has} more than the {most} tokens that the model takes: shorten it, cut it "
                 "into passages, or let it be truncated (truncate: true)"
@@ -189,7 +189,7 @@ class Work:
             self.fail(f"the engine failed on {', '.join(map(self._name_of, failed))}", next(iter(failed.values())))
 
     def _name_of(self, number: int) -> str:
-        return self.job.name_of(number) if number < len(self.job.texts) else "a hit"
+        return self.job.name_of(number)
 
     def fail(self, what: str, cause: Exception) -> None:
         """Set the error for an unforeseen failure. The dead letter shows the traceback of `cause`."""

@@ -31,12 +31,13 @@ from shoal.queue.pool import Pool
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.encoding.reranker import LateReranker, Reranker
 from shoal_workers.index.serving.open_indexes import OpenIndexes, describe
 from shoal_workers.index.serving.open_indexes import watched as watched_indexes
 from shoal_workers.index.store.store_process import check_store, kept_copies
 from shoal_workers.loop.admission import Limits
 from shoal_workers.loop.worker import Worker
+from shoal_workers.model.model import Model
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.process import processors
 from shoal_workers.process.crash_report import CrashReports
@@ -156,7 +157,8 @@ def open_reranker(settings: Settings, threads: int) -> Reranker | None:
     if not settings.reranker:
         return None
     folder = prepare_if_needed(settings.home_folder, settings.reranker)
-    return Reranker.open(folder, settings.engine, settings.precision, threads)
+    kind = LateReranker if "multivector" in Model.open(folder).outputs else Reranker
+    return kind.open(folder, settings.engine, settings.precision, threads)
 
 
 def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | None:

@@ -2,14 +2,18 @@
 
 import json
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from shoal.contract.languages import LEARNED
+from shoal.contract.replies import SparseVector
 from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound
 from shoal.records.source import Source
 from shoal.task_progress import Report
@@ -25,6 +29,7 @@ from shoal_workers.index.build.vectors import (
     check_retrieval,
     embed_texts,
     model_of,
+    texts_of,
     write_vectors,
 )
 from shoal_workers.index.files.documents import HashTable
@@ -44,7 +49,7 @@ from shoal_workers.index.files.manifest import (
     checksum,
 )
 from shoal_workers.index.index import current_version
-from shoal_workers.index.lexical.lexical_file import language_of, write_lexical
+from shoal_workers.index.lexical.lexical_file import language_of, learned_words, write_learned, write_lexical
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
 
@@ -213,8 +218,9 @@ class _Version:
     def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, Any]]) -> BuildResult:
         """Write the rest of the version's files; if an embedding was interrupted, it is continued."""
         folder, state, encoder, dimension = self.folder, self.state, self.encoder, self.encoder.model.dimension
-        write_lexical(folder, state.count, state.arguments["language"], partial(self._report_step, "indexing words"))
-        plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)
+        hashes = HashTable.open(folder, HASHES, state.count)
+        self._write_words(hashes, former)
+        plan = VectorPlan.make(hashes, former)
         num_new = len(plan.new_rows)
         needed = 4 * dimension * (state.count + (num_new if num_new < state.count else 0))
         if needed > (free := shutil.disk_usage(folder).free):
@@ -235,6 +241,28 @@ class _Version:
             replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
         (folder / EMBEDDED).unlink(missing_ok=True)
         return result
+
+    def _write_words(self, hashes: HashTable, former: FormerVersion | None) -> None:
+        """Write the lexical index. Learned words of an interrupted build are kept if they are complete."""
+        folder, state, report = self.folder, self.state, partial(self._report_step, "indexing words")
+        if state.arguments["language"] != LEARNED:
+            write_lexical(folder, state.count, state.arguments["language"], report)
+        elif not (folder / LEXICAL).exists():
+            # A model that makes no vectors is refused here, before it weighs all texts.
+            list(self.encoder.embed(texts_of(folder, state.count, np.zeros(1, np.int64))))
+            words = former and learned_words(folder.parent / former.name)
+            plan = VectorPlan.make(hashes, former if words else None)
+            texts = texts_of(folder, state.count, plan.new_rows)
+            with closing(self.encoder.weigh(texts, self._report_step)) as groups:
+                write_learned(folder, plan.taken_from, self._weighed(groups, len(plan.new_rows)), words or None)
+
+    def _weighed(self, groups: Iterable[list[SparseVector]], num_new: int) -> Iterator[SparseVector]:
+        """Yield the sparse vectors one by one, and report how many of the new texts have theirs."""
+        done = 0
+        for vectors in groups:
+            done += len(vectors)
+            self._report_step("indexing words", done / num_new)
+            yield from vectors
 
     def _report_step(self, step: str, fraction: float = 1.0) -> None:
         self.report(self.state.progress(step, fraction))

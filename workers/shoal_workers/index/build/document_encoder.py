@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bulk.job_stream import JobStream, groups
+from shoal.bulk.job_stream import Group, JobStream, groups
 from shoal.bulk.served_model import ModelInfo, check_one_model, document_prompt, served_model
 from shoal.client.redis.client import Client
 from shoal.contract.options import DOCUMENT_PROMPTS, Options
+from shoal.contract.replies import SparseVector, finish
 from shoal.errors import NotReady
 from shoal.records.document import Document
 from shoal_workers.encoding.bucketing import Bucketing
@@ -57,6 +58,10 @@ class DocumentEncoder(Protocol):
         """
         ...
 
+    def weigh(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[list[SparseVector]]:
+        """Yield the sparse vectors of the texts in their order, some at a time. Raises Unsupported."""
+        ...
+
 
 class LocalEncoder:
     """An opened model as the encoder of a build, in the process that builds."""
@@ -67,11 +72,21 @@ class LocalEncoder:
 
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
         """Yield the vectors of the texts, `GROUP` at a time."""
+        for encoded in self._encoded(texts, Options()):
+            yield finish([text.vectors for text in encoded if text.vectors is not None], Options())
+
+    def weigh(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[list[SparseVector]]:
+        """Yield the sparse vectors of the texts, `GROUP` at a time. Raises Unsupported."""
+        for encoded in self._encoded(texts, Options(output="sparse")):
+            yield [text.made["sparse"] for text in encoded]
+
+    def _encoded(self, texts: Iterable[str], options: Options) -> Generator["list[TokenizedText]"]:
+        self._encoder.check_outputs(options)
         bucketing: Bucketing[TokenizedText] = Bucketing(2_048, self._encoder.model.shares_rows)
-        prompt = self._encoder.prompt(Options(), DOCUMENT_PROMPTS)
+        prompt = self._encoder.prompt(options, DOCUMENT_PROMPTS)
         source = iter(texts)
         while group := list(islice(source, GROUP)):
-            yield self._encoder.embed(group, Options(), prompt, bucketing)
+            yield self._encoder.encoded(group, options, prompt, bucketing)
 
 
 class PoolEncoder:
@@ -97,15 +112,24 @@ class PoolEncoder:
         Waits for workers, for Redis and for room in the lane. Raises ModelMismatch if the pool switches to another
         model or to other settings, and the error of a text that cannot be embedded.
         """
-        options = Options(prompt_name=self.model.prompt or None)
+        for job in self._jobs(texts, "vector", waiting):
+            if job.vectors is not None:
+                yield job.vectors
+
+    def weigh(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[list[SparseVector]]:
+        """Yield the sparse vectors of the texts, job by job, as `embed` does with vectors."""
+        for job in self._jobs(texts, "sparse", waiting):
+            yield job.sparse
+
+    def _jobs(self, texts: Iterable[str], output: str, waiting: Waiting) -> Generator[Group]:
+        options = Options(prompt_name=self.model.prompt or None, output=output)
         stream = JobStream(self._client, options, self.model.fingerprint, self.model.dimension, waiting)
         rows = (Document("", text, {}) for text in texts)
         with closing(stream.embed(groups(rows, SYNC_EVERY, options))) as jobs:
             for job in jobs:
                 if job.errors:
                     raise next(iter(job.errors.values()))
-                if job.vectors is not None:
-                    yield job.vectors
+                yield job
 
 
 def served_digest(client: Client) -> str | None:

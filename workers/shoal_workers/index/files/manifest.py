@@ -52,10 +52,13 @@ READ_FILES = ".read-files"
 #: The file of a version with the rows that were left out. It has no checksum, because only people read it.
 BAD_ROWS = "bad-rows.jsonl"
 
+#: The files of the lexical index.
+LEXICAL_FILES = (LEXICAL, TERMS, STARTS, POSTINGS, IMPACTS)
+
 #: Files of a version that have a checksum. The manifest has none.
 FILES = (
     *(VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES, IDS, CHANGES, FIELDS, COLUMNS),
-    *(LEXICAL, TERMS, STARTS, POSTINGS, IMPACTS),
+    *LEXICAL_FILES,
 )
 
 #: Size in bytes from which a file counts as large. Opening a version does not compare the checksums of large files,

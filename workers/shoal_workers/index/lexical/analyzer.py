@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.contract.languages import NO_LANGUAGE
+from shoal.contract.languages import LEARNED, NO_LANGUAGE
 from shoal.errors import NotReady
 from shoal.process.extra import install_command
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
@@ -167,7 +167,7 @@ def has_stemmer() -> bool:
 
 def _stemmer(language: str) -> Callable[[str], str]:
     """Return the function that returns the stem of a word."""
-    if language == NO_LANGUAGE:
+    if language in (NO_LANGUAGE, LEARNED):
         return str
     if not has_stemmer():
         raise NotReady(f"the words of an index in {language} need the stemmer: {install_command('workers')}")

@@ -7,15 +7,29 @@ import json
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.languages import LEARNED
+from shoal.contract.replies import SparseVector
+from shoal.errors import IndexCorrupt, IndexMismatch, NotReady
 from shoal_workers.index.files.array_file import save_array, write_header
 from shoal_workers.index.files.documents import read_lines
-from shoal_workers.index.files.manifest import DOCUMENTS, IMPACTS, LEXICAL, POSTINGS, STARTS, TERMS
+from shoal_workers.index.files.manifest import (
+    DOCUMENTS,
+    IMPACTS,
+    LEXICAL,
+    LEXICAL_FILES,
+    POSTINGS,
+    STARTS,
+    TERMS,
+    Manifest,
+    checksum,
+)
 from shoal_workers.index.lexical.analyzer import NUM_SAMPLED, Analyzer, find_language
-from shoal_workers.index.lexical.lexical_index import VERSION, impacts
+from shoal_workers.index.lexical.lexical_index import VERSION, LexicalIndex, impacts, terms_of
 
 #: Largest number of documents in a run, and number of characters that ends a run earlier.
 _DOCUMENTS_AT_ONCE, _CHARS_AT_ONCE = 16_384, 2**23
@@ -26,8 +40,9 @@ _MERGED_AT_ONCE = 2**23
 #: The file with the runs, in the folder of a build.
 _RUNS = "postings.runs"
 
-#: A posting of a run: how often a document has a term.
+#: A posting of a run: how often a document has a term, or the learned weight of a token in units of `_UNIT`.
 _RECORD = np.dtype([("term", "<u8"), ("row", "<i4"), ("count", "<i4")])
+_UNIT = 2.0**-20
 
 
 def write_lexical(folder: Path, count: int, language: str | None, report: Callable[[float], object]) -> None:
@@ -41,17 +56,72 @@ def write_lexical(folder: Path, count: int, language: str | None, report: Callab
         for texts in _groups(_texts(folder)):
             runs.add(texts)
             report(0.7 * len(runs.lengths) / count)
-        num_terms = _merge(runs, folder, lambda part: report(0.7 + 0.3 * part))
+        about = {"language": language, "average_length": runs.average_length}
+
+        def impacts_of(postings: NDArray[np.void]) -> NDArray[np.uint8]:
+            return impacts(postings["count"], runs.lengths[postings["row"]], runs.average_length)
+
+        _merge(runs, folder, impacts_of, about, lambda part: report(0.7 + 0.3 * part))
     finally:
         runs.path.unlink()
-    about = {
-        "version": VERSION,
-        "language": language,
-        "average_length": runs.average_length,
-        "num_terms": num_terms,
-        "num_postings": runs.num_postings,
-    }
-    (folder / LEXICAL).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+
+
+def write_learned(
+    folder: Path,
+    taken_from: NDArray[np.int64],
+    weighed: Iterator[SparseVector],
+    former: LexicalIndex | None,
+) -> None:
+    """Write the lexical index of a version with learned words.
+
+    `taken_from` has for each row a row of the `former` version, whose postings are reused, or -1 - n for the n-th of
+    the sparse vectors in `weighed`.
+    """
+    runs, order = Runs(folder / _RUNS, None), np.argsort(taken_from, kind="stable")
+    sources, done = taken_from[order], 0
+
+    def add(terms: NDArray[Any], places: NDArray[np.integer], weights: NDArray[np.floating]) -> None:
+        """Add a run with the terms at these places of `sources`, for all rows that are taken from each place."""
+        first, end = (np.searchsorted(sources, places, side) for side in ("left", "right"))
+        num_rows = end - first
+        # The numbers from `first` to `end` of each term, one after the other.
+        rows = order[np.arange(num_rows.sum()) + np.repeat(end - np.cumsum(num_rows), num_rows)]
+        counts = np.clip(np.rint(weights / _UNIT), 1, 2**31 - 1)
+        runs.add_counts(np.repeat(terms, num_rows), rows, np.repeat(counts, num_rows))
+
+    try:
+        for start in range(0, len(former.rows) if former else 0, _MERGED_AT_ONCE):
+            assert former
+            part = slice(start, min(start + _MERGED_AT_ONCE, len(former.rows)))
+            numbers = np.searchsorted(former.starts, np.arange(part.start, part.stop), "right") - 1
+            add(former.terms[numbers], former.rows[part], former.impacts[part] * former.step)
+        while vectors := list(islice(weighed, _DOCUMENTS_AT_ONCE)):
+            terms = terms_of(np.concatenate([vector.indices for vector in vectors]))
+            numbers = np.repeat(np.arange(done, done + len(vectors)), [len(vector.indices) for vector in vectors])
+            by_term = np.argsort(terms, kind="stable")
+            add(terms[by_term], -1 - numbers[by_term], np.concatenate([vector.values for vector in vectors])[by_term])
+            done += len(vectors)
+        about = {"language": LEARNED, "average_length": 1.0, "step": runs.largest * _UNIT / 255}
+
+        def impacts_of(postings: NDArray[np.void]) -> NDArray[np.uint8]:
+            return np.maximum(1, np.rint(postings["count"] * (255 / runs.largest))).astype(np.uint8)
+
+        _merge(runs, folder, impacts_of, about, lambda _: None)
+    finally:
+        runs.path.unlink()
+
+
+def learned_words(version: Path) -> LexicalIndex | None:
+    """Return the lexical index of a version if its words are learned, and its files are what was built."""
+    manifest = Manifest.read(version)
+    if LEXICAL not in manifest.files:
+        return None
+    try:
+        are_alike = [checksum(version / name) == manifest.checksums[name] for name in LEXICAL_FILES]
+        found = LexicalIndex.open(version, manifest.count) if all(are_alike) else None
+    except (IndexCorrupt, IndexMismatch, NotReady):
+        return None
+    return found if found and found.is_learned else None
 
 
 def language_of(folder: Path, language: str | None) -> str:
@@ -78,13 +148,17 @@ def _groups(texts: Iterator[str]) -> Iterator[list[str]]:
 
 
 class Runs:
-    """Runs of postings in a file, each run ordered by term; `lengths` has the number of terms in each document."""
+    """Runs of postings in a file, each run ordered by term; `lengths` has the number of terms in each document.
 
-    def __init__(self, path: Path, analyzer: Analyzer):
+    With learned words, there is no analyzer, there are no lengths, and runs may have their rows in any order.
+    """
+
+    def __init__(self, path: Path, analyzer: Analyzer | None):
         self.path = path
         self.lengths: NDArray[np.int32] = np.empty(0, np.int32)
         self._analyzer = analyzer
         self._sizes: list[int] = []
+        self.largest = 1  # the largest count
         path.write_bytes(b"")
 
     @property
@@ -99,6 +173,7 @@ class Runs:
 
     def add(self, texts: list[str]) -> None:
         """Add a run: count the terms of the next documents."""
+        assert self._analyzer
         found = [self._analyzer.terms(text) for text in texts]
         lengths = np.array([len(of_text) for of_text in found], np.int32)
         first_row = len(self.lengths)
@@ -109,13 +184,17 @@ class Runs:
         is_first = np.ones(len(terms), bool)
         is_first[1:] = (terms[1:] != terms[:-1]) | (rows[1:] != rows[:-1])
         firsts = np.flatnonzero(is_first)
-        records = np.empty(len(firsts), _RECORD)
-        records["term"], records["row"] = terms[firsts], rows[firsts]
-        records["count"] = np.diff(np.append(firsts, len(terms)))
+        self.add_counts(terms[firsts], rows[firsts], np.diff(np.append(firsts, len(terms))))
+        self.lengths = np.concatenate([self.lengths, lengths])
+
+    def add_counts(self, terms: NDArray[Any], rows: NDArray[np.integer], counts: NDArray[Any]) -> None:
+        """Add a run of postings, which are ordered by term."""
+        records = np.empty(len(terms), _RECORD)
+        records["term"], records["row"], records["count"] = terms, rows, counts
         with self.path.open("ab") as file:
             file.write(records.tobytes())
         self._sizes.append(len(records))
-        self.lengths = np.concatenate([self.lengths, lengths])
+        self.largest = max(self.largest, int(records["count"].max(initial=1)))
 
     def parts(self, num_parts: int) -> Iterator[NDArray[np.void]]:
         """Yield all postings, ordered by term and then by row, in `num_parts` parts of about the same size."""
@@ -132,11 +211,20 @@ class Runs:
             pieces = [run[start : end[part]] for run, start, end in zip(runs, starts, ends, strict=True)]
             starts = [end[part] for end in ends]
             records = np.concatenate([np.empty(0, _RECORD), *pieces])
-            yield records[np.argsort(records["term"], kind="stable")]
+            if self._analyzer:
+                yield records[np.argsort(records["term"], kind="stable")]
+            else:
+                yield records[np.lexsort((records["row"], records["term"]))]
 
 
-def _merge(runs: Runs, folder: Path, report: Callable[[float], object]) -> int:
-    """Write the terms and their postings; return the number of terms."""
+def _merge(
+    runs: Runs,
+    folder: Path,
+    impacts_of: Callable[[NDArray[np.void]], NDArray[np.uint8]],
+    about: dict[str, Any],
+    report: Callable[[float], object],
+) -> None:
+    """Write the terms and their postings, and then the description, which has the values in `about`."""
     num_parts = 1 + runs.num_postings // _MERGED_AT_ONCE
     terms, sizes = [np.empty(0, np.uint64)], [np.zeros(1, np.int64)]
     with (folder / POSTINGS).open("wb") as rows_file, (folder / IMPACTS).open("wb") as impacts_file:
@@ -148,8 +236,8 @@ def _merge(runs: Runs, folder: Path, report: Callable[[float], object]) -> int:
             terms.append(of_part)
             sizes.append(sizes_of_part)
             rows_file.write(postings["row"].tobytes())
-            lengths = runs.lengths[postings["row"]]
-            impacts_file.write(impacts(postings["count"], lengths, runs.average_length).tobytes())
+            impacts_file.write(impacts_of(postings).tobytes())
     save_array(folder / TERMS, np.concatenate(terms))
     save_array(folder / STARTS, np.cumsum(np.concatenate(sizes)))
-    return sum(map(len, terms))
+    about = {"version": VERSION, **about, "num_terms": sum(map(len, terms)), "num_postings": runs.num_postings}
+    (folder / LEXICAL).write_text(json.dumps(about, indent=2) + "\n", "utf-8")

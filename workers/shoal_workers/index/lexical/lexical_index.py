@@ -3,6 +3,9 @@
 Documents are scored by BM25 (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework"): the score is the
 sum of weight times impact over the terms of the query. A term's weight is larger if fewer documents have the term. Its
 impact in a document is larger if the document has it more often, and if the document is shorter.
+
+In an index with learned words, terms are the ids of a model's tokens, and weights and impacts the numbers that the
+model's sparse vectors of the query and of the document have for them.
 """
 
 import json
@@ -16,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
-from shoal.contract.languages import LANGUAGES
+from shoal.contract.languages import LANGUAGES, LEARNED
+from shoal.contract.replies import SparseVector
 from shoal.errors import IndexCorrupt, IndexMismatch
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.manifest import IMPACTS, LEXICAL, POSTINGS, STARTS, TERMS
@@ -50,6 +54,11 @@ def impacts(
     return np.clip(np.rint(exact / IMPACT_STEP), 1, 255).astype(np.uint8)
 
 
+def terms_of(tokens: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """Return the terms of a model's tokens: different numbers that are spread over 64 bits, as the hashes of words."""
+    return tokens.astype(np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
+
+
 class QueryTerms(NamedTuple):
     """The terms of a query that are not ignored, uint64 `[terms]` in ascending order, and their float64 weights."""
 
@@ -62,7 +71,7 @@ class LexicalIndex:
     """The postings of a version, mapped into memory, or of documents that were added to it. Immutable.
 
     `terms` are in ascending order. The postings of term `n` are at `starts[n]` to `starts[n + 1]`: in `rows`, int32,
-    the rows that have the term, and in `impacts`, uint8, its impact in each.
+    the rows that have the term, and in `impacts`, uint8, its impact in each, in steps of the size `step`.
     """
 
     count: int
@@ -72,6 +81,8 @@ class LexicalIndex:
     starts: NDArray[np.int64]
     rows: NDArray[np.int32]
     impacts: NDArray[np.uint8]
+    step: float = IMPACT_STEP
+    is_learned: bool = False
 
     @classmethod
     def open(cls, folder: Path, count: int) -> Self:
@@ -93,6 +104,8 @@ class LexicalIndex:
             starts,
             open_array(folder / POSTINGS, np.int32, (num_postings,)),
             open_array(folder / IMPACTS, np.uint8, (num_postings,)),
+            about.get("step", IMPACT_STEP),
+            about["language"] == LEARNED,
         )
 
     def weigh(self, texts: Iterable[str]) -> QueryTerms:
@@ -101,14 +114,26 @@ class LexicalIndex:
             [np.empty(0, np.uint64), *(self.analyzer.terms(text[:MAX_QUERY_CHARS]) for text in texts)]
         )
         terms, counts = np.unique(found, return_counts=True)
+        kept, num_with = self._rarest(terms)
+        of_one_step = np.log1p((self.count - num_with + 0.5) / (num_with + 0.5)) * self.step
+        return QueryTerms(terms[kept], counts[kept] * of_one_step)
+
+    def weigh_learned(self, vectors: Iterable[SparseVector]) -> QueryTerms:
+        """Return the tokens of a query's texts with the sums of their weights in the texts' sparse vectors."""
+        found = [*vectors, SparseVector(np.empty(0, np.int32), np.empty(0, np.float32))]
+        terms, places = np.unique(terms_of(np.concatenate([vector.indices for vector in found])), return_inverse=True)
+        weights = np.bincount(places, np.concatenate([vector.values for vector in found]), len(terms))
+        kept, _ = self._rarest(terms)
+        return QueryTerms(terms[kept], weights[kept].astype(np.float64) * self.step)
+
+    def _rarest(self, terms: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+        """Return the places of the terms of a query that are not ignored, and the number of postings of each."""
         _, sizes = self._find(terms)
         shortest_first = np.argsort(sizes, kind="stable")
         most = max(LEAST_POSTINGS, POSTINGS_PER_DOCUMENT * self.count)
         num_kept = np.searchsorted(np.cumsum(sizes[shortest_first]), most, "right")
         kept = np.sort(shortest_first[:num_kept])
-        num_with = sizes[kept]
-        of_one_step = np.log1p((self.count - num_with + 0.5) / (num_with + 0.5)) * IMPACT_STEP
-        return QueryTerms(terms[kept], counts[kept] * of_one_step)
+        return kept, sizes[kept]
 
     def scores(self, query: QueryTerms, live: "LexicalIndex | None" = None) -> NDArray[np.float32]:
         """Return the BM25 scores of all documents, float32, `live` documents last; 0 for a document without the terms.
@@ -147,12 +172,12 @@ class LexicalIndex:
         """Return the index after adding documents with these texts.
 
         Documents are numbered, the old ones first and then the added ones. The documents with the numbers in `kept`
-        stay, in the order of `kept`.
+        stay, in the order of `kept`. With learned words, added documents have no terms before the next build.
         """
         rows_of = np.full(self.count + len(texts), -1, np.int32)
         rows_of[kept] = np.arange(len(kept))
         postings = [(np.repeat(self.terms, np.diff(self.starts)), rows_of[self.rows], self.impacts)]
-        for row, text in zip(rows_of[self.count :], texts, strict=True):
+        for row, text in [] if self.is_learned else zip(rows_of[self.count :], texts, strict=True):
             found = self.analyzer.terms(text)
             distinct, counts = np.unique(found, return_counts=True)
             of_text = impacts(counts, len(found), self.average_length)
@@ -182,6 +207,8 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError(f"language is {excerpt(about['language'])}")
         if min(about["num_terms"], about["num_postings"]) < 0 or not 1 <= about["average_length"] < math.inf:
             raise ValueError("its numbers are out of range")
+        if not 0 < about.get("step", IMPACT_STEP) < math.inf:
+            raise ValueError(f"step is {excerpt(about['step'])}")
         return about
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise IndexCorrupt(f"{path} cannot be read ({error!s:.200}): build the index again") from error

@@ -1,0 +1,155 @@
+"""A late-interaction model as the reranker: its scores equal the library's, and a job reads its query once."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import late_model
+import numpy as np
+import pytest
+from conftest import TESTS
+from queues import Queue, drive
+from test_rerank import DOCUMENTS, LONG, LONGER, MAX_ERROR, PAIRS, QUERY, error, hits, put_rerank, put_search, replies
+from test_rerank import scores as scores_of
+
+from shoal.contract.options import Options
+from shoal.settings import Settings
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.encoding.reranker import LateReranker, QueryText
+from shoal_workers.index.index import Index
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service import service
+
+Texts = list[TokenizedText]
+
+
+@pytest.fixture(scope="module")
+def late_source(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a tiny late-interaction model."""
+    folder = tmp_path_factory.mktemp("late") / "late"
+    late_model.save(folder, tiny_source)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def late(late_source: Path) -> LateReranker:
+    """Return the model, opened in f32."""
+    settings = Settings(reranker=str(late_source), home=str(late_source.parent), engine="openvino", precision="f32")
+    opened = service.open_reranker(settings, 1)
+    assert isinstance(opened, LateReranker)
+    return opened
+
+
+@pytest.mark.wide
+def test_scores_equal_the_scores_of_sentence_transformers(
+    torch_reference: None, late: LateReranker, late_source: Path
+) -> None:
+    pairs = late_source.with_name("pairs.json")
+    pairs.write_text(json.dumps(PAIRS))
+    command = [sys.executable, "-W", "ignore", TESTS / "shared/models/late_model.py", late_source, pairs]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    together, alone = late.score(PAIRS), np.concatenate([late.score([pair]) for pair in PAIRS])
+    with np.load(late_source.with_suffix(".npz")) as expected:
+        assert np.ptp(expected["raw"]) > 0.5
+        for raw in (together, alone):
+            assert raw == pytest.approx(expected["raw"], abs=late_model.QUERY_TOKENS * MAX_ERROR)
+            assert raw / late_model.QUERY_TOKENS == pytest.approx(expected["scores"], abs=MAX_ERROR)
+
+
+def test_other_precisions_are_exact_enough_to_serve(late: LateReranker, late_source: Path) -> None:
+    for precision in ("bf16", "int8"):
+        settings = Settings(reranker=str(late_source), home=str(late_source.parent), precision=precision)
+        opened = service.open_reranker(settings, 1)
+        assert opened
+        assert opened.score(PAIRS) == pytest.approx(late.score(PAIRS), abs=0.05 * late_model.QUERY_TOKENS)
+
+
+class CountingReranker(LateReranker):
+    """A late-interaction model that notes the queries and the number of texts in each pass."""
+
+    def __init__(self, late: LateReranker):
+        super().__init__(late.model, late.tokenizer, late.engine, late._head_graphs)
+        self.num_queries: list[int] = []
+        self.poison = late.tokenize(["d poison"])[0].ids
+
+    def start(self, texts: Texts) -> list[EncodingPass]:  # type: ignore[override]
+        if any(text.tokens.ids == self.poison for text in texts):
+            raise RuntimeError("the engine chokes")
+        self.num_queries.append(sum(text.tokens.is_query for text in texts))
+        return super().start(texts)
+
+
+@pytest.fixture
+def counting(late: LateReranker) -> CountingReranker:
+    """Return the model for one test."""
+    return CountingReranker(late)
+
+
+@pytest.fixture
+def worker(queue: Queue, encoder: Encoder, counting: CountingReranker, index: Index) -> Worker:
+    """Return a worker with small passes, so that a job needs several."""
+    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(48), reranker=counting)
+
+
+def test_a_job_reads_its_query_once_and_keeps_no_vectors_of_texts(
+    worker: Worker, queue: Queue, counting: CountingReranker, late: LateReranker
+) -> None:
+    texts = [*DOCUMENTS, LONG, LONGER]
+    raw, scaled = (put_rerank(queue, *texts, raw_scores=raw) for raw in (True, False))
+    for _ in range(3):
+        worker.step(block_s=0)
+    kept = [text for work in worker.scheduler.unanswered() for text in work.tokenized.values() if text.is_done]
+    assert {len(text.made) for text in kept if not text.tokens.is_query} == {0}
+    drive(worker)
+    first, second = replies(queue, raw, scaled)
+    expected = late.score([(QUERY, text) for text in texts])
+    assert scores_of(first) == pytest.approx(expected, abs=MAX_ERROR)
+    assert scores_of(second) == pytest.approx(expected / late_model.QUERY_TOKENS, abs=MAX_ERROR)
+    assert sum(counting.num_queries) == 1  # both jobs have the same query
+    assert len(counting.num_queries) > 2
+    assert second.tokens == [len(tokens.ids) for tokens in late.tokenize([f"d {text}" for text in texts])]
+    assert second.model == late.model.name
+
+
+def test_the_hits_of_a_search_come_in_the_order_of_the_scores(
+    worker: Worker, queue: Queue, counting: CountingReranker, late: LateReranker, index: Index
+) -> None:
+    asked = ["storm", "rain in europe"]
+    job = put_search(queue, *asked, k=10, rerank={"top_n": 10})
+    drive(worker)
+    (reply,) = replies(queue, job)
+    for query, found in zip(asked, hits(reply), strict=True):
+        scores = [hit["score"] for hit in found]
+        assert scores == sorted(scores, reverse=True)
+        expected = late.score([(query, hit["text"]) for hit in found]) / late_model.QUERY_TOKENS
+        assert scores == pytest.approx(expected, abs=MAX_ERROR)
+    assert sum(counting.num_queries) == len(asked)
+
+
+def test_a_cut_text_is_reported_and_a_cut_query_is_refused_if_that_is_asked_for(worker: Worker, queue: Queue) -> None:
+    cut = put_rerank(queue, "a", LONG, query=LONGER)
+    no_cut = Options(truncate=False)
+    long_text = put_rerank(queue, "a", LONG, options=no_cut)
+    long_query = put_rerank(queue, "a", query=LONG, options=no_cut)
+    drive(worker)
+    first, text, query = replies(queue, cut, long_text, long_query)
+    assert (first.truncated, first.tokens[1]) == ([False, True], late_model.TEXT_TOKENS)
+    assert 0 < first.characters[1] < len(LONG)
+    assert error(text).message.startswith(f"text 1 has more than the {late_model.TEXT_TOKENS} tokens")
+    assert error(query).message.startswith(f"the query has more than the {late_model.QUERY_TOKENS} tokens")
+
+
+@pytest.mark.parametrize(("query", "name"), [("poison", "the query"), (QUERY, "text 1")])
+def test_a_text_that_the_engine_fails_on_harms_only_its_own_job(
+    worker: Worker, queue: Queue, counting: CountingReranker, query: str, name: str
+) -> None:
+    if query == "poison":
+        counting.poison = counting.tokenize([QueryText("q poison")])[0].ids
+    bad, good = put_rerank(queue, "rain", "poison", query=query), put_rerank(queue, "rain")
+    drive(worker)
+    failed, done = replies(queue, bad, good)
+    assert error(failed).message.startswith(f"the engine failed on {name}")
+    assert done.error is None

@@ -1,0 +1,167 @@
+"""Indexes whose words are the tokens of a model with sparse vectors."""
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import WORDS, running
+from queues import Queue, drive
+from safetensors.numpy import save_file
+from test_rerank import error, hits, replies
+
+from shoal import Client
+from shoal.bulk.served_model import served_model
+from shoal.cache.cache import Cache
+from shoal.cache.table import Table
+from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
+from shoal.contract.replies import SparseVector
+from shoal.errors import Unsupported
+from shoal.operations import Search
+from shoal.operations.search_options import SearchOptions
+from shoal.records.source import Source
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder
+from shoal_workers.index.index import Index
+from shoal_workers.loop.worker import Worker
+from shoal_workers.model.prepare import prepare_if_needed
+from shoal_workers.service import service
+
+#: The documents of the index, by id.
+DOCUMENTS = {str(n): f"{first} {second}" for n, (first, second) in enumerate(pairwise(WORDS))}
+
+
+@pytest.fixture(scope="module")
+def sparse_encoder(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """Return the tiny model with a layer for sparse vectors beside its vector, as BGE-M3 has it."""
+    folder = tmp_path_factory.mktemp("sparse")
+    source = Path(shutil.copytree(tiny_source, folder / "model"))
+    draw = np.random.default_rng(3)
+    layer = {"weight": draw.normal(0, 1, (1, 32)).astype(np.float32), "bias": np.full(1, 8, np.float32)}
+    save_file(layer, source / "sparse_linear.safetensors")
+    return Encoder.open(prepare_if_needed(folder / "home", str(source)), "openvino", "f32", 1)
+
+
+@pytest.fixture(scope="module")
+def learned(sparse_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """Return an index of the documents with learned words."""
+    folder = tmp_path_factory.mktemp("learned")
+    lines = "".join(f"{document_id},{text}\n" for document_id, text in DOCUMENTS.items())
+    (folder / "texts.csv").write_text("id,text\n" + lines)
+    build(Source(folder / "texts.csv"), folder / "index", LocalEncoder(sparse_encoder), language="learned")
+    return Index.open(folder / "index")
+
+
+@pytest.fixture
+def worker(queue: Queue, sparse_encoder: Encoder, learned: Index) -> Worker:
+    """Return a worker of the index, with a cache of vectors."""
+    model = sparse_encoder.model
+    table = Table(model.name, model.dimension, model.pooling, sparse_encoder.fingerprint, 1_000, {}, "")
+    cache = Cache(queue.broker, queue.keys, table)
+    indexes = {"default": learned}
+    return Worker(queue.consumer(), sparse_encoder, indexes, Bucketing(4_096), cache=cache)
+
+
+def put(queue: Queue, *texts: str, **options: Any) -> Search:
+    """Put a search for some texts."""
+    job = Search(list(texts), reply_to="me", k=len(DOCUMENTS), search=SearchOptions(**options))
+    queue.put("interactive", [job])
+    return job
+
+
+def weights(encoder: Encoder, text: str, prompts: tuple[str, ...]) -> dict[int, float]:
+    """Return the weights of the tokens of a text."""
+    (encoded,) = encoder.encoded([text], Options(output="sparse"), encoder.prompt(Options(), prompts))
+    vector: SparseVector = encoded.made["sparse"]
+    return dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True))
+
+
+def products(encoder: Encoder, query: str) -> dict[str, float]:
+    """Return the products of the sparse vectors of a query and of each document."""
+    asked = weights(encoder, query, QUERY_PROMPTS)
+    found = {}
+    for document_id, text in DOCUMENTS.items():
+        of_text = weights(encoder, text, DOCUMENT_PROMPTS)
+        found[document_id] = sum(weight * of_text.get(token, 0.0) for token, weight in asked.items())
+    return found
+
+
+def test_scores_are_the_products_of_sparse_vectors(worker: Worker, queue: Queue, sparse_encoder: Encoder) -> None:
+    query = "storm europe"
+    options: list[dict[str, Any]] = [{"mode": "lexical"}, {"mode": "hybrid", "alpha": 0.0}, {"mode": "hybrid"}]
+    jobs = [put(queue, query, explain=True, **one) for one in options]
+    drive(worker)
+    lexical, hybrid, fused = (hits(reply)[0] for reply in replies(queue, *jobs))
+    expected = products(sparse_encoder, query)
+    rounding = 0.02 * max(expected.values())
+    assert {hit["id"]: hit["score"] for hit in lexical} == pytest.approx(
+        {found: score for found, score in expected.items() if score}, abs=rounding
+    )
+    best = lexical[0]["score"]
+    for hit in (*hybrid, *fused):
+        assert hit["explain"]["bm25"] == pytest.approx(expected[hit["id"]], abs=rounding)
+    assert [hit["score"] for hit in hybrid[: len(lexical)]] == pytest.approx([hit["score"] / best for hit in lexical])
+    assert {hit["score"] for hit in fused} != {hit["score"] for hit in hybrid}
+
+
+def test_chunks_have_vectors_if_the_model_has_sparse_vectors_too(sparse_encoder: Encoder, encoder: Encoder) -> None:
+    options = Options(output="chunks", chunk_tokens=10)
+    (one,), (other,) = (each.encoded(["storm"], options, "") for each in (sparse_encoder, encoder))
+    assert one.vectors is not None
+    assert other.vectors is not None
+    np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-6)
+
+
+def test_several_texts_as_one_query_add_up(worker: Worker, queue: Queue, sparse_encoder: Encoder) -> None:
+    job = put(queue, "storm", "rain", mode="lexical", fuse=True, snippet={})
+    drive(worker)
+    (found,) = hits(replies(queue, job)[0])
+    one, other = products(sparse_encoder, "storm"), products(sparse_encoder, "rain")
+    for hit in found:
+        assert hit["score"] == pytest.approx(one[hit["id"]] + other[hit["id"]], rel=0.02)
+        assert bool(hit["snippet"]["highlights"]) == ("storm" in hit["text"] or "rain" in hit["text"])
+
+
+def test_a_search_by_meaning_alone_uses_the_cache(worker: Worker, queue: Queue) -> None:
+    jobs = []
+    for mode in ("dense", "dense", "lexical", "hybrid"):
+        jobs.append(put(queue, "storm", mode=mode))
+        drive(worker)
+    found = replies(queue, *jobs)
+    assert [reply.cached for reply in found] == [0, 1, 0, 0]
+    assert hits(found[2])[0]
+
+
+def test_a_model_without_sparse_vectors_is_refused(
+    queue: Queue, encoder: Encoder, learned: Index, sparse_encoder: Encoder, tmp_path: Path
+) -> None:
+    worker = Worker(queue.consumer(), encoder, {"default": learned}, Bucketing(4_096))
+    jobs = [put(queue, "storm", mode="hybrid"), put(queue, "storm")]
+    drive(worker)
+    refused, dense = replies(queue, *jobs)
+    assert error(refused).code == "index_mismatch"
+    assert "learned weights, and this worker's model makes no sparse vectors" in error(refused).message
+    assert len(hits(dense)[0]) == len(DOCUMENTS)
+    (tmp_path / "texts.txt").write_text("storm\n")
+    with pytest.raises(Unsupported, match=r"output is sparse: .* makes only vector"):
+        build(Source(tmp_path / "texts.txt"), tmp_path / "index", LocalEncoder(encoder), language="learned")
+
+
+def test_a_pool_weighs_texts_as_the_process_that_builds_does(
+    worker: Worker, client: Client, sparse_encoder: Encoder
+) -> None:
+    texts = list(DOCUMENTS.values()) * 10
+    worker.pool.announce(worker.id, service.about(worker))
+    with running(worker):
+        model = served_model(client.pool.ready().values())
+        assert model
+        found = [vector for some in PoolEncoder(client, model).weigh(texts) for vector in some]
+    expected = [vector for some in LocalEncoder(sparse_encoder).weigh(texts) for vector in some]
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.indices.tolist() == other.indices.tolist()
+        np.testing.assert_allclose(one.values, other.values, atol=1e-4)
