@@ -89,7 +89,9 @@ def test_not_ready_if_a_key_of_a_lane_has_another_type(api: FlaskClient, queue: 
 
 @pytest.mark.usefixtures("stub")
 @pytest.mark.parametrize("number", ["many", "-1", "1e308", "nan", ""])
-def test_not_ready_and_no_fault_of_the_server_if_a_limit_is_no_number(make_app: MakeApp, queue: Queue, number: str) -> None:
+def test_not_ready_and_no_fault_of_the_server_if_a_limit_is_no_number(
+    make_app: MakeApp, queue: Queue, number: str
+) -> None:
     api, limits = make_app().test_client(), queue.keys.limits
     queue.redis.hset(limits, "max_jobs", number)
     assert all(words in why_not(api) for words in (limits, "delete it"))
