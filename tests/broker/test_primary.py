@@ -9,12 +9,14 @@ import pytest
 from conftest import wait_until
 from load import Load
 from process import Process
+from redis.exceptions import MovedError
 from redis_groups import RunningGroup, running_group
 
 from shoal import Client
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.broker.broker import Broker, Script, ScriptCall
+from shoal.broker.primary import MAX_MOVED_TO, ClusterNodes
 from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
 
@@ -132,6 +134,19 @@ def test_after_a_failover_the_new_primary_is_asked(kind: str, request: pytest.Fi
 
 
 @pytest.mark.wide
+def test_after_many_moves_the_nodes_of_the_url_are_asked_soon() -> None:
+    nodes = ClusterNodes([("a", 1), ("b", 1)])
+    for n in range(100):
+        nodes.note_move(MovedError(f"1 old:{n}"))
+    asked = []
+    for _ in range(MAX_MOVED_TO + 2):
+        asked.append(nodes.find())
+        nodes.note_silence(asked[-1])
+    assert asked == [("old", 99), ("old", 98), ("old", 97), ("a", 1), ("b", 1)]
+    nodes.note_move(MovedError("1 b:1"))
+    assert nodes.find() == ("b", 1)
+
+
 def test_sentinels_that_are_away_or_do_not_know_the_service_are_reported(sentinels: RunningGroup) -> None:
     nodes = sentinels.url.rpartition("/")[0]
     for url in (f"{nodes}/another/0", "redis+sentinel://127.0.0.1:1/shoal"):

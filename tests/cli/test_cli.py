@@ -147,6 +147,13 @@ class TestEmbed:
         assert len(np.load(out)) == 0
 
 
+@pytest.mark.parametrize("command", [["embed"], ["rerank", "q"]])
+def test_a_file_of_texts_that_is_not_utf_8_is_one_line(shoal: CliRunner, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
+    result = shoal.invoke(main, [*command, "--file", str(tmp_path / "latin.txt")])
+    assert "the input is not UTF-8" in fail(result, "invalid_text")
+
+
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_embedded(shoal: CliRunner, tmp_path: Path) -> None:
     assert ".npy" in fail(shoal.invoke(main, ["embed", "a", "--out", str(tmp_path / "x.csv")]), "invalid_request")
     nowhere = tmp_path / "nowhere" / "x.npy"

@@ -36,6 +36,12 @@ def take(queue: Queue, room: int, lane: str = "interactive") -> list[Delivery]:
     return taken
 
 
+#: The fields of a record.
+RECORD = (
+    *("job", "lane", "client", "texts", "put_ms", "worker", "deaths", "died"),
+    *("status", "reply_to", "lives", "watchers"),
+)
+
 #: The load of a lane of pushed jobs of 0, 1, 1,024 and 1,025 bytes.
 LOAD_OF_PUSHED = {b"jobs:": 4, b"texts": 4, b"texts:": 4, b"bytes": 2_050, b"bytes:": 2_050}
 
@@ -84,6 +90,37 @@ class TestFairness:
         order = [one.client for _ in range(60) for one in take(queue, 16, "bulk")]
         between = order[order.index("long") + 1 :].index("long")
         assert 320 - 64 <= between <= 320 + 64
+
+    @pytest.mark.parametrize("number", ["nan", "inf", "-inf", "x", ""])
+    def test_numbers_that_another_program_wrote_stop_no_turn(self, queue: Queue, number: str) -> None:
+        put = jobs(3)
+        queue.put("interactive", put, client="a")
+        written = dict.fromkeys(("client:a", "owed"), number)
+        queue.redis.hset(queue.keys.of_lane("interactive", "credit"), mapping=written)
+        assert [one.key for one in take(queue, 1_000)] == [job.id for job in put]
+
+    @pytest.mark.parametrize("is_taken", [False, True])
+    @pytest.mark.parametrize("value", [None, "", "nan", "inf", "-1", "x", "9" * 30, b"\xff"])
+    def test_a_record_that_another_program_wrote_harms_no_other_job(
+        self, queue: Queue, value: str | bytes | None, is_taken: bool
+    ) -> None:
+        written = [job for field in RECORD for job in jobs(1)]
+        queue.put("interactive", written, client="written")
+        others = jobs(len(RECORD))
+        queue.put("interactive", others, client="other")
+        taken = queue.take("w", LANES, 100) if is_taken else []
+        for field, job in zip(RECORD, written, strict=True):
+            if value is None:
+                queue.redis.hdel(queue.keys.record(job.id), field)
+            else:
+                queue.redis.hset(queue.keys.record(job.id), field, value)
+        taken += [one for _ in range(3) for one in queue.take("w", LANES, 100)]
+        queue.consumer("w").start([(one, one.key) for one in taken])
+        queue.reply([Answer(one, Reply(one.key), "me") for one in taken])
+        assert {job.id for job in others} <= {reply.id for reply in queue.inbox("me").wait()}
+        queue.put("interactive", jobs(2), client="written")
+        assert len(queue.take("w", LANES, 100)) == 2
+        queue.redis.delete(*queue.redis.keys(f"{queue.keys.root}:*"))
 
     def test_the_wait_of_a_job_begins_with_its_put(self, queue: Queue) -> None:
         before = time.time()

@@ -163,12 +163,16 @@ def test_a_pushed_job_has_a_status_from_its_start_and_can_be_cancelled_then(queu
     assert queue.backlog()["bulk"] == 0
 
 
-@pytest.mark.parametrize("what", ["jobs", "pushed"])
+@pytest.mark.parametrize("what", ["jobs", "pushed", "number"])
 def test_a_pushed_job_is_not_lost_while_another_program_has_a_key_of_its_lane(queue: Queue, what: str) -> None:
-    job = pushed(queue)
-    key = f"{queue.keys.root}:lane:pushed" if what == "pushed" else queue.keys.of_lane("bulk", what)
-    queue.redis.hset(key, "another", "program")
-    assert queue.take("a", LANES, 1) == []
+    job, other = pushed(queue), submitted()
+    key = queue.keys.of_lane("bulk", what) if what == "jobs" else f"{queue.keys.root}:lane:pushed"
+    if what == "number":
+        queue.redis.set(key, "another program")
+    else:
+        queue.redis.hset(key, "another", "program")
+    queue.put("interactive", [other])
+    assert [delivery.key for delivery in queue.take("a", LANES, 2)] == [other.id]  # the other lane goes on
     queue.redis.delete(key)
     (delivery,) = queue.take("a", LANES, 1)
     assert delivery.job() == job

@@ -212,7 +212,7 @@ class TestLook:
         yield model
         model.stop()
 
-    def beat(self, model: HostedModel, num_jobs: int, memory_bytes: int) -> None:
+    def beat(self, model: HostedModel, num_jobs: int, memory_bytes: Any) -> None:
         assert model._worker.process
         about = {"state": "ready", "host": gethostname(), "pid": model._worker.process.pid, "model": "m"}
         about |= {"counters": {"jobs": num_jobs}, "memory_bytes": memory_bytes, "texts_per_s": 9.0}
@@ -240,6 +240,29 @@ class TestLook:
         self.beat(model, 1, 20)
         model.look(6.0)
         assert (model.used_at, model.ready_at, model.memory_bytes) == (4.0, 2.0, 30)
+
+    def test_a_worker_that_does_not_know_its_memory_is_ready(self, model: HostedModel) -> None:
+        model.start()
+        self.beat(model, 0, None)
+        model.look(1.0)
+        assert (model.state, model.memory_bytes) == ("ready", 0)
+
+    def test_a_heartbeat_with_a_memory_that_is_no_number_counts_as_unreadable(self, model: HostedModel) -> None:
+        model.start()
+        self.beat(model, 0, "much")
+        model.look(1.0)
+        assert model.state == "starting"
+
+    def test_the_host_goes_on_beside_a_pool_with_a_key_of_another_program(
+        self, model: HostedModel, settings: Settings, broker: Broker
+    ) -> None:
+        broker.execute("SET", model._pool.keys.lane("bulk"), "no list")
+        other = PlannedModel(broker, settings, "b", num_jobs=1)
+        host = ModelHost([model, other], PLENTY, NEVER_S)
+        model.start()
+        self.beat(model, 0, 10)
+        host.step(1.0)
+        assert states(host) == ["ready", "starting"]
 
     def test_a_sleeping_model_announces_what_it_serves_until_it_is_ready(self, model: HostedModel) -> None:
         model.start()
@@ -291,7 +314,7 @@ def test_an_idle_model_sleeps_and_its_next_job_starts_it(
         assert embed(settings, "b") == 1
 
 
-def test_the_host_says_once_that_redis_is_away(
+def test_the_host_says_once_for_each_pool_that_redis_is_away(
     settings: Settings, own_redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "shoal_workers.service.model_host")
@@ -302,12 +325,12 @@ def test_the_host_says_once_that_redis_is_away(
         host = host_of(settings, broker, tmp_path)
         thread = threading.Thread(target=host.run, args=(stopping, stopping.set))
         thread.start()
-        wait_until(lambda: len(caplog.records) > 2)
+        wait_until(lambda: len(caplog.records) > 3)
         stopping.set()
         thread.join()
     levels = [record.levelname for record in caplog.records if "trying until it does" in record.message]
-    assert levels[:2] == ["WARNING", "DEBUG"]
-    assert set(levels[1:]) == {"DEBUG"}
+    assert levels[:3] == ["WARNING", "WARNING", "DEBUG"]
+    assert set(levels[2:]) == {"DEBUG"}
 
 
 @pytest.mark.parametrize("flags", [["--memory-gb", "nan"], ["--memory-gb", "inf"], ["--memory-gb=1", "--idle-s=nan"]])

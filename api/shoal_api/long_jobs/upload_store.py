@@ -244,7 +244,7 @@ class JobFolder:
 def submitted_in(folder: Path) -> tuple[str, str] | None:
     """Return the id of the folder's job and the digest of its request; None if no job was submitted."""
     with suppress(FileNotFoundError):
-        job_id, _, digest = (folder / _JOB).read_text().partition(" ")
+        job_id, _, digest = (folder / _JOB).read_text(errors="replace").partition(" ")  # a disk may damage it
         return job_id, digest
     return None
 

@@ -139,7 +139,7 @@ class RsgiServer:
             **_ENVIRONMENT,
             "REQUEST_METHOD": scope.method,
             "PATH_INFO": scope.path.encode().decode("latin-1"),
-            "QUERY_STRING": scope.query_string,
+            "QUERY_STRING": scope.query_string.encode().decode("latin-1"),
             "SERVER_NAME": host,
             "SERVER_PORT": port,
             "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",

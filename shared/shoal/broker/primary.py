@@ -30,6 +30,10 @@ _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "pass
 #: Options of a URL for all connections.
 _CERTIFICATES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
+#: Number of nodes outside the URL that are remembered. In a cluster whose nodes get new addresses at each start, older
+#: ones answer no more, and each would be tried before the nodes of the URL.
+MAX_MOVED_TO = 3
+
 Address = tuple[str, int]
 
 
@@ -69,6 +73,7 @@ class ClusterNodes(Primary):
     """The primary of a pool's keys in a cluster. A node without the keys answers with the primary's address."""
 
     def __init__(self, nodes: list[Address]):
+        self._named = nodes
         self._nodes = deque(nodes)
         self._lock = Lock()
 
@@ -80,7 +85,8 @@ class ClusterNodes(Primary):
         """Put the node that has the keys first."""
         with self._lock:
             address = (error.host or self._nodes[0][0], int(error.port))
-            self._nodes = deque([address, *(node for node in self._nodes if node != address)])
+            moved_to = [node for node in self._nodes if node not in (address, *self._named)][: MAX_MOVED_TO - 1]
+            self._nodes = deque([address, *moved_to, *(node for node in self._named if node != address)])
 
     def note_silence(self, address: Address) -> None:
         """Put the next node first if the silent node was first."""

@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from shoal import __version__
 from shoal.cli.output import echo
-from shoal.errors import DiskFull, FileError, MissingExtra, ShoalError
+from shoal.errors import DiskFull, FileError, InvalidText, MissingExtra, ShoalError
 from shoal.process.extra import install_command
 
 #: The group of entry points in which other packages name their commands.
@@ -94,6 +94,8 @@ class _Group(click.Group):
         except ModuleNotFoundError as error:
             extra = _EXTRAS.get(error.name or "", "all")
             shown = MissingExtra(f"this needs {error.name!r}, which is not installed: {install_command(extra)}")
+        except UnicodeDecodeError as error:
+            shown = InvalidText(f"the input is not {error.encoding.upper()} ({error.reason}): convert it")
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # click then ends quietly

@@ -51,7 +51,7 @@ class Delivery:
             "status" in job,
             int(job.get("size_bytes", len(job["job"]))),
             job["client"].decode(errors="replace"),
-            job["reply_to"].decode() if "reply_to" in job else None,
+            job["reply_to"].decode(errors="replace") if "reply_to" in job else None,
         )
 
     def job(self) -> Job:

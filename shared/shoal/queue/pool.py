@@ -191,6 +191,7 @@ def _is_sound(about: dict[str, Any]) -> bool:
         and isinstance(about.get("outputs", []), list)
         and isinstance(indexes, dict)
         and all(isinstance(index, dict) and isinstance(index.get("count"), int) for index in indexes.values())
+        and isinstance(about.get("memory_bytes") or 0, int)
         and isinstance(errors, dict)
         and all(isinstance(message, str) for message in errors.values())
         and isinstance(counters, dict)

@@ -208,9 +208,10 @@ class Producer:
         (seconds, _), *found = await self.commands.pipeline(*commands)
         loads = {}
         of_lanes = zip(LANES, found[::4], found[1::4], found[2::4], found[3::4], strict=True)
-        for lane, num_jobs, oldest, (texts, num_bytes), num_pushed in of_lanes:
+        for lane, num_jobs, oldest, sums, num_pushed in of_lanes:
             age_s = max(0.0, int(seconds) - float(oldest[1]) / 1000) if oldest else 0.0
-            loads[lane] = LaneLoad(num_jobs + num_pushed, int(texts or 0), int(num_bytes or 0), age_s)
+            texts, num_bytes = _whole_numbers(self.keys.of_lane(lane, "load"), sums)
+            loads[lane] = LaneLoad(num_jobs + num_pushed, texts or 0, num_bytes or 0, age_s)
         return loads
 
     async def num_dead(self) -> int:
@@ -219,14 +220,15 @@ class Producer:
 
     async def unread_load(self) -> UnreadLoad:
         """Return the load of unread results. A popped or expired result counts until the next sweep."""
-        num_results, num_bytes = await self.commands.execute("HMGET", self.keys.unread_load, "result", "bytes")
-        return UnreadLoad(int(num_results or 0), int(num_bytes or 0))
+        found = await self.commands.execute("HMGET", self.keys.unread_load, "result", "bytes")
+        num_results, num_bytes = _whole_numbers(self.keys.unread_load, found)
+        return UnreadLoad(num_results or 0, num_bytes or 0)
 
     async def limits(self) -> LaneLimits:
         """Return the limits of a lane, as workers have announced them."""
         names = [field.name for field in fields(LaneLimits)]
-        found = await self.commands.execute("HMGET", self.keys.limits, *names)
-        return LaneLimits(**{name: int(most) for name, most in zip(names, found, strict=True) if most is not None})
+        found = _whole_numbers(self.keys.limits, await self.commands.execute("HMGET", self.keys.limits, *names))
+        return LaneLimits(**{name: most for name, most in zip(names, found, strict=True) if most is not None})
 
     async def check_lanes(self) -> None:
         """Raise Unavailable if another program wrote a key of the lanes, so that jobs cannot be put or taken."""
@@ -238,6 +240,14 @@ class Producer:
         for (key, wanted), kind in zip(types.items(), found, strict=True):
             if (is_now := kind.decode()) not in (wanted, "none"):
                 raise Unavailable(f"{key} is a {is_now} in place of a {wanted}: another program wrote it; delete it")
+        await self.limits()  # if they are no numbers, nothing can be put
+
+
+def _whole_numbers(key: str, values: Sequence[bytes | None]) -> list[int | None]:
+    """Return the numbers in fields of a hash, and None for each field that is missing. Raises Unavailable."""
+    if any(value is not None and not value.isdigit() for value in values):
+        raise Unavailable(f"{key} has fields that are no whole numbers: another program wrote it; delete it")
+    return [None if value is None else int(value) for value in values]
 
 
 class ReplyStream:

@@ -344,6 +344,14 @@ class TestOldFolders:
             with files.new("bob"):
                 assert path.exists() == is_left
 
+    def test_a_folder_with_a_damaged_id_is_kept_as_one_of_an_unknown_job(self, files: UploadStore) -> None:
+        path = self.make(files, "a", 1e5)
+        for damaged in (b"", bytes(60), b"\xff\xfe"):
+            (path / ".job").write_bytes(damaged)
+            os.utime(path, (0, time.time() - 1e5))
+            with files.new("bob"):
+                assert path.exists()
+
     def test_old_folders_make_room_for_an_upload_that_would_be_refused(
         self, files: UploadStore, states: dict[str, LongJobStatus], settings: Settings
     ) -> None:

@@ -88,6 +88,17 @@ def test_not_ready_if_a_key_of_a_lane_has_another_type(api: FlaskClient, queue: 
 
 
 @pytest.mark.usefixtures("stub")
+@pytest.mark.parametrize("number", ["many", "-1", "1e308", "nan", ""])
+def test_not_ready_and_no_fault_of_the_server_if_a_limit_is_no_number(
+    make_app: MakeApp, queue: Queue, number: str
+) -> None:
+    api, limits = make_app().test_client(), queue.keys.limits
+    queue.redis.hset(limits, "max_jobs", number)
+    assert all(words in why_not(api) for words in (limits, "delete it"))
+    assert [api.get(path).status_code for path in ("/v1/pool", "/metrics")] == [503, 200]
+
+
+@pytest.mark.usefixtures("stub")
 def test_not_ready_once_the_server_is_told_to_stop(make_app: MakeApp) -> None:
     app = make_app()
     Context.of(app).stopping.set()

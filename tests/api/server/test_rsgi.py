@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import unquote
 
 import pytest
 from api_process import ApiProcess, StartApi, serving_api
@@ -70,6 +71,13 @@ def test_paths_are_read_as_utf_8(shared_api: ApiProcess) -> None:
     for path in ("/v1/jobs/%C3%A9", "/v1/jobs/%FF%FE", "/v1/jobs/%00", "//v1/jobs/a", "/v1/jobs/a%2Fb"):
         status, body, _ = shared_api.ask("GET", path)
         assert (status, list(body)) == (404, ["error"]), path
+
+
+def test_queries_are_read_as_utf_8_with_escapes_or_without(shared_api: ApiProcess) -> None:
+    for index in ("%C3%BCbersicht", "übersicht", "€"):  # curl sends what is typed
+        head = f"GET /ready?index={index} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        with closing(shared_api.send(head.encode())) as connection, connection.makefile("rb") as answer:
+            assert unquote(index).encode() in answer.read(), index
 
 
 def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api: StartApi, stub: StubWorker) -> None:

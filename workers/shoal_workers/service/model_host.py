@@ -16,7 +16,7 @@ import click
 from shoal.broker.broker import Broker
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import LANES
-from shoal.errors import BadSetting, NotReady, ShoalError
+from shoal.errors import BadSetting, NotReady, ShoalError, Unavailable
 from shoal.queue.pool import Pool
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
@@ -86,6 +86,7 @@ class HostedModel:
         self._worker = Service(f"the worker of {self.name}", command, settings.to_environment())
         self._pool = Pool(broker, settings.keys)
         self._pause_s = RESTART_AFTER_S
+        self._is_refused = False
         self._read_at = 0.0
         self._num_answered = 0
         self._served: dict[str, Any] = {}
@@ -113,16 +114,28 @@ class HostedModel:
         self._end_sleep()
 
     def look(self, now: float) -> None:
-        """Record how many jobs of the pool are unanswered, and what became of the worker. Raises Unavailable."""
+        """Record what became of the worker, and how many jobs of the pool are unanswered. Raises NotReady.
+
+        If Redis does not answer, or refuses a key of this pool that another program wrote, the other models go on.
+        """
+        try:
+            self._look(now)
+            self._is_refused = False
+        except Unavailable as error:
+            level = logging.DEBUG if self._is_refused else logging.WARNING
+            log.log(level, "the pool %s: %s; trying until it does", self.name, error)
+            self._is_refused = True
+
+    def _look(self, now: float) -> None:
+        if self.state != "asleep" and self._worker.exit_code() is not None:
+            self._note_end(now)
+        elif self.state == "starting" or (self.state == "ready" and now - self._read_at >= READ_EVERY_S):
+            self._read_heartbeat(now)
         keys = self._pool.keys
         pushed = [("LLEN", keys.lane(lane)) for lane in LANES]
         self.num_jobs = sum(self._pool.broker.pipeline(*pushed, *(("ZCARD", keys.of_lane(n, "jobs")) for n in LANES)))
         if self.num_jobs:
             self.used_at = now
-        if self.state != "asleep" and self._worker.exit_code() is not None:
-            self._note_end(now)
-        elif self.state == "starting" or (self.state == "ready" and now - self._read_at >= READ_EVERY_S):
-            self._read_heartbeat(now)
 
     def _note_end(self, now: float) -> None:
         if self.state != "stopping":
@@ -140,7 +153,7 @@ class HostedModel:
         self._read_at = now
         for about in self._pool.own_ready([self._worker.process.pid]).values():
             self._served = about
-            self.memory_bytes = max(self.memory_bytes, int(about.get("memory_bytes", 0)))
+            self.memory_bytes = max(self.memory_bytes, about.get("memory_bytes") or 0)
             num_answered = about.get("counters", {}).get("jobs", 0)
             if self.state == "starting":
                 self._end_sleep()
@@ -182,17 +195,10 @@ class ModelHost:
 
     def run(self, stopping: Event, when_known: Callable[[], object]) -> None:
         """Run each model once, call `when_known`, and serve until `stopping` is set. Raises NotReady, BadSetting."""
-        was_known = is_away = False
+        was_known = False
         try:
             while not stopping.wait(LOOK_EVERY_S):
-                try:
-                    self.step(time.monotonic())
-                    is_away = False
-                except (NotReady, BadSetting):
-                    raise
-                except ShoalError as error:  # Redis is away: workers wait for it too
-                    log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
-                    is_away = True
+                self.step(time.monotonic())
                 if self.is_known and not was_known:
                     was_known = True
                     when_known()

@@ -9,17 +9,18 @@ local SMALL_BYTES, written = 1024, 0 -- a reply up to this size, such as most er
 local function fit(answer, client)
   if #answer.reply <= SMALL_BYTES then return end
   local all, own = unpack(redis.pcall('HMGET', UNREAD_LOAD, 'bytes', 'client:' .. client))
-  if #answer.reply + (all or 0) <= args.max_kept_bytes or #answer.reply + (own or 0) <= args.max_own_bytes then return end
+  all, own = tonumber(all) or 0, tonumber(own) or 0
+  if #answer.reply + all <= args.max_kept_bytes or #answer.reply + own <= args.max_own_bytes then return end
   local words = 'no room for the %d bytes of the reply: the client has %d bytes of results that were not read; fetch them, '
     .. 'then submit again'
-  local failure = {code = 'too_large', message = string.format(words, #answer.reply, own or 0)}
+  local failure = {code = 'too_large', message = string.format(words, #answer.reply, own)}
   answer.reply, answer.status = cmsgpack.pack({v = 1, id = answer.id, status = 'failed', error = failure}), 'failed'
 end
 
 call('PERSIST', HOLDERS) -- allowed if memory is full, and then so are the writes after it
 for _, answer in ipairs(args.answers) do
   local job, letter = read(answer.key, PLACE), answer.letter
-  if job.worker == answer.worker then
+  if job.lane and job.worker == answer.worker then
     written = written + 1
     local is_lost = not answer.reply -- or another unanswered job has this pushed job's id, and so the key of its result
       or not answer.reply_to and answer.id ~= answer.key and read(answer.id, {'lane'}).lane

@@ -27,7 +27,8 @@ end
 local function attempt(step, ...)
   local is_done, fault = pcall(step, ...)
   local message = type(fault) == 'table' and fault.err or fault
-  if not is_done and not string.find(message, 'WRONGTYPE', 1, true) then error(fault, 0) end
+  if is_done or string.find(message, 'WRONGTYPE', 1, true) or string.find(message, 'not an integer', 1, true) then return end
+  error(fault, 0)
 end
 
 local has_suspect, has_suspects = suspect_of(args.worker), call('EXISTS', SUSPECTS) == 1

@@ -15,7 +15,7 @@ local function guess_of_texts(bytes) return math.ceil(#bytes / 1024) end
 -- Add numbers to the sums of a lane, which `settle` adds to the load in Redis.
 local sums = {interactive = {}, bulk = {}}
 local function count(lane, client, jobs, texts, bytes)
-  local sum, amounts = sums[lane], {texts = texts, bytes = bytes, ['jobs:' .. client] = jobs}
+  local sum, amounts = sums[lane] or {}, {texts = texts, bytes = bytes, ['jobs:' .. client] = jobs}
   amounts['texts:' .. client], amounts['bytes:' .. client] = texts, bytes
   for field, amount in pairs(amounts) do sum[field] = (sum[field] or 0) + amount end
 end

@@ -17,9 +17,10 @@ end
 -- Remove an unanswered job from its place and lane. If it has a status, its record stays, with the fields of an answered job.
 local function remove(id, job)
   local record = record_of(id)
+  job.client = job.client or '' -- another program deleted it
   redis.pcall('ZREM', key_of(job.lane, 'jobs'), id) -- allowed if memory is full, and then so are the writes after it
   if job.worker then call('ZREM', held_by(job.worker), id) else stop_waiting(job.lane, job.client, id) end
-  count(job.lane, job.client, -1, 0 - job.texts, 0 - call('HSTRLEN', record, 'job'))
+  count(job.lane, job.client, -1, -(tonumber(job.texts) or 0), 0 - call('HSTRLEN', record, 'job'))
   if not job.status then return call('DEL', record) end
   call('HDEL', record, 'job', 'lane', 'texts', 'put_ms', 'worker', 'deaths', 'died')
 end
@@ -32,8 +33,8 @@ local function put_back(worker, id, is_first, has_died)
   call('HDEL', record, 'worker')
   if job.status then call('HSET', record, 'status', 'queued') end
   if has_died then
-    call('HSET', record, 'died', worker)
-    job.deaths = call('HINCRBY', record, 'deaths', 1)
+    job.deaths = (tonumber(job.deaths) or 0) + 1
+    call('HSET', record, 'died', worker, 'deaths', job.deaths)
   end
   if job.deaths then call(is_first and 'LPUSH' or 'RPUSH', SUSPECTS, id) else wait(job.lane, job.client, id, is_first) end
   wake(job.deaths and 'bulk' or job.lane) -- busy workers, which take no suspects, do not watch the marker of bulk

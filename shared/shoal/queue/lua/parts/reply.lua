@@ -18,7 +18,7 @@ local function conclude(id, status, timings, result_ttl_s)
   local written = redis.pcall('HSET', record_of(id), 'status', status, 'timings', timings)
   if type(written) == 'table' then return end -- another program's key has the record's name
   local job = read(id, {'lives', 'watchers'})
-  call('EXPIRE', record_of(id), math.max(result_ttl_s, job.lives or 0))
+  redis.pcall('EXPIRE', record_of(id), math.max(result_ttl_s, tonumber(job.lives) or 0))
   for address in string.gmatch(job.watchers or '', '%S+') do
     redis.pcall('XADD', ROOT .. 'replies:' .. address, '*', 'answered', id)
     call('EXPIRE', ROOT .. 'replies:' .. address, result_ttl_s)

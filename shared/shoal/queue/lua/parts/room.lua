@@ -5,7 +5,7 @@ local UNREAD_FLOOR = 1 / 64 -- of max_unread_bytes: a client below this share is
 -- Return a client's unread bytes divided by its limit, and a refusal if the client has reached the limit.
 local function unread_of(client, limits)
   local all, own = unpack(look('HMGET', UNREAD_LOAD, 'bytes', 'client:' .. client))
-  all, own = tonumber(all or 0), tonumber(own or 0)
+  all, own = tonumber(all) or 0, tonumber(own) or 0
   local most = math.max(math.floor(UNREAD_FLOOR * limits.max_unread_bytes), limits.max_unread_bytes - all)
   return own / most, own >= most and {status = 'unread', bytes = all, client_bytes = own, most = most}
 end
@@ -14,7 +14,7 @@ end
 local function count_or_refuse(lane, client, new, limits)
   local load, full = key_of(lane, 'load'), {jobs = look('ZCARD', key_of(lane, 'jobs'))}
   local held = look('HMGET', load, 'jobs:' .. client, 'texts:' .. client, 'bytes:' .. client, 'texts', 'bytes')
-  for n = 1, 5 do held[n] = full.jobs > 0 and tonumber(held[n] or 0) or 0 end -- if not, Redis has lost the jobs
+  for n = 1, 5 do held[n] = full.jobs > 0 and tonumber(held[n]) or 0 end -- if not, Redis has lost the jobs
   full.texts, full.bytes = held[4], held[5]
   for n, what in ipairs({'jobs', 'texts', 'bytes'}) do
     local own, asked, limit = held[n], new[what], limits['max_' .. what]

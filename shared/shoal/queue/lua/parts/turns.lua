@@ -10,7 +10,9 @@ local jobs, bytes, now = {}, 0, now_ms()
 -- a worker could not read it whole, and would never answer it.
 local function give(id, lane)
   local job = read(id, GIVEN)
-  if not job.job then -- Redis has lost its record, or another program's key has the record's name
+  local numbers = (job.texts or '') .. ' ' .. (job.put_ms or '') .. ' ' .. (job.deaths or 0)
+  if not (job.job and job.client and sums[job.lane] and string.find(numbers, '^%d+ %d+ %d+$')) then
+    -- Redis has lost its record, or another program wrote it
     if lane then call('ZREM', key_of(lane, 'jobs'), id) end
     return 0
   end
@@ -27,7 +29,8 @@ end
 local function turn(lane, ring, room, last)
   local client, credits, served = call('LINDEX', ring, 0), key_of(lane, 'credit'), 0
   local list, name = key_of(lane, 'of:' .. client), 'client:' .. client
-  local credit, num_left = tonumber(call('HGET', credits, name) or FIRST_QUANTUM), call('LLEN', list)
+  local credit, num_left = tonumber(call('HGET', credits, name)) or FIRST_QUANTUM, call('LLEN', list)
+  credit = math.min(QUANTUM, credit) -- QUANTUM too if another program wrote nan, with which a turn would never be over
   while num_left > 0 and credit > 0 and served < room and #jobs < last and (bytes < args.max_bytes or served == 0) do
     local texts = give(call('LPOP', list), lane)
     credit, served, num_left = credit - texts, served + texts, num_left - 1
@@ -46,7 +49,7 @@ end
 local function serve(lane, room)
   local last = #jobs + args.max_jobs
   local rings, credits, served = {key_of(lane, 'new'), key_of(lane, 'old')}, key_of(lane, 'credit'), 0
-  local owed = tonumber(call('HGET', credits, 'owed') or 0) -- texts of new clients since the last turn of an old client
+  local owed = tonumber(call('HGET', credits, 'owed')) or 0 -- texts of new clients since the last turn of an old client
   while served < room and #jobs < last and (bytes < args.max_bytes or served == 0) and call('EXISTS', unpack(rings)) > 0 do
     local n = owed < QUANTUM and 1 or 2
     if call('EXISTS', rings[n]) == 0 then n = 3 - n end
