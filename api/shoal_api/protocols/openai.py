@@ -54,6 +54,7 @@ class EmbeddingList(BaseModel):
     """One vector for each text, in order."""
 
     model_config = IN_ANY_FORMAT
+    id: str
     object: Literal["list"]
     data: list[Embedding]
     model: str = Field(description="The model that made the vectors, whatever alias the request had")
@@ -138,6 +139,7 @@ def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) 
     if encoding_format == "base64":
         rows = base64_rows(rows)
     return {
+        "id": reply.id,
         "object": "list",
         "data": [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)],
         "model": reply.model,

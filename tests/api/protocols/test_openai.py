@@ -1,6 +1,7 @@
 """OpenAI's routes: embeddings and models, as its clients send and read them."""
 
 import base64
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -38,6 +39,7 @@ class TestEmbeddings:
             "stub",
             {"prompt_tokens": 10, "total_tokens": 10},
         )
+        assert re.fullmatch("[0-9a-f]{24}", body["id"])  # Mistral's clients need an id
         assert [(item["object"], item["index"]) for item in body["data"]] == [("embedding", 0), ("embedding", 1)]
         rows = np.array([item["embedding"] for item in body["data"]], np.float32)
         assert np.array_equal(rows, [vector_of(text) for text in TEXTS])
