@@ -100,6 +100,7 @@ class OpenAIError(ErrorShape):
     """The body of a response with an error."""
 
     error: OpenAIErrorDetail
+    detail: str = Field(description="The same message, where clients of Voyage and Jina look for it")
 
     statuses = BAD_REQUEST
 
@@ -107,7 +108,8 @@ class OpenAIError(ErrorShape):
     def error_body(cls, code: str, message: str, status: int) -> dict[str, Any]:
         """Return the body of an error."""
         kind = "server_error" if status >= 500 else _KINDS.get(status, "invalid_request_error")
-        return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+        error = {"message": message, "type": kind, "param": None, "code": code}
+        return {"error": error, "detail": message}
 
 
 api = Blueprint("openai", __name__, "OpenAI", OpenAIError)

@@ -26,6 +26,7 @@ def error_of(response: TestResponse, status: int) -> tuple[str, str, str]:
     assert response.status_code == status
     error = response.get_json()["error"]
     assert sorted(error) == ["code", "message", "param", "type"]
+    assert response.get_json() == {"error": error, "detail": error["message"]}  # Voyage's clients read `detail`
     return error["type"], error["code"], error["message"]
 
 
