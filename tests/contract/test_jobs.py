@@ -70,6 +70,8 @@ def test_a_job_survives_the_wire_and_its_parts_ask_the_same_together(job: Job, s
         ({"id": "a b"}, 'id is "a b": it takes 1 to 128 letters'),
         ({"reply_to": "a{b}"}, r'reply_to is "a{b}"'),
         ({"deadline": "soon"}, 'deadline is "soon": it takes Unix seconds'),
+        ({"deadline": msgpack.Timestamp(1)}, "deadline is a timestamp: it takes Unix seconds"),
+        ({"timeout_s": -1}, "timeout_s is -1: it takes a number from 0 to 31,536,000"),
         ({"deadline": True}, "deadline is true"),
         ({"deadline": math.nan}, "deadline is nan"),
         ({"deadline": 10**30}, "deadline is 1000"),

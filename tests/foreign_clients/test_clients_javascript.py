@@ -54,6 +54,11 @@ PROGRAMS = {
         'import { VoyageAIClient } from "voyageai";',
         "found = (await client.embed({ model: MODEL, input: texts })).data.map((item) => item.embedding);",
     ),
+    "@mistralai/mistralai": (
+        'import { Mistral } from "@mistralai/mistralai";',
+        "const asked = { model: MODEL, inputs: texts, encodingFormat: 'float', outputDtype: 'float' };"
+        "found = (await client.embeddings.create(asked)).data.map((item) => item.embedding);",
+    ),
     "@huggingface/inference": (
         'import { InferenceClient } from "@huggingface/inference";',
         "found = await client.featureExtraction({ inputs: texts });",

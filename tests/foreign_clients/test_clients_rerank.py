@@ -139,7 +139,7 @@ found = CohereRerank(cohere_api_key="none", base_url=url, model=reranker, top_n=
 
 
 @pytest.mark.client("litellm")
-@pytest.mark.parametrize("provider", ["cohere", "hosted_vllm", "infinity", "jina_ai"])
+@pytest.mark.parametrize("provider", ["cohere", "hosted_vllm", "huggingface", "infinity", "jina_ai", "voyage"])
 def test_litellm(older: Older, url: str, reranker: str, check_ranking: CheckRanking, provider: str) -> None:
     code = "import litellm; found = litellm.rerank(**asked).results"
     place = {"model": f"{provider}/{reranker}", "api_base": url, "api_key": "none"}

@@ -9,13 +9,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.replies import FINGERPRINT_HEADER
 from shoal.errors import BadSetting
 
-#: Request headers that a page of an allowed origin may send, the headers for keys included.
-_REQUEST_HEADERS = (
-    *("Accept", "Authorization", "Content-Type", "Idempotency-Key"),
-    *("Prefer", "Traceparent", "X-API-Key", FINGERPRINT_HEADER),
-)
-
-#: Response headers that such a page may read, besides the few that browsers let every page read.
+#: Response headers that a page of an allowed origin may read, besides the few that browsers let every page read.
 _RESPONSE_HEADERS = (
     *("Location", "Preference-Applied", "RateLimit", "RateLimit-Policy", "Retry-After", FINGERPRINT_HEADER),
     *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Dtype", "X-Shape", "X-Tokens", "X-Truncated"),
@@ -28,7 +22,10 @@ _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")
 
 
 def install(app: Flask, origins: str) -> None:
-    """Let web pages of these origins use the API, without cookies. Raises BadSetting for a wrong name."""
+    """Let web pages of these origins use the API, without cookies. Raises BadSetting for a wrong name.
+
+    They may send any header, because clients in a page send headers of their own, such as OpenAI's `X-Stainless-OS`.
+    """
     names = [name.strip() for name in origins.split(",")]
     for name in names:
         if name != "*" and not _ORIGIN.fullmatch(name):
@@ -39,7 +36,6 @@ def install(app: Flask, origins: str) -> None:
         send_wildcard=True,
         always_send=False,
         methods=["GET", "HEAD", "POST", "DELETE"],
-        allow_headers=list(_REQUEST_HEADERS),
         expose_headers=list(_RESPONSE_HEADERS),
         max_age=_MAX_AGE_S,
         intercept_exceptions=False,

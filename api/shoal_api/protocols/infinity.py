@@ -71,7 +71,6 @@ class InfinityRanking(BaseModel):
 class InfinityEmbeddings(EmbeddingList):
     """One vector for each text, in order."""
 
-    id: str
     created: int
 
 

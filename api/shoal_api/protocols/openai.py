@@ -54,6 +54,7 @@ class EmbeddingList(BaseModel):
     """One vector for each text, in order."""
 
     model_config = IN_ANY_FORMAT
+    id: str
     object: Literal["list"]
     data: list[Embedding]
     model: str = Field(description="The model that made the vectors, whatever alias the request had")
@@ -99,6 +100,7 @@ class OpenAIError(ErrorShape):
     """The body of a response with an error."""
 
     error: OpenAIErrorDetail
+    detail: str = Field(description="The same message, where clients of Voyage and Jina look for it")
 
     statuses = BAD_REQUEST
 
@@ -106,7 +108,8 @@ class OpenAIError(ErrorShape):
     def error_body(cls, code: str, message: str, status: int) -> dict[str, Any]:
         """Return the body of an error."""
         kind = "server_error" if status >= 500 else _KINDS.get(status, "invalid_request_error")
-        return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+        error = {"message": message, "type": kind, "param": None, "code": code}
+        return {"error": error, "detail": message}
 
 
 api = Blueprint("openai", __name__, "OpenAI", OpenAIError)
@@ -138,6 +141,7 @@ def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) 
     if encoding_format == "base64":
         rows = base64_rows(rows)
     return {
+        "id": reply.id,
         "object": "list",
         "data": [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)],
         "model": reply.model,

@@ -22,7 +22,7 @@ from shoal_api.enqueue import as_texts, call
 from shoal_api.protocols.rerank import best_first
 from shoal_api.request import json_request
 from shoal_api.routes import service
-from shoal_api.schema.body import Body, Dimensions, IdLists, Ids, Ignored, Name, Text, TextList, Texts, example
+from shoal_api.schema.body import Body, Dimensions, IdLists, Ids, Ignored, Name, Text, TextList, Texts, TopN, example
 from shoal_api.schema.errors import TeiError
 from shoal_api.schema.requests import TextsOrIds, TruncationDirection, as_list
 from shoal_api.schema.responses import (
@@ -91,6 +91,7 @@ class TeiRerankBody(TeiTruncation):
     texts: TextList = Field(description="The texts")
     raw_scores: bool = Field(False, description="Return the reranker's scores unchanged, not from 0 to 1")
     return_text: bool = Field(False, description="Return the texts too")
+    top_n: TopN | None = Field(None, description="Return this many of the best texts, for LiteLLM; null: all")
 
 
 class TokenizeBody(Body):
@@ -271,7 +272,7 @@ async def rerank(body: TeiRerankBody) -> Response:
     job = Rerank(body.texts, _options(body), query=body.query, raw_scores=body.raw_scores)
     reply = await call(job)
     assert reply.scores is not None
-    ranks = [{"index": n, "score": reply.scores[n]} for n in best_first(reply)]
+    ranks = [{"index": n, "score": reply.scores[n]} for n in best_first(reply)[: body.top_n]]
     if body.return_text:
         ranks = [about | {"text": body.texts[about["index"]]} for about in ranks]
     return with_tei_headers(json_response(ranks, headers=cost_headers(reply)), reply, job)

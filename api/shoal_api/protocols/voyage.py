@@ -35,8 +35,8 @@ class VoyageBody(Body):
     output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = Field(
         None, description="Type of the numbers, as in Cohere's format with the same name; null: float"
     )
-    encoding_format: Literal["base64"] | None = Field(
-        None, description="base64: the bytes of the numbers, floats of 32 bits in little-endian order"
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="base64: the bytes of the numbers, floats of 32 bits in little-endian order; null: numbers"
     )
 
 

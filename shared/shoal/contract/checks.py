@@ -47,7 +47,7 @@ def check_range(name: str, value: Any, least: int, most: int) -> None:
 def check_number(name: str, value: Any, least: float = -MAX_NUMBER, most: float = MAX_NUMBER) -> None:
     """Raise InvalidRequest unless the value is a number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a number from {least:g} to {most:g}")
+        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a number from {least:,.15g} to {most:,.15g}")
 
 
 def check_strings(name: str, value: Any, most: int, most_chars: int) -> None:

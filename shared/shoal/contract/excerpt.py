@@ -38,6 +38,10 @@ class _JsonWriter(reprlib.Repr):
         """Return null."""
         return "null"
 
+    def repr_Timestamp(self, value: Any, level: int) -> str:
+        """Return the kind of a timestamp of msgpack, which JSON cannot express."""
+        return "a timestamp"
+
 
 _writer = _JsonWriter()
 

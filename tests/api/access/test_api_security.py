@@ -263,7 +263,7 @@ class TestOtherSites:
     PREFLIGHT: ClassVar = {
         "origin": "https://app.example",
         "access_control_request_method": "POST",
-        "access_control_request_headers": "authorization,content-type",
+        "access_control_request_headers": "authorization,content-type,x-stainless-os",  # as OpenAI's client asks
     }
 
     def test_no_other_site_may_use_the_api_by_default(self, shared_api: ApiProcess) -> None:
@@ -280,7 +280,7 @@ class TestOtherSites:
         assert preflight.status == 200
         assert preflight.headers["Access-Control-Allow-Origin"] == "https://app.example"
         assert "POST" in preflight.headers["Access-Control-Allow-Methods"]
-        assert preflight.headers["Access-Control-Allow-Headers"] == "authorization, content-type"
+        assert preflight.headers["Access-Control-Allow-Headers"] == "authorization, content-type, x-stainless-os"
         assert "Access-Control-Allow-Credentials" not in preflight.headers
         sent = {"origin": "https://app.example", "sec_fetch_site": "cross-site"}
         answer = api.ask("POST", "/embed", GOOD, **sent, authorization=f"Bearer {secret}")

@@ -1,6 +1,7 @@
 """OpenAI's routes: embeddings and models, as its clients send and read them."""
 
 import base64
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ def error_of(response: TestResponse, status: int) -> tuple[str, str, str]:
     assert response.status_code == status
     error = response.get_json()["error"]
     assert sorted(error) == ["code", "message", "param", "type"]
+    assert response.get_json() == {"error": error, "detail": error["message"]}  # Voyage's clients read `detail`
     return error["type"], error["code"], error["message"]
 
 
@@ -38,6 +40,7 @@ class TestEmbeddings:
             "stub",
             {"prompt_tokens": 10, "total_tokens": 10},
         )
+        assert re.fullmatch("[0-9a-f]{24}", body["id"])  # Mistral's clients need an id
         assert [(item["object"], item["index"]) for item in body["data"]] == [("embedding", 0), ("embedding", 1)]
         rows = np.array([item["embedding"] for item in body["data"]], np.float32)
         assert np.array_equal(rows, [vector_of(text) for text in TEXTS])

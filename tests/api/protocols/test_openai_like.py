@@ -45,7 +45,8 @@ class TestVoyage:
         numbers = np.array([np.frombuffer(base64.b64decode(row), np.int8) for row in small])
         assert np.array_equal(numbers, rows(api, output_dtype="int8"))
         assert np.abs(numbers).max() == 127
-        assert np.shape(rows(api, output_dimension=2, output_dtype="uint8", truncation=None)) == (2, 2)
+        mistrals = {"output_dtype": "uint8", "encoding_format": "float"}
+        assert np.shape(rows(api, output_dimension=2, **mistrals)) == (2, 2)
 
     def test_errors_have_its_shape(self, api: FlaskClient) -> None:
         for more, words in REFUSED:
