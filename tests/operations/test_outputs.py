@@ -84,7 +84,10 @@ def test_one_pass_makes_every_output_of_its_jobs(queue: Queue, of_three: Encoder
     texts = ("storm in europe", "", "the market rises and falls")
     jobs = [embed(*texts, output=ALL, dimensions=5), embed(*texts), embed(*texts, output="tokens")]
     jobs += [embed(*texts, output="multivector", normalize=False), embed(*texts, output="sparse")]
-    whole, plain, tokens, raw, sparse = ask(queue, of_three, *jobs)
+    jobs += [embed(*texts, output="chunks", chunk_tokens=5)]
+    whole, plain, tokens, raw, sparse, chunks = ask(queue, of_three, *jobs)
+    assert chunks.chunks is not None
+    assert [len(rows) for rows in chunks.rows_by_text()] == [len(cut) for cut in chunks.chunks]
     assert whole.vectors is not None
     assert plain.vectors is not None
     assert tokens.vectors is not None
