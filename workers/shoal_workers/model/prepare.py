@@ -104,19 +104,7 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     if model.pair_forms:
         chat.write_tokenizer(path, read_chat(source).parts)
     if not (reason := architecture.find_unsupported(config)):
-        tensors, dense = weights.read(folder_of_weights), read_dense(source)
-        transformer = read_transformer(config, tensors, model.is_reranker, dense)
-        model = replace(
-            model,
-            shares_rows=True,
-            max_tokens=min(model.max_tokens, transformer.num_positions),
-            num_weights=transformer.num_weights,
-            other_blocks=transformer.other_blocks,
-            type_offset=_type_offset(transformer, read_tokenizer_config(source)),
-        ).checked()
-        _check_tokenizer(path, len(transformer.words), model, read_tokenizer_config(source))
-        model, head_graphs = read_heads(model, source, tensors, transformer, path)
-        model = _save(model, build(transformer), folder, head_graphs)
+        model = _save_transformer(model, source, config, folder)
     elif model.is_reranker:
         raise ModelMismatch(
             f"{model.name} is of an architecture that Shoal cannot score pairs with ({reason}): use a cross-encoder "
@@ -136,6 +124,24 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
         model = replace(model, reference="sentence-transformers")
         _export(model, reason, folder)
     _finish(model, folder)
+
+
+def _save_transformer(model: Model, source: Path, config: dict[str, Any], folder: Path) -> Model:
+    """Write the graph of a model that Shoal computes itself, and the graphs of its heads. Raises ModelMismatch."""
+    path = folder / "tokenizer.json"
+    tensors, dense = weights.read(transformer_folder(source)), read_dense(source)
+    transformer = read_transformer(config, tensors, model.is_reranker, dense)
+    model = replace(
+        model,
+        shares_rows=True,
+        max_tokens=min(model.max_tokens, transformer.num_positions),
+        num_weights=transformer.num_weights,
+        other_blocks=transformer.other_blocks,
+        type_offset=_type_offset(transformer, read_tokenizer_config(source)),
+    ).checked()
+    _check_tokenizer(path, len(transformer.words), model, read_tokenizer_config(source))
+    model, head_graphs = read_heads(model, source, tensors, transformer, path)
+    return _save(model, build(transformer), folder, head_graphs)
 
 
 def _save_static(model: Model, source: Path, folder: Path) -> Model:
