@@ -63,7 +63,7 @@ class TestAttempts:
             Canned(200, b"short", MSGPACK | {"Content-Length": "100"}),
             Canned(503, b"<html>", {"Content-Type": "text/html"}),
             Canned(503, error_body("unavailable"), JSON | {"Retry-After": "0"}),
-            Canned(429, error_body("rate_limited"), JSON | {"Retry-After": "soon"}),
+            Canned(429, error_body("rate_limited"), JSON | {"Retry-After": "²"}),
         ],
     )
     def test_after_a_passing_failure_it_tries_again(

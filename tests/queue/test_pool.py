@@ -96,24 +96,19 @@ def test_when_redis_clock_is_set_back_no_worker_stays_alive_for_longer(queue: Qu
     assert until_ms[b"living"] / 1_000 <= queue.redis.time()[0] + 1 + pool.alive_s
 
 
-def test_a_heartbeat_beats_until_stopped(pool: Pool) -> None:
-    counts = iter(range(1_000_000))
+def test_a_heartbeat_beats_until_stopped_and_outlives_redis(own_redis: RedisServer, own_queue: Queue) -> None:
+    pool, counts = Pool(own_queue.broker, own_queue.keys), iter(range(1_000_000))
     heart = Heartbeat(pool, "a", lambda: {"n": next(counts)}, every_s=0.01)
     heart.start()
     wait_until(lambda: pool.workers().get("a", {}).get("n", 0) > 3)
-    heart.stop()
-    assert pool.workers() == {}
-
-
-def test_a_heartbeat_outlives_redis(own_redis: RedisServer, own_queue: Queue) -> None:
-    pool = Pool(own_queue.broker, own_queue.keys)
-    heart = Heartbeat(pool, "a", dict, every_s=0.01)
-    heart.start()
-    wait_until(pool.workers)
     own_redis.stop()
     own_redis.start()
     wait_until(pool.workers)
+    heart.stop()
+    assert pool.workers() == {}
     own_redis.stop()
+    heart = Heartbeat(pool, "a", dict)
+    heart.start()
     heart.stop()
 
 

@@ -30,12 +30,14 @@ class TestEmbed:
         assert (body["response_type"], body["texts"]) == ("embeddings_by_type", TEXTS)
         assert body["meta"]["tokens"] == body["meta"]["billed_units"] == {"input_tokens": 10}
 
-    def test_without_a_format_vectors_are_floats(self, api: FlaskClient) -> None:
+    def test_without_a_format_vectors_are_floats_and_null_is_no_choice(self, api: FlaskClient) -> None:
         body = api.post("/v2/embed", json={"texts": TEXTS, "embedding_types": None}).get_json()
         assert list(body["embeddings"]) == ["float"]
-        body = api.post("/v1/embed", json={"texts": TEXTS}).get_json()
-        assert np.array_equal(np.array(body["embeddings"], np.float32), VECTORS)
-        assert body["response_type"] == "embeddings_floats"
+        optional = ("model", "input_type", "embedding_types", "truncate", "output_dimension")
+        for more in ({}, dict.fromkeys(optional)):
+            body = api.post("/v1/embed", json={"texts": TEXTS, **more}).get_json()
+            assert np.array_equal(np.array(body["embeddings"], np.float32), VECTORS)
+            assert body["response_type"] == "embeddings_floats"
         body = api.post("/v1/embed", json={"texts": TEXTS, "embedding_types": ["int8"]}).get_json()
         assert (list(body["embeddings"]), body["response_type"]) == (["int8"], "embeddings_by_type")
 
@@ -58,11 +60,6 @@ class TestEmbed:
         response = api.post("/v2/embed", json={"texts": ["a b c d e f g h i"], "truncate": "NONE"})
         assert response.status_code == 400
         assert "a text has 11 tokens" in response.get_json()["message"]
-
-    def test_null_is_the_same_as_no_choice(self, api: FlaskClient) -> None:
-        optional = ("model", "input_type", "embedding_types", "truncate", "output_dimension")
-        body = api.post("/v1/embed", json={"texts": TEXTS} | dict.fromkeys(optional)).get_json()
-        assert np.array_equal(np.array(body["embeddings"], np.float32), VECTORS)
 
 
 def test_the_type_of_input_chooses_the_prompt(api: FlaskClient, stub: StubWorker) -> None:

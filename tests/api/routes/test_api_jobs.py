@@ -44,13 +44,11 @@ class TestResult:
         assert (result["status"], result["model"], place) == ("done", "stub", f"/v1/jobs/{result['id']}")
         assert set(result["timings"]) == {"queue_s", "tokenize_s", "encode_s", "search_s"}
 
-    def test_a_search_job_has_results(self, api: FlaskClient) -> None:
+    def test_a_search_job_has_results_and_a_rerank_job_has_scores(self, api: FlaskClient) -> None:
         place = submit(api, op="search", queries="sea", k=2, index="default", lane="bulk")
         result = api.get(f"{place}/result?wait=20").get_json()
         assert [hit["text"] for hit in result["results"][0]] == ["document 0", "document 1"]
         assert "embeddings" not in result
-
-    def test_a_rerank_job_has_scores(self, api: FlaskClient) -> None:
         place = submit(api, op="rerank", inputs=["a", "b"], query="c", raw_scores=True)
         found = api.get(f"{place}/result?wait=20").get_json()
         assert found["scores"] == [pytest.approx(float(raw_score_of("c", text)), rel=1e-6) for text in "ab"]
@@ -169,15 +167,11 @@ def test_a_bad_wait_is_refused_in_words(api: FlaskClient) -> None:
         assert (code, f'wait is "{wait}": it takes {words}' in message) == ("invalid_request", True)
 
 
-def test_a_full_lane_refuses_a_job(make_app: MakeApp) -> None:
-    api = make_app(max_backlog=1).test_client()
+def test_a_full_lane_refuses_a_job_and_an_empty_lane_one_that_is_too_large(make_app: MakeApp) -> None:
+    api = make_app(max_backlog=1, max_backlog_texts=3).test_client()
     submit(api, op="embed", inputs="a")
     assert error_of(api.post("/v1/jobs", json={"op": "embed", "inputs": "a"}), 429)[0] == "overloaded"
     submit(api, op="embed", inputs="a", lane="bulk")
-
-
-def test_a_job_that_even_an_empty_lane_refuses_is_too_large(make_app: MakeApp) -> None:
-    api = make_app(max_backlog_texts=3).test_client()
     response = api.post("/v1/jobs", json={"op": "embed", "inputs": ["a"] * 4})
     message = "4 texts at a time are over what the interactive lane takes, 3 (SHOAL_MAX_BACKLOG_TEXTS): split the list"
     assert error_of(response, 413) == ("too_large", message)
