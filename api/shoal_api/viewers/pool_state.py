@@ -131,9 +131,6 @@ class PoolReader:
             self._read_at = time.monotonic()
             self.last_ready = self._state if self._state.ready else self.last_ready
             return self._state
-        except ShoalError:
-            self._state = None
-            raise
         finally:
             self._reading = None
 
