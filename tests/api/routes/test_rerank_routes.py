@@ -61,8 +61,8 @@ class TestTei:
 
     def test_raw_scores_and_texts_come_if_they_are_asked_for(self, api: FlaskClient) -> None:
         asked = {"raw_scores": True, "return_text": True, "truncate": None, "truncation_direction": "left"}
-        asked |= {"top_n": 2}  # as LiteLLM sends it
-        found = api.post("/rerank", json={"query": QUERY, "texts": TEXTS, **asked}).get_json()
+        body = {"query": QUERY, "texts": TEXTS, "top_n": 2}  # LiteLLM sends `top_n`
+        found = api.post("/rerank", json=body | asked).get_json()
         expected = [
             {"index": TEXTS.index(text), "score": pytest.approx(RAW[text], rel=1e-5), "text": text}
             for text in RANKED[:2]
