@@ -294,7 +294,8 @@ class Encoder:
     def _finish(self, one: EncodingPass) -> dict[TokenizedText, NDArray[np.float32]]:
         """Wait for the pass and set the vectors of its texts; return the token vectors of texts that need a head."""
         poolings = [self._pooling(text) for text in one.texts]
-        with_heads = {text for text in one.texts if text.outputs != ("vector",)} if self.model.heads else set()
+        heads = self.model.heads.keys()
+        with_heads = {text for text in one.texts if not heads.isdisjoint(text.outputs)} if heads else set()
         vectors = one.running.wait(one.spans, {*poolings, "tokens"} if with_heads else set(poolings))
         ends, of_tokens = np.cumsum(one.spans.lengths), {}
         for n, (text, how) in enumerate(zip(one.texts, poolings, strict=True)):
@@ -302,11 +303,11 @@ class Encoder:
             text.vectors = vectors[how][rows if how == "tokens" else slice(n, n + 1)]
             if text in with_heads:
                 of_tokens[text] = vectors["tokens"][rows]
-                text.vectors = text.vectors if {"vector", "tokens"}.intersection(text.outputs) else text.vectors[:0]
+                text.vectors = text.vectors if "vector" in text.outputs else text.vectors[:0]
         return of_tokens
 
     def _pooling(self, text: TokenizedText) -> str:
-        return text.pooling or self.model.pooling if "vector" in text.outputs else "tokens"
+        return text.pooling or self.model.pooling if text.outputs[0] in ("vector", "chunks") else "tokens"
 
     def _head(self, output: str) -> OpenHead:
         """Return the head of an output, opened for the engine's number of threads."""
