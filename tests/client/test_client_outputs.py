@@ -149,12 +149,14 @@ def test_a_worker_makes_all_outputs_of_a_model(make_client: MakeClient, queue: Q
         found, of_tokens = client.embed(TEXTS, output=EVERY), client.embed(TEXTS, output="tokens", normalize=False)
         assert found["vector"] == pytest.approx(client.embed(TEXTS), abs=1e-5)
         longer = client.embed(TEXTS[0], output="multivector", normalize=False)
+        (chunk,) = client.embed(TEXTS[0], output="chunks", chunk_tokens=9)
+    assert chunk.vector == pytest.approx(found["vector"][0], abs=1e-5)
     read = heads.encoder.tokenize(TEXTS)
     for rows, tokens, sparse, vectors in zip(of_tokens, read, found["sparse"], found["multivector"], strict=True):
         expected = rows[1:] @ heads.project.T  # no vector for [CLS]
         assert vectors == pytest.approx(expected / np.linalg.norm(expected, axis=1, keepdims=True), abs=1e-2)
-        weights: dict[int, float] = {}  # of all ids, because the tiny tokenizer marks no token as special
-        for number, weight in zip(tokens.ids, (rows @ heads.weigh.T)[:, 0].tolist(), strict=True):
+        weights: dict[int, float] = {}  # none for [CLS] and [SEP]
+        for number, weight in zip(tokens.ids[1:-1], (rows[1:-1] @ heads.weigh.T)[:, 0].tolist(), strict=True):
             weights |= {number: max(weight, weights.get(number, 0.0))} if weight > 0 else {}
         assert dict(zip(*map(np.ndarray.tolist, sparse), strict=True)) == pytest.approx(weights, abs=1e-1)
     assert longer == pytest.approx(of_tokens[0][1:] @ heads.project.T, abs=1e-1)

@@ -99,7 +99,7 @@ def test_reply_of_odd_vectors(values: dict[str, Any]) -> None:
     check_reply(packed({"id": "a", "status": "done", "tokens": [1, 1], "vectors": values}))
 
 
-OUTPUTS = {
+OUTPUTS: dict[str, dict[str, Any]] = {
     "sparse": {"lengths": [2, 1], "indices": b"\1\0\0\0\2\0\0\0\1\0\0\0", "values": b"\0\0\0?" * 3},
     "multivectors": {"lengths": [1, 1], "dtype": "float32", "shape": [2, 2], "data": b"\0" * 16},
 }
