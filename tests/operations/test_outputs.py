@@ -84,7 +84,10 @@ def test_one_pass_makes_every_output_of_its_jobs(queue: Queue, of_three: Encoder
     texts = ("storm in europe", "", "the market rises and falls")
     jobs = [embed(*texts, output=ALL, dimensions=5), embed(*texts), embed(*texts, output="tokens")]
     jobs += [embed(*texts, output="multivector", normalize=False), embed(*texts, output="sparse")]
-    whole, plain, tokens, raw, sparse = ask(queue, of_three, *jobs)
+    jobs += [embed(*texts, output="chunks", chunk_tokens=5)]
+    whole, plain, tokens, raw, sparse, chunks = ask(queue, of_three, *jobs)
+    assert chunks.chunks is not None
+    assert [len(rows) for rows in chunks.rows_by_text()] == [len(cut) for cut in chunks.chunks]
     assert whole.vectors is not None
     assert plain.vectors is not None
     assert tokens.vectors is not None
@@ -97,9 +100,9 @@ def test_one_pass_makes_every_output_of_its_jobs(queue: Queue, of_three: Encoder
         np.testing.assert_allclose(one, other / np.linalg.norm(other, axis=1, keepdims=True), atol=1e-5)
     assert whole.sparse is not None
     assert sparse.sparse is not None
-    for one, other in zip(whole.sparse, sparse.sparse, strict=True):
-        np.testing.assert_allclose(one.values, other.values, atol=1e-5)
-        assert one.indices.tolist() == other.indices.tolist()
+    for weights, same in zip(whole.sparse, sparse.sparse, strict=True):
+        np.testing.assert_allclose(weights.values, same.values, atol=1e-5)
+        assert weights.indices.tolist() == same.indices.tolist()
     assert not len(whole.sparse[1].indices)  # only special tokens
     assert (sparse.vectors, raw.vectors, plain.sparse, plain.multivectors) == (None, None, None, None)
     alone = of_three.encoded(texts[:1], Options(output="sparse"), "")[0].made["sparse"]

@@ -293,17 +293,18 @@ class Encoder:
 
     def _finish(self, one: EncodingPass) -> dict[TokenizedText, NDArray[np.float32]]:
         """Wait for the pass and set the vectors of its texts; return the token vectors of texts that need a head."""
-        poolings = [self._pooling(text) for text in one.texts]
         heads = self.model.heads.keys()
-        with_heads = {text for text in one.texts if not heads.isdisjoint(text.outputs)} if heads else set()
-        vectors = one.running.wait(one.spans, {*poolings, "tokens"} if with_heads else set(poolings))
+        poolings = [self._pooling(text) for text in one.texts]
+        with_heads = [bool(heads) and not heads.isdisjoint(text.outputs) for text in one.texts]
+        vectors = one.running.wait(one.spans, {*poolings, *(["tokens"] if any(with_heads) else [])})
         ends, of_tokens = np.cumsum(one.spans.lengths), {}
-        for n, (text, how) in enumerate(zip(one.texts, poolings, strict=True)):
+        for n, (text, how, has_head) in enumerate(zip(one.texts, poolings, with_heads, strict=True)):
             rows = slice(ends[n] - text.num_tokens, ends[n])
             text.vectors = vectors[how][rows if how == "tokens" else slice(n, n + 1)]
-            if text in with_heads:
+            if has_head:
                 of_tokens[text] = vectors["tokens"][rows]
-                text.vectors = text.vectors if "vector" in text.outputs else text.vectors[:0]
+                if text.outputs[0] != "vector":  # heads make all outputs
+                    text.vectors = text.vectors[:0]
         return of_tokens
 
     def _pooling(self, text: TokenizedText) -> str:

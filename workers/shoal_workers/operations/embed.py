@@ -156,14 +156,16 @@ class EmbedWork(Work):
             )
 
     def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        options, fields = self.job.options, {"sparse": "sparse", "multivector": "multivectors"}
-        made = [self.tokenized[n].made for n in sorted(self.tokenized)]
-        result: dict[str, Any] = {
-            fields[output]: [of_text[output] for of_text in made] for output in options.outputs if output in fields
-        }
-        if "multivectors" in result:
-            whole = replace(options, dimensions=None)
-            result["multivectors"] = [finish([rows], whole) for rows in result["multivectors"]]
-        if {"vector", "tokens"}.intersection(options.outputs):
+        options, outputs = self.job.options, self.job.options.outputs
+        result: dict[str, Any] = {}
+        if {"vector", "tokens"}.intersection(outputs):
             result["vectors"] = finish([entry.vectors for entry in entries], options)
+        if "sparse" in outputs:
+            result["sparse"] = self._made("sparse")
+        if "multivector" in outputs:
+            whole = replace(options, dimensions=None)
+            result["multivectors"] = [finish([rows], whole) for rows in self._made("multivector")]
         return result
+
+    def _made(self, output: str) -> list[Any]:
+        return [self.tokenized[n].made[output] for n in range(len(self.job.texts))]
