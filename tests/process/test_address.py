@@ -6,7 +6,8 @@ import pytest
 from conftest import free_port
 
 from shoal.errors import BadSetting, PortInUse
-from shoal.process.address import api_url, find_addresses
+from shoal.process import address as of_address
+from shoal.process.address import api_url, find_addresses, find_api_addresses
 from shoal.settings import Settings
 
 
@@ -28,6 +29,12 @@ def test_a_port_that_is_taken_on_one_address_of_a_name_is_an_error() -> None:
         port = server.getsockname()[1]
         with pytest.raises(PortInUse, match=rf"localhost \({address}\):{port} is taken"):
             find_addresses("localhost", port)
+
+
+def test_without_keys_all_addresses_of_a_name_must_be_of_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_address, "find_addresses", lambda *_: ["127.0.0.1", "192.0.2.1"])
+    with pytest.raises(BadSetting, match="would answer every machine without a key"):
+        find_api_addresses(Settings())
 
 
 @pytest.mark.parametrize(

@@ -58,19 +58,20 @@ class TestDeadLetters:
         letters = DeadLetters(queue).newest(110)
         assert queue.redis.info("stats")["total_net_output_bytes"] - received < 110 * 3 * MAX_LISTED_BYTES
         assert [letter.id for letter in letters] == sorted((letter.id for letter in letters), reverse=True)
-        assert len(letters) == 110
+        assert len({letter.id for letter in letters}) == 110
         assert {letter.size_bytes for letter in letters} == {len(job.pack())}
         outline = letters[0].outline()
         assert (outline.id, outline.op, outline.num_texts) == ("mine", "search", 2)
         assert DeadLetters(queue).get(letters[0].id).job() == job
 
     def test_a_retried_job_runs_again_and_its_result_can_be_fetched(self, queue: Queue) -> None:
-        letters, job = DeadLetters(queue), Embed(["storm"], reply_to="gone", deadline=1.0)
+        letters, job = DeadLetters(queue), Embed(["storm"], reply_to="gone", deadline=1.0, timeout_s=5.0)
         job_id = letters.retry(bury(queue, job.pack()))
         assert len(letters) == 0
         (delivery,) = queue.take("w2", ["bulk"], 1)
         again = delivery.job()
-        assert (again.id, again.texts, again.deadline, again.reply_to) == (job_id, ["storm"], None, None)
+        assert (again.id, again.texts) == (job_id, ["storm"])
+        assert (again.deadline, again.timeout_s, again.reply_to) == (None, None, None)
         queue.reply([Answer(delivery, Reply(job_id))])
         assert queue.wait_result(job_id, 0) is not None
 

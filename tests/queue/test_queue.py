@@ -158,6 +158,7 @@ def test_a_pushed_job_has_a_status_from_its_start_and_can_be_cancelled_then(queu
         queue.cancel(job.id)
     assert queue.start("a", [delivery]) == [True]
     assert queue.status(job.id)[0] == "running"
+    assert queue.wait_result(job.id, 0) is None
     assert queue.cancel(job.id) == "cancelled"
     assert num_pending(queue) == 0
     assert queue.backlog()["bulk"] == 0

@@ -165,7 +165,8 @@ class TestMarkdown:
 
     def test_the_title_is_the_first_heading(self) -> None:
         assert extract_markdown(b"text\n\n## Storms\n# Rain").title == "Storms"
-        assert extract_markdown(b"Storms\n======\ntext").title == "Storms"
+        for line in (b"======", b"---"):
+            assert extract_markdown(b"Storms\n" + line + b"\ntext") == Extracted("Storms\ntext", "Storms")
         assert extract_markdown(b"text\n").title == ""
 
     def test_no_text_takes_long_to_read(self, reader: ReaderClient) -> None:

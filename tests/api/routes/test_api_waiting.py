@@ -220,7 +220,7 @@ REFUSED: dict[tuple[int, str], list[tuple[str, Any, str]]] = {
         ("/embed", {}, "inputs is missing"),
         ("/embed", {"inputs": None}, "inputs is null: it takes a string, a list of strings"),
         ("/embed", {"inputs": ["a", 5]}, "inputs[1] is 5: it takes a string"),
-        ("/embed", {"inputs": [["a"]]}, 'inputs[0] is ["a"]: it takes a string'),
+        ("/search", {"queries": [["a"]]}, 'queries[0] is ["a"]: it takes a string'),
         ("/embed", {"inputs": []}, "the list of texts is empty"),
         ("/embed", {"normalise": 5, "inputs": 5}, '"normalise": did you mean normalize?'),
         ("/embed", {"inputs": "a", "Output_Type": "int8"}, "did you mean output_dtype?"),

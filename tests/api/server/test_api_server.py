@@ -77,7 +77,8 @@ class TestStopping:
             server.process.send(number)
             wait_until(lambda: not server.listens())
             stub.resume()
-            assert waiting.result()[0] == 200
+            answer = waiting.result()
+            assert (answer.status, answer.headers["Connection"]) == (200, "close")
         assert server.process.wait() == 0
         queue.close()
 
