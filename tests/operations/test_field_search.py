@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from changes import unit_vectors
 from field_documents import Fields
-from index_versions import make_older, write_version
+from index_versions import write_version
 from made_documents import DIMENSION, apply, near_ties
 from test_search_modes import NO_VECTORS, Scene
 
 from shoal.changes.change import Change
-from shoal.errors import IndexMismatch, InvalidRequest
+from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
@@ -133,18 +133,3 @@ def test_fields_that_only_added_documents_have_can_be_used(tmp_path: Path) -> No
     assert scene.answer(QUERY, sort=[{"field": "size"}]).hits[0][0]["id"] == "new"
     assert len(scene.answer(QUERY, 50, filter={"year": {"exists": False}}).hits[0]) == 1
     assert scene.answer(QUERY, filter={"size": {"exists": False}}, cursor="").totals == [9]
-
-
-def test_a_version_of_an_older_layout_has_neither_fields_nor_words(tmp_path: Path) -> None:
-    vectors = unit_vectors(3, DIMENSION)
-    write_version(tmp_path / "v1", [Document(str(n), "text", {"year": 1}) for n in range(3)], vectors)
-    make_older(tmp_path / "v1", 4)
-    index = Index.open_version(tmp_path / "v1")
-    assert len(index.search(vectors[:1], 2)[0]) == 2
-    older: list[dict[str, Any]] = [{"filter": {"year": 1}}, {"sort": [{"field": "year"}]}, {"facets": ["year"]}]
-    for options in older:
-        with pytest.raises(InvalidRequest, match="built before searches could look at fields: build the index again"):
-            index.find(Search(["storm"], search=SearchOptions(**options)), vectors[:1]).answer()
-    for mode in ("lexical", "hybrid"):
-        with pytest.raises(IndexMismatch, match="build the index again"):
-            index.find(Search(["storm"], search=SearchOptions(mode=mode)), vectors[:1]).answer()

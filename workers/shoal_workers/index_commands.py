@@ -159,7 +159,7 @@ def info(settings: Settings, index_name: str) -> None:
     from shoal_workers.index.index import Index
 
     opened = Index.open(_folder(settings, index_name))
-    shown = asdict(opened.manifest) | {"fields": opened.kinds}
+    shown = asdict(opened.manifest) | {"fields": opened.columns.kinds}
     shown["checksums"] = shown.pop("checksums")  # moved to the end, because few people read them
     echo_lines(json.dumps(shown, indent=2, ensure_ascii=False))
 

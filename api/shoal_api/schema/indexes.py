@@ -165,7 +165,7 @@ class IndexInfo(BaseModel):
     )
     fields: dict[str, str] = Field(
         description="Kind of each field of the documents, by which searches filter and sort: keyword, number, date, "
-        "boolean or stored. It has at most 100 fields, and none for versions of earlier releases"
+        "boolean or stored. It has at most 100 fields"
     )
     error: str | None = Field(
         description="Reason why a worker does not serve the version that was published last, or some changes"

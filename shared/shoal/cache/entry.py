@@ -54,8 +54,7 @@ class Entry(NamedTuple):
             return None
         _, num_tokens, truncated, read = _HEADER.unpack_from(data)
         vectors, characters = np.frombuffer(data, "<f4", dimension, _HEADER.size)[None], int.from_bytes(read, "little")
-        is_older = truncated and not characters  # older versions did not write `characters`
-        return None if is_older else cls(vectors, num_tokens, truncated, characters)
+        return cls(vectors, num_tokens, truncated, characters)
 
 
 def size_bytes(dimension: int) -> int:

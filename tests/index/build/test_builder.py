@@ -449,19 +449,6 @@ class TestAnUnchangedSource:
             (tmp_path / name).write_text(line)
             assert not build(Source(tmp_path / name), out, MadeVectors()).is_unchanged
 
-    def test_a_version_with_cells_and_a_map_of_an_earlier_release_is_served_and_stays(
-        self, source: Write, out: Path
-    ) -> None:
-        build(source(["storm", "rain"]), out, MadeVectors())
-        version = current_version(out)
-        manifest = json.loads((version / MANIFEST).read_text())
-        manifest |= {"layout": 6, "num_cells": 1, "cell_margin": 0.3, "bit_margin": 9.0, "num_candidates": 0}
-        manifest["checksums"] |= {"centroids.npy": "f" * 64, "map-places.npy": "f" * 64}
-        (version / MANIFEST).write_text(json.dumps(manifest))
-        index = Index.open(out)
-        assert index.search(index.vectors[1:], 1)[0][0]["text"] == "rain"
-        assert build(source(["storm", "rain"]), out, MadeVectors()).is_unchanged
-
     def test_a_damaged_version_is_built_again(self, source: Write, out: Path) -> None:
         for name in (QUANTISED, DOCUMENTS):
             build(source(["storm", "rain"]), out, MadeVectors())

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from blocking import ChangeLog, as_written
-from index_versions import make_older
 from queues import Queue
 from test_builder import MadeVectors, contents, names, stop_at
 
@@ -174,14 +173,6 @@ class TestAChange:
 
 
 class TestAVersion:
-    def test_of_layout_3_gives_its_vectors(self, news: News) -> None:
-        news.build(changes=None)
-        make_older(news.version, 3)
-        assert Index.open(news.out).manifest.changes_through == START
-        news.append({"new": "storm"}, ["d5"])
-        result = news.build()
-        assert (result.num_embedded, result.num_reused, result.num_changed) == (1, 9, 2)
-
     def test_without_a_document_is_not_built(self, news: News) -> None:
         before = news.build()
         news.append({}, [f"d{n}" for n in range(10)])

@@ -11,7 +11,7 @@ import pytest
 from changes import unit_vectors
 from hypothesis import given
 from hypothesis import strategies as st
-from index_versions import make_older, write_version
+from index_versions import write_version
 from made_documents import DIMENSION, Made, Vectors, apply, made_of, near_ties, open_made
 
 from shoal.changes.change import Change
@@ -117,16 +117,6 @@ def test_small_values_take_no_more_memory_than_they_have_bytes(tmp_path: Path) -
     assert taken < 1.5 * sum(map(len, packed)) < 200_000
     (hits,) = index.search(pool[19:20], 1)
     assert hits == [{"id": "19", "score": hits[0]["score"], "text": "storm", **fields}]
-
-
-@pytest.mark.parametrize("layout", [2, 3])
-def test_ids_of_an_older_layout_are_read_from_its_documents(tmp_path: Path, layout: int) -> None:
-    made = made_of(30, unit_vectors(30, DIMENSION), 20)
-    write_version(version := tmp_path / "v1", made.documents, np.stack(made.vectors))
-    make_older(version, layout)
-    index = Index.open_version(version)
-    assert index.documents.rows_of(["7", "19", "30", ""]).tolist() == [7, 19, 27]
-    assert index.documents.rows_of([]).tolist() == []
 
 
 def test_ids_that_no_build_wrote_are_refused(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from shoal_workers.index.files.manifest import (
     CHANGES,
     DOCUMENTS,
     FILES,
-    FILES_OF,
     HASHES,
     IDS,
     MANIFEST,
@@ -108,14 +107,3 @@ def quantise(vectors: NDArray[np.float32]) -> QuantisedVectors:
     """Quantise vectors in memory."""
     basis = QuantisationBasis.fit(vectors)
     return QuantisedVectors(np.concatenate(list(basis.encode(vectors))), basis)
-
-
-def make_older(version: Path, layout: int) -> None:
-    """Turn a version into one of an older layout."""
-    values = json.loads((version / MANIFEST).read_text())
-    for name in set(FILES) - set(FILES_OF[layout]):
-        (version / name).unlink()
-        del values["checksums"][name]
-    for name in ("num_changed", "changes_through"):
-        del values[name]
-    (version / MANIFEST).write_text(json.dumps(values | {"layout": layout}))

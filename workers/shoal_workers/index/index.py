@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.replies import SparseVector
-from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, NotReady, ShoalError
+from shoal.errors import IndexCorrupt, IndexMismatch, NotReady, ShoalError
 from shoal.index_folder import CURRENT, read_current
 from shoal.operations import Search
 from shoal_workers.index.files.array_file import open_array
@@ -19,9 +19,6 @@ from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.documents import Documents
 from shoal_workers.index.files.field_kinds import by_kind
 from shoal_workers.index.files.manifest import (
-    FIELDS,
-    IDS,
-    LEXICAL,
     QUANTISED,
     VECTORS,
     FileCheck,
@@ -46,7 +43,7 @@ class Index:
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` compares the version's files with their
     checksums. `live` has the changes since the version was built. Each search reads `live` once, because `live` is
     replaced as a whole. `change_fault` says why some changes are missing from `live`; it is empty if no changes are
-    missing. `columns` contain the fields of the `documents`; versions of older layouts have no columns.
+    missing. `columns` contain the fields of the `documents`.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, threads: SearchThreads = ONE_THREAD):
@@ -58,9 +55,9 @@ class Index:
         self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
         quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)
         self.exact_search = ExactSearch(self.vectors, quantised, threads)
-        self.documents = Documents(folder, count, IDS in manifest.files)
-        self.columns = Columns.open(folder, count) if FIELDS in manifest.files else None
-        self._converted = {name: kind for name, kind in self.kinds.items() if kind in ("number", "boolean")}
+        self.documents = Documents(folder, count)
+        self.columns = Columns.open(folder, count)
+        self._converted = {name: kind for name, kind in self.columns.kinds.items() if kind in ("number", "boolean")}
         self._lexical = self._open_lexical()
         self.live = self.unchanged()
         self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
@@ -99,11 +96,6 @@ class Index:
         return self.manifest.count - len(live.hidden_rows) + len(live.ids)
 
     @property
-    def kinds(self) -> dict[str, str]:
-        """The kind of each field that has a column, by the field's name."""
-        return self.columns.kinds if self.columns is not None else {}
-
-    @property
     def group_field(self) -> str:
         """The field that groups hits if a search does not name one; empty for none."""
         return "document" if self.manifest.chunk_tokens else ""
@@ -127,11 +119,6 @@ class Index:
 
     def _open_lexical(self) -> LexicalIndex | ShoalError:
         """Return the lexical index, or the error that says why there is none."""
-        if LEXICAL not in self.manifest.files:
-            reason = (
-                "was built before Shoal knew the words of documents: build the index again, or search with mode dense"
-            )
-            return IndexMismatch(f"version {self.manifest.version} {reason}")
         try:
             return LexicalIndex.open(self.folder, self.manifest.count)
         except (IndexMismatch, NotReady) as error:
@@ -171,14 +158,7 @@ class Index:
             return RankedSearch(self, job, vectors, going_on, shared, sparse)
 
     def fields_at(self, live: LiveDocuments) -> Fields:
-        """Return the fields of the version's documents and of the added documents in `live`.
-
-        Raises InvalidRequest for a version of a layout that has no columns.
-        """
-        if self.columns is None:
-            raise InvalidRequest(
-                f"version {self.manifest.version} was built before searches could look at fields: build the index again"
-            )
+        """Return the fields of the version's documents and of the added documents in `live`."""
         known, fields = self._fields
         if fields is None or known is not live:  # two threads may do this at once, with equal results
             fields = Fields.of(self.columns, self.manifest.count, live)

@@ -19,7 +19,7 @@ from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranker import Ranker
 from shoal_workers.index.search.facets import count_facet
-from shoal_workers.index.search.fields import HIT_NAMES, Fields
+from shoal_workers.index.search.fields import HIT_NAMES
 from shoal_workers.index.search.hit_list import GroupKeys, Place, Ranking, leads_of, members_of
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
@@ -112,10 +112,10 @@ class RankedSearch:
         for number, name in enumerate(options.facets or ()):
             self._index.fields_at(self._live).check_values(name, f"facets[{number}]")
         if options.group_by:
-            self._known_fields.check_known(options.group_by, "group_by")
+            self._index.fields_at(self._live).check_known(options.group_by, "group_by")
         for number, name in enumerate(options.fields or ()):
             if name not in HIT_NAMES:
-                self._known_fields.check_known(name, f"fields[{number}]")
+                self._index.fields_at(self._live).check_known(name, f"fields[{number}]")
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return the pairs that the reranker is to score, list by list: a query, and the text of a document found."""
@@ -204,14 +204,9 @@ class RankedSearch:
     @cached_property
     def _group_keys(self) -> GroupKeys:
         """The keys of the groups of documents."""
-        return GroupKeys(self._group_field, self._known_fields, partial(self._index.document_of, live=self._live))
-
-    @property
-    def _known_fields(self) -> Fields:
-        """The fields of the documents. If the version has no columns, none of its fields are known."""
-        if self._index.columns is None:
-            return Fields.unknown(self._index.manifest.count, self._live)
-        return self._index.fields_at(self._live)
+        return GroupKeys(
+            self._group_field, self._index.fields_at(self._live), partial(self._index.document_of, live=self._live)
+        )
 
     # Choose and answer
 

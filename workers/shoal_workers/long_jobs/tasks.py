@@ -56,8 +56,7 @@ def embed_file(settings: Settings, arguments: Mapping[str, Any], job_id: str, re
 
 def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
     """Build a version of an index: `arguments` are the fields of `BuildIndex`."""
-    # Clients of earlier releases send `approximate` with every build.
-    request = made(BuildIndex, {name: value for name, value in arguments.items() if name != "approximate"})
+    request = made(BuildIndex, arguments)
     request = replace(request, source=allowed_path(request.source, settings))
     folder = where_is(settings, request.name)
     _check_writable(request.name, folder)

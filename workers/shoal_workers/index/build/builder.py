@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -147,9 +147,7 @@ def _built_before(out: Path, key: str) -> BuildResult | None:
         with suppress(OSError, ValueError, LookupError, TypeError):
             values = json.loads(path.read_text("utf-8"))
             if values["key"] == key and (path.parent / MANIFEST).is_file():
-                known = {item.name for item in fields(BuildResult)}  # earlier releases also counted duplicates
-                result = {name: value for name, value in values["result"].items() if name in known}
-                return BuildResult(**{**result, "first_bad": tuple(result["first_bad"])})
+                return BuildResult(**{**values["result"], "first_bad": tuple(values["result"]["first_bad"])})
     return None
 
 
@@ -191,8 +189,7 @@ class _Version:
             version = current_version(out)
             manifest = Manifest.read(version)
             is_alike = (
-                manifest.files == FILES
-                and model.fingerprint
+                model.fingerprint
                 and model_of(manifest) == model
                 and [manifest.chunk_tokens, manifest.chunk_overlap] == (state.arguments["chunks"] or [0, 0])
                 and manifest.changes_through == state.changes_through
@@ -207,7 +204,7 @@ class _Version:
             )
             if not is_alike:
                 return None
-            for name in manifest.files:
+            for name in FILES:
                 self._report_step("comparing")
                 if checksum(version / name) != manifest.checksums[name]:
                     return None

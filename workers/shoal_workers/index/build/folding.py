@@ -104,7 +104,7 @@ def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str,
     if former:
         folder, manifest = former
         position = manifest.changes_through
-        yield position, read_lines(folder / CHANGES) if CHANGES in manifest.files else ()
+        yield position, read_lines(folder / CHANGES)
     for n, change in enumerate(changes.since(position) if changes else ()):
         if not (n or former):
             log.warning(

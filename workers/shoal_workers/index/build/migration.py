@@ -15,7 +15,7 @@ from shoal_workers.index.build.chunks import CHUNK_FIELDS
 from shoal_workers.index.files.columns import read_kinds
 from shoal_workers.index.files.documents import read_lines
 from shoal_workers.index.files.field_values import DocumentFields
-from shoal_workers.index.files.manifest import DOCUMENTS, FIELDS, LEXICAL, Manifest, checksum
+from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, Manifest, checksum
 
 
 class VersionDocuments(Source):
@@ -43,8 +43,6 @@ class VersionDocuments(Source):
     def build_arguments(self) -> dict[str, Any]:
         """Return the arguments that repeat this version's build: its chunks, its language and the kinds given to it."""
         chunks = {"chunk_tokens": self._manifest.chunk_tokens or None, "chunk_overlap": self._manifest.chunk_overlap}
-        if FIELDS not in self._manifest.files:  # a version of an earlier release, without fields and words
-            return chunks
         found, folder = DocumentFields({}), self._file.parent
         for document in read_lines(self._file):
             found.add(document)

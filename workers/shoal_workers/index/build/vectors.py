@@ -54,10 +54,10 @@ class FormerVersion:
     def find(cls, out: Path, model: ModelInfo) -> Self | None:
         """Return the version of the index in `out` that was built last with this model, or None if there is none.
 
-        Damaged versions, and versions of layout 2, which have no hashes, are left out.
+        Damaged versions are left out.
         """
         for version in find_versions(out):
-            if not (manifest := version.manifest) or HASHES not in manifest.files:
+            if not (manifest := version.manifest):
                 continue
             folder, found = version.folder, model_of(manifest)
             if found == model and model.fingerprint:
@@ -204,6 +204,6 @@ def check_retrieval(
 
 def texts_of(folder: Path, count: int, rows: NDArray[np.int64]) -> Iterator[str]:
     """Return the texts of rows of a version with `count` documents."""
-    documents = Documents(folder, count, has_ids=False)
+    documents = Documents(folder, count)
     # A generator, because a list of all texts would take much memory.
     return (documents.document(int(row))["text"] for row in rows)

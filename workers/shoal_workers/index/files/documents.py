@@ -4,7 +4,6 @@ import json
 import mmap
 from collections.abc import Collection, Iterator
 from hashlib import blake2b
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,11 +82,10 @@ class HashTable:
 class Documents:
     """The documents in the `count` rows of a version, mapped into memory. Reading is thread-safe.
 
-    Versions of older layouts have no file of ids: without `has_ids`, ids are read from the documents. Raises
-    IndexCorrupt for files that no build wrote.
+    Raises IndexCorrupt for files that no build wrote.
     """
 
-    def __init__(self, folder: Path, count: int, has_ids: bool):
+    def __init__(self, folder: Path, count: int):
         self._folder = folder
         self._count = count
         self._offsets = offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
@@ -98,7 +96,7 @@ class Documents:
             raise IndexCorrupt(
                 f"{folder / DOCUMENTS} cannot be read ({error!s:.200}): build the index again"
             ) from error
-        self._ids = HashTable.open(folder, IDS, count) if has_ids else None
+        self._ids = HashTable.open(folder, IDS, count)
         if offsets[0] != 0 or offsets[-1] != len(self._lines) or not (offsets[1:] > offsets[:-1]).all():
             raise IndexCorrupt(
                 f"{folder / OFFSETS} does not say where the documents in {DOCUMENTS} begin: build the index again"
@@ -129,15 +127,6 @@ class Documents:
 
         Raises IndexCorrupt for ids that no build wrote.
         """
-        if self._ids is None:
-            try:
-                lines = (self._lines[start:end] for start, end in pairwise(self._offsets.tolist()))
-                self._ids = HashTable.of(b"".join(hash_of(json.loads(line)["id"]) for line in lines))
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-                raise IndexCorrupt(
-                    f"an id in {self._folder / DOCUMENTS} cannot be read ({type(error).__name__}): "
-                    "build the index again"
-                ) from error
         rows = self._ids.rows_of(b"".join(map(hash_of, ids)))
         if len(rows) and rows[-1] >= self._count:
             raise IndexCorrupt(f"{self._folder / IDS} has rows that {DOCUMENTS} has not: build the index again")

@@ -68,15 +68,8 @@ LARGE_BYTES = 2**24
 #: Number of bytes of a file that are read and hashed at a time.
 _PIECE_BYTES = 2**20
 
-#: The layout that builds write.
+#: Version of this layout. It rises by one whenever the names or contents of the files change.
 LAYOUT = 5
-
-#: The files of a version, by layout. Layout 2 has no hashes, so no build reuses its vectors. In layouts before 5,
-#: neither fields nor words can be searched. Layout 6 has further files, which are not read.
-FILES_OF = {2: FILES[:6], 3: FILES[:7], 4: FILES[:9], LAYOUT: FILES, 6: FILES}
-
-#: Fields in the manifests of earlier releases. They concern approximate search, and are ignored.
-_FORMER_FIELDS = ("num_candidates", "num_cells", "cell_margin", "candidate_share", "bit_margin")
 
 #: Largest number in a manifest: it fits into msgpack and into numpy's integers.
 MAX_NUMBER = 2**63 - 1
@@ -90,9 +83,9 @@ class Manifest:
     or empty for the model's default. `num_embedded` texts were embedded for this version; the other vectors were made
     for equal texts. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in, from Redis
     up to the position `changes_through`; `num_lost` changes, or gaps between them, could not be read. The `fingerprint`
-    changes with everything that vectors depend on; it is empty in versions of earlier releases. If `ids_are_positions`,
-    the source has no column of ids. If `chunk_tokens` is not 0, each row is a chunk of at most that many tokens:
-    `count` counts chunks, `num_documents` counts their documents, and neighbours share at most `chunk_overlap` tokens.
+    changes with everything that vectors depend on. If `ids_are_positions`, the source has no column of ids. If
+    `chunk_tokens` is not 0, each row is a chunk of at most that many tokens: `count` counts chunks, `num_documents`
+    counts their documents, and neighbours share at most `chunk_overlap` tokens.
     """
 
     version: str
@@ -120,28 +113,22 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the manifest of the version in `folder`; fields and files of earlier releases are ignored.
+        """Read the manifest of the version in `folder`.
 
         Raises IndexCorrupt if the manifest cannot be read, contradicts itself, or has another layout.
         """
         try:
             found = dict(json.loads((folder / MANIFEST).read_text("utf-8")))
-            if (layout := found.get("layout")) not in list(FILES_OF):
-                named = "an older layout" if layout is None else f"layout {excerpt(layout)}"
-                raise ValueError(f"the index has {named}, this version of Shoal reads layout {LAYOUT}")
-            if lost := set(FILES_OF[layout]) - dict(found["checksums"]).keys():
+            if (layout := found.get("layout")) != LAYOUT:
+                raise ValueError(f"the index has layout {excerpt(layout)}, this version of Shoal reads {LAYOUT}")
+            if lost := set(FILES) - dict(found["checksums"]).keys():
                 raise ValueError(f"checksums lack {', '.join(sorted(lost))}")
-            found["checksums"] = {name: str(found["checksums"][name]) for name in FILES_OF[layout]}
-            manifest = cls(**{name: value for name, value in found.items() if name not in _FORMER_FIELDS})
+            found["checksums"] = {name: str(found["checksums"][name]) for name in FILES}
+            manifest = cls(**found)
             manifest._check()
             return manifest
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
             raise IndexCorrupt(f"{folder / MANIFEST} cannot be read ({error!s:.200}): build the index again") from error
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files of the version that have a checksum."""
-        return FILES_OF[self.layout]
 
     def _check(self) -> None:
         kinds = get_type_hints(type(self))

@@ -114,8 +114,6 @@ def write_learned(
 def learned_words(version: Path) -> LexicalIndex | None:
     """Return the lexical index of a version if its words are learned, and its files are what was built."""
     manifest = Manifest.read(version)
-    if LEXICAL not in manifest.files:
-        return None
     try:
         are_alike = [checksum(version / name) == manifest.checksums[name] for name in LEXICAL_FILES]
         found = LexicalIndex.open(version, manifest.count) if all(are_alike) else None

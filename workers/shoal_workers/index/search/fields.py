@@ -46,12 +46,6 @@ class Fields:
         added = Columns({column.name: column for column in found.columns()}, found.num_left_out)
         return cls(version, added, count, len(live.packed))
 
-    @classmethod
-    def unknown(cls, count: int, live: LiveDocuments) -> "Fields":
-        """Return the fields of a version without columns, whose values can only be read from the documents."""
-        none = Columns({}, num_left_out=1)
-        return cls(none, none, count, len(live.packed))
-
     @property
     def parts(self) -> Iterator[tuple[Columns, slice]]:
         """The columns of the version and of the added documents, each with the slice of their rows among all rows."""

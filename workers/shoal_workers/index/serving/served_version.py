@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, InvalidRequest, ShoalError
 from shoal_workers.index.files.columns import read_kinds
-from shoal_workers.index.files.manifest import FIELDS, MANIFEST, FileCheck, Manifest
+from shoal_workers.index.files.manifest import FILES, MANIFEST, FileCheck, Manifest
 from shoal_workers.index.index import FOLDER_NAME, Index, check_model
 from shoal_workers.model.model import Model
 
@@ -98,7 +98,7 @@ def without_folder(error: ShoalError, name: str, folder: Path) -> ShoalError:
 def description_of(index: Index) -> dict[str, Any]:
     """Return the description of an opened version for the worker's heartbeat, including the changes since its build."""
     live = index.live
-    return _described(index.manifest, index.kinds, index.count, len(live.changed), live.position)
+    return _described(index.manifest, index.columns.kinds, index.count, len(live.changed), live.position)
 
 
 def _described(
@@ -154,14 +154,14 @@ class ServedVersion(LazyVersion):
         super().__init__(name, folder, open_version, openers)
         self.manifest = Manifest.read(folder)
         check_model(folder, self.manifest, model)
-        for file in self.manifest.files:
+        for file in FILES:
             if not (folder / file).is_file():
                 raise IndexCorrupt(f"{folder / file} cannot be read (there is no such file): build the index again")
         self.failure: Failure | None = None
         self.check_at = 0.0
         self.check: FileCheck | None = None
         self._seen_position = self.manifest.changes_through
-        kinds = read_kinds(folder) if FIELDS in self.manifest.files else {}
+        kinds = read_kinds(folder)
         self._last_description = _described(self.manifest, kinds, self.manifest.count, 0, self._seen_position)
 
     @property
