@@ -197,11 +197,6 @@ class TestTable:
 
 
 class TestTableInRedis:
-    def test_an_old_entry_without_its_characters_is_missing(self, queue: Queue) -> None:
-        cache = cache_of(queue, TABLE)
-        cache.store({own_places(1): Entry(np.zeros((1, 32), np.float32), 9, True)})
-        assert cache.find([own_places(1)]) == [None]
-
     def test_a_long_list_is_read_in_parts(self, queue: Queue, keys: Keys) -> None:
         cache = cache_of(queue, replace(TABLE, num_places=10**6))
         digests = [own_places(n) for n in range(MAX_TEXTS_PER_READ + 7)]

@@ -44,7 +44,8 @@ from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalE
 from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.build.vectors import EMBEDDED, SEARCHED_AT_ONCE, check_retrieval, texts_of
 from shoal_workers.index.files.array_file import save_array
-from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, OFFSETS, QUANTISED
+from shoal_workers.index.files.documents import HashTable, hash_of
+from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, IDS, MANIFEST, OFFSETS, QUANTISED
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import HISTORY, rollback
 
@@ -462,6 +463,7 @@ def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
     lines = [f'{{"id": "{n}", "text": "{n}"}}\n'.encode() for n in range(SEARCHED_AT_ONCE + 5_000)]
     (tmp_path / DOCUMENTS).write_bytes(b"".join(lines))
     save_array(tmp_path / OFFSETS, np.cumsum([0, *map(len, lines)], dtype=np.int64))
+    HashTable.of(b"".join(hash_of(str(n)) for n in range(len(lines)))).save(tmp_path, IDS)
     vectors = np.concatenate(list(MadeVectors().embed(map(str, range(len(lines))))))
     parts = list[float]()
     quantised, encoder = quantise(vectors), MadeVectors()

@@ -70,7 +70,7 @@ def test_documents_kinds_and_language_stay_and_the_vectors_come_from_the_other_m
     manifest = after.manifest
     assert (manifest.model, manifest.fingerprint, manifest.source) == ("other", "other", "source.jsonl")
     assert (out / result.version / DOCUMENTS).read_bytes() == bytes_before
-    assert after.kinds == before.kinds == KINDS
+    assert after.columns.kinds == before.columns.kinds == KINDS
     assert json.loads((out / result.version / LEXICAL).read_text())["language"] == "english"
     assert rollback(out) == first.version
     assert migrate(out, MadeVectors()).is_unchanged

@@ -387,7 +387,7 @@ def test_the_kinds_of_fields_are_described(index_home: Path, encoder: Encoder, i
     kinds = {"year": "number", "tags": "keyword", "published": "date", "is_new": "boolean", "more": "stored"}
     assert described["news"]["fields"] == kinds
     assert list(described["many"]["fields"]) == [f"field{n:03}" for n in range(100)]
-    assert (indexes["news"].kinds, indexes.describe()) == (kinds, described)
+    assert (indexes["news"].columns.kinds, indexes.describe()) == (kinds, described)
 
 
 class TestOpening:
