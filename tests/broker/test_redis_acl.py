@@ -47,7 +47,7 @@ ACL = ROOT / "docs" / "redis-users.acl"
 #: A producer in JavaScript, and the values that it must print.
 PRODUCER = TESTS / "shared/clients/producer.mjs"
 FOUND = {
-    "replies": ["done", "done", "done", "failed", "cancelled"],
+    "replies": ["done", "done", "done", "done", "failed", "cancelled"],
     "put": [True] * 3,
     "again": {"status": "ok", "is_new": [False]},
     "queued": ["queued", "none", "queued"],

@@ -20,6 +20,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/", {"inputs": {"source_sentence": "storm", "sentences": ["rain"]}}),
     ("/", {"query": "storm", "texts": ["rain"]}),
     ("/embed_all", {"inputs": "storm"}),
+    ("/embed_sparse", {"inputs": "storm"}),
     ("/similarity", {"inputs": {"source_sentence": "storm", "sentences": ["rain"]}}),
     ("/embeddings", {"input": "storm"}),
     ("/v1/embeddings", {"input": "storm"}),

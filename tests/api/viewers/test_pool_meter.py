@@ -192,7 +192,6 @@ class TestWorkers:
         odd = {
             "model": 7,
             "threads": "many",
-            "memory_bytes": [1],
             "longest_waits": {"bulk": "long"},
             "recent": {"a": 1},
         }
@@ -205,7 +204,7 @@ class TestWorkers:
         look.again()
         found = look.found
         assert [worker["state"] for worker in found["workers"]] == ["ready", "unknown", "unknown", "unknown"]
-        assert [found["workers"][0][name] for name in ("model", "threads", "memory_bytes")] == [None] * 3
+        assert [found["workers"][0][name] for name in ("model", "threads")] == [None] * 2
         assert (found["lanes"][1]["wait_max_s"], found["recent"]) == (None, [])
 
 
