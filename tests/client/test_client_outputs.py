@@ -75,6 +75,15 @@ def test_a_stream_has_an_item_or_a_dict_for_each_text(client: AnyClient) -> None
     check({word: [item[word] for item in dicts] for word in EVERY}, TEXTS[:9])
 
 
+@pytest.mark.parametrize("output", ["sparse", EVERY])
+def test_a_reply_for_another_number_of_texts_is_malformed(client: AnyClient, output: str | list[str]) -> None:
+    for call in (client.embed, lambda texts, **asked: list(client.embed_stream(texts, **asked))):
+        with pytest.raises(MalformedJob, match="the answer is not to a request with 2 texts"):
+            call(["a storm", "twice"], output=output)
+    with pytest.raises(MalformedJob, match="not to a request with 1 texts"):
+        client.embed("twice", output=output)
+
+
 def test_the_result_of_a_job_has_the_outputs(client: AnyClient) -> None:
     reply = client.submit("embed", TEXTS[:3], output=EVERY).result()
     check({"vector": reply.vectors, "sparse": reply.sparse, "multivector": reply.multivectors}, TEXTS[:3])

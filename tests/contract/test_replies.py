@@ -159,6 +159,7 @@ PACKED: dict[str, dict[str, Any]] = {
         ("multivectors", {"lengths": [3, -1]}),
         ("multivectors", {"shape": [1, 2]}),
         ("multivectors", {"shape": [-2, -2]}),
+        ("multivectors", {"shape": [2, 0], "data": b""}),
         ("multivectors", {"data": floats(1, 2, 3, np.inf)}),
         ("multivectors", {"dtype": "float64"}),
     ],

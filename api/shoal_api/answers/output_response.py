@@ -6,7 +6,7 @@ from typing import Any
 from flask import Response
 
 from shoal.contract import wire
-from shoal.contract.replies import Reply
+from shoal.contract.replies import OUTPUT_FIELDS, Reply
 from shoal.errors import InvalidRequest
 from shoal_api.answers.response import bytes_response, cost_headers, json_response, sparse_json
 from shoal_api.answers.vector_format import JSON, NUMBER_TYPES, accepted_type
@@ -27,7 +27,9 @@ def output_response(reply: Reply, media_type: str, fields: Mapping[str, Any] | N
     """Return a response with a map of the `fields` and the outputs; in JSON without `fields`, with one output alone."""
     headers = cost_headers(reply)
     if media_type != JSON:
-        return bytes_response(wire.pack({**(fields or {}), **reply.packed_outputs()}), media_type, headers=headers)
+        packed = reply.packed_vectors()
+        values = {word: packed[name] for word, name in OUTPUT_FIELDS.items() if name in packed}
+        return bytes_response(wire.pack({**(fields or {}), **values}), media_type, headers=headers)
     sparse = None if reply.sparse is None else list(map(sparse_json, reply.sparse))
     named = {"vector": reply.vectors, "sparse": sparse, "multivector": reply.multivectors}
     found = {word: output for word, output in named.items() if output is not None}

@@ -21,7 +21,10 @@ api = Blueprint("inference", __name__, "wait for the answer", ErrorBody)
 @embed_api.post("/embed", responses={200: Embeddings}, openapi_extensions={"parameters": [FINGERPRINT]})
 async def embed(body: EmbedBody) -> Response:
     """Embed texts: one vector for each, in order, or other outputs of the model."""
-    media_type = None if prefers_async() else accepted_type()
+    has_rows = body.output in ROW_OUTPUTS
+    media_type = None
+    if not prefers_async():
+        media_type = accepted_type() if has_rows else output_type(body.output_dtype)
     job = embed_job(body, await as_texts("inputs", body.inputs))
     if media_type is None:
         if body.output_dtype != NUMBER_TYPES[0]:  # the request for a result names its type
@@ -30,15 +33,12 @@ async def embed(body: EmbedBody) -> Response:
                 f"?output_dtype={body.output_dtype}"
             )
         return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
-    has_rows = job.options.output in ROW_OUTPUTS
-    if not has_rows:
-        media_type = output_type(body.output_dtype)
     reply = await call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
     fields = result_fields(reply) if body.answer == "result" else None
     if has_rows:
         response = vectors_response(reply, media_type, body.output_dtype, fields=fields)
     else:
-        is_list = not isinstance(job.options.output, str)
+        is_list = isinstance(body.output, list)
         response = output_response(reply, media_type, {} if is_list and fields is None else fields)
     return with_tei_headers(response, reply, job) if is_tei_body(json_request().field_names) else response
 

@@ -15,7 +15,7 @@ from shoal.contract.excerpt import excerpt, kind
 from shoal.contract.keys import NAME, NAME_RULE
 from shoal.contract.options import OPTION_DEFAULTS, Options
 from shoal.contract.replies import Reply
-from shoal.errors import InvalidRequest, InvalidText, TooLarge
+from shoal.errors import InvalidRequest, InvalidText, MalformedJob, TooLarge
 
 # The names of the lanes. The HTTP schema is also made from them.
 Lane = Literal["interactive", "bulk"]
@@ -184,6 +184,11 @@ class Job:
     def answers_of(self, reply: Reply) -> list[Any]:
         """Return the fields of the reply that have one answer for each item. A field that the reply lacks is None."""
         return [getattr(reply, self.answer_name)]
+
+    def check_answers(self, reply: Reply) -> None:
+        """Raise MalformedJob unless the reply has an answer for each item."""
+        if any(answer is None or len(answer) != self.num_lists for answer in self.answers_of(reply)):
+            raise MalformedJob(f"the answer is not to a request with {len(self.texts):,} texts")
 
     def body(self) -> dict[str, Any]:
         """Return the body of an HTTP request that asks for the same as the job."""

@@ -101,7 +101,7 @@ class Reply:
             values["fingerprint"] = self.fingerprint
         if self.vectors is not None:
             values["output"] = self.output
-        values |= {OUTPUT_FIELDS[word]: packed for word, packed in self.packed_outputs().items()}
+        values |= self.packed_vectors()
         if self.index_version:
             values["index_version"] = self.index_version
         if self.ignored:
@@ -111,10 +111,10 @@ class Reply:
         values |= {name: part for name in _IF_ASKED if (part := getattr(self, name)) is not None}
         return wire.pack(values)
 
-    def packed_outputs(self) -> dict[str, dict[str, Any]]:
-        """Return the vectors, sparse vectors and multivectors that the reply has as maps of bytes, by their outputs."""
-        found = ((word, getattr(self, name), _PACK[name]) for word, name in OUTPUT_FIELDS.items())
-        return {word: pack(value) for word, value, pack in found if value is not None}
+    def packed_vectors(self) -> dict[str, dict[str, Any]]:
+        """Return the vectors, sparse vectors and multivectors that the reply has as maps of bytes, by their fields."""
+        found = {"vectors": self.vectors, "sparse": self.sparse, "multivectors": self.multivectors}
+        return {name: _PACK[name](value) for name, value in found.items() if value is not None}
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
@@ -383,8 +383,8 @@ def _pack_multivectors(vectors: Sequence[NDArray[np.float32]]) -> dict[str, Any]
 
 def _unpack_multivectors(packed: dict[str, Any]) -> list[NDArray[np.float32]]:
     rows = unpack_vectors(packed)
-    if not np.isfinite(rows).all():
-        raise ValueError("a multivector has a number that is not finite")
+    if not rows.shape[1] or not np.isfinite(rows).all():
+        raise ValueError("a multivector has vectors without numbers, or a number that is not finite")
     return _by_text(rows, packed["lengths"])
 
 

@@ -230,6 +230,8 @@ def _outputs(job: Embed, tokens: list[int], known: list[str]) -> dict[str, Any]:
         made["sparse"] = list(map(sparse_of, job.texts))
     if "multivector" in outputs:
         made["multivectors"] = list(map(multivector_of, job.texts))
+    if "twice" in job.texts:
+        made["sparse"] *= 2
     return made
 
 

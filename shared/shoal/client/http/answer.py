@@ -153,8 +153,7 @@ def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
 
 def checked(reply: Reply, job: Job) -> Reply:
     """Return the reply; raise MalformedJob if it does not fit the job or has numbers that are not finite."""
-    if any(answer is None or len(answer) != job.num_lists for answer in job.answers_of(reply)):
-        raise MalformedJob(f"the answer is not to a request with {len(job.texts):,} texts")
+    job.check_answers(reply)
     for numbers in (reply.vectors, reply.scores):
         if numbers is not None and not np.isfinite(numbers).all():
             raise MalformedJob("the answer has numbers that are infinite or none")

@@ -125,11 +125,14 @@ class Call:
     async def _run_in_turn(self, parts: Sequence[Job]) -> Reply:
         """Send the parts of a job with large answers, a few at a time; return their joined reply."""
         replies: list[Reply] = []
+        num_bytes = 0
         for n in range(0, len(parts), MAX_TOKENS_PARTS):
             like = next((reply for reply in replies if reply.fingerprint), None)
-            sent = await self._send_alike(parts[n : n + MAX_TOKENS_PARTS], like)
-            replies += [Reply.join([reply]) for reply in sent]
-            num_bytes = sum(reply.num_bytes for reply in replies)
+            group = parts[n : n + MAX_TOKENS_PARTS]
+            for part, reply in zip(group, await self._send_alike(group, like), strict=True):
+                replies.append(Reply.join([reply]))
+                part.check_answers(reply)
+                num_bytes += reply.num_bytes
             if num_bytes > self.max_reply_bytes:
                 raise TooLarge(
                     f"the vectors of {len(replies)} of {len(parts)} parts have {num_bytes:,} bytes, and a reply "
@@ -221,6 +224,8 @@ class EmbedStream:
                 await asyncio.sleep(error.retry_after_s)
             self.sent[0] = job, pending = job, self._put(job)
         self.sent.popleft()
+        if self._options.output != "vector":
+            job.check_answers(reply)
         return by_text(reply, self._options)
 
     def close(self) -> None:
