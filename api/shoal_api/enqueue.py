@@ -18,7 +18,7 @@ from shoal.queue.lane import MAX_PUT_BYTES
 from shoal_api.access.access_control import JSON_BYTES
 from shoal_api.answers.response import json_response
 from shoal_api.answers.vector_format import accepted_type, vectors_response
-from shoal_api.context import all_contexts, context
+from shoal_api.context import Context, all_contexts, context
 from shoal_api.request import json_request
 
 #: To estimate the size of an answer, this dimension is assumed until a worker has reported the dimension of its model.
@@ -69,9 +69,7 @@ def refuse_idempotency_key(remedy: str) -> None:
 async def call(job: Job, remedy: str = "split the list", lane: str = "interactive") -> Reply:
     """Send the job, in parts if it is long, and return its reply. A job whose client disconnects is withdrawn."""
     request = json_request()
-    if request.may_move:
-        await _choose_pool(job)
-    shared = context()
+    shared = await _choose_pool(job) if request.may_move else context()
     settings, job = shared.settings, _of_request(job)
     job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     if isinstance(job, Search):
@@ -141,12 +139,13 @@ async def as_texts(name: str, value: str | list[str] | list[int] | list[list[int
 
 async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None = None) -> Response:
     """Submit the job and return 202 with its id and location. Raises InvalidRequest for a wrong idempotency key."""
-    request = json_request()
+    request, home = json_request(), context()
     idempotency_key = request.headers.get("Idempotency-Key")
-    if request.may_move and idempotency_key is None:  # with the key, only the pool of the first job knows it
-        await _choose_pool(job)
-        job = replace(job, id=f"{request.pool}.{job.id}") if request.pool else job
-    settings, client, job = context().settings, context().client, _of_request(job)
+    # With the key, the request stays in its own pool: only the pool of the first job knows the key.
+    chosen = await _choose_pool(job) if request.may_move and idempotency_key is None else home
+    if chosen is not home:
+        job = replace(job, id=f"{chosen.settings.pool}.{job.id}")
+    settings, client, job = chosen.settings, chosen.client, _of_request(job)
     remedy = f"submit several jobs, or wait for the answer of POST {job.path}, which splits the list"
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
     job_id = await client.put(job, lane, request.client_name, idempotency_key)
@@ -158,23 +157,21 @@ async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | 
     )
 
 
-async def _choose_pool(job: Job) -> None:
-    """Choose the pool for a request's job: of two that serve the same model, the one with fewer jobs under way.
+async def _choose_pool(job: Job) -> Context:
+    """Return the context of the pool for a job: of two that serve the same model, the one with fewer jobs under way.
 
     They are drawn among the pools with ready workers, and the jobs are those of this process: no other process would
     know of them in time. A search stays in its pool, because each pool has indexes of its own.
     """
     home = context()
     if isinstance(job, Search):
-        return
+        return home
     part = "reranker" if isinstance(job, Rerank) else "model"
     states = [(found, found.pool.latest() or await found.pool.look()) for found in all_contexts()]
     served = home.pool.last_ready.served.get(part)
     alike = [found for found, state in states if served and state.served.get(part) == served and not state.lane_fault]
     drawn = random.sample(alike, min(2, len(alike)))
-    chosen = min(drawn, key=lambda found: found.client.connect().num_waiting, default=home)
-    if chosen is not home:
-        json_request().pool = chosen.settings.pool
+    return min(drawn, key=lambda found: found.client.connect().num_waiting, default=home)
 
 
 def writer(index: str) -> IndexWriter:

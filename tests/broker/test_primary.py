@@ -147,6 +147,14 @@ def test_after_many_moves_the_nodes_of_the_url_are_asked_soon() -> None:
     assert nodes.find() == ("b", 1)
 
 
+def test_after_a_move_a_node_that_was_silent_is_still_asked_last() -> None:
+    nodes = ClusterNodes([("a", 1), ("b", 1), ("c", 1)])
+    nodes.note_silence(("a", 1))
+    nodes.note_move(MovedError("1 c:1"))
+    nodes.note_silence(("c", 1))
+    assert nodes.find() == ("b", 1)
+
+
 def test_sentinels_that_are_away_or_do_not_know_the_service_are_reported(sentinels: RunningGroup) -> None:
     nodes = sentinels.url.rpartition("/")[0]
     for url in (f"{nodes}/another/0", "redis+sentinel://127.0.0.1:1/shoal"):

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from queues import Queue, queue_of, set_limits
 from shoal import Client
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
-from shoal.errors import InvalidRequest, Overloaded, ShoalError, TooLarge, Unavailable
+from shoal.errors import InvalidRequest, Overloaded, ShoalError, TooLarge, Unavailable, UnknownJob
 from shoal.operations import Embed
 from shoal.queue import producer
 from shoal.queue.consumer import MAX_TAKE_BYTES
@@ -75,9 +76,13 @@ class TestFairness:
         found = Counter(one.client for one in take(queue, 36, "bulk"))
         assert found == {f"new {n}": 4 for n in range(8)} | {"flood": 4}
 
-    def test_a_new_name_for_each_job_does_not_keep_a_client_that_waits_from_its_turn(self, queue: Queue) -> None:
+    @pytest.mark.parametrize("owed", ["0", "-1e300"])  # the second one was written by another program
+    def test_a_new_name_for_each_job_does_not_keep_a_client_that_waits_from_its_turn(
+        self, queue: Queue, owed: str
+    ) -> None:
         queue.put("bulk", jobs(200), client="waits")
         take(queue, 4, "bulk")  # its first turn
+        queue.redis.hset(queue.keys.of_lane("bulk", "credit"), "owed", owed)
         found = Counter[str]()
         for n in range(400):
             queue.put("bulk", jobs(1), client=f"invented {n}")
@@ -99,24 +104,39 @@ class TestFairness:
         queue.redis.hset(queue.keys.of_lane("interactive", "credit"), mapping=written)
         assert [one.key for one in take(queue, 1_000)] == [job.id for job in put]
 
-    @pytest.mark.parametrize("is_taken", [False, True])
-    @pytest.mark.parametrize("value", [None, "", "nan", "inf", "-1", "x", "9" * 30, b"\xff"])
+    @pytest.mark.parametrize("then", ["wait", "hold", "cancel", "give_back", "leave"])
+    @pytest.mark.parametrize("value", [None, "", "nan", "inf", "-1", "x", "9" * 30, "9" * 5_000, b"\xff"])
     def test_a_record_that_another_program_wrote_harms_no_other_job(
-        self, queue: Queue, value: str | bytes | None, is_taken: bool
+        self, queue: Queue, value: str | bytes | None, then: str
     ) -> None:
-        written = [job for field in RECORD for job in jobs(1)]
+        written: list[Job] = [Embed(["storm"]) for _ in (*RECORD, "the whole record")]
         queue.put("interactive", written, client="written")
         others = jobs(len(RECORD))
         queue.put("interactive", others, client="other")
-        taken = queue.take("w", LANES, 100) if is_taken else []
-        for field, job in zip(RECORD, written, strict=True):
+        consumer = queue.consumer("w")
+        taken = queue.take("w", LANES, 100) if then != "wait" else []
+        for field, job in zip(RECORD, written[:-1], strict=True):
             if value is None:
                 queue.redis.hdel(queue.keys.record(job.id), field)
             else:
                 queue.redis.hset(queue.keys.record(job.id), field, value)
-        taken += [one for _ in range(3) for one in queue.take("w", LANES, 100)]
-        queue.consumer("w").start([(one, one.key) for one in taken])
-        queue.reply([Answer(one, Reply(one.key), "me") for one in taken])
+        queue.redis.delete(whole := queue.keys.record(written[-1].id))
+        if value is not None:
+            queue.redis.set(whole, value)
+        for job in written if then == "cancel" else ():
+            with suppress(UnknownJob):
+                queue.cancel(job.id)
+        if then == "give_back":
+            consumer.give_back(taken)
+        elif then == "leave":
+            consumer.leave()
+        for _ in range(4):
+            taken += queue.take("w", LANES, 100)
+            runs = consumer.start([(one, one.key) for one in taken])
+            assert written[-1].id not in [one.key for one, is_run in zip(taken, runs, strict=True) if is_run]
+            queue.reply([Answer(one, Reply(one.key), "me" if one.client == "other" else None) for one in taken])
+            taken = []
+        assert not queue.unread.sweep()
         assert {job.id for job in others} <= {reply.id for reply in queue.inbox("me").wait()}
         queue.put("interactive", jobs(2), client="written")
         assert len(queue.take("w", LANES, 100)) == 2

@@ -116,6 +116,13 @@ class TestFreed:
         assert queue.unread.load() == (1, size_of(queue, jobs[2]))
         assert of_client(queue, "a") == size_of(queue, jobs[2])
 
+    @pytest.mark.parametrize("number", ["x", "", "nan"])
+    def test_a_sweep_counts_anew_after_another_program_wrote_the_sums(self, queue: Queue, number: str) -> None:
+        answered(queue, 3)
+        queue.redis.hset(queue.keys.unread_load, mapping={"result": number, "bytes": number})
+        sweep(queue)
+        assert queue.unread.load() == NOTHING
+
     def test_a_worker_sweeps(self, queue: Queue, worker: Worker) -> None:
         for job in answered(queue, 3):
             queue.redis.blpop([queue.keys.result(job.id)], 1)

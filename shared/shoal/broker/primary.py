@@ -85,8 +85,9 @@ class ClusterNodes(Primary):
         """Put the node that has the keys first."""
         with self._lock:
             address = (error.host or self._nodes[0][0], int(error.port))
-            moved_to = [node for node in self._nodes if node not in (address, *self._named)][: MAX_MOVED_TO - 1]
-            self._nodes = deque([address, *moved_to, *(node for node in self._named if node != address)])
+            others = [node for node in self._nodes if node != address]
+            dropped = [node for node in others if node not in self._named][MAX_MOVED_TO - 1 :]
+            self._nodes = deque([address, *(node for node in others if node not in dropped)])
 
     def note_silence(self, address: Address) -> None:
         """Put the next node first if the silent node was first."""

@@ -49,6 +49,9 @@ _BEGINNING = b"0"
 #: The field of an entry that is a note in place of a reply. Its value is the id of a job whose result is ready.
 _ANSWERED = b"answered"
 
+#: Most digits of a number in a hash. Python converts no text of thousands of digits.
+_MAX_DIGITS = 18
+
 _PUT, _CANCEL = scripts.PUT, scripts.CANCEL
 _WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("note_read"), scripts.load("watch")
 
@@ -245,7 +248,7 @@ class Producer:
 
 def _whole_numbers(key: str, values: Sequence[bytes | None]) -> list[int | None]:
     """Return the numbers in fields of a hash, and None for each field that is missing. Raises Unavailable."""
-    if any(value is not None and not value.isdigit() for value in values):
+    if any(value is not None and not (value.isdigit() and len(value) <= _MAX_DIGITS) for value in values):
         raise Unavailable(f"{key} has fields that are no whole numbers: another program wrote it; delete it")
     return [None if value is None else int(value) for value in values]
 

@@ -88,7 +88,7 @@ def test_not_ready_if_a_key_of_a_lane_has_another_type(api: FlaskClient, queue: 
 
 
 @pytest.mark.usefixtures("stub")
-@pytest.mark.parametrize("number", ["many", "-1", "1e308", "nan", ""])
+@pytest.mark.parametrize("number", ["many", "-1", "1e308", "nan", "", "9" * 5_000])
 def test_not_ready_and_no_fault_of_the_server_if_a_limit_is_no_number(
     make_app: MakeApp, queue: Queue, number: str
 ) -> None:

@@ -3,7 +3,7 @@
 local READ_TTL_S = 60 -- after a broken connection, a reader can read again
 local name, job = 'result:' .. args.id, read(args.id, {'client', 'lives', 'status', 'lane'})
 local reply = call('LINDEX', ROOT .. name, 0)
-if reply then forget(member_of(name, #reply + KEYS_BYTES, job.client or '')) end
+if reply then forget(member_of(name, #reply + KEYS_BYTES, job.client)) end
 if call('PTTL', ROOT .. name) > READ_TTL_S * 1000 then
   call('EXPIRE', ROOT .. name, READ_TTL_S)
   if job.status and not job.lane then -- false without a record, and for an unanswered job's record

@@ -15,5 +15,5 @@ for _, member in ipairs(due) do
   end
 end
 local load = call('HMGET', UNREAD_LOAD, 'result', 'once')
-if call('ZCARD', UNREAD) ~= (load[1] or 0) + (load[2] or 0) then call('DEL', UNREAD, UNREAD_LOAD) end -- Redis has lost a key
+if call('ZCARD', UNREAD) ~= (tonumber(load[1]) or 0) + (tonumber(load[2]) or 0) then call('DEL', UNREAD, UNREAD_LOAD) end -- Redis has lost a key
 return cmsgpack.pack({more = #due == MOST})

@@ -14,10 +14,11 @@ end
 
 local function record_of(id) return ROOT .. 'job:' .. id end
 
--- Return fields of a job's record by name, or no fields if another program's key has the record's name.
+-- Return fields of a job's record by name; only the client '' if another program's key has the record's name.
 local function read(id, names)
   local job, found = {}, redis.pcall('HMGET', record_of(id), unpack(names))
   for n, name in ipairs(names) do job[name] = found[n] or nil end
+  job.client = job.client or '' -- another program may delete it
   return job
 end
 

@@ -17,7 +17,6 @@ end
 -- Remove an unanswered job from its place and lane. If it has a status, its record stays, with the fields of an answered job.
 local function remove(id, job)
   local record = record_of(id)
-  job.client = job.client or '' -- another program deleted it
   redis.pcall('ZREM', key_of(job.lane, 'jobs'), id) -- allowed if memory is full, and then so are the writes after it
   if job.worker then call('ZREM', held_by(job.worker), id) else stop_waiting(job.lane, job.client, id) end
   count(job.lane, job.client, -1, -(tonumber(job.texts) or 0), 0 - call('HSTRLEN', record, 'job'))
@@ -29,7 +28,7 @@ end
 -- the worker held the job.
 local function put_back(worker, id, is_first, has_died)
   local record, job = record_of(id), read(id, PLACE)
-  if call('ZREM', held_by(worker), id) == 0 or not job.lane then return false end
+  if call('ZREM', held_by(worker), id) == 0 or not sums[job.lane] then return false end
   call('HDEL', record, 'worker')
   if job.status then call('HSET', record, 'status', 'queued') end
   if has_died then

@@ -11,7 +11,7 @@ local jobs, bytes, now = {}, 0, now_ms()
 local function give(id, lane)
   local job = read(id, GIVEN)
   local numbers = (job.texts or '') .. ' ' .. (job.put_ms or '') .. ' ' .. (job.deaths or 0)
-  if not (job.job and job.client and sums[job.lane] and string.find(numbers, '^%d+ %d+ %d+$')) then
+  if not (job.job and sums[job.lane] and #numbers < 64 and string.find(numbers, '^%d+ %d+ %d+$')) then
     -- Redis has lost its record, or another program wrote it
     if lane then call('ZREM', key_of(lane, 'jobs'), id) end
     return 0
@@ -49,7 +49,8 @@ end
 local function serve(lane, room)
   local last = #jobs + args.max_jobs
   local rings, credits, served = {key_of(lane, 'new'), key_of(lane, 'old')}, key_of(lane, 'credit'), 0
-  local owed = tonumber(call('HGET', credits, 'owed')) or 0 -- texts of new clients since the last turn of an old client
+  -- texts of new clients since the last turn of an old client; another program may write a number below 0
+  local owed = math.max(0, tonumber(call('HGET', credits, 'owed')) or 0)
   while served < room and #jobs < last and (bytes < args.max_bytes or served == 0) and call('EXISTS', unpack(rings)) > 0 do
     local n = owed < QUANTUM and 1 or 2
     if call('EXISTS', rings[n]) == 0 then n = 3 - n end
