@@ -65,10 +65,8 @@ class SearchWork(PairsWork):
     @property
     def can_weigh_words(self) -> bool:
         """True if the search is by words, and the model makes sparse vectors."""
-        search = self.job.search
-        return "sparse" in self.pipeline.encoder.model.outputs and (
-            search.mode != "dense" or search.snippet is not None
-        )
+        is_by_words = self.job.search.mode != "dense" or self.job.search.snippet is not None
+        return is_by_words and "sparse" in self.pipeline.encoder.model.outputs
 
     def weigh_words(self) -> None:
         """Let all texts be encoded with their sparse vectors too."""
