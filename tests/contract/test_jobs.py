@@ -107,7 +107,7 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], message: str) -> None:
         ({"output": [["sparse"]]}, r'output is \[\["sparse"\]\]: a list takes'),
         ({"output": "sparse", "dimensions": 8}, "dimensions does not go with output 'sparse'"),
         ({"output": ["multivector"], "dimensions": 8}, "dimensions does not go with output 'multivector'"),
-        ({"output": ["multivector", "vector"], "pooling": "cls"}, "pooling does not go with output 'multivector'"),
+        ({"output": ["multivector"], "pooling": "cls"}, "pooling does not go with output 'multivector'"),
         ({"output": ["vector", "sparse"], "chunk_tokens": 9}, "chunk_tokens does not go with output 'sparse'"),
     ],
 )

@@ -1,5 +1,6 @@
 """Indexes whose words are the tokens of a model with sparse vectors."""
 
+import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +27,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder
+from shoal_workers.index.files.manifest import LEXICAL
 from shoal_workers.index.index import Index
 from shoal_workers.loop.worker import Worker
 from shoal_workers.model.prepare import prepare_if_needed
@@ -136,6 +138,32 @@ def test_a_search_by_meaning_alone_uses_the_cache(worker: Worker, queue: Queue) 
     assert hits(found[2])[0]
 
 
+def test_a_search_is_answered_from_a_version_with_learned_words_that_was_published_meanwhile(
+    queue: Queue, sparse_encoder: Encoder, learned: Index, index: Index
+) -> None:
+    indexes = {"default": index}
+    worker = Worker(queue.consumer(), sparse_encoder, indexes, Bucketing(4_096))
+    jobs = [put(queue, "storm europe", mode="lexical") for _ in range(2)]
+    worker.step(block_s=0)
+    assert worker.scheduler.unanswered()
+    indexes["default"] = learned
+    jobs.append(put(queue, "storm europe", mode="lexical"))
+    drive(worker)
+    first, second, later = replies(queue, *jobs)
+    assert hits(first) == hits(second) == hits(later)
+
+
+def test_the_models_pooling_may_be_replaced(worker: Worker, queue: Queue) -> None:
+    job = Search(["storm"], Options(pooling="cls"), reply_to="me", search=SearchOptions(mode="hybrid"))
+    queue.put("interactive", [job])
+    drive(worker)
+    assert hits(replies(queue, job)[0])[0]
+
+
+def test_earlier_releases_refuse_the_words_alone(learned: Index) -> None:
+    assert json.loads((learned.folder / LEXICAL).read_text())["version"] == 2  # earlier releases read version 1
+
+
 def test_a_model_without_sparse_vectors_is_refused(
     queue: Queue, encoder: Encoder, learned: Index, sparse_encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -147,7 +175,7 @@ def test_a_model_without_sparse_vectors_is_refused(
     assert "learned weights, and this worker's model makes no sparse vectors" in error(refused).message
     assert len(hits(dense)[0]) == len(DOCUMENTS)
     (tmp_path / "texts.txt").write_text("storm\n")
-    with pytest.raises(Unsupported, match=r"output is sparse: .* makes only vector"):
+    with pytest.raises(Unsupported, match=r"makes no sparse vectors, which the language learned needs: build"):
         build(Source(tmp_path / "texts.txt"), tmp_path / "index", LocalEncoder(encoder), language="learned")
 
 

@@ -76,7 +76,7 @@ class Options:
             check_type(name, getattr(self, name), bool, "true or false")
         if self.prompt_name is not None:
             check_string("prompt_name", self.prompt_name, "the name of a prompt")
-        if self.pooling is not None:
+        if self.pooling is not None and "vector" not in self.outputs:
             self._check_outputs("pooling", ("sparse", "multivector"))
         if self.dimensions is not None:
             check_range("dimensions", self.dimensions, 1, MAX_DIMENSIONS)

@@ -36,8 +36,10 @@ class PairsWork(Work):
 
     def add_pairs(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Add the inputs for the pairs. Queries are encoded first, so that the vectors of texts need not be kept."""
-        first, self.options = len(self.inputs), replace(self.options, output=self.reranker.output)
-        inputs, queries = self.reranker.inputs_of(pairs)
+        first, reranker = len(self.inputs), self.reranker
+        if reranker.output != self.options.output:
+            self.options = replace(self.options, output=reranker.output)
+        inputs, queries = reranker.inputs_of(pairs)
         self.pairs = range(first, first + len(pairs))
         self.queries = {first + pair: first + query for pair, query in queries.items()}
         self.inputs = [*self.inputs, *inputs]

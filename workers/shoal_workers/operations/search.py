@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -53,22 +54,24 @@ class SearchWork(PairsWork):
     @classmethod
     def admit(cls, delivery: Delivery, job: Any, served: "Served") -> Work:
         """Return the work of a job; raise the error of an unknown index. The index may open while texts are encoded."""
-        find_index(served.searcher.indexes, job.index, job.cursor)
+        opening = find_index(served.searcher.indexes, job.index, job.cursor)
         reranks = served.reranker(job.reranker) if job.uses_reranker else None
         prompt = served.embeds.encoder.prompt(job.options, cls.prompts)
         work = cls(delivery, job, served.embeds, prompt, served.now, searcher=served.searcher, reranks=reranks)
-        if work.may_need_sparse:
-            work.options = replace(job.options, output=("vector", "sparse"))
+        if work.can_weigh_words and (not opening.done() or opening.exception() or opening.result().has_learned_words):
+            work.weigh_words()
         return work
 
     @property
-    def may_need_sparse(self) -> bool:
-        """True if the search is by words, and the index may have learned words."""
-        model, search = self.pipeline.encoder.model, self.job.search
-        if "sparse" not in model.outputs or (search.mode == "dense" and search.snippet is None):
-            return False
-        opening = find_index(self.searcher.indexes, self.job.index, self.job.cursor)
-        return not opening.done() or bool(opening.exception()) or opening.result().has_learned_words
+    def can_weigh_words(self) -> bool:
+        """True if the search is by words, and the model makes sparse vectors."""
+        is_by_words = self.job.search.mode != "dense" or self.job.search.snippet is not None
+        return is_by_words and "sparse" in self.pipeline.encoder.model.outputs
+
+    def weigh_words(self) -> None:
+        """Let all texts be encoded with their sparse vectors too."""
+        self.options = replace(self.job.options, output=("vector", "sparse"))
+        self.cached, self.tokenized, self.untokenized = {}, {}, deque(range(len(self.inputs)))
 
     @property
     def next_stage(self) -> Callable[[Sequence["SearchWork"]], object]:
@@ -104,6 +107,9 @@ class SearchWork(PairsWork):
         """Search the index by the vectors of the texts; set the answer, or add the pairs for the reranker."""
         texts = (self.tokenized[number] for number in range(len(self.job.texts)) if number in self.tokenized)
         sparse = [text.made["sparse"] for text in texts if "sparse" in text.made]
+        if index.has_learned_words and self.can_weigh_words and len(sparse) < len(self.job.texts):
+            self.weigh_words()  # the version was published after the job was admitted
+            return
         found = index.find(self.job, vectors, go_on, shared, sparse)
         if self.reranks and (pairs := found.pairs()):
             self.second_stage, self.pipeline, self.options = found, self.reranks, PAIR_OPTIONS

@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.contract.languages import LEARNED
 from shoal.contract.replies import SparseVector
-from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound
+from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound, Unsupported
 from shoal.records.source import Source
 from shoal.task_progress import Report
 from shoal_workers.index.build.chunks import Cutter
@@ -250,8 +250,14 @@ class _Version:
             words = former and learned_words(folder.parent / former.name)
             plan = VectorPlan.make(hashes, former if words else None)
             texts = texts_of(folder, state.count, plan.new_rows)
-            with closing(self.encoder.weigh(texts, self._report_step)) as groups:
-                write_learned(folder, plan.taken_from, self._weighed(groups, len(plan.new_rows)), words or None)
+            try:
+                with closing(self.encoder.weigh(texts, self._report_step)) as groups:
+                    write_learned(folder, plan.taken_from, self._weighed(groups, len(plan.new_rows)), words or None)
+            except Unsupported as error:
+                raise Unsupported(
+                    f"{self.encoder.model.name} makes no sparse vectors, which the language learned needs: "
+                    "build the index with another language, or with another model"
+                ) from error
 
     def _weighed(self, groups: Iterable[list[SparseVector]], num_new: int) -> Iterator[SparseVector]:
         """Yield the sparse vectors one by one, and report how many of the new texts have theirs."""

@@ -29,7 +29,7 @@ from shoal_workers.index.files.manifest import (
     checksum,
 )
 from shoal_workers.index.lexical.analyzer import NUM_SAMPLED, Analyzer, find_language
-from shoal_workers.index.lexical.lexical_index import VERSION, LexicalIndex, impacts, terms_of
+from shoal_workers.index.lexical.lexical_index import LEARNED_VERSION, VERSION, LexicalIndex, impacts, terms_of
 
 #: Largest number of documents in a run, and number of characters that ends a run earlier.
 _DOCUMENTS_AT_ONCE, _CHARS_AT_ONCE = 16_384, 2**23
@@ -56,7 +56,7 @@ def write_lexical(folder: Path, count: int, language: str | None, report: Callab
         for texts in _groups(_texts(folder)):
             runs.add(texts)
             report(0.7 * len(runs.lengths) / count)
-        about = {"language": language, "average_length": runs.average_length}
+        about = {"version": VERSION, "language": language, "average_length": runs.average_length}
 
         def impacts_of(postings: NDArray[np.void]) -> NDArray[np.uint8]:
             return impacts(postings["count"], runs.lengths[postings["row"]], runs.average_length)
@@ -101,7 +101,8 @@ def write_learned(
             by_term = np.argsort(terms, kind="stable")
             add(terms[by_term], -1 - numbers[by_term], np.concatenate([vector.values for vector in vectors])[by_term])
             done += len(vectors)
-        about = {"language": LEARNED, "average_length": 1.0, "step": runs.largest * _UNIT / 255}
+        about = {"version": LEARNED_VERSION, "language": LEARNED, "average_length": 1.0}
+        about["step"] = runs.largest * _UNIT / 255
 
         def impacts_of(postings: NDArray[np.void]) -> NDArray[np.uint8]:
             return np.maximum(1, np.rint(postings["count"] * (255 / runs.largest))).astype(np.uint8)
@@ -237,5 +238,5 @@ def _merge(
             impacts_file.write(impacts_of(postings).tobytes())
     save_array(folder / TERMS, np.concatenate(terms))
     save_array(folder / STARTS, np.cumsum(np.concatenate(sizes)))
-    about = {"version": VERSION, **about, "num_terms": sum(map(len, terms)), "num_postings": runs.num_postings}
+    about = {**about, "num_terms": sum(map(len, terms)), "num_postings": runs.num_postings}
     (folder / LEXICAL).write_text(json.dumps(about, indent=2) + "\n", "utf-8")

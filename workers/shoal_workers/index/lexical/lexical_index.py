@@ -33,8 +33,9 @@ K1, B = 1.2, 0.75
 #: Size of one step of impact. An impact is a whole number of steps, from 1 to 255.
 IMPACT_STEP = (K1 + 1) / 255
 
-#: Version of terms and impacts. It is raised by one whenever a text gets other terms or impacts.
-VERSION = 1
+#: Version of terms and impacts. It is raised by one whenever a text gets other terms or impacts. Learned words have a
+#: version of their own, so that a release that does not know them refuses the words alone, and not the whole index.
+VERSION, LEARNED_VERSION = 1, 2
 
 #: Number of characters of a query, the first ones, in which words are looked for. The texts that are embedded have the
 #: same limit.
@@ -198,9 +199,10 @@ class LexicalIndex:
 def _read(path: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        if (version := about["version"]) != VERSION:
+        known = LEARNED_VERSION if about["language"] == LEARNED else VERSION
+        if (version := about["version"]) != known:
             raise IndexMismatch(
-                f"the words of this index are of version {excerpt(version)}, and this worker reads version {VERSION}: "
+                f"the words of this index are of version {excerpt(version)}, and this worker reads version {known}: "
                 "build the index again, or search with mode dense"
             )
         if about["language"] not in LANGUAGES:
