@@ -13,7 +13,7 @@ from shoal_api.answers.vector_format import JSON, NUMBER_TYPES, accepted_type
 from shoal_api.request import MSGPACK_TYPES
 
 
-def output_type(number_type: str = NUMBER_TYPES[0]) -> str:
+def output_type(number_type: str) -> str:
     """Return the media type of such a response that the current request accepts.
 
     Raises NotAcceptable, and InvalidRequest for another number type than the default.

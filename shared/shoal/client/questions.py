@@ -188,7 +188,7 @@ def by_text(reply: Reply, options: Options) -> Any:
     """Return the item of each text in an embed's reply; for a list of outputs, a dict with an item of each output."""
     found = vectors(reply, options)
     if isinstance(found, dict):
-        return [dict(zip(found, items, strict=True)) for items in zip(*found.values(), strict=False)]
+        return [dict(zip(found, items, strict=True)) for items in zip(*found.values(), strict=True)]
     return found
 
 
