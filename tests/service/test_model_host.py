@@ -314,6 +314,20 @@ def test_an_idle_model_sleeps_and_its_next_job_starts_it(
         assert embed(settings, "b") == 1
 
 
+def test_a_model_whose_jobs_are_unknown_neither_starts_for_them_nor_goes_to_sleep(
+    settings: Settings, broker: Broker, tmp_path: Path
+) -> None:
+    model = host_of(settings, broker, tmp_path).models[0]
+    lane = model._pool.keys.lane("bulk")
+    broker.execute("RPUSH", lane, "a job")
+    model.look(1.0)
+    assert (model.num_jobs, model.used_at) == (1, 1.0)
+    broker.pipeline(("DEL", lane), ("SET", lane, "no list"))
+    model.look(2.0)
+    assert (model.num_jobs, model.used_at) == (0, 2.0)
+    broker.execute("DEL", lane)
+
+
 def test_the_host_says_once_for_each_pool_that_redis_is_away(
     settings: Settings, own_redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -87,8 +87,7 @@ async def route_to_model(name: str | None, part: str = "model") -> None:
 
 
 def _served(state: PoolState, part: str = "model") -> set[str]:
-    names = {about.get(part) for about in state.ready.values()}
-    return {name for name in names if isinstance(name, str)}
+    return {name for about in state.ready.values() if isinstance(name := about.get(part), str)}
 
 
 def _names(found: Context, state: PoolState, part: str = "model") -> list[str]:

@@ -151,6 +151,14 @@ def test_a_sleeping_model_is_served(api: FlaskClient, workers: dict[str, StubWor
     assert "shoal_workers_ready 1" in api.get("/pools/large/metrics").text
 
 
+def test_a_model_that_is_no_text_in_one_pool_fails_no_request_for_another(
+    api: FlaskClient, workers: dict[str, StubWorker]
+) -> None:
+    workers[OTHER].announce(model=["small"], reranker={})
+    assert [about["id"] for about in api.get("/v1/models").get_json()["data"]] == ["small"]
+    assert api.post("/v1/embeddings", json={"input": "a", "model": "small"}).status_code == 200
+
+
 def test_no_other_pool_answers_for_a_pool_whose_model_is_not_known(
     make_app: MakeApp, workers: dict[str, StubWorker], keys: Keys
 ) -> None:

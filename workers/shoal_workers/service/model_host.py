@@ -125,6 +125,7 @@ class HostedModel:
             level = logging.DEBUG if self._is_refused else logging.WARNING
             log.log(level, "the pool %s: %s; trying until it does", self.name, error)
             self._is_refused = True
+            self.num_jobs, self.used_at = 0, now  # unknown: the model neither starts for them nor goes to sleep
 
     def _look(self, now: float) -> None:
         if self.state != "asleep" and self._worker.exit_code() is not None:
