@@ -173,7 +173,13 @@ def edit(path: Path, **changes: object) -> None:
                 ({"length": 9, "token": "nobody"}, 'fills queries by "nobody", which is no token'),
                 ({"length": "9"}, "query_expansion"),
                 ({"length": 9, "strategy": "most"}, "query_expansion"),
+                ({"length": 2}, "cuts texts to 2 tokens, 2 of them special"),
             )
+        ],
+        *[
+            ("late, plain", "sentence_bert_config.json", {name: length}, f"cuts texts to {length} tokens")
+            for name in ("query_length", "document_length")
+            for length in (-5, 2, 10.5)
         ],
         ("late, of Stanford", "artifact.metadata", {"query_maxlen": "many"}, "query_expansion"),
         ("late, of Stanford", "artifact.metadata", {"doc_maxlen": "many"}, "has a head that Shoal does not know"),

@@ -130,6 +130,12 @@ def _read_late(
     head = Head("vectors", len(layer.bias), skipped, skips_queries="query" in found.skiplist_tasks)
     most = min(found.document_length or model.max_tokens, transformer.num_positions)
     form = _query_form(found, model, source, opened, transformer.num_positions)
+    num_special = opened.num_special_tokens_to_add(is_pair=False)
+    for length in (most, form.max_tokens):
+        if type(length) is not int or length <= num_special:
+            raise ModelMismatch(
+                f"{model.name} cuts texts to {excerpt(length)} tokens, {num_special} of them special: use another model"
+            )
     has_unseen = form.min_tokens and not form.is_filler_seen
     blocks = " and ".join(filter(None, (model.other_blocks, "tokens that no token sees" if has_unseen else "")))
     changes: dict[str, Any] = {"prompts": found.prompts, "default_prompt": "document", "max_tokens": most}
