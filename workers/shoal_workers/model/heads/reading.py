@@ -80,6 +80,12 @@ def _read_beside(model: Model, source: Path, transformer: Transformer, tokenizer
     pickled = [path.name for path in sorted(source.glob("*_linear.pt"))]
     if pickled and not beside(source):
         log.warning("%s has %s, which is not read: docs/models.md says how to convert it", model.name, pickled[0])
+    if beside(source) and transformer.dense:
+        names = " and ".join(path.name for path in beside(source).values())
+        raise ModelMismatch(
+            f"{model.name} has {names} and a Dense layer, which Shoal does not compute together: remove the files "
+            "to have its vector alone"
+        )
     heads, graphs = {}, {}
     opened = Tokenizer.from_file(str(tokenizer))
     around = opened.encode("").ids  # the tokens that are put around every text
