@@ -138,10 +138,12 @@ def test_queries_and_documents_of_a_late_interaction_model_are_read_in_their_own
 
 
 def test_vectors_of_tokens_are_bounded_by_the_bytes_of_a_reply(queue: Queue, of_three: Encoder) -> None:
-    (reply,) = ask(queue, of_three, embed("storm " * 40, output=ALL), max_reply_bytes=4 * 32 * 30)
-    assert reply.error is not None
-    assert reply.error.code == "too_large"
-    assert "a reply has room for the vectors of 30" in reply.error.message
+    jobs = [embed(*["storm " * 40] * count, output=ALL) for count in (1, 3)]
+    few, many = ask(queue, of_three, *jobs, max_reply_bytes=4 * 32 * 30)  # vectors of tokens have 8 numbers
+    assert few.multivectors is not None
+    assert many.error is not None
+    assert many.error.code == "too_large"
+    assert "a reply has room for the vectors of 120" in many.error.message
 
 
 def test_workers_tell_their_outputs_and_cache_vectors_alone(queue: Queue, late: Encoder, of_three: Encoder) -> None:

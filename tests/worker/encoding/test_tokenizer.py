@@ -98,6 +98,16 @@ def test_no_text_is_read_beyond_the_most_characters_of_its_tokens(
     assert tokens == Tokens(in_part.ids, True, in_part.characters or len(read))
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_text_of_one_word_is_cut_to_a_low_limit(tiny_source: Path, plain: tokenizers.Tokenizer, side: str) -> None:
+    low = Tokenizer(tiny_source / "tokenizer.json", max_tokens=9)
+    for length in (37, 60, 500):
+        text = "日" * length
+        (tokens,) = low.encode([text], side)
+        assert (tokens.truncated, tokens.characters) == (True, 7)
+        assert tokens.ids == tuple(plain.encode("日" * 7).ids)
+
+
 def test_a_model_with_a_high_limit_reads_more_of_a_text(tiny_source: Path) -> None:
     long = Tokenizer(tiny_source / "tokenizer.json", 8_192)
     assert long.max_chars == 16 * 8_192

@@ -173,7 +173,13 @@ def edit(path: Path, **changes: object) -> None:
                 ({"length": 9, "token": "nobody"}, 'fills queries by "nobody", which is no token'),
                 ({"length": "9"}, "query_expansion"),
                 ({"length": 9, "strategy": "most"}, "query_expansion"),
+                ({"length": 2}, "cuts texts to 2 tokens, 2 of them special"),
             )
+        ],
+        *[
+            ("late, plain", "sentence_bert_config.json", {name: length}, f"cuts texts to {length} tokens")
+            for name in ("query_length", "document_length")
+            for length in (-5, 2, 10.5)
         ],
         ("late, of Stanford", "artifact.metadata", {"query_maxlen": "many"}, "query_expansion"),
         ("late, of Stanford", "artifact.metadata", {"doc_maxlen": "many"}, "has a head that Shoal does not know"),
@@ -203,4 +209,23 @@ def test_pickled_heads_are_not_read_and_damaged_ones_are_refused(
     (source / "colbert_linear.safetensors").rename(source / "colbert_linear.pt")
     prepare("model", source, tmp_path / "prepared")
     assert "has colbert_linear.pt, which is not read: docs/models.md says" in caplog.text
+    assert Model.open(tmp_path / "prepared").outputs == ("vector", "tokens", "chunks")
+
+
+@pytest.mark.wide
+def test_a_dense_layer_beside_heads_is_refused(models: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(models / "bge", tmp_path / "model")
+    layers = json.loads((source / "modules.json").read_text())
+    layers[2] |= {"name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    (source / "modules.json").write_text(json.dumps(layers))
+    (source / "2_Dense").mkdir()
+    about = {"in_features": 32, "out_features": 32, "bias": False, "activation_function": "torch.nn.Identity"}
+    (source / "2_Dense/config.json").write_text(json.dumps(about))
+    save_file({"linear.weight": 2 * np.eye(32, dtype=np.float32)[::-1].copy()}, source / "2_Dense/model.safetensors")
+    names = "sparse_linear.safetensors and colbert_linear.safetensors"
+    with pytest.raises(ModelMismatch, match=f"has {names} and a Dense layer"):
+        prepare("model", source, tmp_path / "prepared")
+    for name in names.split(" and "):
+        (source / name).unlink()
+    prepare("model", source, tmp_path / "prepared")
     assert Model.open(tmp_path / "prepared").outputs == ("vector", "tokens", "chunks")

@@ -290,23 +290,23 @@ class Encoder:
         ids = [text.tokens.ids for text in texts]
         if self.engine.is_ragged:
             return join(ids, offsets)
-        num_unseen = [text.tokens.num_unseen for text in texts]
-        return pack(ids, self.model.shares_rows, offsets, num_unseen if any(num_unseen) else None)
+        num_unseen = [text.tokens.num_unseen for text in texts] if self.model.query_form else None
+        return pack(ids, self.model.shares_rows, offsets, num_unseen)
 
     def _finish(self, one: EncodingPass) -> dict[TokenizedText, NDArray[np.float32]]:
         """Wait for the pass and set the vectors of its texts; return the token vectors of texts that need a head."""
         heads = self.model.heads.keys()
+        with_heads = {text for text in one.texts if not heads.isdisjoint(text.outputs)} if heads else ()
         poolings = [self._pooling(text) for text in one.texts]
-        with_heads = [bool(heads) and not heads.isdisjoint(text.outputs) for text in one.texts]
-        vectors = one.running.wait(one.spans, {*poolings, *(["tokens"] if any(with_heads) else [])})
+        vectors = one.running.wait(one.spans, {*poolings, "tokens"} if with_heads else set(poolings))
         if self.model.ends_in_tanh:
             vectors = {how: np.tanh(found) for how, found in vectors.items()}
         ends, of_tokens = np.cumsum(one.spans.lengths), {}
-        for n, (text, how, has_head) in enumerate(zip(one.texts, poolings, with_heads, strict=True)):
-            rows = slice(ends[n] - text.num_tokens, ends[n])
-            text.vectors = vectors[how][rows if how == "tokens" else slice(n, n + 1)]
-            if has_head:
-                of_tokens[text] = vectors["tokens"][rows]
+        for n, (text, how) in enumerate(zip(one.texts, poolings, strict=True)):
+            part = slice(ends[n] - text.num_tokens, ends[n]) if how == "tokens" else slice(n, n + 1)
+            text.vectors = vectors[how][part]
+            if with_heads and text in with_heads:
+                of_tokens[text] = vectors["tokens"][ends[n] - text.num_tokens : ends[n]]
                 if text.outputs[0] != "vector":  # heads make all outputs
                     text.vectors = text.vectors[:0]
         return of_tokens

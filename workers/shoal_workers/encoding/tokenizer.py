@@ -169,9 +169,10 @@ def cut_text(text: str, num_chars: int, side: str) -> tuple[str, bool]:
     if len(text) <= num_chars:
         return text, False
     if side == "right":
-        ends = range(num_chars, num_chars - MAX_WORD_CHARS, -1)
+        ends = range(num_chars, max(0, num_chars - MAX_WORD_CHARS), -1)
         end = next((end for end in ends if text[end].isspace()), None)
         return text[: end or num_chars], end is None
     first = len(text) - num_chars
-    start = next((start for start in range(first, first + MAX_WORD_CHARS) if text[start - 1].isspace()), None)
+    starts = range(first, min(len(text), first + MAX_WORD_CHARS))
+    start = next((start for start in starts if text[start - 1].isspace()), None)
     return text[start or first :], start is None

@@ -148,6 +148,9 @@ class EmbedWork(Work):
         """Set the error if the tokens so far are more than the number of vectors that a reply has room for."""
         if self.error is not None or not {"tokens", "multivector"}.intersection(self.job.options.outputs):
             return
+        model = self.pipeline.encoder.model
+        if "multivector" in self.job.options.outputs:  # whose vectors may have another size than the model's
+            max_reply_vectors = max_reply_vectors * model.dimension // model.heads["multivector"].size
         num_tokens = sum(text.num_tokens for text in self.tokenized.values())
         if num_tokens > max_reply_vectors:
             self.error = TooLarge(

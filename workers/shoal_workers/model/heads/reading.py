@@ -80,6 +80,12 @@ def _read_beside(model: Model, source: Path, transformer: Transformer, tokenizer
     pickled = [path.name for path in sorted(source.glob("*_linear.pt"))]
     if pickled and not beside(source):
         log.warning("%s has %s, which is not read: docs/models.md says how to convert it", model.name, pickled[0])
+    if beside(source) and transformer.dense:
+        names = " and ".join(path.name for path in beside(source).values())
+        raise ModelMismatch(
+            f"{model.name} has {names} and a Dense layer, which Shoal does not compute together: remove the files "
+            "to have its vector alone"
+        )
     heads, graphs = {}, {}
     opened = Tokenizer.from_file(str(tokenizer))
     around = opened.encode("").ids  # the tokens that are put around every text
@@ -130,6 +136,12 @@ def _read_late(
     head = Head("vectors", len(layer.bias), skipped, skips_queries="query" in found.skiplist_tasks)
     most = min(found.document_length or model.max_tokens, transformer.num_positions)
     form = _query_form(found, model, source, opened, transformer.num_positions)
+    num_special = opened.num_special_tokens_to_add(is_pair=False)
+    for length in (most, form.max_tokens):
+        if type(length) is not int or length <= num_special:
+            raise ModelMismatch(
+                f"{model.name} cuts texts to {excerpt(length)} tokens, {num_special} of them special: use another model"
+            )
     has_unseen = form.min_tokens and not form.is_filler_seen
     blocks = " and ".join(filter(None, (model.other_blocks, "tokens that no token sees" if has_unseen else "")))
     changes: dict[str, Any] = {"prompts": found.prompts, "default_prompt": "document", "max_tokens": most}
