@@ -160,8 +160,8 @@ async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | 
 async def _choose_pool(job: Job) -> Context:
     """Return the context of the pool for a job: of two that serve the same model, the one with fewer jobs under way.
 
-    They are drawn among the pools with ready workers, and the jobs are those of this process: no other process would
-    know of them in time. A search stays in its pool, because each pool has indexes of its own.
+    The two are drawn from the pools with ready workers. Only jobs of this process count, because it cannot know in time
+    of others. A search stays in its pool, because each pool has indexes of its own.
     """
     home = context()
     if isinstance(job, Search):

@@ -17,7 +17,7 @@ from shoal.contract.options import Options
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
-from shoal_workers.encoding.reranker import LateReranker, QueryText
+from shoal_workers.encoding.reranker import LateReranker, QueryText, compared
 from shoal_workers.index.index import Index
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service import service
@@ -65,6 +65,14 @@ def test_other_precisions_are_exact_enough_to_serve(late: LateReranker, late_sou
         opened = service.open_reranker(settings, 1)
         assert opened
         assert opened.score(PAIRS) == pytest.approx(late.score(PAIRS), abs=0.05 * late_model.QUERY_TOKENS)
+
+
+def test_a_text_unlike_the_query_scores_0(late: LateReranker) -> None:
+    query, unlike, empty = (TokenizedText(late.tokenize([text])[0]) for text in ("a", "b", "c"))
+    rows = np.eye(2, 3, dtype=np.float32)
+    query.made, unlike.made, empty.made = ({"multivector": made} for made in (rows, -rows[:1] - rows[1:], rows[:0]))
+    for text, raw in ((unlike, -(2**0.5)), (empty, -2)):
+        assert compared(query, text).vectors == pytest.approx(np.array([[raw, 0]], np.float32))
 
 
 class CountingReranker(LateReranker):

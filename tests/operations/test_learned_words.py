@@ -123,6 +123,7 @@ def test_several_texts_as_one_query_add_up(worker: Worker, queue: Queue, sparse_
     drive(worker)
     (found,) = hits(replies(queue, job)[0])
     one, other = products(sparse_encoder, "storm"), products(sparse_encoder, "rain")
+    assert {hit["id"] for hit in found} == {document_id for document_id in one if one[document_id] + other[document_id]}
     for hit in found:
         assert hit["score"] == pytest.approx(one[hit["id"]] + other[hit["id"]], rel=0.02)
         assert bool(hit["snippet"]["highlights"]) == ("storm" in hit["text"] or "rain" in hit["text"])
@@ -154,10 +155,11 @@ def test_a_search_is_answered_from_a_version_with_learned_words_that_was_publish
 
 
 def test_the_models_pooling_may_be_replaced(worker: Worker, queue: Queue) -> None:
-    job = Search(["storm"], Options(pooling="cls"), reply_to="me", search=SearchOptions(mode="hybrid"))
-    queue.put("interactive", [job])
+    options = [SearchOptions(mode="hybrid"), SearchOptions(snippet={})]
+    jobs = [Search(["storm"], Options(pooling="cls"), reply_to="me", search=search) for search in options]
+    queue.put("interactive", jobs)
     drive(worker)
-    assert hits(replies(queue, job)[0])[0]
+    assert all(hits(reply)[0] for reply in replies(queue, *jobs))
 
 
 def test_earlier_releases_refuse_the_words_alone(learned: Index) -> None:

@@ -56,9 +56,9 @@ async def prompt_for(kind: str | None) -> str | None:
 async def route_to_model(name: str | None, part: str = "model") -> None:
     """Choose the pool that serves the model, or the reranker, with this name, to answer the current request.
 
-    A pool that serves the same may answer in its place, unless `name` is a pool's. If there is only one pool and it has
-    no ready worker, any name is accepted: the request waits for a worker. Raises ModelNotFound. Raises NotReady if one
-    of several pools has no ready worker and may serve the name.
+    Another pool that serves the same may answer, unless `name` is the name of a pool. If there is only one pool and it
+    has no ready worker, any name is accepted: the request waits for a worker. Raises ModelNotFound. Raises NotReady if
+    one of several pools has no ready worker and may serve the name.
     """
     if name is None:
         return

@@ -84,6 +84,7 @@ def test_a_cut_pair_keeps_the_template_and_its_characters_are_counted(
         ("chat_template.jinja", "{{ query }}", "{{ text }}", "does not insert an instruction, a query and a document"),
         ("chat_template.jinja", "<think>", "{% if x %}", "does not insert an instruction, a query and a document"),
         ("chat_template.jinja", "{{ query }}", "{{ query.x }}", "does not insert an instruction, a query and a doc"),
+        ("chat_template.jinja", "<Document>: ", "", "does not insert an instruction, a query and a document"),
         ("1_LogitScore/config.json", "258", "269", "LogitScore names the words 269 and 259 of 269"),
         (
             "1_LogitScore/config.json",

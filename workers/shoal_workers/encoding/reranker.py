@@ -38,9 +38,9 @@ class Reranker(Encoder):
         return replace(embeds, max_batch_tokens=max(1, max_tokens), shares_rows=self.model.shares_rows)
 
     def inputs_of(self, pairs: Sequence[tuple[str, str]]) -> tuple[Sequence[Any], dict[int, int]]:
-        """Return the inputs for the pairs: first one for each pair, then queries.
+        """Return the inputs for the pairs, first one for each pair, and the place of each pair's query.
 
-        If queries have inputs of their own, the map has the place of the query of each pair.
+        Places are empty if a query has no input of its own.
         """
         return pairs, {}
 
@@ -68,7 +68,7 @@ class Reranker(Encoder):
 
 
 class QueryText(str):
-    """A query, among texts."""
+    """A text that is read as a query."""
 
     __slots__ = ()
 
@@ -88,7 +88,7 @@ class LateReranker(Reranker):
         return self.prompt(Options(), DOCUMENT_PROMPTS)
 
     def inputs_of(self, pairs: Sequence[tuple[str, str]]) -> tuple[Sequence[Any], dict[int, int]]:
-        """Return the texts of the pairs, then each different query once, and the place of the query of each pair."""
+        """Return the texts of the pairs, then each different query once, and the place of each pair's query."""
         prefix, before_query = self.prefix, self.prompt(Options(), QUERY_PROMPTS)
         places: dict[str, int] = {}
         for query, _ in pairs:
@@ -101,7 +101,7 @@ class LateReranker(Reranker):
         return vectors[:, 1]
 
     def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
-        """Return the tokens of each text and query. One that is too long for the model is cut on the named side."""
+        """Return the tokens of each text and query. What is too long for the model is cut on the named side."""
         found: dict[int, Tokens] = {}
         for are_queries in (False, True):
             numbers = [number for number, text in enumerate(inputs) if isinstance(text, QueryText) == are_queries]
@@ -118,7 +118,7 @@ def compared(query: TokenizedText, text: TokenizedText) -> TokenizedText:
     """Return the text with its raw score and its score as its vector.
 
     The raw score is MaxSim, the sum over the query's vectors of the highest cosine with a vector of the text (Khattab
-    and Zaharia, SIGIR 2020, "ColBERT"). The score is the mean in place of the sum, but at least 0.
+    and Zaharia, SIGIR 2020, "ColBERT"). The score is the mean of these cosines, but at least 0.
     """
     of_query, of_text = (finish([each.made["multivector"]], Options()) for each in (query, text))
     best = (of_query @ of_text.T).max(axis=1, initial=-1.0)

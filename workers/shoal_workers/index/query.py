@@ -126,7 +126,7 @@ class QueryWords:
 
     @cached_property
     def weights(self) -> dict[int, float]:
-        """The weights of the query's words, keyed by term. In texts, all words count the same for a learned index."""
+        """The weights of the query's words in snippets, keyed by term: all 1 if the index has learned words."""
         if self.lexical.is_learned:
             return dict.fromkeys(self._words, 1.0)
         return dict(zip(self.terms.terms.tolist(), self.terms.weights.tolist(), strict=True))

@@ -34,7 +34,8 @@ def parse(template: str, instruction: str | None) -> Chat:
     roles = {name: (role, message) for name, role, message in _ROLE.findall(template)}
     found = re.split(r"\{\{ (\w+) \}\}", _ROLE.sub("", template).removesuffix("\n"))
     inserted = [roles.get(name, ("", ""))[0] for name in found[1::2]]
-    if inserted != ["system", "query", "document"] or re.search(r"\{[{%#]", "".join(found)):
+    is_known = inserted == ["system", "query", "document"] and not re.search(r"\{[{%#]", "".join(found))
+    if not is_known or not found[4].strip():
         raise ModelMismatch(
             "the chat template does not insert an instruction, a query and a document, as Qwen3-Reranker's does: "
             "use its chat_template.jinja, or another cross-encoder"

@@ -56,7 +56,7 @@ def build(transformer: Transformer) -> ov.Model:
 
 
 def build_head(layers: ScoreHead | Linear, eps: float) -> ov.Model:
-    """Return the graph that makes numbers of token vectors `[groups, tokens, width]`: the largest of each group."""
+    """Return a head's graph: from token vectors `[groups, tokens, width]`, the largest numbers of each group."""
     first = layers if isinstance(layers, Linear) else layers.dense
     tokens = ops.parameter([-1, -1, first.weights.shape[1]], np.float32, "tokens")
     made = _linear(tokens, layers, "out") if isinstance(layers, Linear) else _scores(tokens, tokens, layers, eps)

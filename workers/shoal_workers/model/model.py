@@ -35,12 +35,12 @@ class Model:
 
     `is_reranker` is true for a cross-encoder, which makes one score of a pair of texts. `type_offset` is added to the
     position of a token for each token type; it is 0 if there are no types. `num_weights` is the number of weights in
-    the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks. If
-    `ends_in_tanh`, a tanh is applied to pooled vectors. `pair_forms` are the forms in which a
-    reranker's tokenizer takes a query and a text, with `{}` in their places; it is empty if it takes them as they are.
+    the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks. If `ends_in_tanh`,
+    a tanh is applied to pooled vectors. `pair_forms` are the forms in which a reranker's tokenizer takes a query and a
+    text, with `{}` in their places; it is empty if it takes them as they are.
 
-    `heads` has the heads of outputs besides the pooled vector, by output. If these are all outputs, `pooling` is empty.
-    `dimension` is then the size of the first head, and `max_tokens` belongs to documents, if there is a `query_form`.
+    `heads` has the heads of outputs besides the pooled vector, by output. Without a pooled vector, `pooling` is empty
+    and `dimension` is the size of the first head. With a `query_form`, `max_tokens` is the limit of documents.
     """
 
     name: str

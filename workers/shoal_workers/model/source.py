@@ -43,7 +43,8 @@ _LAYERS = {
 _ALIASES = {"MLMTransformer": "Transformer"}
 _PYLATE_DENSE = "pylate.models.Dense.Dense"
 
-#: The layers of a model whose only output is not one vector, in their order. There may be any number of Dense layers.
+#: The layers of a model that makes one output other than vectors of texts, in their order. There may be any number of
+#: Dense layers.
 _ORDERS = {
     "sparse": (["Transformer", "SpladePooling"],),
     "multivector": (["Transformer", "Dense", "MultiVectorMask", "Normalize"], ["Transformer", "Dense"]),

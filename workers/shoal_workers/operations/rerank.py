@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class PairsWork(Work):
-    """Work with pairs of a query and a text that a reranker scores.
+    """The work of a job with pairs of a query and a text, which a reranker scores.
 
     `pairs` are the numbers of the inputs with the texts of the pairs. For a late-interaction model, the queries are
     further inputs: `queries` has the number of the query of each pair that has no score yet.

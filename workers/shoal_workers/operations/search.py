@@ -71,7 +71,7 @@ class SearchWork(PairsWork):
     def weigh_words(self) -> None:
         """Let all texts be encoded with their sparse vectors too."""
         self.options = replace(self.job.options, output=("vector", "sparse"))
-        self.cached, self.tokenized, self.untokenized = {}, {}, deque(range(len(self.inputs)))
+        self.untokenized = deque(range(len(self.inputs)))
 
     @property
     def next_stage(self) -> Callable[[Sequence["SearchWork"]], object]:

@@ -96,7 +96,7 @@ class Work:
 
     @property
     def reading(self) -> tuple[str, bool]:
-        """How the inputs are read: the side on which they are cut, and whether as queries."""
+        """The side on which the inputs are cut, and whether they are read as queries."""
         return self.options.truncation_side, self.is_query
 
     @property

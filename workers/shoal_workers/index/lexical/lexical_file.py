@@ -84,7 +84,7 @@ def write_learned(
         """Add a run with the terms at these places of `sources`, for all rows that are taken from each place."""
         first, end = (np.searchsorted(sources, places, side) for side in ("left", "right"))
         num_rows = end - first
-        # The numbers from `first` to `end` of each term, one after the other.
+        # The numbers from `first` to `end` of each place, one after the other.
         rows = order[np.arange(num_rows.sum()) + np.repeat(end - np.cumsum(num_rows), num_rows)]
         counts = np.clip(np.rint(weights / _UNIT), 1, 2**31 - 1)
         runs.add_counts(np.repeat(terms, num_rows), rows, np.repeat(counts, num_rows))
@@ -113,7 +113,7 @@ def write_learned(
 
 
 def learned_words(version: Path) -> LexicalIndex | None:
-    """Return the lexical index of a version if its words are learned, and its files are what was built."""
+    """Return the lexical index of a version if its words are learned and its files are undamaged."""
     manifest = Manifest.read(version)
     try:
         are_alike = [checksum(version / name) == manifest.checksums[name] for name in LEXICAL_FILES]

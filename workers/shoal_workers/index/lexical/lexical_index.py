@@ -4,8 +4,8 @@ Documents are scored by BM25 (Robertson and Zaragoza 2009, "The Probabilistic Re
 sum of weight times impact over the terms of the query. A term's weight is larger if fewer documents have the term. Its
 impact in a document is larger if the document has it more often, and if the document is shorter.
 
-In an index with learned words, terms are the ids of a model's tokens, and weights and impacts the numbers that the
-model's sparse vectors of the query and of the document have for them.
+In an index with learned words, terms are the ids of a model's tokens. A term's weight is its value in the model's
+sparse vector of the query, and its impact is its value in the sparse vector of the document.
 """
 
 import json
@@ -56,7 +56,7 @@ def impacts(
 
 
 def terms_of(tokens: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """Return the terms of a model's tokens: different numbers that are spread over 64 bits, as the hashes of words."""
+    """Return the terms of a model's tokens: different numbers, spread over 64 bits as hashes of words are."""
     return tokens.astype(np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
 
 

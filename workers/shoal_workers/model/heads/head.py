@@ -14,7 +14,7 @@ class Head:
     words of the vocabulary (SPLADE), "ids" takes the one number of a token as the weight of its id (BGE-M3), and
     "vectors" keeps them as the token's vector (ColBERT).
 
-    Tokens with an id in `skipped` have no weight of "ids" and no vector; with `skips_queries`, also in queries. A
+    For "ids" and "vectors", tokens with an id in `skipped` are left out; in queries only with `skips_queries`. The
     weight of a word is the logarithm of 1 + the number, `num_logs` times. A text has at most `max_weights`, if not 0.
     """
 

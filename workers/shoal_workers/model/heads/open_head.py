@@ -42,7 +42,10 @@ class OpenHead:
         return [finish(*one) for one in zip(numbers, ids, are_queries, strict=True)]
 
     def _numbers(self, tokens: Sequence[Array], group: int) -> Iterator[Array]:
-        """Yield the largest numbers of each `group` of tokens, `[groups, size]`. A text's last token fills its last."""
+        """Yield the largest numbers of each `group` of tokens, `[groups, size]`.
+
+        A text's last token fills its last group.
+        """
         counts = [len(rows) for rows in tokens]
         starts = np.cumsum(counts) - counts
         filled = [np.minimum(np.arange(-(-count // group) * group), count - 1) for count in counts]
