@@ -17,6 +17,7 @@ from shoal.contract.replies import SparseVector
 from shoal.errors import IndexCorrupt, IndexMismatch, NotReady
 from shoal_workers.index.files.array_file import save_array, write_header
 from shoal_workers.index.files.documents import read_lines
+from shoal_workers.index.files.durable_file import replace_file, sync_files
 from shoal_workers.index.files.manifest import (
     DOCUMENTS,
     IMPACTS,
@@ -239,4 +240,5 @@ def _merge(
     save_array(folder / TERMS, np.concatenate(terms))
     save_array(folder / STARTS, np.cumsum(np.concatenate(sizes)))
     about = {**about, "num_terms": sum(map(len, terms)), "num_postings": runs.num_postings}
-    (folder / LEXICAL).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+    sync_files(folder)  # the description promises that the words are complete, even after a power failure
+    replace_file(folder / LEXICAL, json.dumps(about, indent=2) + "\n")
