@@ -229,7 +229,7 @@ REFUSED: dict[tuple[int, str], list[tuple[str, Any, str]]] = {
         ("/embed?normalize=true", {"inputs": "a"}, 'parameter "normalize": there are none here'),
         ("/embed", {"inputs": "a", "normalize": 1}, "normalize is 1: it takes true or false"),
         ("/embed", {"inputs": "a", "pooling": "sum"}, "it takes 'mean', 'max' or 'cls'"),
-        ("/embed", {"inputs": "a", "output": "x"}, "it takes 'vector', 'tokens', 'chunks', 'sparse' or 'multivector' or a list"),
+        ("/embed", {"inputs": "a", "output": "x"}, "'chunks', 'sparse' or 'multivector' or a list"),
         ("/embed", {"inputs": "a", "output_dtype": "int4"}, 'output_dtype is "int4": i'),
         ("/embed", {"inputs": "a", "truncation_side": "up"}, "it takes 'right' or 'left'"),
         ("/embed", {"inputs": "a", "dimensions": 0}, "dimensions is 0: it takes at least 1"),
