@@ -197,10 +197,11 @@ class TestLearnedWords:
         check_products(former, [vectors[-1 - number] for number in first], draw)
 
         second, more = np.array([3, -2, 0, 0, -1, 17]), list(random_vectors(draw, 2))
-        write_learned(tmp_path, second, iter(more), former)
+        (tmp_path / "second").mkdir()
+        write_learned(tmp_path / "second", second, iter(more), former)
         documents = [vectors[-1 - first[row]] if row >= 0 else more[-1 - row] for row in second]
-        check_products(LexicalIndex.open(tmp_path, len(second)), documents, draw)
-        assert not (tmp_path / "postings.runs").exists()
+        check_products(LexicalIndex.open(tmp_path / "second", len(second)), documents, draw)
+        assert not (tmp_path / "second" / "postings.runs").exists()
 
     def test_of_several_texts_are_added(self, tmp_path: Path) -> None:
         draw = np.random.default_rng(34)
