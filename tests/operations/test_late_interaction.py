@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import late_model
 import numpy as np
 import pytest
 from conftest import TESTS
+from numpy.typing import NDArray
 from queues import Queue, drive
 from test_rerank import DOCUMENTS, LONG, LONGER, MAX_ERROR, PAIRS, QUERY, error, hits, put_rerank, put_search, replies
 from test_rerank import scores as scores_of
@@ -17,12 +19,21 @@ from shoal.contract.options import Options
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
-from shoal_workers.encoding.reranker import LateReranker, QueryText, compared
+from shoal_workers.encoding.reranker import LateReranker, QueryText, Reranker, compared
 from shoal_workers.index.index import Index
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service import service
 
 Texts = list[TokenizedText]
+
+
+def score(late: Reranker, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
+    """Return the raw scores `[pairs]`, all computed in one pass."""
+    inputs, queries = late.inputs_of(pairs)
+    texts = [TokenizedText(tokens, outputs=(late.output,)) for tokens in late.tokenize(inputs)]
+    late.encode(texts)
+    found = [compared(texts[query], texts[pair]).vectors for pair, query in queries.items()]
+    return np.concatenate([vectors[:, 0] for vectors in found if vectors is not None])
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +62,7 @@ def test_scores_equal_the_scores_of_sentence_transformers(
     command = [sys.executable, "-W", "ignore", TESTS / "shared/models/late_model.py", late_source, pairs]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    together, alone = late.score(PAIRS), np.concatenate([late.score([pair]) for pair in PAIRS])
+    together, alone = score(late, PAIRS), np.concatenate([score(late, [pair]) for pair in PAIRS])
     with np.load(late_source.with_suffix(".npz")) as expected:
         assert np.ptp(expected["raw"]) > 0.5
         for raw in (together, alone):
@@ -64,7 +75,7 @@ def test_other_precisions_are_exact_enough_to_serve(late: LateReranker, late_sou
         settings = Settings(reranker=str(late_source), home=str(late_source.parent), precision=precision)
         opened = service.open_reranker(settings, 1)
         assert opened
-        assert opened.score(PAIRS) == pytest.approx(late.score(PAIRS), abs=0.05 * late_model.QUERY_TOKENS)
+        assert score(opened, PAIRS) == pytest.approx(score(late, PAIRS), abs=0.05 * late_model.QUERY_TOKENS)
 
 
 def test_a_text_unlike_the_query_scores_0(late: LateReranker) -> None:
@@ -113,7 +124,7 @@ def test_a_job_reads_its_query_once_and_keeps_no_vectors_of_texts(
     assert {len(text.made) for text in kept if not text.tokens.is_query} == {0}
     drive(worker)
     first, second = replies(queue, raw, scaled)
-    expected = late.score([(QUERY, text) for text in texts])
+    expected = score(late, [(QUERY, text) for text in texts])
     assert scores_of(first) == pytest.approx(expected, abs=MAX_ERROR)
     assert scores_of(second) == pytest.approx(expected / late_model.QUERY_TOKENS, abs=MAX_ERROR)
     assert sum(counting.num_queries) == 1  # both jobs have the same query
@@ -132,7 +143,7 @@ def test_the_hits_of_a_search_come_in_the_order_of_the_scores(
     for query, found in zip(asked, hits(reply), strict=True):
         scores = [hit["score"] for hit in found]
         assert scores == sorted(scores, reverse=True)
-        expected = late.score([(query, hit["text"]) for hit in found]) / late_model.QUERY_TOKENS
+        expected = score(late, [(query, hit["text"]) for hit in found]) / late_model.QUERY_TOKENS
         assert scores == pytest.approx(expected, abs=MAX_ERROR)
     assert sum(counting.num_queries) == len(asked)
 

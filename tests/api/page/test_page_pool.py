@@ -39,7 +39,7 @@ pytest_plugins = ["browser_fixtures", "long_job_fixtures"]
 
 pytestmark = pytest.mark.wide
 
-#: Number of rows in a file. No runner embeds so many before a test looks at the job.
+#: Number of rows in a file. A runner still embeds this file when a test looks at the job.
 NUM_ROWS = 50_000
 
 #: The size of a phone's screen.

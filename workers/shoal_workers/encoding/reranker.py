@@ -54,12 +54,9 @@ class Reranker(Encoder):
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         """Return the raw scores `[pairs]` of a few pairs, all computed in one pass."""
-        inputs, queries = self.inputs_of(pairs)
-        texts = [TokenizedText(tokens, outputs=(self.output,)) for tokens in self.tokenize(inputs)]
+        texts = [TokenizedText(tokens) for tokens in self.tokenize(pairs)]
         self.encode(texts)
-        for pair, query in queries.items():
-            texts[pair] = compared(texts[query], texts[pair])
-        return np.concatenate([text.vectors[:, 0] for text in texts[: len(pairs)] if text.vectors is not None])
+        return np.concatenate([text.vectors[:, 0] for text in texts if text.vectors is not None])
 
     def check_parity(self, folder: Path, precision: str) -> None:
         """Raise ModelMismatch if the engine does not reproduce the reference scores in the folder."""

@@ -28,7 +28,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class QueryForm:
-    """How queries are read where they differ from documents: cut to `max_tokens`, filled to `min_tokens`.
+    """The form of queries, which differs from the form of documents: cut to `max_tokens`, filled to `min_tokens`.
 
     `filler` is the id of the tokens that fill a query. Unless `is_filler_seen`, no token attends to them.
     """
