@@ -1,12 +1,13 @@
 """The choice of a pool by the model that a request names, and the names of the models that are served."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.model_names import ANY_NAME, is_among, names_of
 from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
-from shoal.errors import ModelNotFound, NotReady
+from shoal.errors import ModelNotFound, NotReady, ShoalError
 from shoal_api.context import Context, context, contexts
 from shoal_api.request import json_request
 from shoal_api.viewers.pool_state import PoolReader, PoolState
@@ -22,22 +23,19 @@ _PROMPTS = {
 
 async def served_models(part: str = "model") -> list[str]:
     """Return the models, or rerankers, of ready workers. A pool has one, unless its workers are being replaced."""
-    return sorted({name for found in contexts() for name in _served(await found.pool.read(), part)})
+    return sorted({name for _, state in await _states() for name in _served(state, part)})
 
 
 async def known_names() -> list[str]:
     """Return every name and alias by which a request may ask for a served model, except `*`."""
-    states = [(found, await found.pool.read()) for found in contexts()]
-    names = [name for found, state in states if _served(state) for name in _names(found, state)]
+    names = [name for found, state in await _states() if _served(state) for name in _names(found, state)]
     return [name for name in dict.fromkeys(names) if name != ANY_NAME]
 
 
 async def model_heartbeat(name: str) -> Mapping[str, Any] | None:
     """Return the heartbeat of a ready worker that serves the model, or None. Any worker of a pool serves an alias."""
-    states = [(found, await found.pool.read()) for found in contexts()]
-    workers = [
-        about for found, state in states if is_among(name, _names(found, state)) for about in state.ready.values()
-    ]
+    fitting = [state for found, state in await _states() if is_among(name, _names(found, state))]
+    workers = [about for state in fitting for about in state.ready.values()]
     return next((about for about in workers if about.get("model") == name), next(iter(workers), None))
 
 
@@ -84,6 +82,16 @@ async def route_to_model(name: str | None, part: str = "model") -> None:
     request = json_request()
     request.pool = next(iter(fitting or known))
     request.may_move = request.may_move and not is_among(name, known)
+
+
+async def _states() -> list[tuple[Context, PoolState]]:
+    """Return the state of each pool, except pools whose Redis refuses it. Raises the first error if all refuse it."""
+    asked = contexts()
+    found = await asyncio.gather(*(each.pool.read() for each in asked), return_exceptions=True)
+    errors = [state for state in found if isinstance(state, BaseException)]
+    if others := [error for error in errors if not isinstance(error, ShoalError) or len(errors) == len(found)]:
+        raise others[0]
+    return [(each, state) for each, state in zip(asked, found, strict=True) if isinstance(state, PoolState)]
 
 
 def _served(state: PoolState, part: str = "model") -> set[str]:

@@ -159,6 +159,19 @@ def test_a_model_that_is_no_text_in_one_pool_fails_no_request_for_another(
     assert api.post("/v1/embeddings", json={"input": "a", "model": "small"}).status_code == 200
 
 
+def test_the_models_of_pools_are_listed_while_redis_refuses_another_pool(
+    api: FlaskClient, workers: dict[str, StubWorker], keys: Keys
+) -> None:
+    asked = ("/v1/models", "/models", "/api/tags", "/v1/models/small")
+    redis, names = workers[OTHER].queue.redis, [Keys(keys.prefix, pool).alive for pool in (OTHER, keys.pool)]
+    for name, status in zip(names, (200, 503), strict=True):
+        redis.delete(name)
+        redis.set(name, "of another program")
+        assert [api.get(path).status_code for path in asked] == [status] * 4
+        assert status != 200 or [about["id"] for about in api.get("/v1/models").get_json()["data"]] == ["small"]
+    redis.delete(*names)
+
+
 def test_no_other_pool_answers_for_a_pool_whose_model_is_not_known(
     make_app: MakeApp, workers: dict[str, StubWorker], keys: Keys
 ) -> None:
