@@ -222,7 +222,8 @@ async def embed_or_score() -> Response:
     elif isinstance(body.get("inputs"), dict):
         answer = await similarity(checked(SimilarityBody, body))
     elif await service.is_sparse():
-        answer = await embed_sparse(checked(TeiEmbedBody, body))
+        asked = checked(TeiEmbedBody, body)
+        answer = await _sparse(asked, dimensions=asked.dimensions)
     else:
         answer = await embed(checked(TeiEmbedBody, body))
     return answer
@@ -251,10 +252,7 @@ async def decode(body: DecodeBody) -> Response:
 @api.post("/embed_sparse", responses={200: TeiSparseVectors, 424: TeiError})
 async def embed_sparse(body: TeiTokensBody) -> Response:
     """Embed texts by a model that weighs words: the ids of the tokens of each text, and their weights."""
-    _refuse_empty("inputs", body.inputs)
-    job = Embed(await as_texts("inputs", body.inputs), _options(body, body.prompt_name, output="sparse"))
-    reply = await call(job)
-    return with_tei_headers(output_response(reply, JSON), reply, job)
+    return await _sparse(body)
 
 
 @api.post("/predict", responses={424: TeiError})
@@ -288,6 +286,14 @@ async def info() -> Response:
 async def health() -> Response:
     """Check that a ready worker will answer requests."""
     return json_response({"status": "ready", "workers": await service.num_ready()})
+
+
+async def _sparse(body: TeiTokensBody, dimensions: int | None = None) -> Response:
+    _refuse_empty("inputs", body.inputs)
+    options = _options(body, body.prompt_name, output="sparse", dimensions=dimensions)
+    job = Embed(await as_texts("inputs", body.inputs), options)
+    reply = await call(job)
+    return with_tei_headers(output_response(reply, JSON), reply, job)
 
 
 async def _vectors(body: TeiTokensBody, **options: Any) -> Response:

@@ -179,6 +179,8 @@ def test_the_root_embeds_by_a_model_that_makes_sparse_vectors_alone(api: FlaskCl
     expected = [[{"index": 1, "value": 0.1}, {"index": 5, "value": 0.5}]]
     assert (np.shape(dense), api.post("/", json={"inputs": "a storm"}).get_json()) == ((1, 4), expected)
     assert api.get("/info").get_json()["model_type"] == {"embedding": {"pooling": "splade"}}
+    message = tei_error_of(api.post("/", json={"inputs": "a", "dimensions": 2}), 422)[1]
+    assert message == "dimensions does not go with output 'sparse': drop one of the two"
 
 
 def test_what_the_model_cannot_do_is_refused(api: FlaskClient, stub: StubWorker) -> None:
