@@ -148,8 +148,12 @@ def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queu
     cancelled = put(queue, "rain", reply_to=None)
     queue.cancel(cancelled.id)
     late_submitted = put(queue, "storm", reply_to=None, deadline=0.0)
+    at_once = put(queue, "storm", reply_to=None, timeout_s=0)
     drive(worker)
     assert engine.passes == []
+    reply = queue.wait_result(at_once.id, 0)
+    assert reply is not None
+    assert "timeout_s is 0, so the job expired" in str(reply.error)
     assert code(replies(queue)[late.id]) == "expired"
     assert queue.status(late_submitted.id)[0] == "expired"
     assert code(queue.wait_result(cancelled.id, 0)) == "cancelled"

@@ -259,4 +259,6 @@ def expired(job: Job, now: float) -> Expired | None:
     """Return an error if the job's deadline has passed. `now` is Redis's time in Unix seconds."""
     if job.deadline is None or (late_s := now - job.deadline) <= 0:
         return None
+    if job.timeout_s == 0:
+        return Expired("timeout_s is 0, so the job expired before it was computed: wait longer")
     return Expired(f"the deadline passed {late_s:.1f} s before the job was computed: add workers or wait longer")
