@@ -149,11 +149,12 @@ def make_bge(folder: Path) -> None:
     weigh, project = torch.nn.Linear(32, 1), torch.nn.Linear(32, 24)
     save_file(weigh.state_dict(), folder / "sparse_linear.safetensors")
     save_file(project.state_dict(), folder / "colbert_linear.safetensors")
+    texts = [*TEXTS, "rain [CLS] in [SEP] europe"]
     arrays = {
-        "vectors": model.encode(TEXTS),
-        "sparse": np.zeros((len(TEXTS), word_piece().get_vocab_size()), np.float32),
+        "vectors": model.encode(texts),
+        "sparse": np.zeros((len(texts), word_piece().get_vocab_size()), np.float32),
     }
-    for n, text in enumerate(TEXTS):
+    for n, text in enumerate(texts):
         found = base(base.preprocess([text]))
         tokens, ids = found["token_embeddings"][0], found["input_ids"][0].tolist()
         for number, weight in zip(ids, torch.relu(weigh(tokens))[:, 0].tolist(), strict=True):

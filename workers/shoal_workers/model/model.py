@@ -15,7 +15,7 @@ from shoal_workers.model.heads.head import Head, QueryForm
 from shoal_workers.model.source import read_properties, weights_state
 
 #: Version of prepared folders, raised by one whenever their files change. Folders of other versions are made again.
-LAYOUT = 7
+LAYOUT = 8
 
 #: Name of the file in a prepared folder that describes its model.
 DESCRIPTION = "model.json"

@@ -73,7 +73,7 @@ def profile(outputs: Sequence[Any], head: Head) -> NDArray[np.float32]:
     places = MAX_PLACES if head.kind == "ids" else head.size
     found = np.zeros((len(outputs), places), np.float32)
     for row, output in zip(found, outputs, strict=True):
-        if head.kind != "vectors":
+        if head.kind not in ("vectors", "rest"):
             np.add.at(row, output.indices % places, output.values)
         elif len(output):
             row[:] = (output / np.maximum(np.linalg.norm(output, axis=1, keepdims=True), 1e-12)).mean(axis=0)

@@ -94,7 +94,7 @@ class OpenHead:
         return SparseVector(indices.astype(np.int32), values)
 
     def _vectors(self, numbers: Array, ids: Sequence[int], is_query: bool) -> Array:
-        return numbers[self._kept(ids, is_query)]
+        return numbers[1:] if self.head.kind == "rest" else numbers[self._kept(ids, is_query)]
 
     def _kept(self, ids: Sequence[int], is_query: bool) -> NDArray[np.bool_]:
         skipped = () if is_query and not self.head.skips_queries else self.head.skipped

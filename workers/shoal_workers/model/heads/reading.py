@@ -95,7 +95,7 @@ def _read_beside(model: Model, source: Path, transformer: Transformer, tokenizer
         if output == "sparse":
             head = Head("ids", 1, tuple(sorted(special.union(around))))
         else:
-            head = Head("vectors", len(layer.bias), tuple(around[:1]), skips_queries=True)
+            head = Head("rest", len(layer.bias))
         heads[output], graphs[output] = head, build_head(layer, transformer.eps)
     return replace(model, heads=heads), graphs
 
