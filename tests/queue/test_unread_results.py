@@ -123,6 +123,11 @@ class TestFreed:
         sweep(queue)
         assert queue.unread.load() == NOTHING
 
+    @pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e300"])
+    def test_a_sum_of_another_program_refuses_no_client(self, queue: Queue, number: str) -> None:
+        queue.redis.hset(queue.keys.unread_load, mapping={"bytes": number, "client:a": number})
+        assert not is_refused(queue, "a")
+
     def test_a_worker_sweeps(self, queue: Queue, worker: Worker) -> None:
         for job in answered(queue, 3):
             queue.redis.blpop([queue.keys.result(job.id)], 1)
