@@ -146,6 +146,14 @@ def test_vectors_of_tokens_are_bounded_by_the_bytes_of_a_reply(queue: Queue, of_
     assert "a reply has room for the vectors of 120" in many.error.message
 
 
+def test_weights_of_words_are_bounded_by_the_bytes_of_a_reply(queue: Queue, of_three: Encoder) -> None:
+    texts = [f"{n} " + "storm " * 100 for n in range(300)]  # several passes
+    (many,) = ask(queue, of_three, embed(*texts, output="sparse"), max_reply_bytes=512)
+    assert many.error is not None
+    assert many.error.code == "too_large"
+    assert "weights of words, and a reply has room for 64" in many.error.message
+
+
 def test_workers_tell_their_outputs_and_cache_vectors_alone(queue: Queue, late: Encoder, of_three: Encoder) -> None:
     worker = Worker(queue.consumer(), of_three, {}, Bucketing(4_096))
     assert about(worker)["outputs"] == ["vector", "tokens", "chunks", "sparse", "multivector"]

@@ -145,17 +145,27 @@ class EmbedWork(Work):
         return cls(delivery, job, embeds, prompt, served.now, is_query=encoder.is_query(options))
 
     def check_num_vectors(self, max_reply_vectors: int) -> None:
-        """Set the error if the tokens so far are more than the number of vectors that a reply has room for."""
-        if self.error is not None or not {"tokens", "multivector"}.intersection(self.job.options.outputs):
+        """Set the error if the tokens, or the weights of words, so far are more than a reply has room for."""
+        model, outputs = self.pipeline.encoder.model, self.job.options.outputs
+        if self.error is None and "sparse" in outputs:
+            self._check_num_weights(max_reply_vectors * model.dimension // 2)
+        if self.error is not None or not {"tokens", "multivector"}.intersection(outputs):
             return
-        model = self.pipeline.encoder.model
-        if "multivector" in self.job.options.outputs:  # whose vectors may have another size than the model's
+        if "multivector" in outputs:  # whose vectors may have another size than the model's
             max_reply_vectors = max_reply_vectors * model.dimension // model.heads["multivector"].size
         num_tokens = sum(text.num_tokens for text in self.tokenized.values())
         if num_tokens > max_reply_vectors:
             self.error = TooLarge(
                 f"{len(self.tokenized)} of the {len(self.job.texts)} texts have {num_tokens:,} tokens, and a reply has "
                 f"room for the vectors of {max_reply_vectors:,} (SHOAL_MAX_REPLY_MB): split the job"
+            )
+
+    def _check_num_weights(self, most: int) -> None:
+        made = [text.made["sparse"] for text in self.tokenized.values() if "sparse" in text.made]
+        if (num_weights := sum(len(vector.values) for vector in made)) > most:
+            self.error = TooLarge(
+                f"{len(made)} of the {len(self.job.texts)} texts have {num_weights:,} weights of words, and a reply "
+                f"has room for {most:,} (SHOAL_MAX_REPLY_MB): split the job"
             )
 
     def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
