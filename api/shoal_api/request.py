@@ -147,7 +147,8 @@ class JsonRequest(Request):
                 raise RequestEntityTooLarge
             self._data = b"".join(kept)
         elif size > most:
-            await self.drop(min(size, MAX_DISCARDED * most))
+            if not self.is_held_back:
+                await self.drop(min(size, MAX_DISCARDED * most))
             raise RequestEntityTooLarge
         else:
             count(size)
@@ -166,6 +167,11 @@ class JsonRequest(Request):
                 num_bytes -= len(piece)
                 if num_bytes <= 0:
                     return
+
+    @property
+    def is_held_back(self) -> bool:
+        """True if the client sends the body only once the server reads it, and the reading has not begun."""
+        return "HTTP_EXPECT" in self.environ and not self.is_read
 
     @property
     def body(self) -> ReceivedBody:

@@ -323,6 +323,8 @@ def _num_bytes_of(request: JsonRequest, most: int) -> int:
 
 def discard_rest(request: JsonRequest) -> None:
     """Read and drop the rest of a refused upload, up to `MAX_DISCARDED` times the limit for other bodies."""
+    if request.is_held_back:
+        return
     request.is_read = True
     num_left = (request.declared_bytes or 0) - request.num_uploaded_bytes
     num_left = min(num_left, MAX_DISCARDED * (request.max_content_length or 0))

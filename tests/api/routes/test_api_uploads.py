@@ -487,6 +487,17 @@ class TestServer:
             wait_until(lambda: any(jobs.glob("*/.upload")))
         wait_until(lambda: len(list(jobs.iterdir())) == 1)
 
+    def test_a_client_that_waits_to_send_a_refused_body_is_not_asked_for_it(self, server: ApiProcess) -> None:
+        upload = "/v1/bulk?name=a.txt"
+        for path, num_bytes, answer in (
+            (upload, 10, b"HTTP/1.1 100 "),
+            (f"{upload}&webhook=http://127.0.0.1/", 10**6, b"HTTP/1.1 403 "),
+            ("/embed", 10**9, b"HTTP/1.1 413 "),
+        ):
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {num_bytes}\r\n"
+            with closing(server.send(head.encode() + b"Expect: 100-continue\r\n\r\n")) as connection:
+                assert connection.recv(65_536).startswith(answer)
+
     def test_a_stop_waits_for_no_stream_and_no_upload(self, server: ApiProcess, jobs: Path) -> None:
         place = _submit(server)
         with closing(begin(server, 1_000_000)) as connection, ThreadPoolExecutor(1) as pool:
