@@ -17,7 +17,7 @@ import pytest
 from blocking import Pool
 from click.testing import CliRunner, Result
 from conftest import PATIENCE_S, ROOT, WORDS, free_port
-from process import run
+from process import environment, run
 from safetensors.numpy import load_file
 
 from shoal import Client
@@ -158,6 +158,14 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_embedded(sh
     assert ".npy" in fail(shoal.invoke(main, ["embed", "a", "--out", str(tmp_path / "x.csv")]), "invalid_request")
     nowhere = tmp_path / "nowhere" / "x.npy"
     assert "nowhere" in fail(shoal.invoke(main, ["embed", "a", "--out", str(nowhere)]), "invalid_request")
+
+
+@pytest.mark.parametrize("command", ["embed", "search"])
+def test_a_closed_standard_input_is_an_empty_one(pool_settings: dict[str, str], command: str) -> None:
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "shoal", command]
+    done = subprocess.run(closed, env=environment(**pool_settings), capture_output=True, text=True, timeout=PATIENCE_S)
+    empty = run(command, stdin="", cwd=None, **pool_settings)
+    assert (done.returncode, done.stdout, done.stderr) == (empty.returncode, empty.stdout, empty.stderr)
 
 
 @pytest.mark.usefixtures("serving")

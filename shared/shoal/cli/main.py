@@ -1,7 +1,10 @@
 """The `shoal` command: a group of commands that imports the module of a command only when it is used."""
 
 import errno
+import os
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -87,6 +90,8 @@ class _Group(click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
+        if sys.stdin is None:  # it was closed
+            sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
         try:
             return super().invoke(ctx)
         except ShoalError as error:
