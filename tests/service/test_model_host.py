@@ -24,7 +24,13 @@ from shoal.queue.pool import Pool
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
 from shoal_workers.cli import host as host_command
-from shoal_workers.service.model_host import TURN_S, HostedModel, ModelHost, settings_of_models
+from shoal_workers.service.model_host import (
+    MAX_START_ALONE_S,
+    TURN_S,
+    HostedModel,
+    ModelHost,
+    settings_of_models,
+)
 
 #: More memory than any model takes, and longer than any test.
 PLENTY, NEVER_S = 2**50, 1e9
@@ -127,7 +133,7 @@ class PlannedModel(HostedModel):
     def __init__(self, broker: Broker, settings: Settings, name: str, **about: Any):
         super().__init__(broker, replace(settings, pool=name))
         self.is_known, self.memory_bytes = True, 10
-        self.used_at = self.ready_at = self.restart_at = 0.0
+        self.used_at = self.ready_at = self.restart_at = self.started_at = 0.0
         for field, value in about.items():
             setattr(self, field, value)
 
@@ -194,6 +200,15 @@ class TestStep:
         host.models[1].state = "ready"
         host.step(3.2)
         assert states(host) == ["starting", "ready", "asleep"]
+
+    def test_a_model_that_hangs_while_it_starts_holds_up_the_others_for_a_while(
+        self, plan: Callable[..., ModelHost]
+    ) -> None:
+        host = plan({"state": "starting", "started_at": 1.0}, {"num_jobs": 1})
+        host.step(MAX_START_ALONE_S + 0.9)
+        assert states(host) == ["starting", "asleep"]
+        host.step(MAX_START_ALONE_S + 1.0)
+        assert states(host) == ["starting", "starting"]
 
     def test_a_model_that_failed_is_not_started_before_its_time(self, plan: Callable[..., ModelHost]) -> None:
         host = plan({"num_jobs": 1, "restart_at": 5.0})

@@ -33,6 +33,9 @@ READ_EVERY_S = 1.0
 #: Time that a busy model keeps its memory, in seconds, before another model with jobs may take its place.
 TURN_S = 5.0
 
+#: Time in which a model starts alone, in seconds. After it, as while a download hangs, the next model starts too.
+MAX_START_ALONE_S = 300.0
+
 #: Pause before a worker that ended by itself is started again, in seconds. The pause doubles each time.
 RESTART_AFTER_S, MAX_RESTART_AFTER_S = 1.0, 60.0
 
@@ -81,7 +84,7 @@ class HostedModel:
         self.num_jobs = 0
         self.memory_bytes = 0
         self.is_known = False
-        self.used_at = self.ready_at = self.restart_at = time.monotonic()
+        self.used_at = self.ready_at = self.restart_at = self.started_at = time.monotonic()
         command = [sys.executable, "-m", "shoal", "worker"]
         self._worker = Service(f"the worker of {self.name}", command, settings.to_environment())
         self._pool = Pool(broker, settings.keys)
@@ -95,7 +98,7 @@ class HostedModel:
     def start(self) -> None:
         """Start the worker."""
         self._worker.start()
-        self.state = "starting"
+        self.state, self.started_at = "starting", time.monotonic()
 
     def send_to_sleep(self) -> None:
         """Ask the worker to stop. It first answers the jobs that it has taken; all other jobs stay in Redis."""
@@ -223,7 +226,7 @@ class ModelHost:
         for model in self.models:
             if model.state == "ready" and now - model.used_at >= self.idle_s:
                 model.send_to_sleep()
-        if any(model.state == "starting" for model in self.models):
+        if any(model.state == "starting" and now - model.started_at < MAX_START_ALONE_S for model in self.models):
             return  # models start one by one: the memory of a model is known once it is ready
         wanted = self._next_wanted(now)
         running = [model for model in self.models if model.state != "asleep"]
