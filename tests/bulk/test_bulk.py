@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import RedisServer, running, wait_until
+from conftest import PATIENCE_S, RedisServer, running, wait_until
 from numpy.typing import NDArray
 from process import Process, run_on_small_disk
 from queues import Queue, set_limits
@@ -465,6 +466,29 @@ class TestWaiting:
         queue.close()
         assert result.num_vectors == 96
         assert np.array_equal(READERS["safetensors"](tmp_path / "out")[1], vectors_of([f"storm {n}" for n in GOOD]))
+
+    def test_for_redis_to_take_the_jobs(self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(dispatcher, "GRACE_S", 0.0)
+        queue, steps, end = Queue.connect(own_redis.url, Keys()), list[str](), time.monotonic() + PATIENCE_S
+
+        def rows() -> Iterator[Group]:
+            for number in range(3):
+                if number == 1:
+                    own_redis.stop()  # before it takes all jobs
+                yield Group([Document(str(number), f"storm {number}", {})])
+
+        def restart(step: str) -> None:
+            if not steps:
+                own_redis.start()
+            steps.append(step)
+            assert time.monotonic() < end
+
+        with Client(own_redis.url) as client, SteadyWorker(queue).running():
+            stream = JobStream(client, Options(), FINGERPRINT, DIMENSION, restart, send_again_s=0.0)
+            found = [group.vectors for group in stream.embed(rows()) if group.vectors is not None]
+        queue.close()
+        assert "waiting for Redis" in steps
+        assert np.array_equal(np.concatenate(found), vectors_of(["storm 0", "storm 1", "storm 2"]))
 
     def test_but_a_redis_that_is_absent_at_the_start_is_an_error(
         self, source: Path, tmp_path: Path, own_redis: RedisServer
