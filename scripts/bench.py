@@ -10,7 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compare, connections, encoders, fair, plot, quality, scenarios, wrk
+import plot
+from benchmarks import compare, connections, encoders, fair, quality, scenarios, wrk
 from benchmarks.peers import PEERS, target_of
 from benchmarks.plan import Plan, Texts, say
 from benchmarks.trial import Row, tables

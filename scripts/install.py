@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "shared"))
 
-from shoal.process.progress import Progress  # noqa: E402 - from this folder, as nothing is installed yet
+from shoal.process.progress import StepBar  # noqa: E402 - from this folder, as nothing is installed yet
 
 VENV = ROOT / os.environ.get("SHOAL_VENV", ".venv")
 STATE = VENV / ".installed"
@@ -180,7 +180,7 @@ def install_parts(pip: "Pip", parts: Sequence[str]) -> None:
         shutil.rmtree(path)
     if "serve" in parts:
         # Importing a service's modules writes their bytecode. Compiling everything that pip installed takes far longer.
-        with Progress("  compiling what a service uses"):
+        with StepBar("  compiling what a service uses"):
             python = [str(VENV / "bin" / "python"), "-I", "-W", "ignore"]
             subprocess.run([*python, "-c", f"import {', '.join(SERVICE)}"])
 
@@ -216,14 +216,14 @@ class Pip:
 
     def _show(self, lines: Any) -> Iterator[str]:
         """Yield pip's output except the bytes of downloads, and show the progress."""
-        progress: Progress | None = None
+        progress: StepBar | None = None
         name = ""
         for line in lines:
             if number := re.match(r"Progress (\d+) of (\d+)", line):
                 done, total = (int(text) for text in number.groups())
                 if progress is None and total >= MIN_NAMED:
                     print(f"  {name}, {total / 1e6:.0f} MB", flush=True)
-                    progress = Progress(f"  {name}", round(total / 1e6), unit=" MB", stream=sys.stdout)
+                    progress = StepBar(f"  {name}", round(total / 1e6), unit=" MB", stream=sys.stdout)
                 if progress:
                     progress.done = round(done / 1e6)
                     progress.tick()
@@ -260,7 +260,7 @@ def make_venv() -> None:
         shutil.rmtree(VENV)
     if find_spec("ensurepip") is None:
         install_venv_package()
-    with Progress("  making it"):
+    with StepBar("  making it"):
         command = [sys.executable, "-I", "-m", "venv", str(VENV)]
         done = subprocess.run(command, close_fds=False, capture_output=True, text=True)
     if done.returncode:

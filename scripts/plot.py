@@ -1,4 +1,4 @@
-"""The figures as a picture."""
+"""The figures of scripts/bench as a picture."""
 
 from collections.abc import Sequence
 from pathlib import Path

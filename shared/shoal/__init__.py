@@ -7,11 +7,11 @@ if TYPE_CHECKING:
     from shoal.client.handles import IndexHandle, LongHandle
     from shoal.client.http.client import HttpClient
     from shoal.client.http.long_jobs import HttpLongHandle
+    from shoal.client.job_source import ServerFile
     from shoal.client.questions import Handle
     from shoal.client.redis.async_client import AsyncClient, AsyncHandle
     from shoal.client.redis.client import Client
     from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle
-    from shoal.client.source import ServerFile
     from shoal.contract.jobs import Job
     from shoal.contract.options import Options
     from shoal.contract.replies import Chunk, Reply, SparseVector
@@ -68,7 +68,7 @@ _HOMES = {
     "Rerank": "operations",
     "Search": "operations",
     "SearchOptions": "operations.search_options",
-    "ServerFile": "client.source",
+    "ServerFile": "client.job_source",
     "Settings": "settings",
     "ShoalError": "errors",
     "SparseVector": "contract.replies",

@@ -14,7 +14,7 @@ from http_servers import Canned, CannedServer, Listen
 
 from shoal import Client, HttpClient, ServerFile
 from shoal.client.handles import LongHandle, LongWait
-from shoal.client.source import ItemFile, place_of
+from shoal.client.job_source import ItemFile, place_of
 from shoal.contract import wire
 from shoal.errors import (
     BadDocument,

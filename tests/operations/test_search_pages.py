@@ -18,7 +18,7 @@ from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
-from shoal_workers.index.search.pages import Cursor
+from shoal_workers.index.search.paging import Cursor
 
 #: More pages than any list of a test has.
 MAX_PAGES = 1_000

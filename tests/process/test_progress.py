@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import wait_until
 
-from shoal.process.progress import Progress, RateMeter, TaskBar, task_line
+from shoal.process.progress import RateMeter, StepBar, TaskBar, task_line
 from shoal.task_progress import TaskProgress
 
 
@@ -29,7 +29,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def lines(progress: Progress, clock: Clock, stream: io.StringIO, *steps: tuple[float, int]) -> list[str]:
+def lines(progress: StepBar, clock: Clock, stream: io.StringIO, *steps: tuple[float, int]) -> list[str]:
     """Return the lines that are written if, at each of these times, this number of further items is done."""
     for now_s, count in steps:
         clock.now_s = now_s
@@ -41,7 +41,7 @@ def lines(progress: Progress, clock: Clock, stream: io.StringIO, *steps: tuple[f
 def test_a_bar_fits_a_terminal_whose_size_changes(clock: Clock) -> None:
     reader, writer = os.openpty()
     with open(reader, "rb", buffering=0) as screen, open(writer, "w") as stream:
-        progress = Progress("embedding", 1_000, unit=" texts", stream=stream, clock=clock)
+        progress = StepBar("embedding", 1_000, unit=" texts", stream=stream, clock=clock)
         progress.advance(250)
         shown = []
         for columns in (60, 30, 200, 0):
@@ -58,7 +58,7 @@ def test_a_bar_fits_a_terminal_whose_size_changes(clock: Clock) -> None:
 
 def test_a_step_of_unknown_length_shows_its_time_so_far(clock: Clock) -> None:
     stream = io.StringIO()
-    progress = Progress("waiting for Redis", stream=stream, clock=clock)
+    progress = StepBar("waiting for Redis", stream=stream, clock=clock)
     assert lines(progress, clock, stream, (0.9, 0), (1.0, 0), (2.0, 0), (5.9, 0), (6.0, 0)) == [
         "waiting for Redis … 1 s",
         "waiting for Redis … 6 s",
@@ -67,7 +67,7 @@ def test_a_step_of_unknown_length_shows_its_time_so_far(clock: Clock) -> None:
 
 def test_a_step_of_known_length_shows_its_rate_and_the_time_left(clock: Clock) -> None:
     stream = io.StringIO()
-    progress = Progress("embedding", 24_000, unit=" documents", stream=stream, clock=clock)
+    progress = StepBar("embedding", 24_000, unit=" documents", stream=stream, clock=clock)
     assert lines(progress, clock, stream, (1.0, 0), (10.0, 2_000), (20.0, 10_000)) == [
         "embedding: 0 of 24,000 documents, 1 s so far",
         "embedding: 2,000 of 24,000 documents, 200 documents a second, 1 min 50 s left",
@@ -77,7 +77,7 @@ def test_a_step_of_known_length_shows_its_rate_and_the_time_left(clock: Clock) -
 
 def test_a_terminal_has_one_line_that_is_gone_at_the_end(clock: Clock) -> None:
     stream = Terminal()
-    progress = Progress("embedding", 4, stream=stream, clock=clock)
+    progress = StepBar("embedding", 4, stream=stream, clock=clock)
     lines(progress, clock, stream, (1.0, 1), (2.0, 1))
     progress.finish()
     assert stream.getvalue().split("\r\033[K") == [
@@ -90,7 +90,7 @@ def test_a_terminal_has_one_line_that_is_gone_at_the_end(clock: Clock) -> None:
 
 def test_a_thread_shows_a_step_that_does_not_return() -> None:
     stream = io.StringIO()
-    with Progress("opening", stream=stream, clock=iter([0.0, *[2.0] * 1_000]).__next__):
+    with StepBar("opening", stream=stream, clock=iter([0.0, *[2.0] * 1_000]).__next__):
         wait_until(stream.getvalue)
     assert stream.getvalue() == "opening … 2 s\n"
 

@@ -14,7 +14,7 @@ from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
 from shoal.contract.excerpt import excerpt
 from shoal.contract.languages import LANGUAGES
 from shoal.errors import InvalidRequest, Unavailable
-from shoal.process.progress import Progress, TaskBar
+from shoal.process.progress import StepBar, TaskBar
 from shoal.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def build(
     from shoal_workers.process.processors import limit_native_threads
 
     limit_native_threads(settings.threads, settings.workers)
-    from shoal.client.source import place_of
+    from shoal.client.job_source import place_of
     from shoal_workers.index.long_tasks import BuildIndex, where_is
 
     if (name is None) == (out is None):
@@ -181,7 +181,7 @@ def upload_changes(settings: Settings, folder: Path, *, is_published: bool, is_a
     """Upload the folder of an index to the store; return False if the index does not belong in the store."""
     from shoal_workers.index.store.store_process import upload_index
 
-    with Progress("uploading"):
+    with StepBar("uploading"):
         is_uploaded = upload_index(settings, folder, is_published=is_published, is_anew=is_anew)
     if is_uploaded:
         click.echo("the store of indexes is up to date", err=True)
@@ -206,7 +206,7 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
     from shoal_workers.process import processors
     from shoal_workers.service.service import open_encoder
 
-    with Progress("opening the model"):
+    with StepBar("opening the model"):
         threads = settings.threads or processors.threads_for(1, processors.available())
         opened = LocalEncoder(open_encoder(settings, threads))
     yield opened

@@ -10,7 +10,7 @@ import click
 from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines
 from shoal.errors import InvalidRequest, Unavailable
-from shoal.process.progress import Progress
+from shoal.process.progress import StepBar
 from shoal.settings import Settings
 from shoal_workers.build_command import build, build_here, upload_changes
 
@@ -70,7 +70,7 @@ def add(settings: Settings, index_name: str, source: str, text_column: str | Non
 
     max_text_chars, rules = settings.max_text_chars, SourceRules.from_settings(settings)
     documents = Source(source, text_column, id_column, max_text_chars=max_text_chars, rules=rules)
-    with Client.from_settings(settings) as client, Progress("adding documents"):
+    with Client.from_settings(settings) as client, StepBar("adding documents"):
         found = list(documents)
         num, _ = client.run(lambda own: own.writer(index_name, max_text_chars=max_text_chars).add(found))
     click.echo(f"documents added to {index_name}: {num:,}")

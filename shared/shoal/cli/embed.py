@@ -18,11 +18,11 @@ from shoal.bulk.vector_folder import BAD_ROWS
 from shoal.cli.long_job import submit
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo
+from shoal.client.job_source import place_of
 from shoal.client.redis.client import Client
-from shoal.client.source import place_of
 from shoal.contract.excerpt import excerpt
 from shoal.errors import Cancelled, InvalidRequest
-from shoal.process.progress import Progress, TaskBar
+from shoal.process.progress import StepBar, TaskBar
 from shoal.settings import Settings
 
 #: Endings of the names of files that can contain vectors.
@@ -89,7 +89,7 @@ def _embed_lines(
     ):
         lines = list(texts) or (line.rstrip("\r\n") for line in file)
         vectors = client.embed_stream(lines, **options)
-        progress = Progress("embedding", len(texts), unit=" texts")
+        progress = StepBar("embedding", len(texts), unit=" texts")
         if out is None:
             for vector in vectors:
                 click.echo(json.dumps(vector.tolist()))

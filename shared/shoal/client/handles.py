@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from shoal.client.source import File, Item
+from shoal.client.job_source import File, Item
 from shoal.errors import Timeout, Unavailable
 from shoal.long_jobs.status import LongJobStatus, Progress
 from shoal.records.given_document import Given

@@ -14,7 +14,7 @@ from shoal.contract.options import OPTION_NAMES
 from shoal.errors import InvalidRequest
 from shoal.evaluation.collection import Collection
 from shoal.operations.search_options import SEARCH_NAMES
-from shoal.process.progress import Progress
+from shoal.process.progress import StepBar
 
 #: Number of queries in a call, and in a call with a reranker, which is slower.
 QUERIES_PER_CALL, QUERIES_PER_RERANK = 32, 4
@@ -102,7 +102,7 @@ def run(
     names, rankings = list(collection.queries), dict[str, list[str]]()
     step = QUERIES_PER_RERANK if "rerank" in setting.options else QUERIES_PER_CALL
     k = setting.num_hits(depth + leave_out_own)
-    with Progress(setting.name, len(names), unit=" queries") as progress:
+    with StepBar(setting.name, len(names), unit=" queries") as progress:
         for start in range(0, len(names), step):
             part = names[start : start + step]
             found = search([collection.queries[name] for name in part], k, **setting.options)
@@ -130,7 +130,7 @@ def times(search: Search, queries: Sequence[str], settings: Sequence[Setting], k
     """
     chosen = queries[:: max(1, len(queries) // NUM_TIMED)][:NUM_TIMED]
     found: list[list[float]] = [[] for _ in settings]
-    with Progress(f"timing {len(settings)} settings"):
+    with StepBar(f"timing {len(settings)} settings"):
         for number in range(NUM_ROUNDS + 1):
             for query in chosen:
                 for setting, of_setting in zip(settings, found, strict=True):

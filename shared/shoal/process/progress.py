@@ -65,7 +65,7 @@ class _StatusLine:
             self._stream.flush()
 
 
-class Progress:
+class StepBar:
     """The progress of one step on standard error: nothing in the first second, then a line every few seconds.
 
     A line says how much is done, how fast and, if `total` is known, how long the rest takes. On a terminal, a bar
@@ -220,7 +220,7 @@ _POLL_EVERY_S = 0.02
 def wait_until(what: str, is_done: Callable[[], bool], within_s: float = 120.0) -> None:
     """Wait with lines of progress until `is_done` returns True. Raises NotReady after `within_s` seconds."""
     started = time.monotonic()
-    progress = Progress(f"waiting for {what}")
+    progress = StepBar(f"waiting for {what}")
     while not is_done():
         waited_s = time.monotonic() - started
         if waited_s > within_s:

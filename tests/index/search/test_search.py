@@ -11,8 +11,8 @@ from hypothesis.extra import numpy as nps
 from index_versions import quantise
 from numpy.typing import NDArray
 
+from shoal_workers.index.vectors.exact_search import MAX_BOUNDS, ExactSearch, SearchThreads, TopK
 from shoal_workers.index.vectors.quantisation import CACHE_LINE, NUM_TAIL_CODES, QuantisationBasis, QuantisedVectors
-from shoal_workers.index.vectors.search import MAX_BOUNDS, ExactSearch, SearchThreads, TopK
 from shoal_workers.index.vectors.upper_bounds import MAX_QUERIES, Buffer, SharedProducts
 
 Vectors = NDArray[np.float32]

@@ -26,7 +26,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files.manifest import DOCUMENTS, MANIFEST, VECTORS
 from shoal_workers.index.index import Index
-from shoal_workers.index.search.pages import Cursor
+from shoal_workers.index.search.paging import Cursor
 from shoal_workers.index.serving.open_indexes import RETRY_AFTER_S, OpenIndexes, find_index, watched
 from shoal_workers.index.versions import make_current
 from shoal_workers.loop.worker import Worker

@@ -21,7 +21,7 @@ from shoal.records.document import Document
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
-from shoal_workers.index.search.pages import Cursor
+from shoal_workers.index.search.paging import Cursor
 from shoal_workers.index.serving.open_indexes import OpenIndexes, find_index
 from shoal_workers.index.serving.served_version import MAX_PINNED, PINNED_S
 from shoal_workers.loop.worker import Worker

@@ -24,7 +24,7 @@ from shoal_workers.encoding.packing import Packing
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model import parity
 from shoal_workers.model.model import GRAPH, Model, is_prepared
-from shoal_workers.model.source import find_source
+from shoal_workers.model.original import find_source
 from shoal_workers.process.processors import NICENESS
 
 TEXTS = [

@@ -24,9 +24,9 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model import weights
 from shoal_workers.model.graph import build
 from shoal_workers.model.model import Model
+from shoal_workers.model.original import read_config
 from shoal_workers.model.own_graph import FILES, read
 from shoal_workers.model.prepare import prepare
-from shoal_workers.model.source import read_config
 from shoal_workers.model.transformer import read_transformer
 
 TEXTS = ["", "storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]

@@ -28,8 +28,8 @@ from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.ranked_search import RankedSearch
 from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
+from shoal_workers.index.vectors.exact_search import ONE_THREAD, ExactSearch, SearchThreads, merged
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
-from shoal_workers.index.vectors.search import ONE_THREAD, ExactSearch, SearchThreads, merged
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 from shoal_workers.model.model import Model
 

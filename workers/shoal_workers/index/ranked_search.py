@@ -21,7 +21,7 @@ from shoal_workers.index.ranker import Ranker
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.fields import HIT_NAMES
 from shoal_workers.index.search.hit_list import GroupKeys, Place, Ranking, leads_of, members_of
-from shoal_workers.index.search.pages import Pages
+from shoal_workers.index.search.paging import Pages
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:

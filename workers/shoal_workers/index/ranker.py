@@ -18,8 +18,8 @@ from shoal_workers.index.search.filtering import matching
 from shoal_workers.index.search.fusion import ALPHA, Prior, fuse
 from shoal_workers.index.search.hit_list import Ranked
 from shoal_workers.index.search.live_documents import LiveDocuments
-from shoal_workers.index.search.pages import Pages
-from shoal_workers.index.vectors.search import merged
+from shoal_workers.index.search.paging import Pages
+from shoal_workers.index.vectors.exact_search import merged
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ from tokenizers.normalizers import BertNormalizer
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound, ShoalError
 from shoal.process.extra import install_command
-from shoal.process.progress import Progress
+from shoal.process.progress import StepBar
 from shoal_workers.model import architecture, chat, own_graph, parity, static, weights
 from shoal_workers.model.graph import build, core
 from shoal_workers.model.heads.open_head import OpenHead
 from shoal_workers.model.heads.reading import read_heads
 from shoal_workers.model.model import GRAPH, Model, head_file, is_prepared, prepared_folder
-from shoal_workers.model.source import (
+from shoal_workers.model.original import (
     beside,
     find_source,
     is_static,
@@ -59,11 +59,11 @@ def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
     source = find_source(name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-        with Progress("waiting for another process that prepares it"):
+        with StepBar("waiting for another process that prepares it"):
             fcntl.flock(lock, fcntl.LOCK_EX)
         if force or not is_prepared(folder):  # another process may have prepared it meanwhile
             print(f"preparing {name}, once", file=sys.stderr, flush=True)
-            with Progress(f"preparing {name}"):
+            with StepBar(f"preparing {name}"):
                 prepare(name, source, folder)
     return folder
 

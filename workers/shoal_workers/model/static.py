@@ -14,7 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from shoal.errors import ModelMismatch
 from shoal_workers.model import weights
-from shoal_workers.model.source import MODEL2VEC_TABLE, SENTENCE_TRANSFORMERS_TABLE
+from shoal_workers.model.original import MODEL2VEC_TABLE, SENTENCE_TRANSFORMERS_TABLE
 
 #: The token that the tokenizer puts before each text, so that no text is without tokens. Its vector is zero.
 FIRST = "[SHOAL_FIRST]"

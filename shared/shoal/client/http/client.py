@@ -11,9 +11,9 @@ from uuid import uuid4
 from shoal.client.handles import IndexHandle
 from shoal.client.http.answer import RequestLimits, checked, reply_of
 from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path
+from shoal.client.job_source import File, Item
 from shoal.client.parts import batches, jobs_to_repeat
 from shoal.client.questions import Questions, by_text, check_key, check_lane, options_of
-from shoal.client.source import File, Item
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply

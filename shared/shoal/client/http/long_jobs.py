@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
 from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongHandle
+from shoal.client.job_source import File, Item, ItemFile, ServerFile, place_of
 from shoal.client.parts import bounded_groups, noting_num_written
-from shoal.client.source import File, Item, ItemFile, ServerFile, place_of
 from shoal.contract import wire
 from shoal.contract.checks import check_known
 from shoal.contract.excerpt import excerpt

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.broker.async_connection import ConnectionMaker
+from shoal.client.job_source import File, Items
 from shoal.client.parts import async_batches
 from shoal.client.questions import (
     OtherOutput,
@@ -31,7 +32,6 @@ from shoal.client.questions import (
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle, BulkJob, WorkThreads
 from shoal.client.redis.session import EmbedStream, Session, about, log
-from shoal.client.source import File, Items
 from shoal.contract.jobs import Job, check_deadline
 from shoal.contract.replies import Reply
 from shoal.errors import Timeout

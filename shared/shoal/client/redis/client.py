@@ -8,13 +8,13 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from shoal.broker.broker import Broker
 from shoal.client.handles import IndexHandle, LongHandle
+from shoal.client.job_source import File, Item
 from shoal.client.parts import batches
 from shoal.client.questions import Questions
 from shoal.client.redis.async_client import AsyncClient, options_from
 from shoal.client.redis.long_jobs import BulkJob, RedisIndexHandle
 from shoal.client.redis.loop_thread import LoopThread
 from shoal.client.redis.session import EmbedStream
-from shoal.client.source import File, Item
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
 from shoal.long_jobs.long_jobs import LongJobs

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from shoal.changes.change import MAX_CHANGES
 from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongWait, OnStatus
+from shoal.client.job_source import BATCH, File, Item, ItemFile, Items, ServerFile, place_of
 from shoal.client.parts import async_batches
 from shoal.client.questions import options_of
-from shoal.client.source import BATCH, File, Item, ItemFile, Items, ServerFile, place_of
 from shoal.contract.checks import check_known
 from shoal.errors import InvalidRequest, NotReady, Unavailable
 from shoal.long_jobs.long_jobs import LongJobs, check

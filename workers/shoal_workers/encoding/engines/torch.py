@@ -17,7 +17,7 @@ from shoal_workers.model import weights
 from shoal_workers.model.attention import Attention
 from shoal_workers.model.graph import MASKED
 from shoal_workers.model.model import Model
-from shoal_workers.model.source import read_config, read_dense, transformer_folder
+from shoal_workers.model.original import read_config, read_dense, transformer_folder
 from shoal_workers.model.transformer import Layer, Linear, Norm, ScoreHead, Transformer, read_transformer
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}

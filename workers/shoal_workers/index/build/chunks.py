@@ -16,7 +16,7 @@ from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.index.files.documents import to_line
 from shoal_workers.model.model import Model, prepared_folder
-from shoal_workers.model.source import find_source, transformer_folder
+from shoal_workers.model.original import find_source, transformer_folder
 
 #: The field with the id of a chunk's document, and the fields with the chunk's place in it.
 DOCUMENT, START, STOP = CHUNK_FIELDS = ("document", "start", "stop")

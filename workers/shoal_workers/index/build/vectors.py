@@ -20,8 +20,8 @@ from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import open_array, write_header
 from shoal_workers.index.files.documents import Documents, HashTable
 from shoal_workers.index.files.manifest import HASHES, VECTORS, Manifest, checksum
+from shoal_workers.index.vectors.exact_search import ExactSearch
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
-from shoal_workers.index.vectors.search import ExactSearch
 from shoal_workers.index.versions import find_versions
 
 log = logging.getLogger(__name__)

@@ -21,12 +21,12 @@ from shoal.errors import IndexCorrupt, IndexNotFound, Overloaded, ShoalError, Un
 from shoal.index_folder import CURRENT
 from shoal.settings import Settings
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.search.pages import Cursor
+from shoal_workers.index.search.paging import Cursor
 from shoal_workers.index.serving.served_version import Failure, PinnedVersions, ServedVersion, description_of
 from shoal_workers.index.serving.version_opener import VersionOpener
 from shoal_workers.index.store.local_copies import read_errors, report_damage
 from shoal_workers.index.store.store import is_index_name
-from shoal_workers.index.vectors.search import SearchThreads
+from shoal_workers.index.vectors.exact_search import SearchThreads
 from shoal_workers.model.model import Model
 
 log = logging.getLogger(__name__)

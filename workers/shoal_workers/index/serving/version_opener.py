@@ -13,7 +13,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, MalformedJob, Overloaded, ShoalError, Unavailable
 from shoal_workers.index.index import Index, check_model
 from shoal_workers.index.serving.served_version import not_kept
-from shoal_workers.index.vectors.search import SearchThreads
+from shoal_workers.index.vectors.exact_search import SearchThreads
 from shoal_workers.model.model import Model
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from shoal_workers.model import weights
 from shoal_workers.model.graph import build_head
 from shoal_workers.model.heads.head import Head, QueryForm
 from shoal_workers.model.model import Model
-from shoal_workers.model.source import (
+from shoal_workers.model.original import (
     beside,
     joined_dense,
     layer_config,
