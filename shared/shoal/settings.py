@@ -202,7 +202,6 @@ class Settings:
         "", "Hosts in private networks that sources and webhooks may name, separated by commas."
     )
     webhook_secret: str = _setting("", "Secret with which webhooks are signed; none: they are not signed.")
-    schedules: str = _setting("", "TOML file of long jobs that the runner starts at set times.")
 
     workers: int = _setting(1, "Worker processes that `shoal serve` starts.", 0)
     home: str = _setting("~/.shoal", "Folder for prepared models, the embedded Redis's data, and logs.")

@@ -14,7 +14,7 @@ import pytest
 import redis
 from conftest import PATIENCE_S, TESTS, RedisServer, wait_until
 from long_job_tasks import KINDS, TEXT, queue_names
-from process import environment
+from process import environment, run
 from rq.job import Job
 
 from shoal.long_jobs.long_jobs import LongJobs
@@ -310,3 +310,9 @@ def test_rqs_own_tools_show_the_jobs(place: Place) -> None:
     assert place.wait(failed, "queued").error is None
     place.let_go()
     place.wait(failed, "failed")
+
+
+def test_a_runner_without_places_ends_at_once(own_redis: RedisServer) -> None:
+    done = run("jobs", redis_url=own_redis.url, long_jobs=0)
+    assert done.returncode == 1
+    assert "long_jobs is 0: a runner takes at least 1" in done.stderr

@@ -99,7 +99,6 @@ HOMES = {
         "shoal_workers.long_jobs.rq_worker",
         "shoal_workers.long_jobs.runnable_job",
         "shoal_workers.long_jobs.runner",
-        "shoal_workers.long_jobs.schedules",
     },
     "opentelemetry": {"shoal.process.spans"},
     "rich": {"shoal.cli.pool_screen"},

@@ -83,7 +83,7 @@ def host(settings: Settings, models: tuple[str, ...], memory_gb: float, idle_s: 
     *REDIS_SETTINGS,
     *("long_jobs", "roots", "max_results_mb"),
     *INDEX_SETTINGS,
-    *("kept_versions", "private_hosts", "schedules", "max_text_chars"),
+    *("kept_versions", "private_hosts", "max_text_chars"),
     *LOG_SETTINGS,
 )
 def jobs(settings: Settings) -> None:

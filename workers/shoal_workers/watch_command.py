@@ -116,7 +116,7 @@ def watch(context: click.Context, /, source: str, every_s: float, **options: Any
     from shoal.records.source_file import is_url
 
     if is_url(source):
-        raise InvalidRequest(f"{source} is a URL: watch a file or folder of this machine, or set SHOAL_SCHEDULES")
+        raise InvalidRequest(f"{source} is a URL: watch a file or folder of this machine, or build it by cron")
     watcher = Watcher(
         lambda: Source(source).fingerprint(),
         lambda: context.invoke(build, source=source, **options),

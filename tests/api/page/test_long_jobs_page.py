@@ -3,18 +3,14 @@
 import re
 import time
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
-import pytest
 from page import read, table
 
 from shoal.bulk.embed_file import BulkRequest
-from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.submission import KINDS, WEBHOOK
 from shoal.settings import Settings, variable
 from shoal_workers.index.long_tasks import BuildIndex, ManageIndex
-from shoal_workers.long_jobs import schedules
 from shoal_workers.long_jobs.webhook import sign
 
 PAGE = "docs/long-jobs.md"
@@ -33,14 +29,6 @@ def test_every_named_setting_exists() -> None:
     assert named <= {variable(item.name) for item in fields(Settings)} | {"SHOAL_HOME"}
 
 
-def test_the_schedules_of_the_page_can_be_read(settings: Settings, tmp_path: Path) -> None:
-    (text,) = re.findall(r"<<'END'\n(.*?)END\n", read(PAGE), re.DOTALL)
-    (path := tmp_path / "schedules.toml").write_text(text)
-    with LongJobs(settings) as jobs:
-        (job,) = schedules.read(path, jobs, KINDS)
-    assert BuildIndex(**job.kwargs).name == "news"
-
-
 def test_the_signature_of_a_webhook_is_checked_as_the_page_says() -> None:
     (program,) = re.findall(r"```python\n(import hmac.*?)```", read(PAGE), re.DOTALL)
     found: dict[str, Any] = {}
@@ -50,9 +38,3 @@ def test_the_signature_of_a_webhook_is_checked_as_the_page_says() -> None:
     assert not found["is_genuine"](b"{ }", header, "secret")
     assert not found["is_genuine"](b"{}", "", "secret")
     assert not found["is_genuine"](b"{}", sign("secret", b"{}", int(time.time()) - 3_600), "secret")
-
-
-@pytest.fixture
-def settings(redis_url: str) -> Settings:
-    """Return settings with the tests' Redis."""
-    return Settings(redis_url=redis_url)

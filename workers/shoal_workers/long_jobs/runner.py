@@ -13,8 +13,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rq.queue import Queue
 
@@ -32,9 +30,6 @@ from shoal_workers.index.build.scratch import remove_interrupted
 from shoal_workers.long_jobs.rq_worker import STOPS, LongJobWorker
 from shoal_workers.long_jobs.runnable_job import RunnableJob, Task
 from shoal_workers.long_jobs.tasks import functions
-
-if TYPE_CHECKING:
-    from shoal_workers.long_jobs.schedules import ScheduledJob
 
 log = logging.getLogger(__name__)
 
@@ -89,15 +84,9 @@ class Runner:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Do long jobs until SIGTERM or SIGINT. Raises BadSetting for a wrong file of schedules."""
+        """Do long jobs until SIGTERM or SIGINT."""
         load(self._settings)
         with LongJobs(self._settings, self._kinds) as jobs:
-            scheduled: list[ScheduledJob] = []
-            if path := self._settings.schedules:
-                from shoal_workers.long_jobs import schedules  # a slow import, because it starts a program
-
-                allowed = self._settings.private_host_names()
-                scheduled = schedules.read(Path(path).expanduser(), jobs, self._kinds, allowed)
             for number in STOPS:
                 signal.signal(number, lambda *_: self._stopping.set())
             log.info("this runner does %d long jobs at a time", self._settings.long_jobs)
@@ -108,8 +97,6 @@ class Runner:
                     if time.monotonic() >= clean_s:
                         remove_unwanted_builds(self._settings, jobs)
                         clean_s = time.monotonic() + CLEAN_EVERY_S
-                    for job in scheduled:
-                        job.submit_if_due()
                     self._stopping.wait(_LOOK_EVERY_S)
             finally:
                 self._stop()
