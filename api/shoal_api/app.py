@@ -225,7 +225,7 @@ class _App(AsyncFlask):
     def _count(self, request: JsonRequest, status: int) -> None:
         route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
         seconds = time.perf_counter() - request.started_s
-        Context.of(self).metrics.observe(route, method, status, seconds, request.num_texts)
+        Context.of(self).metrics.observe(route, method, status, seconds)
 
 
 def create_app(settings: Settings) -> AsyncFlask:

@@ -87,7 +87,6 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
                 f"(SHOAL_MAX_RESPONSE_MB): {remedy}"
             )
         shared.access.hold(request, int(JSON_BYTES * num_bytes))
-    request.num_texts = len(job.texts)
     return await shared.client.call(job, lane=lane, timeout_s=settings.request_timeout_s, client=request.client_name)
 
 

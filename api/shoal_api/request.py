@@ -114,9 +114,6 @@ class JsonRequest(Request):
     #: The names of the fields of the body, once it was read.
     field_names: Collection[str] = ()
 
-    #: The number of texts in the request's job.
-    num_texts = 0
-
     #: The parsed body, once it was read.
     _body: dict[str, Any] | None = None
 

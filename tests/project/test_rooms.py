@@ -147,7 +147,6 @@ HOMES = {
     "prometheus_client": {
         "shoal_api.routes.service",
         "shoal_api.metrics.metrics",
-        "shoal_api.metrics.tei",
     },
     "pydantic": {"shoal_api.schema", "shoal_api.protocols", "shoal_api.blueprint"},
     "werkzeug": {"shoal_api"},

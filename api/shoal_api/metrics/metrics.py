@@ -22,7 +22,6 @@ from shoal.client.redis.async_client import AsyncClient
 from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.viewers.pool_meter import PoolSnapshot
 from shoal_api.metrics import workers as worker_metrics
-from shoal_api.metrics.tei import tei_metrics
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -70,12 +69,6 @@ class Metrics:
             buckets=_BUCKETS_S,
         )
         self._series: dict[tuple[str, str, int], Histogram] = {}
-        self.batches = Counter(
-            "shoal_http_batches",
-            "Requests with several texts that their limits let through to be computed or found in the cache.",
-            ("route", "status"),
-            registry=own,
-        )
         self.errors = Counter("shoal_http_errors", "Requests answered with an error.", ("code",), registry=own)
         self._clients = clients
         self._lock = Lock()
@@ -101,13 +94,11 @@ class Metrics:
         )
         build.labels(__version__).set(1)
 
-    def observe(self, route: str, method: str, status: int, seconds: float, num_texts: int) -> None:
-        """Count one answered request, whose job had `num_texts` texts."""
+    def observe(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count one answered request."""
         kind = (route, method, status)
         series = self._series.get(kind) or self._series.setdefault(kind, self.requests.labels(*kind))
         series.observe(seconds)
-        if num_texts > 1:
-            self.batches.labels(route, status).inc()
         self._count_lookups()
 
     def num_cache_hits(self, pool: str) -> float:
@@ -134,8 +125,7 @@ class Metrics:
         """Return as text the metrics of a pool and of Redis's memory, and, if `of_api`, the metrics of the API too."""
         self._count_lookups()
         families = [*describe(pool, memory), *(self._registry.collect() if of_api else ())]
-        of_tei = [each for each in tei_metrics(families) if of_api or each.name == "te_queue_size"]
-        text = generate_latest(_Families([*families, *of_tei]))
+        text = generate_latest(_Families(families))
         return text + worker_metrics.render(pool.workers).encode() if pool else text
 
 

@@ -50,7 +50,6 @@ async def indexes() -> Response:
 @api.post("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
 async def add_documents(path: IndexPath, body: DocumentsBody) -> Response:
     """Add documents to a served index: all of them, or none. A document replaces the one with the same id."""
-    json_request().num_texts = len(body.documents)
     return _written(path.index, *await writer(_checked(path.index)).add(body.documents))
 
 

@@ -8,7 +8,6 @@ from api_stub import MakeApp, StubWorker, error_of, vector_of
 from flask.testing import FlaskClient
 from keys_file import KeysFile
 from numpy.typing import NDArray
-from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.test import TestResponse
 
 from shoal.operations.tokenize import MAX_REQUEST_PIECES
@@ -240,31 +239,3 @@ class TestService:
         assert paths["/info"]["get"]["tags"] == ["service"]
         assert set(paths["/"]) == {"get", "post"}
         assert paths["/"]["post"]["tags"] == ["Text Embeddings Inference", "Cohere"]
-
-
-@pytest.mark.usefixtures("stub")
-def test_the_metrics_have_tei_names_too(api: FlaskClient) -> None:
-    for body in ({"inputs": "a"}, {"inputs": 5}, {"inputs": "fail"}):
-        for path in ("/embed", "/"):
-            api.post(path, json=body)
-    api.post("/v1/embeddings", json={"input": "a"})
-    for texts in (["a", "b"], ["a", "fail"]):
-        api.post("/embed", json={"inputs": texts})
-    api.post("/raw_embed/", json={"input": "a"})
-    api.post("/similar", json={"text": "a"})
-    api.post("/search", json={"queries": "a"})
-    api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"], "lane": "bulk"})
-    families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
-    found = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in families
-        for sample in family.samples
-        if sample.name.startswith("te_")
-    }
-    assert (found["te_request_count", "single"], found["te_request_success", "single"]) == (8, 4)
-    assert (found["te_request_count", "batch"], found["te_request_success", "batch"]) == (2, 1)
-    failures = [found["te_request_failure", word] for word in ("validation", "overloaded", "inference")]
-    assert failures == [2, 0, 3]
-    assert found["te_request_duration_count",] == found["te_request_duration_bucket", "+Inf"] == 5
-    assert found["te_request_duration_sum",] > 0
-    assert found["te_queue_size",] in (0, 2)
