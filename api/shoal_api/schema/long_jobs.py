@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.contract.options import OPTION_DEFAULTS
+from shoal.long_jobs.status import Status
 from shoal_api.schema.body import Body, ChunkOverlap, ChunkTokens, Dimensions, Name, Path, example
 from shoal_api.schema.requests import TextOptions
 from shoal_api.schema.responses import ANY_FORMAT, SUBMITTED_HEADERS, JobResult, JobState, JobStatus, described
@@ -126,7 +127,7 @@ class LongJob(BaseModel):
     model_config = described(example=_LONG_JOB)
     id: str
     kind: str = Field(description="`embed_file`, `build_index` or `manage_index`")
-    status: Literal["queued", "running", "paused", "done", "failed", "cancelled"]
+    status: Status
     arguments: dict[str, Any]
     submitted_at: float
     started_at: float | None
@@ -143,7 +144,7 @@ class LongJobState(BaseModel):
     """A long job and its present status."""
 
     id: str
-    status: Literal["queued", "running", "paused", "done", "failed", "cancelled"]
+    status: Status
     note: str | None = Field(None, description="Why the job does not begin, if no runner is alive")
 
 
