@@ -535,19 +535,33 @@ def serving(worker: "Worker") -> Iterator["Worker"]:
         yield worker
 
 
-@contextlib.contextmanager
-def running(worker: "Worker") -> Iterator[None]:
+def run_reference(script: str, *arguments: Path) -> None:
+    """Run a script of tests/shared/models, which makes models and computes them with torch."""
+    command = [sys.executable, "-W", "ignore", str(TESTS / "shared/models" / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def running(worker: "Worker") -> contextlib.AbstractContextManager[None]:
     """Step a worker in a thread."""
+    return repeating(lambda: worker.step(block_s=0.02))
+
+
+@contextlib.contextmanager
+def repeating(*steps: Callable[[], object], pause_s: float = 0.0) -> Iterator[None]:
+    """Call each function again and again, in a thread of its own, until the end of the `with`."""
     stopped = threading.Event()
 
-    def serve() -> None:
-        while not stopped.is_set():
-            worker.step(block_s=0.02)
+    def repeat(step: Callable[[], object]) -> None:
+        while not stopped.wait(pause_s):
+            step()
 
-    thread = threading.Thread(target=serve)
-    thread.start()
+    threads = [threading.Thread(target=repeat, args=(step,)) for step in steps]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         stopped.set()
-        thread.join()
+        for thread in threads:
+            thread.join()

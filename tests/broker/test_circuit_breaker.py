@@ -1,7 +1,6 @@
 """The circuit breaker: if Redis is killed or hangs, the API says so within a second, and later goes on by itself."""
 
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ import pytest
 import redis
 from api_process import ApiProcess
 from api_stub import StubWorker
-from conftest import RedisServer, free_port, wait_until
+from conftest import RedisServer, free_port, repeating, wait_until
 from process import Process
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -70,20 +69,13 @@ class Api(ApiProcess):
 def stub(own_redis: RedisServer) -> Iterator[StubWorker]:
     stub = StubWorker(own_redis.url, Keys())
     stub.start()
-    stopped = threading.Event()
 
     def announce() -> None:
-        while not stopped.wait(0.2):
-            try:
-                stub.announce()
-            except ShoalError:
-                continue
+        with suppress(ShoalError):
+            stub.announce()
 
-    thread = threading.Thread(target=announce)
-    thread.start()
-    yield stub
-    stopped.set()
-    thread.join()
+    with repeating(announce, pause_s=0.2):
+        yield stub
     stub.stop()
 
 

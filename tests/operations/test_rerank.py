@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from blocking import DeadLetters
 from click.testing import CliRunner
-from conftest import TESTS
+from conftest import run_reference
 from numpy.typing import NDArray
 from queues import Queue, drive, work_off
 
@@ -73,11 +73,7 @@ def originals(torch_reference: None, reranker_source: Path, tmp_path_factory: py
     folder = tmp_path_factory.mktemp("originals")
     shutil.copytree(reranker_source, folder / "bert")
     (folder / "pairs.json").write_text(json.dumps(PAIRS))
-    script = TESTS / "shared/models/reranker_reference.py"
-    arguments = [script, *(folder / name for name in ("pairs.json", "bert", "roberta", "modernbert"))]
-    command = [sys.executable, "-W", "ignore", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_reference("reranker_reference.py", *(folder / name for name in ("pairs.json", "bert", "roberta", "modernbert")))
     return folder
 
 

@@ -1,15 +1,14 @@
 """Workers switch versions of an index under load: no request fails, and each answer comes from one version."""
 
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 import pytest
-from conftest import wait_until
+from conftest import repeating, wait_until
 from index_versions import add_version, maps_of, publish_version
 from process import Process
 
@@ -30,33 +29,22 @@ class Searches:
         self.answers: list[set[str]] = []
         self.failures: list[Exception] = []
         self._client = client
-        self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=self._search_on, args=(size,)) for size in SIZES * 2]
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Search while the context lasts."""
-        for thread in self._threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._stopped.set()
-            for thread in self._threads:
-                thread.join()
+        return repeating(*(partial(self._search, size) for size in SIZES * 2))
 
     def wait_for_more(self, number: int = 20) -> None:
         """Return when this many more searches have been answered."""
         until = len(self.answers) + len(self.failures) + number
         wait_until(lambda: len(self.answers) + len(self.failures) >= until)
 
-    def _search_on(self, size: int) -> None:
-        while not self._stopped.is_set():
-            try:
-                results = self._client.search(["storm"] * size, k=3, index="news")
-                self.answers.append({hit["version"] for hits in results for hit in hits})
-            except Exception as error:  # the test raises it
-                self.failures.append(error)
+    def _search(self, size: int) -> None:
+        try:
+            results = self._client.search(["storm"] * size, k=3, index="news")
+            self.answers.append({hit["version"] for hits in results for hit in hits})
+        except Exception as error:  # the test raises it
+            self.failures.append(error)
 
 
 def served(client: Client) -> list[Any]:

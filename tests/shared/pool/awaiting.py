@@ -1,14 +1,13 @@
 """Helpers of the tests in an event loop: clients, jobs that are answered, and waiting for a condition."""
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, ParamSpec
 
 import numpy as np
-from conftest import PATIENCE_S
+from conftest import PATIENCE_S, repeating
 from queues import Queue
 from tcp_proxy import Proxy
 
@@ -57,22 +56,9 @@ def answer_all(queue: Queue, make_reply: Callable[[Job], Reply] = reply_to) -> i
     return queue.reply([Answer(delivery, make_reply(job), job.reply_to) for delivery, job in pairs])
 
 
-@contextmanager
-def answering(queue: Queue, make_reply: Callable[[Job], Reply] = reply_to) -> Iterator[None]:
+def answering(queue: Queue, make_reply: Callable[[Job], Reply] = reply_to) -> AbstractContextManager[None]:
     """Answer jobs in a thread with the replies that the function makes."""
-    stopped = threading.Event()
-
-    def serve() -> None:
-        while not stopped.wait(0.01):
-            answer_all(queue, make_reply)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
+    return repeating(lambda: answer_all(queue, make_reply), pause_s=0.01)
 
 
 def num_interactive(queue: Queue) -> int:

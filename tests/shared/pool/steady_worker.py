@@ -1,12 +1,12 @@
 """A worker whose vectors depend on the text alone. A real worker rounds differently beside other texts of a pass."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
+from conftest import repeating
 from numpy.typing import NDArray
 from queues import Queue
 
@@ -58,21 +58,14 @@ class SteadyWorker:
     @contextmanager
     def running(self) -> Iterator["SteadyWorker"]:
         """Run the worker in a thread until the end of the `with`, even while Redis does not answer."""
-        stopped = threading.Event()
 
         def serve() -> None:
-            while not stopped.wait(0.001):
-                with suppress(ShoalError):
-                    self.step()
+            with suppress(ShoalError):
+                self.step()
 
         self.announce()
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
+        with repeating(serve, pause_s=0.001):
             yield self
-        finally:
-            stopped.set()
-            thread.join()
 
 
 def steady_reply(job: Job, model: str = MODEL) -> Reply:

@@ -3,14 +3,12 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TESTS
+from conftest import run_reference
 from expected_outputs import ExpectedOutputs
 from safetensors.numpy import save_file
 
@@ -39,9 +37,7 @@ MIN_COSINE, MAX_ERROR = 0.99999, 1e-4
 @pytest.fixture(scope="module")
 def models(torch_reference: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    script = TESTS / "shared/models/random_models.py"
-    done = subprocess.run([sys.executable, "-W", "ignore", script, folder], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_reference("random_models.py", folder)
     return folder
 
 

@@ -3,13 +3,11 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TESTS
+from conftest import run_reference
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -31,9 +29,7 @@ Arrays = dict[str, NDArray[np.float32]]
 @pytest.fixture(scope="module")
 def models(torch_reference: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("heads")
-    script = TESTS / "shared/models/head_reference.py"
-    done = subprocess.run([sys.executable, "-W", "ignore", script, folder], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_reference("head_reference.py", folder)
     return folder
 
 

@@ -2,13 +2,11 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TESTS
+from conftest import run_reference
 from queues import Queue, drive
 
 from shoal.errors import ModelMismatch
@@ -35,11 +33,7 @@ def decoders(torch_reference: None, tmp_path_factory: pytest.TempPathFactory) ->
     """Return a folder of three decoders, with the scores that Sentence Transformers gives to `PAIRS`."""
     folder = tmp_path_factory.mktemp("decoders")
     (folder / "pairs.json").write_text(json.dumps(PAIRS))
-    script = TESTS / "shared/models/decoder_reference.py"
-    arguments = [script, *(folder / name for name in ("pairs.json", "tied", "untied", "scores"))]
-    command = [sys.executable, "-W", "ignore", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_reference("decoder_reference.py", *(folder / name for name in ("pairs.json", "tied", "untied", "scores")))
     return folder
 
 
