@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from flask import Response, abort, current_app, redirect
-from flask_openapi3.openapi import OpenAPI
 from flask_openapi3.types import SecuritySchemesDict
 from flask_openapi3_swagger.plugins import RegisterPlugin  # type: ignore[import-untyped]
 from werkzeug import Response as AnyResponse
@@ -20,11 +19,12 @@ from shoal import __version__
 from shoal_api.access.access_control import OPEN_ROUTES
 from shoal_api.answers.response import NO_FRAMES, SAFETY, WholeResponse, json_response
 from shoal_api.blueprint import Blueprint
-from shoal_api.context import Context, context
+from shoal_api.context import context
 from shoal_api.request import MSGPACK_TYPES, json_request
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import PageFilePath
 from shoal_api.schema.responses import RATE_HEADERS, Links
+from shoal_api.server.async_flask import AsyncFlask
 
 api = Blueprint("page", __name__, "service", ErrorBody)
 docs_api = Blueprint("docs", __name__, "service", ErrorBody)
@@ -128,9 +128,9 @@ def _file_response(file: PageFile) -> Response:
     return response
 
 
-def install(app: OpenAPI) -> None:
+def install(app: AsyncFlask) -> None:
     """Add OpenAPI's description, and the page to browse it, to the application."""
-    if Context.of(app).access.needs_keys:
+    if app.own.access.needs_keys:
         app.security_schemes = _SECURITY_SCHEMES
     app.config["SWAGGER_CONFIG"] = {"validatorUrl": None}  # the default sends the description to a public server
     page = RegisterPlugin.register(doc_url="../openapi.json")
@@ -142,7 +142,7 @@ def install(app: OpenAPI) -> None:
 @docs_api.get("/openapi.json", responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}})
 def openapi() -> Response:
     """Describe the API by OpenAPI."""
-    assert isinstance(current_app, OpenAPI)
+    assert isinstance(current_app, AsyncFlask)
     description = current_app.api_doc
     operations = [about for methods in description["paths"].values() for about in methods.values()]
     bodies = [operation.get("requestBody") for operation in operations]
