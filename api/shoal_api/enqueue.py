@@ -7,14 +7,13 @@ from typing import Any, cast
 
 from flask import Response
 
-from shoal.client.parts import put_share
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.contract.jobs import Job
 from shoal.contract.options import MAX_DIMENSIONS, Options
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import InvalidRequest, TooLarge, Unavailable
 from shoal.operations import Decode, Embed, Rerank, Search
-from shoal.queue.lane import MAX_PUT_BYTES
+from shoal.queue.lane import MAX_PUT_BYTES, put_share
 from shoal_api.access.access_control import JSON_BYTES
 from shoal_api.answers.response import json_response
 from shoal_api.answers.vector_format import accepted_type, vectors_response

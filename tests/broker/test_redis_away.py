@@ -14,8 +14,7 @@ from tcp_proxy import Proxy
 
 from shoal import AsyncClient
 from shoal.broker import async_connection, circuit_breaker
-from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.async_connection import ConnectionMaker
+from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.contract.jobs import LANES
 from shoal.errors import Unavailable
 from shoal.operations import Embed

@@ -21,10 +21,8 @@ from hypothesis.extra import numpy as nps
 from queues import Queue, queue_of
 
 from shoal import AsyncClient, Client
-from shoal.cache.cache import Cache
-from shoal.cache.entry import Entry, size_bytes
+from shoal.cache.cache import MAX_TEXTS_PER_READ, Cache, Entry, Table, num_places, size_bytes
 from shoal.cache.lookup import OBJECT_BYTES, CacheLookup
-from shoal.cache.table import MAX_TEXTS_PER_READ, Table, num_places
 from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options

@@ -8,8 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from queues import Queue, drive, step_while, work_off
 
-from shoal.cache.cache import Cache
-from shoal.cache.table import Table
+from shoal.cache.cache import Cache, Table
 from shoal.contract.options import Options
 from shoal.contract.replies import Chunk, Reply
 from shoal.errors import InvalidRequest, TooLarge

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from flask import Response, abort, current_app, redirect
+from flask_openapi3.openapi import OpenAPI
 from flask_openapi3.types import SecuritySchemesDict
 from flask_openapi3_swagger.plugins import RegisterPlugin  # type: ignore[import-untyped]
 from werkzeug import Response as AnyResponse
@@ -24,7 +25,9 @@ from shoal_api.request import MSGPACK_TYPES, json_request
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import PageFilePath
 from shoal_api.schema.responses import RATE_HEADERS, Links
-from shoal_api.server.async_flask import AsyncFlask
+
+if TYPE_CHECKING:
+    from shoal_api.server.async_flask import AsyncFlask
 
 api = Blueprint("page", __name__, "service", ErrorBody)
 docs_api = Blueprint("docs", __name__, "service", ErrorBody)
@@ -128,7 +131,7 @@ def _file_response(file: PageFile) -> Response:
     return response
 
 
-def install(app: AsyncFlask) -> None:
+def install(app: "AsyncFlask") -> None:
     """Add OpenAPI's description, and the page to browse it, to the application."""
     if app.own.access.needs_keys:
         app.security_schemes = _SECURITY_SCHEMES
@@ -142,7 +145,7 @@ def install(app: AsyncFlask) -> None:
 @docs_api.get("/openapi.json", responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}})
 def openapi() -> Response:
     """Describe the API by OpenAPI."""
-    assert isinstance(current_app, AsyncFlask)
+    assert isinstance(current_app, OpenAPI)
     description = current_app.api_doc
     operations = [about for methods in description["paths"].values() for about in methods.values()]
     bodies = [operation.get("requestBody") for operation in operations]

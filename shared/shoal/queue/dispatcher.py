@@ -211,7 +211,8 @@ class Dispatcher:
                     pending.put_id = put_id
                 elif put_id is not None:  # forgotten meanwhile, or already answered; then `withdraw` does nothing
                     abandoned.append(put_id)
-        await self._withdraw(abandoned)
+        if abandoned:
+            await self._withdraw(abandoned)
 
     async def _withdraw(self, job_ids: Sequence[str]) -> None:
         with suppress(ShoalError):  # if this fails, workers compute these jobs in vain, or drop them at their deadlines
@@ -248,7 +249,7 @@ class Dispatcher:
             answered_at, is_away, known = time.monotonic(), False, None
             for reply in replies:
                 if pending := self._pending.pop(reply.id, None):
-                    pending.settle(reply.of_pinned(pending.fingerprint))
+                    pending.settle(reply.of_pinned(pending.fingerprint) if pending.fingerprint else reply)
             for job_id in self._inbox.answered:
                 self._note(job_id, None)
 

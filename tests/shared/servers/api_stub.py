@@ -20,7 +20,7 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import TIMINGS, Reply, SparseVector
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
 from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
-from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.consumer import Answer, Delivery
 from shoal_api.server.async_flask import AsyncFlask
 
 #: Makes an application, with the given settings changed.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import shoal_workers.loop.scheduler
 from shoal.contract.options import Options
 from shoal.operations import Embed, Rerank
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Delivery
 from shoal_workers.encoding.bucketing import PASS_COST, Bucketing
 from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens

@@ -10,7 +10,7 @@ from shoal.broker.clock import Clock
 from shoal.contract.outline import Outline
 from shoal.errors import Expired
 from shoal.operations import Embed, Search
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Delivery
 from shoal.viewers.pool_meter import PoolMeter
 from shoal_workers.loop.worker import Worker
 from shoal_workers.process.job_log import EndedJob, JobLog

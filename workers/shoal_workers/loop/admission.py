@@ -17,9 +17,8 @@ from shoal.contract.replies import Reply
 from shoal.errors import Expired, Internal, InvalidRequest, ModelMismatch, Poisoned, ShoalError, UnknownIndex
 from shoal.operations import Rerank, Search
 from shoal.process import logs
-from shoal.queue.consumer import Consumer
+from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal_workers.operations.served import Served
 from shoal_workers.operations.work import INTERACTIVE, Work
@@ -165,6 +164,8 @@ class Admission:
     def _start(self, works: list[Work]) -> list[Work]:
         """Set the status of submitted jobs to `running`; return all jobs except the jobs that this worker has lost."""
         submitted = [work for work in works if work.job.reply_to is None or work.delivery.keeps_status]
+        if not submitted:
+            return works
         started = self._consumer.start([(work.delivery, work.job.id) for work in submitted])
         refused = [work for work, runs in zip(submitted, started, strict=True) if not runs]
         for work in submitted:

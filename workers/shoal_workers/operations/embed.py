@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cache.entry import Entry
+from shoal.cache.cache import Entry
 from shoal.contract.replies import finish
 from shoal.errors import TooLarge
 from shoal.operations import Embed
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Delivery
 from shoal_workers.encoding.chunking import Chunker, TokenizedChunk
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.operations.work import Work

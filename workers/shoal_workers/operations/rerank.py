@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cache.entry import Entry
+from shoal.cache.cache import Entry
 from shoal.operations import Rerank
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Delivery
 from shoal_workers.encoding.reranker import Reranker, compared
 from shoal_workers.operations.work import Work
 

@@ -8,7 +8,7 @@ from shoal.contract.model_names import is_among, names_of
 from shoal.contract.replies import other_fingerprint
 from shoal.errors import Unsupported
 from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Delivery
 from shoal_workers.encoding.encoder import Pipeline
 from shoal_workers.index.index import Index
 from shoal_workers.operations.embed import EmbedWork

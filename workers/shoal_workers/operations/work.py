@@ -7,12 +7,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from shoal.cache.entry import Entry
+from shoal.cache.cache import Entry
 from shoal.contract.jobs import Job
 from shoal.contract.options import Options
 from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import Internal, ShoalError, TextTooLong
-from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.consumer import Answer, Delivery
 from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.process.job_log import EndedJob

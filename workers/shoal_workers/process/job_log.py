@@ -12,7 +12,7 @@ from shoal.contract.outline import Outline
 from shoal.contract.replies import Reply
 from shoal.errors import ShoalError
 from shoal.process import logs
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Delivery
 from shoal_workers.process.measurements import MAX_CLIENT_CHARS, MAX_JOBS, Measurements, RecentJobs, Throughput
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.broker.async_connection import ConnectionMaker
+from shoal.broker.async_broker import ConnectionMaker
 from shoal.client.parts import async_batches
 from shoal.client.questions import (
     OtherOutput,
@@ -21,7 +21,6 @@ from shoal.client.questions import (
     as_list,
     by_text,
     check_key,
-    check_lane,
     hits_of,
     job_of,
     options_of,
@@ -37,6 +36,7 @@ from shoal.contract.replies import Reply
 from shoal.errors import Timeout
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed, Rerank, Search
+from shoal.operations.embed import MANY_VECTORS
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.producer import Producer
 from shoal.settings import DEFAULTS, Settings
@@ -196,13 +196,14 @@ class AsyncClient:
         session, owner, job = self._session(), client or self.name, job.pinned(self.fingerprint)
         if isinstance(job, Search):
             job.check_hits()
-        await session.check_num_vectors(job, self.max_reply_bytes)
+        if job.options.output in MANY_VECTORS:
+            await session.check_num_vectors(job, self.max_reply_bytes)
         if job.deadline is not None:
             check_deadline(job.deadline, await session.producer.now())
         if idempotency_key is not None:
             key = check_key(idempotency_key)
-            return await session.producer.put_once(check_lane(lane), job, key, owner=client, client=owner)
-        await session.producer.put(check_lane(lane), [job], owner)
+            return await session.producer.put_once(lane, job, key, owner=client, client=owner)
+        await session.producer.put(lane, [job], owner)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("job put", extra=about(job, owner))
         return job.id
@@ -228,7 +229,6 @@ class AsyncClient:
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
     ) -> Reply:
         """Wait for the reply to the job and return it, as `Client.call` does."""
-        check_lane(lane)
         timeout_s, job = self.timeout_s if timeout_s is None else timeout_s, job.pinned(self.fingerprint)
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
 
