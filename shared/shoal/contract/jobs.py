@@ -100,8 +100,7 @@ class Job:
             raise InvalidRequest(f"deadline is {excerpt(self.deadline)}: it takes Unix seconds")
         if self.timeout_s is not None:
             check_number("timeout_s", self.timeout_s, 0, MAX_DEADLINE_S)
-        if type(self.first_text) is not int or self.first_text:
-            check_range("first_text", self.first_text, 0, MAX_TEXT_NUMBER)
+        check_range("first_text", self.first_text, 0, MAX_TEXT_NUMBER)
         if self.fingerprint is not None:
             check_string("fingerprint", self.fingerprint, "a fingerprint of replies")
             if not is_header_text(self.fingerprint):

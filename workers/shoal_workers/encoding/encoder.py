@@ -225,10 +225,8 @@ class Encoder:
         form = self.model.query_form
         return form.max_tokens if form and is_query else self.model.max_tokens
 
-    def chunker(self, options: Options, prompt: str) -> Chunker | None:
-        """Return the chunker for these options; None if texts are not to be chunked. Raises InvalidRequest."""
-        if options.chunk_tokens is None:
-            return None
+    def chunker(self, options: Options, prompt: str) -> Chunker:
+        """Return the chunker for options with `chunk_tokens`. Raises InvalidRequest."""
         return open_chunker(self.tokenizer, self.model.name, options, prompt)
 
     def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:

@@ -23,7 +23,7 @@ from shoal.queue.pool import ALIVE_S, Pool
 from shoal_workers.operations.served import Served
 from shoal_workers.operations.work import INTERACTIVE, Work
 from shoal_workers.process.crash_report import CrashReports
-from shoal_workers.process.job_log import EndedJob, JobLog
+from shoal_workers.process.measurements import EndedJob, JobLog
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Admission:
         works = self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects, MAX_JOBS))
         until = time.monotonic() + self._limits.max_batch_wait_s
         while works and (wait_s := until - time.monotonic()) > 0:  # wait for more interactive jobs, to fill the pass
-            num_texts = self._limits.max_batch_texts - sum(work.job.num_lane_texts for work in works)
+            num_texts = self._limits.max_batch_texts - sum(work.num_lane_texts for work in works)
             if num_texts <= 0:
                 break
             works += self._admit(self._consumer.take({INTERACTIVE: num_texts}, wait_s, max_jobs=MAX_JOBS))
@@ -138,7 +138,8 @@ class Admission:
                 works.append(self._served.admit(delivery, self._read(delivery)))
             except ShoalError as error:
                 refusals.append((delivery, error))
-        self.refuse(refusals)
+        if refusals:
+            self.refuse(refusals)
         if works := self._start(works):
             self._pause_s = 0.0
         self._look_up([work for work in works if work.is_cacheable and work.options.is_cacheable and work.untokenized])
@@ -181,7 +182,9 @@ class Admission:
             work.digests = table.digests(work.job.texts, work.prompt, work.job.options)
         entries = iter(self._cache.find([digest for work in works for digest in work.digests]))
         for work in works:
-            work.use_cache(list(islice(entries, len(work.digests))))
+            found = list(islice(entries, len(work.digests)))
+            if any(found):
+                work.use_cache(found)
             self._counters["cache_hits"] += len(work.cached)
             self._counters["cache_misses"] += len(work.untokenized)
 
@@ -191,7 +194,8 @@ class Admission:
         """Answer expired jobs with an error. Return them and the jobs that this worker has lost; none needs a pass."""
         now = self._clock.now()
         late = {work: error for work in held if (error := expired(work.job, now))}
-        self.refuse([(work.delivery, error) for work, error in late.items()], late)
+        if late:
+            self.refuse([(work.delivery, error) for work, error in late.items()], late)
         if not held or time.monotonic() < self._next_check:
             return list(late)
         self._next_check = time.monotonic() + CHECK_EVERY_S

@@ -140,7 +140,8 @@ class EmbedWork(Work):
         encoder, options, embeds = served.embeds.encoder, job.options, served.embeds
         encoder.check_outputs(options)
         prompt = encoder.prompt(options)
-        if chunker := encoder.chunker(options, prompt):
+        if options.chunk_tokens is not None:
+            chunker = encoder.chunker(options, prompt)
             return ChunksWork(delivery, job, embeds, prompt, served.now, chunker=chunker)
         return cls(delivery, job, embeds, prompt, served.now, is_query=encoder.is_query(options))
 
