@@ -6,6 +6,7 @@ the sums. The counts of a process stay when it ends.
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from glob import glob
@@ -23,6 +24,7 @@ from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.viewers.pool_meter import PoolSnapshot
 from shoal_api.metrics import workers as worker_metrics
 from shoal_api.metrics.tei import tei_metrics
+from shoal_api.request import JsonRequest
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -101,12 +103,13 @@ class Metrics:
         )
         build.labels(__version__).set(1)
 
-    def observe(self, route: str, method: str, status: int, seconds: float, num_texts: int) -> None:
-        """Count one answered request, whose job had `num_texts` texts."""
+    def observe(self, request: JsonRequest, status: int) -> None:
+        """Count one answered request."""
+        route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
         kind = (route, method, status)
         series = self._series.get(kind) or self._series.setdefault(kind, self.requests.labels(*kind))
-        series.observe(seconds)
-        if num_texts > 1:
+        series.observe(time.perf_counter() - request.started_s)
+        if request.num_texts > 1:
             self.batches.labels(route, status).inc()
         self._count_lookups()
 

@@ -148,7 +148,7 @@ class AsyncFlask(OpenAPI):
             finally:
                 context.pop(failure)
         except BaseException:
-            self._count(request, _CLIENT_GONE)
+            self.own.metrics.observe(request, _CLIENT_GONE)
             release(request)
             raise
         response.call_on_close(partial(release, request))
@@ -238,15 +238,10 @@ class AsyncFlask(OpenAPI):
             response.headers["Vary"] = f"{varies}, Accept" if varies else "Accept"
         if request.rate_headers:
             response.headers.update(request.rate_headers)
-        self._count(request, response.status_code)
+        self.own.metrics.observe(request, response.status_code)
         if self.own.stopping.is_set():
             response.headers["Connection"] = "close"
         return response
-
-    def _count(self, request: JsonRequest, status: int) -> None:
-        route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
-        seconds = time.perf_counter() - request.started_s
-        self.own.metrics.observe(route, method, status, seconds, request.num_texts)
 
 
 async def run_in(threads: ThreadPoolExecutor, function: Callable[[], _T]) -> _T:

@@ -9,7 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, Semaphore
 from typing import Any
@@ -150,23 +150,17 @@ class Connections:
         """
         packed = [pack_command(tuple(command)) for command in commands]
         num_bytes = sum(map(len, packed))
-        if num_bytes > LARGE_BYTES:
-            with self._alone():
-                return self._ask_primary(packed, num_bytes, block_s)
-        return self._ask_primary(packed, num_bytes, block_s)
-
-    def _ask_primary(self, packed: Sequence[bytes], num_bytes: int, block_s: float) -> list[Any]:
-        """Ask over a reserved connection. If another node of the cluster has the keys, ask that node."""
-        free = self._reserve()
-        try:
-            for _ in range(MAX_MOVES):
-                try:
-                    return self._ask(packed, num_bytes, block_s)
-                except MovedError as error:  # the commands have had no effect
-                    self.follow(error)
-            return self._ask(packed, num_bytes, block_s)
-        finally:
-            free.release()
+        with self._alone() if num_bytes > LARGE_BYTES else nullcontext():
+            free = self._reserve()
+            try:
+                for _ in range(MAX_MOVES):
+                    try:
+                        return self._ask(packed, num_bytes, block_s)
+                    except MovedError as error:  # the commands have had no effect
+                        self.follow(error)
+                return self._ask(packed, num_bytes, block_s)
+            finally:
+                free.release()
 
     def _ask(self, packed: Sequence[bytes], num_bytes: int, block_s: float) -> list[Any]:
         connection, is_small = self._take(), num_bytes <= SMALL_BYTES

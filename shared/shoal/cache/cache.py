@@ -69,9 +69,9 @@ class Entry(NamedTuple):
         return data + _CHECKSUM.pack(crc32(data))
 
     @classmethod
-    def unpack(cls, data: bytes | None, digest: bytes, dimension: int) -> Self | None:
+    def unpack(cls, data: bytes, digest: bytes, dimension: int) -> Self | None:
         """Return the entry in `data`, with a read-only vector; None if `data` has another digest or is damaged."""
-        if data is None or len(data) != size_bytes(dimension) or not data.startswith(digest):
+        if len(data) != size_bytes(dimension) or not data.startswith(digest):
             return None
         if crc32(data) != _CRC_RESIDUE:
             return None
@@ -141,11 +141,11 @@ class Table:
 
     def entries(self, digests: Sequence[bytes], values: Sequence[bytes | None]) -> list[Entry | None]:
         """Return each digest's entry, or None; `values` has the contents of each digest's two places in turn."""
-        return [
-            Entry.unpack(values[2 * n], digest, self.dimension)
-            or Entry.unpack(values[2 * n + 1], digest, self.dimension)
-            for n, digest in enumerate(digests)
-        ]
+        found: list[Entry | None] = []
+        for n, digest in enumerate(digests):
+            places = (Entry.unpack(data, digest, self.dimension) for data in values[2 * n : 2 * n + 2] if data)
+            found.append(next(filter(None, places), None))
+        return found
 
 
 class Cache:

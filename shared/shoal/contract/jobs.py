@@ -118,9 +118,6 @@ class Job:
     def _check(self) -> None:
         """Raise InvalidRequest for a wrong field of the operation."""
 
-    def _own_fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.own_names}
-
     @classmethod
     def _own_fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: values[name] for name in cls.own_names if name in values}
@@ -243,7 +240,7 @@ class Job:
 
     def _asked(self) -> dict[str, Any]:
         asked = self.options.to_map() if self.options is not DEFAULT_OPTIONS else {}
-        asked |= self._own_fields()
+        asked |= {name: getattr(self, name) for name in self.own_names}
         if self.first_text:
             asked["first_text"] = self.first_text
         return asked

@@ -76,8 +76,8 @@ class Search(Job):
             if self.search.num_given and "query" not in rerank:
                 raise InvalidRequest("rerank.query is missing: hits of vectors and documents are scored for a text")
 
-    def _own_fields(self) -> dict[str, Any]:
-        return {"k": self.k, "index": self.index} | self.search.to_map()
+    def _asked(self) -> dict[str, Any]:
+        return Job._asked(self) | self.search.to_map()
 
     @classmethod
     def _own_fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:

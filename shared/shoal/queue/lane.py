@@ -115,8 +115,6 @@ class PackedJobs:
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:
         """Return the puts of a group, which `group_puts` has made, as a single put."""
-        if len(puts) == 1:
-            return puts[0]
         jobs = [job for put in puts for job in put.jobs]
         data = [packed for put in puts for packed in put.data]
         return cls(puts[0].lane, jobs, data, puts[0].reply_to, puts[0].client)

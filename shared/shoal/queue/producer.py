@@ -99,7 +99,8 @@ class Producer:
         """
         groups = group_puts(puts)
         outcomes: list[list[str | None] | ShoalError] = []
-        for group, outcome in zip(groups, await self._put(*map(PackedJobs.join, groups)), strict=True):
+        joined = [PackedJobs.join(group) if len(group) > 1 else group[0] for group in groups]
+        for group, outcome in zip(groups, await self._put(*joined), strict=True):
             if len(group) == 1 or not isinstance(outcome, ShoalError):
                 outcomes += _new_ids(group, outcome)
                 continue

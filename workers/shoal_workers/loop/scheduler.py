@@ -97,7 +97,7 @@ class Scheduler:
         has `num_aside` texts. Idle workers could compute further bulk jobs sooner. If interactive jobs would have to
         wait for bulk, there is room for one bulk job.
         """
-        holds_up_interactive = self._expects_interactive() and not self._embeds.encoder.runs_aside
+        holds_up_interactive = time.monotonic() < self._expected_until and not self._embeds.encoder.runs_aside
         most_of_bulk = 1 if holds_up_interactive else self._max_batch_texts + num_aside
         held = {kind: sum(work.num_counted for work in works) for kind, works in self._waiting.items()}
         num_interactive = held[INTERACTIVE] + held[LONG]
@@ -133,7 +133,8 @@ class Scheduler:
     def tokenize_ahead(self) -> None:
         """Tokenize texts for the next pass of long or bulk jobs, while the engine computes a pass."""
         if kind := self._choose((LONG, BULK)):
-            self._fill(kind, self._turn(kind))
+            works = self._turn(kind)
+            self._fill(works, self._max_cost(kind, works[0].pipeline))
 
     def finish(self, batch: Batch, seconds: float) -> None:
         """Record that the texts of the batch are encoded, which took `seconds` seconds."""
@@ -151,7 +152,7 @@ class Scheduler:
         """Return the kind of the next pass: a kind that has earned one, else the kind with the highest priority."""
         waiting = [kind for kind in kinds if self._waiting[kind]]
         pass_tokens = self._max_batch_tokens
-        if self._expects_interactive():
+        if time.monotonic() < self._expected_until:
             pass_tokens = min(pass_tokens, MIN_PREEMPTIBLE_TOKENS)
         owed = (kind for kind in waiting[1:] if self._credit[kind] >= pass_tokens)
         return next(owed, waiting[0] if waiting else None)
@@ -166,12 +167,12 @@ class Scheduler:
     def _next_of(self, kind: str, works: Sequence[Work]) -> Batch | None:
         """Return the next pass of these jobs, which have one kind and one model; None if none of their texts waits."""
         self._last[kind] = pipeline = works[0].pipeline
-        self._fill(kind, works)
+        bucketing, max_cost = pipeline.bucketing, self._max_cost(kind, pipeline)
+        self._fill(works, max_cost)
         self._collect(works)
         waiting = (text for work in works if work.error is None for text in work.tokenized.values())
         if not (texts := list(dict.fromkeys(text for text in waiting if not text.is_done))):
             return None
-        bucketing, max_cost = pipeline.bucketing, self._max_cost(kind, pipeline)
         if max_cost is None:  # the batch with the oldest text
             texts = next(batch for batch in bucketing.cut(texts) if texts[0] in batch)
         else:
@@ -182,14 +183,13 @@ class Scheduler:
         self._charge(kind, batch.num_tokens)
         return batch
 
-    def _fill(self, kind: str, works: Sequence[Work]) -> None:
+    def _fill(self, works: Sequence[Work], max_cost: float | None) -> None:
         """Tokenize inputs of one model's jobs, in order, until `WINDOW_PASSES` passes are full; equal ones become one.
 
         While interactive jobs are expected, only few texts are tokenized at a time, and none once such a job has come.
         A job for vectors of tokens or chunks fails as soon as its texts have too many vectors for a reply.
         """
         pipeline = works[0].pipeline
-        max_cost = self._max_cost(kind, pipeline)
         known = {
             _key(work, text.tokens): text for work in works for text in work.tokenized.values() if not text.is_done
         }
@@ -212,12 +212,9 @@ class Scheduler:
             if max_cost and self._has_come():
                 return
 
-    def _expects_interactive(self) -> bool:
-        return time.monotonic() < self._expected_until
-
     def _max_cost(self, kind: str, pipeline: Pipeline) -> float | None:
         """Return the largest cost of a pass that does not delay interactive jobs much; None if any cost is allowed."""
-        if kind == INTERACTIVE or not self._expects_interactive():
+        if kind == INTERACTIVE or time.monotonic() >= self._expected_until:
             return None
         least = MIN_PREEMPTIBLE_TOKENS + pipeline.bucketing.pass_cost
         return max(least, pipeline.cost_within(MAX_ASIDE_S if pipeline.encoder.runs_aside else MAX_PREEMPTIBLE_S))
