@@ -625,7 +625,6 @@ MODULES = [
     "shoal_workers.index.serving.open_indexes",
     "shoal_workers.loop.admission",
     "shoal_workers.operations.embed",
-    "shoal_workers.operations.served",
     "shoal_workers.operations.work",
 ]
 

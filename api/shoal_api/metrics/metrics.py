@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from glob import glob
 from pathlib import Path
-from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -79,21 +78,15 @@ class Metrics:
             registry=own,
         )
         self.errors = Counter("shoal_http_errors", "Requests answered with an error.", ("code",), registry=own)
-        self._clients = clients
-        self._lock = Lock()
-        self._num_counted = dict.fromkeys(clients, (0, 0))
-        self._cache_hits = Counter(
-            "shoal_cache_hits", "Texts of embeds that the API found in the cache.", ("pool",), registry=own
-        )
-        self._cache_misses = Counter(
+        hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", ("pool",), registry=own)
+        misses = Counter(
             "shoal_cache_misses",
             "Texts of embeds that the API did not find in the cache and sent to a worker.",
             ("pool",),
             registry=own,
         )
-        for pool in clients:
-            self._cache_hits.labels(pool)
-            self._cache_misses.labels(pool)
+        for pool, client in clients.items():
+            client.count_lookup = partial(_count_lookup, hits.labels(pool), misses.labels(pool))
         build = Gauge(
             "shoal_build_info",
             "The version that runs, as a label.",
@@ -111,35 +104,28 @@ class Metrics:
         series.observe(time.perf_counter() - request.started_s)
         if request.num_texts > 1:
             self.batches.labels(route, status).inc()
-        self._count_lookups()
 
     def num_cache_hits(self, pool: str) -> float:
         """Return how many texts the processes of this API have found in the cache of a pool."""
-        self._count_lookups()
         folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         if folder is None:
-            return self._num_counted[pool][0]
+            return self._registry.get_sample_value("shoal_cache_hits_total", {"pool": pool}) or 0.0
         families = MultiProcessCollector.merge(glob(f"{folder}/counter_*.db"))  # type: ignore[no-untyped-call]
         samples = [sample for family in families if family.name == "shoal_cache_hits" for sample in family.samples]
         return float(sum(sample.value for sample in samples if sample.labels.get("pool") == pool))
 
-    def _count_lookups(self) -> None:
-        """Add the look-ups in the cache since the last call to the counters. Each client counts its own look-ups."""
-        with self._lock:
-            for pool, client in self._clients.items():
-                counted, before = client.num_cached, self._num_counted[pool]
-                self._num_counted[pool] = counted
-                if counted != before:
-                    self._cache_hits.labels(pool).inc(counted[0] - before[0])
-                    self._cache_misses.labels(pool).inc(counted[1] - before[1])
-
     def render(self, pool: PoolSnapshot | None, memory: bytes | None, of_api: bool = True) -> bytes:
         """Return as text the metrics of a pool and of Redis's memory, and, if `of_api`, the metrics of the API too."""
-        self._count_lookups()
         families = [*describe(pool, memory), *(self._registry.collect() if of_api else ())]
         of_tei = [each for each in tei_metrics(families) if of_api or each.name == "te_queue_size"]
         text = generate_latest(_Families([*families, *of_tei]))
         return text + worker_metrics.render(pool.workers).encode() if pool else text
+
+
+def _count_lookup(hits: Counter, misses: Counter, num_hits: int, num_misses: int) -> None:
+    """Count the texts of a look-up in the cache. Each process counts its own look-ups."""
+    hits.inc(num_hits)
+    misses.inc(num_misses)
 
 
 class _Families(Collector):

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -74,7 +74,8 @@ class CacheLookup:
 
     Workers announce the table in their heartbeats. The heartbeats of new workers are read every `refresh_s`. Without a
     table, or while workers announce different tables, all texts are missing. Found entries stay in memory for about
-    `hold_s`, so that repeated texts need no round trip. `num_hits` and `num_misses` count texts.
+    `hold_s`, so that repeated texts need no round trip. Each look-up calls `count` with the numbers of texts that
+    were found and not found.
     """
 
     def __init__(
@@ -85,9 +86,9 @@ class CacheLookup:
         refresh_s: float = ALIVE_S,
         max_held_bytes: int = MAX_HELD_BYTES,
         hold_s: float = HOLD_S,
+        count: Callable[[int, int], object] = lambda *_: None,
     ):
-        self.num_hits = 0
-        self.num_misses = 0
+        self._count = count
         self._commands = commands
         self._prefix = keys.cache("")
         self._pool = pool
@@ -120,8 +121,7 @@ class CacheLookup:
             return all_missing
         entries = [entry if entry and entry.answers(options) else None for entry in found]
         missing = [text for text, entry in zip(job.texts, entries, strict=True) if entry is None]
-        self.num_hits += len(entries) - len(missing)
-        self.num_misses += len(missing)
+        self._count(len(entries) - len(missing), len(missing))
         return LookupResult(job, entries, missing, table.model, self._fingerprint)
 
     async def _entries(self, table: Table, digests: Sequence[bytes]) -> list[Entry | None]:

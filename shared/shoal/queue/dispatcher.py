@@ -172,15 +172,14 @@ class Dispatcher:
         await asyncio.wait([self.receiver])
 
     def _start(self, steps: Coroutine[Any, Any, None]) -> None:
-        async def once() -> None:
-            try:
-                await steps
-            except Exception as error:
-                self._report(error)
-
-        task = asyncio.create_task(once())
+        task = asyncio.create_task(steps)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._report(error)
 
     # The sender
 

@@ -180,16 +180,6 @@ class Lookup:
         """Look up the texts of a job."""
         return run_now(self.asynchronous.find(job))
 
-    @property
-    def num_hits(self) -> int:
-        """Return how many texts were found."""
-        return self.asynchronous.num_hits
-
-    @property
-    def num_misses(self) -> int:
-        """Return how many texts were not found."""
-        return self.asynchronous.num_misses
-
 
 class ThreadDispatcher:
     """A dispatcher in an event loop of its own, for threads; `producer` is the class of its producer."""

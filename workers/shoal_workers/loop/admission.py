@@ -3,7 +3,7 @@
 import logging
 import time
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -12,18 +12,34 @@ from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job, check_deadline
+from shoal.contract.model_names import is_among, names_of
 from shoal.contract.outline import Outline
-from shoal.contract.replies import Reply
-from shoal.errors import Expired, Internal, InvalidRequest, ModelMismatch, Poisoned, ShoalError, UnknownIndex
-from shoal.operations import Rerank, Search
+from shoal.contract.replies import Reply, other_fingerprint
+from shoal.errors import (
+    Expired,
+    Internal,
+    InvalidRequest,
+    ModelMismatch,
+    Poisoned,
+    ShoalError,
+    UnknownIndex,
+    Unsupported,
+)
+from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
 from shoal.process import logs
 from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.pool import ALIVE_S, Pool
-from shoal_workers.operations.served import Served
+from shoal_workers.encoding.encoder import Pipeline
+from shoal_workers.index.index import Index
+from shoal_workers.operations.embed import EmbedWork
+from shoal_workers.operations.rerank import RerankWork
+from shoal_workers.operations.search import Searcher, SearchWork
+from shoal_workers.operations.tokenize import TokenizerWork
 from shoal_workers.operations.work import INTERACTIVE, Work
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import EndedJob, JobLog
+from shoal_workers.process.watchdog import Activity
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +78,54 @@ class Limits:
     max_text_chars: int = 2**20
     max_batch_texts: int = 64
     max_batch_wait_s: float = 0.0
+
+
+#: The class of work for the jobs of each operation, by the operation's name.
+WORKS: dict[str, type[Work]] = {
+    Embed.op: EmbedWork,
+    Search.op: SearchWork,
+    Rerank.op: RerankWork,
+    Tokenize.op: TokenizerWork,
+    Decode.op: TokenizerWork,
+}
+
+
+class Served:
+    """The models and indexes of a worker. `now` returns Redis's time in Unix seconds.
+
+    `reranks` is the pipeline of the reranker, and `aliases` are further names for the reranker.
+    """
+
+    def __init__(
+        self,
+        embeds: Pipeline,
+        reranks: Pipeline | None,
+        aliases: Sequence[str],
+        indexes: Mapping[str, Index],
+        activity: Activity,
+        now: Callable[[], float],
+    ):
+        self.embeds = embeds
+        self.searcher = Searcher(indexes, activity)
+        self.now = now
+        self._reranks, self._aliases = reranks, aliases
+
+    def admit(self, delivery: Delivery, job: Job) -> Work:
+        """Return the work of a job; raise a ShoalError if this worker cannot serve the job."""
+        pipeline = self._reranks if isinstance(job, Rerank) else self.embeds
+        if pipeline and job.fingerprint not in (None, "", pipeline.made_by["fingerprint"]):
+            raise other_fingerprint(job.fingerprint, **pipeline.made_by)
+        self.embeds.encoder.check(job.options)
+        return WORKS[job.op].admit(delivery, job, self)
+
+    def reranker(self, wanted: str | None) -> Pipeline:
+        """Return the reranker's pipeline; raise Unsupported if there is none, or if `wanted` is another name."""
+        if self._reranks is None:
+            raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")
+        name = self._reranks.encoder.model.name
+        if wanted is not None and not is_among(wanted, (*names_of(name), *self._aliases)):
+            raise Unsupported(f"rerank.model is {excerpt(wanted)}, and this pool has {name}: name it, or leave it out")
+        return self._reranks
 
 
 class Admission:

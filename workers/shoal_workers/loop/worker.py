@@ -14,10 +14,9 @@ from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, Pipeline, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
-from shoal_workers.loop.admission import Admission, Limits
+from shoal_workers.loop.admission import Admission, Limits, Served
 from shoal_workers.loop.batch import Batch
 from shoal_workers.loop.scheduler import SHARES, Scheduler
-from shoal_workers.operations.served import Served
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import JobLog

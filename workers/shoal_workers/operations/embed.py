@@ -19,7 +19,7 @@ from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.operations.work import Work
 
 if TYPE_CHECKING:
-    from shoal_workers.operations.served import Served
+    from shoal_workers.loop.admission import Served
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ from shoal_workers.encoding.reranker import Reranker, compared
 from shoal_workers.operations.work import Work
 
 if TYPE_CHECKING:
-    from shoal_workers.operations.served import Served
+    from shoal_workers.loop.admission import Served
 
 
 @dataclass(slots=True, eq=False)

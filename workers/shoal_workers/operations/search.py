@@ -28,7 +28,7 @@ from shoal_workers.operations.work import Work
 from shoal_workers.process.watchdog import Activity
 
 if TYPE_CHECKING:
-    from shoal_workers.operations.served import Served
+    from shoal_workers.loop.admission import Served
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.process.measurements import EndedJob
 
 if TYPE_CHECKING:
-    from shoal_workers.operations.served import Served
+    from shoal_workers.loop.admission import Served
 
 #: The kinds of jobs. A worker chooses which kind comes next.
 INTERACTIVE, LONG, BULK = "interactive", "long", "bulk"

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -79,6 +79,8 @@ class AsyncClient:
         #: The long jobs of the pool. The methods block.
         self.long_jobs = LongJobs(self.settings)
         connections = ConnectionMaker(self.settings.redis_address)
+        #: Called for each look-up in the cache, with the numbers of texts that were found and not found.
+        self.count_lookup: Callable[[int, int], object] = lambda *_: None
         self._new_session = partial(Session, connections, self.settings.keys, result_ttl_s, self.long_jobs.close)
         self._open: Session | None = None
 
@@ -105,11 +107,6 @@ class AsyncClient:
     def connect(self) -> Dispatcher:
         """Return the dispatcher, which matches replies to jobs; start its task if it does not run yet."""
         return self._session().dispatcher
-
-    @property
-    def num_cached(self) -> tuple[int, int]:
-        """The numbers of texts that were found and not found in the cache since the client was opened."""
-        return (0, 0) if self._open is None else (self._open.lookup.num_hits, self._open.lookup.num_misses)
 
     async def close(self) -> None:
         """Withdraw unanswered jobs and close all connections, even if this call is cancelled."""
@@ -256,7 +253,7 @@ class AsyncClient:
         """Return this event loop's session, opening one if needed; raise RuntimeError if another loop has one."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open.is_over():
-            self._open = self._new_session()
+            self._open = self._new_session(self.count_lookup)
         elif self._open.loop is not loop:
             raise RuntimeError(
                 "this AsyncClient is in use in another event loop: make one for each loop, or close it there first"

@@ -40,11 +40,18 @@ _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 class Session:
     """A client's connections and threads in its event loop. A task closes them when the client or the loop ends."""
 
-    def __init__(self, connections: ConnectionMaker, keys: Keys, result_ttl_s: int, close_jobs: Callable[[], object]):
+    def __init__(
+        self,
+        connections: ConnectionMaker,
+        keys: Keys,
+        result_ttl_s: int,
+        close_jobs: Callable[[], object],
+        count_lookup: Callable[[int, int], object],
+    ):
         self.loop = asyncio.get_running_loop()
         self._broker = AsyncBroker(connections)
         self.producer = Producer(self._broker, keys, result_ttl_s)
-        self.lookup = CacheLookup(self._broker, keys, self.producer.pool)
+        self.lookup = CacheLookup(self._broker, keys, self.producer.pool, count=count_lookup)
         self.dispatcher = Dispatcher(self.producer)
         #: The threads for long jobs.
         self.threads = WorkThreads()
