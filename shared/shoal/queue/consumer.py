@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from shoal import operations
-from shoal.broker.broker import Broker, Script, checked
+from shoal.broker.broker import Broker, checked
 from shoal.broker.connections import BLOCK_S, MIN_BYTES_PER_S, BlockedCommand
 from shoal.contract import wire
 from shoal.contract.jobs import LANES, Job
@@ -167,6 +167,7 @@ class Consumer:
         self.max_reply_bytes = max_reply_bytes
         self.max_unread_bytes = max_unread_bytes
         self.more_suspects = False
+        self._keys = (keys.root,)
         self._held = keys.held(name)
         self._markers = {lane: keys.of_lane(lane, "wake") for lane in LANES}
         self._failed_sends: Counter[str] = Counter()
@@ -174,7 +175,7 @@ class Consumer:
 
     def leave(self) -> None:
         """Return all jobs of this consumer to the queue, for other consumers."""
-        self._run(_RECLAIM, {"worker": self.name, "holds": (), "leaves": True})
+        self.broker.run(_RECLAIM, self._keys, {"worker": self.name, "holds": (), "leaves": True})
 
     def eviction_policy(self) -> str:
         """Return Redis's `maxmemory-policy`, or "" if this user of Redis has no permission to ask."""
@@ -220,7 +221,7 @@ class Consumer:
         return [Delivery.read(self.name, job) for job in jobs]
 
     def _take(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        taken = self._run(_TAKE, arguments)
+        taken = self.broker.run(_TAKE, self._keys, arguments)
         self.more_suspects = bool(taken["more_suspects"])
         return list(taken["jobs"])
 
@@ -239,7 +240,7 @@ class Consumer:
         arguments: dict[str, Any] = {"worker": self.name, "holds": keys, "leaves": False}
         if looks_for_dead:
             arguments["every_ms"] = int(RECLAIM_TURN_S * 1000)
-        found = self._run(_RECLAIM, arguments)
+        found = self.broker.run(_RECLAIM, self._keys, arguments)
         return found["own"], {one["worker"].decode(errors="replace"): one["jobs"] for one in found["dead"]}
 
     def start(self, jobs: Sequence[tuple[Delivery, str]]) -> list[bool]:
@@ -248,7 +249,7 @@ class Consumer:
         Each job is given with the id in its bytes, and must be a job whose status is kept.
         """
         listed = [{"key": delivery.key, "id": job_id} for delivery, job_id in jobs]
-        return list(self._run(_START, {"worker": self.name, "jobs": listed})["started"])
+        return list(self.broker.run(_START, self._keys, {"worker": self.name, "jobs": listed})["started"])
 
     def lost(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return the deliveries that this consumer no longer holds: they were cancelled, withdrawn or put back."""
@@ -258,7 +259,9 @@ class Consumer:
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
         """Return jobs that this consumer still holds to their lanes, for any consumer."""
-        self._run(_GIVE_BACK, {"worker": self.name, "jobs": [delivery.key for delivery in deliveries]})
+        self.broker.run(
+            _GIVE_BACK, self._keys, {"worker": self.name, "jobs": [delivery.key for delivery in deliveries]}
+        )
 
     # Answer
 
@@ -296,7 +299,7 @@ class Consumer:
             "answers": [fields for _, fields in group],
         }
         try:
-            written = self._run(_ANSWER, arguments)["written"]
+            written = self.broker.run(_ANSWER, self._keys, arguments)["written"]
         except Unavailable:
             (answer, fields), *others = group
             if not others and len(fields.get("reply", b"")) > MAX_WRITE_BYTES:
@@ -318,15 +321,12 @@ class Consumer:
 
     def sweep_unread(self) -> bool:
         """Stop counting results that no longer exist. Return True if more results should be checked now."""
-        (outcome,) = self.broker.run_many(_SWEEP, [self.keys.root], [{}])
+        (outcome,) = self.broker.run_many(_SWEEP, self._keys, [{}])
         fault = str(outcome) if isinstance(outcome, ShoalError) else ""  # only logged, because the worker must go on
         if fault and fault != self._sweep_fault:
             log.warning("unread results are not looked at: %s", fault)
         self._sweep_fault = fault
         return not fault and bool(outcome["more"])
-
-    def _run(self, script: Script, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(self.broker.run(script, [self.keys.root], arguments))
 
 
 class JobNotice:

@@ -194,33 +194,27 @@ class JobLog:
         self.measurements, self.throughput, self.recent = Measurements(), Throughput(), RecentJobs()
 
     def note(self, jobs: Sequence[EndedJob], replying_at: float) -> None:
-        """Log jobs. The worker began to write their replies at `replying_at`, in Unix seconds."""
-        ended_at, now_s = time.time(), self._clock.now()
+        """Count and log jobs. The worker began to write their replies at `replying_at`, in Unix seconds."""
+        ended_at, now_s, counters = time.time(), self._clock.now(), self.measurements.counters
         self.recent.add([job.to_heartbeat(now_s) for job in jobs[-MAX_JOBS:]])
         for job in jobs:
-            self._count(job, now_s)
+            wait_s = job.timings["queue_s"] if job.timings else job.delivery.queued_s(now_s)
+            self.recent.add_wait(job.delivery.lane, wait_s, now_s)
+            self.measurements.waits[job.delivery.lane].add(wait_s)
+            counters["failed"] += job.error is not None
+            if job.timings:  # otherwise the job was refused before its begin
+                counters["jobs"] += 1
+                counters["texts"] += job.num_computed
+                counters["tokens"] += job.num_tokens or 0
+                self.throughput.num_texts += job.num_lane_texts
+                for name, seconds in job.timings.items():
+                    counters[name] += seconds  # type: ignore[assignment]
             if log.isEnabledFor(logging.DEBUG):
                 facts = {**_facts(job), **job.timings}
                 message = "job failed" if job.error else "job done"
                 log.debug(message, extra=logs.about(job.id, job.delivery.client, job.traceparent, **facts))
             if self._tracer:
                 self._record(self._tracer, job, replying_at, ended_at)
-
-    def _count(self, job: EndedJob, now_s: float) -> None:
-        counters = self.measurements.counters
-        wait_s = job.timings["queue_s"] if job.timings else job.delivery.queued_s(now_s)
-        self.recent.add_wait(job.delivery.lane, wait_s, now_s)
-        self.measurements.waits[job.delivery.lane].add(wait_s)
-        if job.error:
-            counters["failed"] += 1
-        if not job.timings:  # the job was refused before its begin
-            return
-        counters["jobs"] += 1
-        counters["texts"] += job.num_computed
-        counters["tokens"] += job.num_tokens or 0
-        self.throughput.num_texts += job.num_lane_texts
-        for name, seconds in job.timings.items():
-            counters[name] += seconds  # type: ignore[assignment]
 
     def _record(self, tracer: "Tracer", job: EndedJob, replying_at: float, ended_at: float) -> None:
         """Record the span of a job and one span for each step. A step done in several pieces has one span."""

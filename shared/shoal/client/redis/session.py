@@ -128,7 +128,7 @@ class Call:
         if job.options.output != "vector":
             return await self._run_in_turn(parts)
         put_share(job)  # raises TooLarge
-        return Reply.join(await self._send_alike(parts))
+        return Reply.join(await (self._send(parts) if len(parts) == 1 else self._send_alike(parts)))
 
     async def _run_in_turn(self, parts: Sequence[Job]) -> Reply:
         """Send the parts of a job with large answers, a few at a time; return their joined reply."""
@@ -154,8 +154,6 @@ class Call:
         Without `like`, replies are compared with one of them. No job is repeated after `until`.
         """
         replies = await self._send(parts)
-        if len(replies) == 1 and like is None:  # there is nothing to compare the reply with
-            return replies
         for pause_s, numbers, again in jobs_to_repeat(parts, replies, self.until, like):
             await asyncio.sleep(pause_s)
             for n, reply in zip(numbers, await self._send(again), strict=True):
