@@ -234,8 +234,7 @@ class AsyncFlask(OpenAPI):
         """Run the hooks, count the request, and add headers."""
         response, request = super().process_response(response), json_request()
         if request.is_negotiated:
-            varies = response.headers.get("Vary")
-            response.headers["Vary"] = f"{varies}, Accept" if varies else "Accept"
+            response.headers["Vary"] = ", ".join([*response.headers.getlist("Vary"), "Accept"])
         if request.rate_headers:
             response.headers.update(request.rate_headers)
         self.own.metrics.observe(request, response.status_code)
