@@ -41,8 +41,7 @@ class Work:
     in `tokenized`. `digests` are the cache keys of all texts, or empty for a job that does not use the cache. `opening`
     is the future of an index that is being opened. `error` is the error that will answer the job. `now` returns Redis's
     time in Unix seconds. `num_cut_chars` counts the characters of the chunks that `cut` has returned. `is_query` is
-    true if the model reads the texts in another form than documents. `reading` is how inputs are tokenized: the side on
-    which they are cut, and `is_query`. `kind` is "bulk" in that lane, otherwise "long"
+    true if the model reads the texts in another form than documents. `kind` is "bulk" in that lane, otherwise "long"
     for a large job, or "interactive". A job that `takes_turns` goes behind others of its kind after each of its passes.
 
     Each operation is a subclass. Its next stage may add inputs once all inputs are encoded.
@@ -67,7 +66,6 @@ class Work:
     options: Options = field(init=False)
     made_by: Mapping[str, Any] = field(init=False)
     num_lane_texts: int = field(init=False)
-    reading: tuple[str, bool] = field(init=False)
     kind: str = field(init=False)
     takes_turns: bool = field(init=False)
 
@@ -84,7 +82,6 @@ class Work:
         self.num_lane_texts = self.job.num_lane_texts
         is_long = self.num_lane_texts > MAX_SHORT_TEXTS or len(self.delivery.data) > MAX_SHORT_BYTES
         self.kind = BULK if self.delivery.lane == BULK else LONG if is_long else INTERACTIVE
-        self.reading = (self.options.truncation_side, self.is_query)
         self.takes_turns = self.is_cut or self.kind == LONG
 
     @classmethod
@@ -96,6 +93,11 @@ class Work:
 
     def _first_inputs(self) -> Sequence[Any]:
         return [self.prompt + text for text in self.job.texts] if self.prompt else self.job.texts
+
+    @property
+    def reading(self) -> tuple[str, bool]:
+        """The side on which the inputs are cut, and whether they are read as queries."""
+        return self.options.truncation_side, self.is_query
 
     @property
     def has_untokenized(self) -> bool:
