@@ -1,13 +1,12 @@
 """The objects that all views share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from flask import Flask
 from flask.globals import app_ctx
 
 from shoal.client.redis.async_client import AsyncClient
@@ -23,9 +22,6 @@ from shoal_api.viewers.pool_state import PoolReader
 
 if TYPE_CHECKING:
     from shoal.process.spans import Tracer
-
-#: Keys in Flask's `extensions`: for the context of the application's own pool, and for the contexts of all its pools.
-_OWN, _ALL = "shoal", "shoal.pools"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,23 +47,6 @@ class Context:
         """Run a blocking function in one of the threads for views, and return its result."""
         return await run_in(self.threads, partial(function, *args, **named))
 
-    @classmethod
-    def of(cls, app: Flask) -> Self:
-        """Return the context of the application's own pool."""
-        found: Self = app.extensions[_OWN]
-        return found
-
-    @classmethod
-    def all_of(cls, app: Flask) -> Mapping[str, Self]:
-        """Return the contexts of the application's pools, keyed by the pools' names, its own pool first."""
-        found: Mapping[str, Self] = app.extensions[_ALL]
-        return found
-
-
-def attach(app: Flask, contexts: Mapping[str, Context]) -> None:
-    """Store the contexts of an application's pools, keyed by the pools' names. The first pool is its own."""
-    app.extensions[_OWN], app.extensions[_ALL] = next(iter(contexts.values())), contexts
-
 
 #: The context variable behind Flask's proxy of the current application.
 _CURRENT: Any = app_ctx.__wrapped__  # type: ignore[attr-defined]
@@ -76,7 +55,8 @@ _CURRENT: Any = app_ctx.__wrapped__  # type: ignore[attr-defined]
 def context() -> Context:
     """Return the context of the pool that answers the current request."""
     app, pool = _CURRENT.get().app, json_request().pool
-    return Context.all_of(app)[pool] if pool else Context.of(app)
+    found: Context = app.contexts[pool] if pool else app.own
+    return found
 
 
 def contexts() -> list[Context]:
@@ -86,4 +66,4 @@ def contexts() -> list[Context]:
 
 def all_contexts() -> list[Context]:
     """Return the contexts of all pools, the application's own pool first."""
-    return list(Context.all_of(_CURRENT.get().app).values())
+    return list(_CURRENT.get().app.contexts.values())

@@ -64,9 +64,10 @@ class ProtocolPaths:
             self._owners.setdefault(rule.rule.partition("/<")[0].rstrip("/"), _blueprint(rule))
         for name, prefix in prefixes.items():
             self._owners.setdefault(prefix, name)
-        self._shared = _shared_rules(app, prefixes)
+        #: The rules of each path that several protocols share.
+        self.shared = _shared_rules(app, prefixes)
         self._fallbacks = {
-            path: min(rules, key=lambda rule: FALLBACKS.index(rule.endpoint)) for path, rules in self._shared.items()
+            path: min(rules, key=lambda rule: FALLBACKS.index(rule.endpoint)) for path, rules in self.shared.items()
         }
         self._owners |= {path: _blueprint(rule) for path, rule in self._fallbacks.items()}
         below: defaultdict[str, set[str]] = defaultdict(set)
@@ -76,18 +77,17 @@ class ProtocolPaths:
         self._owners = {path: min(names) for path, names in below.items() if len(names) == 1} | self._owners
 
     def fall_back(self, request: JsonRequest) -> None:
-        """Set the rule by which a request is answered until its body is read, if several protocols share its path."""
-        if request.method == "POST" and request.url_rule is not None:
-            request.url_rule = self._fallbacks.get(request.url_rule.rule, request.url_rule)
+        """Set the rule by which a request to a shared path is answered until its body is read."""
+        assert request.url_rule is not None
+        request.url_rule = self._fallbacks[request.url_rule.rule]
 
     def choose(self, request: JsonRequest) -> None:
-        """Set the rule that the request's body is meant for, if several protocols share its path."""
-        if request.method != "POST" or request.url_rule is None:
-            return
-        if rules := self._shared.get(request.url_rule.rule):
-            names = request.get_json().keys()
-            fitting = (rule for rule in rules if not RECOGNISED_BY[rule.endpoint].isdisjoint(names))
-            request.url_rule = next(fitting, request.url_rule)
+        """Set the rule that the body of a request to a shared path is meant for."""
+        assert request.url_rule is not None
+        names = request.get_json().keys()
+        rules = self.shared[request.url_rule.rule]
+        fitting = (rule for rule in rules if not RECOGNISED_BY[rule.endpoint].isdisjoint(names))
+        request.url_rule = next(fitting, request.url_rule)
 
     def owner(self, path: str) -> str:
         """Return the name of the blueprint that owns the path, or its nearest known parent; else an empty text."""

@@ -17,8 +17,7 @@ from shoal.contract.jobs import LANES, MAX_DEADLINE_S
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.operations import Embed, Search
-from shoal.queue.consumer import Consumer
-from shoal.queue.delivery import Answer
+from shoal.queue.consumer import Answer, Consumer
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index

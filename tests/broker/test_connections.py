@@ -14,9 +14,8 @@ from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal.broker import connections
-from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.async_connection import ConnectionMaker
-from shoal.broker.broker import Broker, Script, ScriptCall
+from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
+from shoal.broker.broker import Broker, Script
 from shoal.contract.keys import Keys
 from shoal.errors import Overloaded, Unavailable
 from shoal.operations import Embed
@@ -196,12 +195,12 @@ class TestScripts:
 
     def test_an_error_of_a_script_does_not_stop_the_others(self, broker: Broker) -> None:
         broker.execute("SET", "a", "no number")
-        script = Script.of("return cmsgpack.pack(redis.call('INCR', KEYS[1]))")
-        failed, done = broker.run_many(script, [ScriptCall(["a"], {}), ScriptCall(["b"], {})])
+        script = Script.of("return cmsgpack.pack(redis.call('INCR', cmsgpack.unpack(ARGV[1]).key))")
+        failed, done = broker.run_many(script, [], [{"key": "a"}, {"key": "b"}])
         assert isinstance(failed, Unavailable)
         assert done == 1
         with pytest.raises(Unavailable, match="not an integer"):
-            broker.run(script, ["a"], {})
+            broker.run(script, [], {"key": "a"})
 
 
 def test_options_of_the_url_do_not_change_how_answers_are_read(own_redis: RedisServer) -> None:

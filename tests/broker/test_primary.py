@@ -13,9 +13,8 @@ from redis.exceptions import MovedError
 from redis_groups import RunningGroup, running_group
 
 from shoal import Client
-from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.async_connection import ConnectionMaker
-from shoal.broker.broker import Broker, Script, ScriptCall
+from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
+from shoal.broker.broker import Broker, Script
 from shoal.broker.primary import MAX_MOVED_TO, ClusterNodes
 from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
@@ -62,7 +61,7 @@ def test_tasks_of_an_event_loop_are_led_there_too(cluster: RunningGroup) -> None
             many = await asyncio.gather(*(broker.execute("SET", f"{KEY}{n}", n) for n in range(20)))
             large = await broker.execute("SET", KEY, b"x" * 2_000_000)
             blocked = await broker.execute("BLPOP", f"{KEY}:none", 0.01, block_s=0.01)
-            return [*many, large, blocked, await broker.run_many(SET, [ScriptCall([KEY], {"value": "1"})])]
+            return [*many, large, blocked, await broker.run_many(SET, [KEY], [{"value": "1"}])]
         finally:
             await broker.close()
 

@@ -13,9 +13,8 @@ from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient
-from shoal.broker import async_connection, circuit_breaker
-from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.async_connection import ConnectionMaker
+from shoal.broker import async_broker, circuit_breaker
+from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.contract.jobs import LANES
 from shoal.errors import Unavailable
 from shoal.operations import Embed
@@ -81,7 +80,7 @@ async def test_while_redis_is_silent_all_commands_fail_at_once(proxy: Proxy, mon
     broker = AsyncBroker(ConnectionMaker(url_of(proxy), PATIENCE_S))
     assert await broker.execute("PING", block_s=PATIENCE_S) == b"PONG"
     monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", PATIENCE_S)
-    monkeypatch.setattr(async_connection, "LATE_S", 0.0)
+    monkeypatch.setattr(async_broker, "LATE_S", 0.0)
     proxy.hold()
     with pytest.raises(Unavailable):
         await broker.execute("PING", block_s=-PATIENCE_S)  # its time is over at once
@@ -119,7 +118,7 @@ def test_tasks_that_wait_while_one_cannot_connect_all_get_the_error(own_redis: R
 async def test_after_a_task_that_tried_was_cancelled_another_may_try(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(async_connection, "LATE_S", 0.0)
+    monkeypatch.setattr(async_broker, "LATE_S", 0.0)
     monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", 0.0)
     broker = AsyncBroker(ConnectionMaker(url_of(proxy)))
     for block_s in (0.0, PATIENCE_S):
@@ -166,7 +165,7 @@ async def test_a_cancelled_command_does_not_fail_the_next_one(proxy: Proxy) -> N
 async def test_an_answer_that_came_while_the_loop_was_delayed_is_read(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(async_connection, "LATE_S", PATIENCE_S)
+    monkeypatch.setattr(async_broker, "LATE_S", PATIENCE_S)
     connection = await ConnectionMaker(url_of(proxy), PATIENCE_S).open()
     proxy.hold()
     answers = connection.ask(pack_command(("PING",)), 1, block_s=-PATIENCE_S)
@@ -175,7 +174,7 @@ async def test_an_answer_that_came_while_the_loop_was_delayed_is_read(
     assert not answers.done()  # although its time is over
     proxy.release()
     assert await answers == [b"PONG"]
-    monkeypatch.setattr(async_connection, "LATE_S", 0.0)
+    monkeypatch.setattr(async_broker, "LATE_S", 0.0)
     with pytest.raises(redis.TimeoutError):
         await connection.ask(b"BLPOP nothing 0\r\n", 1, block_s=-PATIENCE_S)
     assert not connection.is_open()

@@ -41,7 +41,7 @@ from shoal.errors import (
 )
 from shoal.operations import Embed
 from shoal.queue import dispatcher
-from shoal.queue.delivery import Answer
+from shoal.queue.consumer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.records.document import BadRow, Document
 from shoal.settings import DEFAULTS, Settings

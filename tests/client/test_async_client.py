@@ -14,13 +14,12 @@ from queues import Queue, set_limits
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient
-from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.async_connection import ConnectionMaker
+from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.contract.jobs import TEXTS_PER_JOB
 from shoal.contract.keys import Keys
 from shoal.errors import Overloaded, Unavailable
 from shoal.operations import Embed
-from shoal.queue.delivery import Answer
+from shoal.queue.consumer import Answer
 from shoal.queue.lane import LaneLimits
 
 NUM_TASKS = 200

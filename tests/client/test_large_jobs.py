@@ -15,8 +15,7 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import ShoalError, TooLarge
 from shoal.operations import MAX_VALUES, Embed
-from shoal.queue.consumer import Consumer
-from shoal.queue.delivery import HEAD_BYTES
+from shoal.queue.consumer import HEAD_BYTES, Consumer
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal_workers.loop.worker import Worker
 

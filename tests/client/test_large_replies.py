@@ -19,8 +19,7 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import TooLarge, Unavailable, UnknownJob
 from shoal.operations import Embed
-from shoal.queue.consumer import MAX_SENDS, MAX_WRITE_BYTES, Consumer
-from shoal.queue.delivery import Answer
+from shoal.queue.consumer import MAX_SENDS, MAX_WRITE_BYTES, Answer, Consumer
 from shoal.settings import DEFAULTS
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from queues import Queue
 
 from shoal import operations
-from shoal.cache.entry import Entry
-from shoal.cache.table import Table
+from shoal.cache.cache import Entry, Table
 from shoal.contract import wire
 from shoal.contract.jobs import Job, check_name
 from shoal.contract.options import Options
@@ -161,7 +160,7 @@ def test_entry_of_the_cache(data: bytes, dimension: int) -> None:
 def test_announced_table(cache: Any) -> None:
     table = Table.from_heartbeats([ABOUT | {"cache": cache}])
     if table is not None:
-        assert all(len(digest) == 16 for digest in table.digests(["storm"], table.prompt(None), Options()))
+        assert all(len(digest) == 16 for digest in table.digests(["storm"], table.default_prompt, Options()))
 
 
 # Heartbeats

@@ -32,7 +32,7 @@ from shoal.operations import OPERATIONS
 from shoal.operations.search import MAX_K
 from shoal.operations.search_options import SEARCH_NAMES
 from shoal.queue import scripts
-from shoal.queue.delivery import Answer
+from shoal.queue.consumer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import ALIVE_S
 from shoal.records.source import Source
@@ -625,7 +625,6 @@ MODULES = [
     "shoal_workers.index.serving.open_indexes",
     "shoal_workers.loop.admission",
     "shoal_workers.operations.embed",
-    "shoal_workers.operations.served",
     "shoal_workers.operations.work",
 ]
 

@@ -29,7 +29,6 @@ from shoal.settings import Settings
 from shoal.supervisor.supervisor import runs_jobs
 from shoal.task_progress import TaskProgress
 from shoal_api.app import create_app
-from shoal_api.context import Context
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.scratch import SCRATCH, remove_interrupted
 from shoal_workers.long_jobs.runner import Runner, remove_unwanted_builds
@@ -241,7 +240,7 @@ def test_a_cluster_has_no_long_jobs_without_another_redis(own_redis: RedisServer
         assert jobs.list() == client.long_jobs.list() == []
     app = create_app(beside)
     try:
-        assert Context.of(app).long_jobs.list() == []
+        assert app.own.long_jobs.list() == []
     finally:
         close_app(app)
 

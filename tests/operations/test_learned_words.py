@@ -15,8 +15,7 @@ from test_rerank import error, hits, replies
 
 from shoal import Client
 from shoal.bulk.served_model import served_model
-from shoal.cache.cache import Cache
-from shoal.cache.table import Table
+from shoal.cache.cache import Cache, Table
 from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
 from shoal.contract.replies import SparseVector
 from shoal.errors import Unsupported

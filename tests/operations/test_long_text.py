@@ -8,8 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from queues import Queue, drive, step_while, work_off
 
-from shoal.cache.cache import Cache
-from shoal.cache.table import Table
+from shoal.cache.cache import Cache, Table
 from shoal.contract.options import Options
 from shoal.contract.replies import Chunk, Reply
 from shoal.errors import InvalidRequest, TooLarge
@@ -19,7 +18,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.chunking import PIECE_CHUNKS
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import MAX_CHARS_PER_TOKEN
-from shoal_workers.loop.window import ENOUGH_CHUNK_CHARS
+from shoal_workers.loop.scheduler import ENOUGH_CHUNK_CHARS
 from shoal_workers.loop.worker import Worker
 from shoal_workers.operations.embed import ChunksWork
 

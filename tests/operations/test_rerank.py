@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from queues import Queue, drive, work_off
 
 from shoal import Client, operations
-from shoal.cache.cache import Cache
-from shoal.cache.table import Table
+from shoal.cache.cache import Cache, Table
 from shoal.cli.main import main
 from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys

@@ -106,7 +106,7 @@ class TestJobs:
             client.call(Embed([MARKER], id="good", traceparent=CALLER), client="web")
             with pytest.raises(ShoalError):
                 client.call(Search([MARKER], id="bad", index="none", traceparent=CALLER), client="web")
-        for logger, facts in (("shoal.client", {}), ("shoal_workers.process.job_log", {"computed": 1})):
+        for logger, facts in (("shoal.client", {}), ("shoal_workers.process.measurements", {"computed": 1})):
             good, bad = about(caplog, logger)
             names = {"client": "web", "trace_id": TRACE, "texts": 1}
             assert good.items() >= {"message": "job done", "job_id": "good", "op": "embed", **names, **facts}.items()

@@ -15,7 +15,6 @@ import pytest
 from api_stub import MakeApp, StubWorker
 from collector import Collector, collecting
 from conftest import wait_until
-from flask import Flask
 from flask.testing import FlaskClient
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -31,7 +30,7 @@ from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
 from shoal.process.spans import Tracer
 from shoal.settings import Settings
-from shoal_api.context import Context
+from shoal_api.server.async_flask import AsyncFlask
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
@@ -195,9 +194,9 @@ class TestApi:
         assert spans.names == ["GET /v1/jobs/<id>", "HTTP unmatched"]
 
 
-def with_spans(app: Flask, spans: Spans) -> FlaskClient:
+def with_spans(app: AsyncFlask, spans: Spans) -> FlaskClient:
     """Return a client of an application that records spans in memory."""
-    app.extensions["shoal"] = replace(Context.of(app), tracer=spans.tracer)
+    app.own = replace(app.own, tracer=spans.tracer)
     return app.test_client()
 
 

@@ -20,8 +20,8 @@ from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.operations import Embed, Search
+from shoal.queue.consumer import Answer
 from shoal.queue.dead_letters import MAX_LISTED_BYTES, DeadLetter
-from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
 

@@ -14,7 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from shoal.contract import wire
 from shoal.queue.pool import MAX_BYTES, MAX_VALUES
 from shoal.settings import Settings
-from shoal_api.context import Context
 
 pytest_plugins = ["api_fixtures"]
 
@@ -54,7 +53,7 @@ def _recent(number: float) -> dict[str, Any]:
 @pytest.fixture
 def app(make_app: MakeApp) -> Flask:
     app = make_app()
-    Context.of(app).pool.every_s = 0.0
+    app.own.pool.every_s = 0.0
     return app
 
 

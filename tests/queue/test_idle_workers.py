@@ -17,8 +17,7 @@ from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.operations import Embed
 from shoal.queue import consumer
-from shoal.queue.consumer import JobNotice
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Delivery, JobNotice
 
 NUM_WORKERS = 12
 

@@ -25,8 +25,8 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.operations import Embed
+from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.lane import LaneLimits, PackedJobs
 
 #: Bytes that count for an unread result in addition to its reply.

@@ -9,17 +9,15 @@ from blocking import ChangeLog, Pool
 from page import table
 from queues import Queue
 
-from shoal.cache.cache import Cache
-from shoal.cache.entry import Entry
-from shoal.cache.table import Table
+from shoal.cache.cache import Cache, Entry, Table
 from shoal.changes.change import Change
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
+from shoal.queue.consumer import Answer
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.delivery import Answer
 from shoal.queue.pool import Membership
 from shoal.settings import Settings
 from shoal_api.access.api_keys import ApiKey

@@ -16,8 +16,7 @@ from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, TooLarge, Unavailable, UnknownJob
 from shoal.operations import Embed
 from shoal.queue import producer
-from shoal.queue.consumer import MAX_TAKE_BYTES
-from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.consumer import MAX_TAKE_BYTES, Answer, Delivery
 from shoal.queue.lane import LaneLimits, PackedJobs
 from shoal.queue.producer import READ_BYTES
 from shoal.settings import Settings

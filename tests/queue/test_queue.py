@@ -1,6 +1,6 @@
 """The queue on a real Redis: jobs are put, taken, cancelled and reclaimed; each is answered once, and none is lost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -10,13 +10,12 @@ from conftest import PATIENCE_S
 from queues import Queue, set_limits
 
 from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.broker import Script, ScriptCall
+from shoal.broker.broker import Script
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
 from shoal.errors import Overloaded, TooLarge, Unavailable, UnknownJob
 from shoal.operations import Embed
-from shoal.queue.consumer import MAX_WRITE_BYTES
-from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.consumer import MAX_WRITE_BYTES, Answer, Delivery
 from shoal.queue.lane import MAX_JOINED_BYTES, MAX_JOINED_JOBS, LaneLimits, PackedJobs, group_puts
 from shoal.queue.producer import Producer
 from shoal.settings import DEFAULTS
@@ -84,11 +83,11 @@ class OneRoundTrip(Commands):
 
     num_left = 1
 
-    async def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
+    async def run_many(self, script: Script, keys: Sequence[str], calls: Sequence[Mapping[str, Any]]) -> list[Any]:
         self.num_left -= 1
         if self.num_left < 0:
             raise Unavailable("Redis does not answer")
-        return await super().run_many(script, calls)
+        return await super().run_many(script, keys, calls)
 
 
 def test_an_accepted_put_stays_accepted_though_redis_fails_at_the_next_ones(queue: Queue) -> None:

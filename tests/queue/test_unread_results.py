@@ -9,8 +9,7 @@ from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
 from shoal.errors import Overloaded
 from shoal.operations import Embed
-from shoal.queue.consumer import Consumer
-from shoal.queue.delivery import Answer
+from shoal.queue.consumer import Answer, Consumer
 from shoal.queue.lane import LaneLimits, UnreadLoad
 from shoal_workers.loop.worker import Worker
 

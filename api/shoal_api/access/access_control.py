@@ -112,7 +112,11 @@ class AccessControl:
         route = request.url_rule.rule if request.url_rule else ""
         if route in _ALWAYS_ANSWERED or request.method == "OPTIONS":  # browsers send OPTIONS without the key
             return
-        key = self._authorize(request.environ, route)
+        key = None
+        if self._keyring is None:
+            self._check_browser(request.environ)
+        else:
+            key = self._authorize(self._keyring, request.environ, route)
         request.client_name = key.name if key else network_of(address_of(request.environ, self._num_proxies))
         request.is_admin = key is None or key.role == "admin"
         request.is_upload = route in UPLOAD_ROUTES and "name" in parse_qs(request.environ.get("QUERY_STRING", ""), True)
@@ -153,14 +157,12 @@ class AccessControl:
     def _rates(self) -> RateLimits:
         return RateLimits(self._broker, self._keys)
 
-    def _authorize(self, environ: Mapping[str, Any], route: str) -> ApiKey | None:
-        """Return the request's key, or None if it needs none. Raises Unauthorized and Forbidden."""
-        if self._keyring is None:
-            self._check_browser(environ)
-            return None
+    @staticmethod
+    def _authorize(keyring: Keyring, environ: Mapping[str, Any], route: str) -> ApiKey | None:
+        """Return the request's key, or None if its route is open. Raises Unauthorized and Forbidden."""
         if environ["REQUEST_METHOD"] in _SAFE_METHODS and (route in OPEN_ROUTES or route.startswith(OPEN_PATHS)):
             return None
-        key = self._keyring.authenticate(environ)
+        key = keyring.authenticate(environ)
         if key.role != "admin" and route.startswith(_ADMIN_ROUTES):
             raise Forbidden(f"the key {key.name} has the role {key.role}, and this route needs the role admin")
         return key
@@ -178,17 +180,14 @@ class AccessControl:
                 f"the request is for the host {excerpt(host)}, and without keys this server answers only to "
                 f"{', '.join(_LOCAL_NAMES)}: give it keys, or allow all hosts with --allow-anonymous anywhere"
             )
-        is_allowed = not self._origins.isdisjoint(("*", environ.get("HTTP_ORIGIN")))
-        if _is_foreign(environ) and environ["REQUEST_METHOD"] not in _SAFE_METHODS and not is_allowed:
+        site, origin = environ.get("HTTP_SEC_FETCH_SITE"), environ.get("HTTP_ORIGIN")
+        if site:
+            is_foreign = site not in ("none", "same-origin")
+        else:  # browsers without Sec-Fetch-Site send Origin
+            is_foreign = origin is not None and origin.partition("://")[2] != host
+        is_allowed = environ["REQUEST_METHOD"] in _SAFE_METHODS or not self._origins.isdisjoint(("*", origin))
+        if is_foreign and not is_allowed:
             raise Forbidden("a web page of another site sent this: name its origin with --cors-origins to allow it")
-
-
-def _is_foreign(environ: Mapping[str, Any]) -> bool:
-    """Return True if a page of another origin sent the request. Browsers without Sec-Fetch-Site send Origin."""
-    if site := environ.get("HTTP_SEC_FETCH_SITE"):
-        return site not in ("none", "same-origin")
-    origin = environ.get("HTTP_ORIGIN")
-    return origin is not None and origin.partition("://")[2] != environ.get("HTTP_HOST", "")
 
 
 @lru_cache(4_096)

@@ -148,7 +148,7 @@ def vectors_response(
         return json_response(in_json(reply), headers=headers)
     arrays = arrays_of(reply, number_type)
     if media_type == JSON:
-        named = listed(arrays)
+        named = listed(arrays) if "offsets" in arrays else arrays
         if fields is None:
             return json_response(named if len(named) > 1 else named["embeddings"], headers=headers)
         return json_response({**fields, **named}, headers=headers)
@@ -176,10 +176,8 @@ def arrays_of(reply: Reply, number_type: str) -> Arrays:
 
 
 def listed(arrays: Arrays) -> Mapping[str, Any]:
-    """Return the arrays for JSON. If there are offsets, each array is cut into one part for each text."""
-    offsets = arrays.get("offsets")
-    if offsets is None:
-        return arrays
+    """Return arrays with offsets for JSON: each array is cut into one part for each text."""
+    offsets = arrays["offsets"]
     named: dict[str, Any] = {
         name: np.split(array, offsets[1:-1]) for name, array in arrays.items() if name != "offsets"
     }

@@ -6,11 +6,11 @@ the sums. The counts of a process stay when it ends.
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from glob import glob
 from pathlib import Path
-from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -22,6 +22,7 @@ from shoal.client.redis.async_client import AsyncClient
 from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.viewers.pool_meter import PoolSnapshot
 from shoal_api.metrics import workers as worker_metrics
+from shoal_api.request import JsonRequest
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -70,21 +71,15 @@ class Metrics:
         )
         self._series: dict[tuple[str, str, int], Histogram] = {}
         self.errors = Counter("shoal_http_errors", "Requests answered with an error.", ("code",), registry=own)
-        self._clients = clients
-        self._lock = Lock()
-        self._num_counted = dict.fromkeys(clients, (0, 0))
-        self._cache_hits = Counter(
-            "shoal_cache_hits", "Texts of embeds that the API found in the cache.", ("pool",), registry=own
-        )
-        self._cache_misses = Counter(
+        hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", ("pool",), registry=own)
+        misses = Counter(
             "shoal_cache_misses",
             "Texts of embeds that the API did not find in the cache and sent to a worker.",
             ("pool",),
             registry=own,
         )
-        for pool in clients:
-            self._cache_hits.labels(pool)
-            self._cache_misses.labels(pool)
+        for pool, client in clients.items():
+            client.count_lookup = partial(_count_lookup, hits.labels(pool), misses.labels(pool))
         build = Gauge(
             "shoal_build_info",
             "The version that runs, as a label.",
@@ -94,39 +89,33 @@ class Metrics:
         )
         build.labels(__version__).set(1)
 
-    def observe(self, route: str, method: str, status: int, seconds: float) -> None:
+    def observe(self, request: JsonRequest, status: int) -> None:
         """Count one answered request."""
+        route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
         kind = (route, method, status)
         series = self._series.get(kind) or self._series.setdefault(kind, self.requests.labels(*kind))
-        series.observe(seconds)
-        self._count_lookups()
+        series.observe(time.perf_counter() - request.started_s)
 
     def num_cache_hits(self, pool: str) -> float:
         """Return how many texts the processes of this API have found in the cache of a pool."""
-        self._count_lookups()
         folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         if folder is None:
-            return self._num_counted[pool][0]
+            return self._registry.get_sample_value("shoal_cache_hits_total", {"pool": pool}) or 0.0
         families = MultiProcessCollector.merge(glob(f"{folder}/counter_*.db"))  # type: ignore[no-untyped-call]
         samples = [sample for family in families if family.name == "shoal_cache_hits" for sample in family.samples]
         return float(sum(sample.value for sample in samples if sample.labels.get("pool") == pool))
 
-    def _count_lookups(self) -> None:
-        """Add the look-ups in the cache since the last call to the counters. Each client counts its own look-ups."""
-        with self._lock:
-            for pool, client in self._clients.items():
-                counted, before = client.num_cached, self._num_counted[pool]
-                self._num_counted[pool] = counted
-                if counted != before:
-                    self._cache_hits.labels(pool).inc(counted[0] - before[0])
-                    self._cache_misses.labels(pool).inc(counted[1] - before[1])
-
     def render(self, pool: PoolSnapshot | None, memory: bytes | None, of_api: bool = True) -> bytes:
         """Return as text the metrics of a pool and of Redis's memory, and, if `of_api`, the metrics of the API too."""
-        self._count_lookups()
         families = [*describe(pool, memory), *(self._registry.collect() if of_api else ())]
         text = generate_latest(_Families(families))
         return text + worker_metrics.render(pool.workers).encode() if pool else text
+
+
+def _count_lookup(hits: Counter, misses: Counter, num_hits: int, num_misses: int) -> None:
+    """Count the texts of a look-up in the cache. Each process counts its own look-ups."""
+    hits.inc(num_hits)
+    misses.inc(num_misses)
 
 
 class _Families(Collector):

@@ -10,7 +10,7 @@ from shoal_api.answers.vector_format import NUMBER_TYPES, accepted_type, vectors
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import FINGERPRINT, PREFERENCE_APPLIED, as_texts, call, prefers_async, submit
 from shoal_api.request import json_request
-from shoal_api.schema.errors import ErrorBody, OwnOrTeiError, is_tei_body
+from shoal_api.schema.errors import TEI_FIELDS, ErrorBody, OwnOrTeiError
 from shoal_api.schema.requests import EmbedBody, ScoreBody, SearchBody, embed_job, rerank_job, search_job
 from shoal_api.schema.responses import Embeddings, Scores, SearchResults
 
@@ -40,7 +40,8 @@ async def embed(body: EmbedBody) -> Response:
     else:
         is_list = isinstance(body.output, list)
         response = output_response(reply, media_type, {} if is_list and fields is None else fields)
-    return with_tei_headers(response, reply, job) if is_tei_body(json_request().field_names) else response
+    is_of_tei = not TEI_FIELDS.isdisjoint(json_request().field_names)
+    return with_tei_headers(response, reply, job) if is_of_tei else response
 
 
 @api.post("/search", responses={200: SearchResults}, openapi_extensions={"parameters": [FINGERPRINT]})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from flask import Response, abort, current_app, redirect
 from flask_openapi3.openapi import OpenAPI
@@ -20,11 +20,14 @@ from shoal import __version__
 from shoal_api.access.access_control import OPEN_ROUTES
 from shoal_api.answers.response import NO_FRAMES, SAFETY, WholeResponse, json_response
 from shoal_api.blueprint import Blueprint
-from shoal_api.context import Context, context
+from shoal_api.context import context
 from shoal_api.request import MSGPACK_TYPES, json_request
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import PageFilePath
 from shoal_api.schema.responses import RATE_HEADERS, Links
+
+if TYPE_CHECKING:
+    from shoal_api.server.async_flask import AsyncFlask
 
 api = Blueprint("page", __name__, "service", ErrorBody)
 docs_api = Blueprint("docs", __name__, "service", ErrorBody)
@@ -128,9 +131,9 @@ def _file_response(file: PageFile) -> Response:
     return response
 
 
-def install(app: OpenAPI) -> None:
+def install(app: "AsyncFlask") -> None:
     """Add OpenAPI's description, and the page to browse it, to the application."""
-    if Context.of(app).access.needs_keys:
+    if app.own.access.needs_keys:
         app.security_schemes = _SECURITY_SCHEMES
     app.config["SWAGGER_CONFIG"] = {"validatorUrl": None}  # the default sends the description to a public server
     page = RegisterPlugin.register(doc_url="../openapi.json")

@@ -18,8 +18,8 @@ class Body(BaseModel):
     @classmethod
     def check_fields(cls, values: Any) -> Any:
         """Return the values; raise InvalidRequest for an unknown field, unless it is null."""
-        if isinstance(values, dict):
-            values = {name: value for name, value in values.items() if value is not None or name in cls.model_fields}
+        if isinstance(values, dict) and (unknown := values.keys() - cls.model_fields.keys()):
+            values = {name: value for name, value in values.items() if value is not None or name not in unknown}
             check_known("field", values, cls.model_fields)
         return values
 

@@ -45,7 +45,7 @@ _TEI_KINDS = {424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
 #: Fields by which Shoal's own POST /embed recognises clients of Text Embeddings Inference, so that it answers as they
 #: expect. `options` also comes from clients of Hugging Face's other services, such as Weaviate.
-_TEI_FIELDS = frozenset(("truncation_direction", "options"))
+TEI_FIELDS = frozenset(("truncation_direction", "options"))
 
 
 class ErrorShape(BaseModel):
@@ -124,9 +124,4 @@ class OwnOrTeiError(RootModel[ErrorBody | TeiError]):
     @classmethod
     def for_body(cls, field_names: Collection[str]) -> type[ErrorShape]:
         """Return the dialect of a body of POST /embed with these fields."""
-        return TeiError if is_tei_body(field_names) else ErrorBody
-
-
-def is_tei_body(field_names: Collection[str]) -> bool:
-    """Return True if a body of POST /embed with these fields comes from a client of Text Embeddings Inference."""
-    return not _TEI_FIELDS.isdisjoint(field_names)
+        return ErrorBody if TEI_FIELDS.isdisjoint(field_names) else TeiError

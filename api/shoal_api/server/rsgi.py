@@ -35,10 +35,12 @@ _log = logging.getLogger(__name__)
 
 
 class RsgiBody:
-    """The body of a request that Granian receives."""
+    """The body of a request that Granian receives, for the event loop; for an upload, for the thread that reads it."""
 
-    def __init__(self, protocol: HTTPProtocol):
-        self._protocol = protocol
+    def __init__(self, protocol: HTTPProtocol, loop: asyncio.AbstractEventLoop | None, timeout_s: float):
+        self._protocol, self._loop, self._timeout_s = protocol, loop, timeout_s
+        self._coming: AsyncIterator[bytes] | None = None
+        self._rest = b""
 
     async def all(self) -> bytes:
         """Return the whole body. Raises InvalidRequest if it breaks off."""
@@ -55,22 +57,12 @@ class RsgiBody:
         except ProtocolClosed:
             raise InvalidRequest("the body breaks off: send all of it") from None
 
-
-class ThreadInput:
-    """The body of an upload, for the thread that reads it. Each piece has to come within `timeout_s`."""
-
-    def __init__(self, body: RsgiBody, timeout_s: float):
-        self._body = body
-        self._loop = asyncio.get_running_loop()
-        self._pieces: AsyncIterator[bytes] | None = None
-        self._timeout_s = timeout_s
-        self._rest = b""
-
     def read(self, num_bytes: int) -> bytes:
-        """Wait for bytes, and return at most `num_bytes`; none at the end, or if none come within `timeout_s`."""
+        """Wait in a thread for bytes, and return at most `num_bytes`; none at the end, or if none come in time."""
         if not self._rest:
-            self._pieces = self._pieces or self._body.pieces()
-            coming = asyncio.run_coroutine_threadsafe(self._next(self._pieces), self._loop)
+            assert self._loop is not None
+            self._coming = self._coming or self.pieces()
+            coming = asyncio.run_coroutine_threadsafe(self._next(self._coming), self._loop)
             try:
                 self._rest = coming.result(self._timeout_s)
             except (TimeoutError, InvalidRequest):
@@ -133,7 +125,7 @@ class RsgiServer:
 
     def _environment(self, scope: Scope, protocol: HTTPProtocol) -> dict[str, Any]:
         """Return the request in the form that Flask reads."""
-        body = RsgiBody(protocol)
+        body = RsgiBody(protocol, self.loop, self._timeout_s)
         host, _, port = scope.server.rpartition(":")
         environ: dict[str, Any] = {
             **_ENVIRONMENT,
@@ -145,7 +137,7 @@ class RsgiServer:
             "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
             "REMOTE_ADDR": scope.client.rpartition(":")[0].strip("[]"),
             "wsgi.url_scheme": scope.scheme,
-            "wsgi.input": ThreadInput(body, self._timeout_s),
+            "wsgi.input": body,
             BODY: body,
         }
         for name, value in (named := scope.headers.items()):

@@ -107,7 +107,6 @@ def _load_app(settings: Settings) -> "RsgiServer":
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # `_stop` waits until Granian has set its own handler
     gc.disable()  # the collector finds nothing while modules load, and takes a tenth of the time
     from shoal_api.app import create_app
-    from shoal_api.context import Context
     from shoal_api.server.rsgi import RsgiServer
 
     logs.configure(settings)
@@ -120,9 +119,9 @@ def _load_app(settings: Settings) -> "RsgiServer":
     gc.freeze()  # all objects made until now live as long as the process: the collector need not look at them again
     gc.enable()
     server = RsgiServer(app, settings.port, settings.receive_timeout_s)
-    tracer = Context.of(app).tracer
+    tracer = app.own.tracer
     send_spans = tracer.close if tracer else lambda: None
-    on_stop_signal(partial(_stop, server, settings.port, Context.of(app).stopping, send_spans))
+    on_stop_signal(partial(_stop, server, settings.port, app.own.stopping, send_spans))
     return server
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import redis
 from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, TryAgainError
@@ -63,17 +63,6 @@ class Script:
         return cls.of("".join(folder.joinpath(f"lua/{name}.lua").read_text() for name in names))
 
 
-class ScriptCall(NamedTuple):
-    """One run of a script: the keys that it touches, and its arguments by name (docs/protocol.md)."""
-
-    keys: Sequence[str]
-    arguments: Mapping[str, Any]
-
-    def command(self, name: str, script: str) -> tuple[Any, ...]:
-        """Return the command that runs the script: `name` is `EVAL` with its text, or `EVALSHA` with its digest."""
-        return (name, script, len(self.keys), *self.keys, wire.pack_arguments(self.arguments))
-
-
 class Broker:
     """A client of Redis for the threads of a process. Thread-safe. It connects on first use.
 
@@ -111,25 +100,33 @@ class Broker:
 
     def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
         """Send commands in one round trip; return their answers, or raise the first error among them."""
-        with self.translated():
+        try:
             return checked(self._connections.ask(commands, block_s))
+        except redis.RedisError as error:
+            raise translate(error) from error
 
     def run(self, script: Script, keys: Sequence[str], arguments: Mapping[str, Any]) -> Any:
-        """Return the result of a script."""
-        (outcome,) = self.run_many(script, [ScriptCall(keys, arguments)])
+        """Return the result of a script; `arguments` are its arguments by name (docs/protocol.md)."""
+        (outcome,) = self.run_many(script, keys, [arguments])
         if isinstance(outcome, ShoalError):
             raise outcome
         return outcome
 
-    def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
-        """Run the script once for each call, in one round trip; return the result or the error of each call."""
-        with self.translated():
-            answers = self._connections.ask([call.command("EVALSHA", script.digest) for call in calls])
+    def run_many(self, script: Script, keys: Sequence[str], calls: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Run the script once for each call's arguments, in one round trip; return the result or error of each call."""
+        commands = [("EVALSHA", script.digest, len(keys), *keys, wire.pack_arguments(call)) for call in calls]
+        try:
+            answers = self._connections.ask(commands)
             if unknown := [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]:
-                texts = [calls[n].command("EVAL", script.text) for n in unknown]  # a new Redis lacks the script
+                texts = [("EVAL", script.text, *commands[n][2:]) for n in unknown]  # a new Redis lacks the script
                 for n, answer in zip(unknown, self._connections.ask(texts), strict=True):
                     answers[n] = answer
-        return [outcome_of(answer) for answer in answers]
+        except redis.RedisError as error:
+            raise translate(error) from error
+        return [
+            translate(answer) if isinstance(answer, redis.ResponseError) else wire.unpack_result(answer)
+            for answer in answers
+        ]
 
     def library_client(self) -> "redis.Redis":
         """Return a client of redis-py over `connection_pool`, for a library that needs one. Use it inside `lending`."""
@@ -159,11 +156,6 @@ def checked(answers: list[Any]) -> list[Any]:
         if isinstance(answer, redis.ResponseError):
             raise answer
     return answers
-
-
-def outcome_of(answer: Any) -> Any:
-    """Return the result in a script's answer, or the error as a value."""
-    return translate(answer) if isinstance(answer, redis.ResponseError) else wire.unpack_result(answer)
 
 
 def translate(error: redis.RedisError) -> ShoalError:

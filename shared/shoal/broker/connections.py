@@ -9,7 +9,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, Semaphore
 from typing import Any
@@ -148,23 +148,28 @@ class Connections:
         Together the commands may block in Redis for `block_s`. Raises redis.RedisError if the answers do not come, and
         redis.ReadOnlyError if they come from a replica.
         """
-        packed = _pack(commands)
+        packed = [pack_command(tuple(command)) for command in commands]
         num_bytes = sum(map(len, packed))
-        with self._alone_if_large(num_bytes), self.reserved():
-            for _ in range(MAX_MOVES):
-                try:
-                    return self._ask(packed, num_bytes, len(commands), block_s)
-                except MovedError as error:  # the commands have had no effect
-                    self.follow(error)
-            return self._ask(packed, num_bytes, len(commands), block_s)
+        with self._alone() if num_bytes > LARGE_BYTES else nullcontext():
+            free = self._reserve()
+            try:
+                for _ in range(MAX_MOVES):
+                    try:
+                        return self._ask(packed, num_bytes, block_s)
+                    except MovedError as error:  # the commands have had no effect
+                        self.follow(error)
+                return self._ask(packed, num_bytes, block_s)
+            finally:
+                free.release()
 
-    def _ask(self, packed: Sequence[bytes], num_bytes: int, num_answers: int, block_s: float) -> list[Any]:
-        connection = self._take()
+    def _ask(self, packed: Sequence[bytes], num_bytes: int, block_s: float) -> list[Any]:
+        connection, is_small = self._take(), num_bytes <= SMALL_BYTES
         try:
-            connection.send_packed_command(pieces(packed, connection.socket_timeout), check_health=False)
-            more_s = block_s + sending_s(num_bytes)
+            data = [b"".join(packed)] if is_small else pieces(packed, connection.socket_timeout)
+            connection.send_packed_command(data, check_health=False)
+            more_s = block_s if is_small else block_s + num_bytes / MIN_BYTES_PER_S
             limit = {"timeout": more_s + connection.socket_timeout} if more_s else {}
-            answers = [_answer(connection, limit) for _ in range(num_answers)]
+            answers = [_answer(connection, limit) for _ in packed]
         except BaseException as error:
             self.drop(connection)
             if isinstance(error, redis.ReadOnlyError):
@@ -180,10 +185,8 @@ class Connections:
         self.drop_idle()
 
     @contextmanager
-    def _alone_if_large(self, num_bytes: int) -> Iterator[None]:
-        if num_bytes <= LARGE_BYTES:
-            yield
-            return
+    def _alone(self) -> Iterator[None]:
+        """Wait until no other large command is under way."""
         large = self._large
         if not large.acquire(timeout=MAX_LARGE_WAIT_S):
             raise all_in_use(MAX_LARGE_WAIT_S)
@@ -196,15 +199,20 @@ class Connections:
     @contextmanager
     def reserved(self) -> Iterator[None]:
         """Wait for one of the process's connections, and reserve it. Raises Unavailable after `MAX_WAIT_S`."""
+        free = self._reserve()
+        try:
+            yield
+        finally:
+            free.release()
+
+    def _reserve(self) -> Semaphore:
+        """Wait for one of the process's connections; return the semaphore to release. Raises Unavailable."""
         if self._pid != os.getpid():
             self._set_free()  # after a fork: threads of the parent had reserved connections
         free = self._free
         if not free.acquire(timeout=MAX_WAIT_S):
             raise all_in_use(MAX_WAIT_S)
-        try:
-            yield
-        finally:
-            free.release()
+        return free
 
     def _set_free(self) -> None:
         self._free, self._large = Semaphore(self.num_allowed), Lock()
@@ -214,7 +222,7 @@ class Connections:
         """Send a small command; return the connection, for `receive` or `drop`. Raises redis.RedisError."""
         connection = self._take()
         try:
-            connection.send_packed_command(_pack([command]), check_health=False)
+            connection.send_packed_command([pack_command(tuple(command))], check_health=False)
         except BaseException:
             self.drop(connection)
             raise
@@ -309,11 +317,6 @@ class BlockedCommand:
             return self._connections.receive(self._connection)
 
 
-def _pack(commands: Sequence[Sequence[Any]]) -> list[bytes]:
-    packed = [pack_command(tuple(command)) for command in commands]
-    return [b"".join(packed)] if sum(map(len, packed)) <= SMALL_BYTES else packed
-
-
 def num_connections(max_connections: int) -> int:
     """Return the number of connections to use: half of the number that the URL allows. The rest is for libraries."""
     return max(1, min(MAX_CONNECTIONS, max_connections // 2))
@@ -325,11 +328,6 @@ def all_in_use(waited_s: float) -> Unavailable:
         f"all connections of this process to Redis were in use for {waited_s:g} s: try again, ask for less "
         "at a time, or start more processes"
     )
-
-
-def sending_s(num_bytes: int) -> float:
-    """Return the seconds that are added to the time limit of a command of `num_bytes`."""
-    return num_bytes / MIN_BYTES_PER_S if num_bytes > SMALL_BYTES else 0.0
 
 
 def pieces(packed: Sequence[bytes], timeout_s: float) -> Iterator[bytes | memoryview]:

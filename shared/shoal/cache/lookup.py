@@ -2,19 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 
 from shoal.broker.async_broker import AsyncBroker
-from shoal.cache.entry import Entry, size_bytes
-from shoal.cache.table import Table
+from shoal.cache.cache import MAX_TEXTS_PER_READ, Entry, Table, size_bytes
 from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import TIMINGS, Reply, finish
 from shoal.errors import ShoalError
+from shoal.operations import Embed
 from shoal.queue.pool import ALIVE_S, AsyncPool
 
 #: Limit of the entries that a client keeps in memory, in bytes.
@@ -29,17 +29,16 @@ OBJECT_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """A job with its texts' cached entries, None if missing. They were made by `model` with this `fingerprint`."""
+    """A job with its texts' cached entries, which were made by `model` with this `fingerprint`.
+
+    `missing` has the texts whose entry is None. A worker must embed them.
+    """
 
     job: Job
     entries: Sequence[Entry | None]
+    missing: list[str]
     model: str = ""
     fingerprint: str = ""
-
-    @property
-    def missing(self) -> list[str]:
-        """The texts that are not cached, which a worker must embed."""
-        return [text for text, entry in zip(self.job.texts, self.entries, strict=True) if entry is None]
 
     def reply(self, rest: Reply | None = None) -> Reply:
         """Return the reply to the job; `rest` is a worker's reply to the missing texts, if any are missing."""
@@ -75,7 +74,8 @@ class CacheLookup:
 
     Workers announce the table in their heartbeats. The heartbeats of new workers are read every `refresh_s`. Without a
     table, or while workers announce different tables, all texts are missing. Found entries stay in memory for about
-    `hold_s`, so that repeated texts need no round trip. `num_hits` and `num_misses` count texts.
+    `hold_s`, so that repeated texts need no round trip. Each look-up calls `count` with the numbers of texts that
+    were found and not found.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class CacheLookup:
         refresh_s: float = ALIVE_S,
         max_held_bytes: int = MAX_HELD_BYTES,
         hold_s: float = HOLD_S,
+        count: Callable[[int, int], object] = lambda *_: None,
     ):
-        self.num_hits = 0
-        self.num_misses = 0
+        self._count = count
         self._commands = commands
         self._prefix = keys.cache("")
         self._pool = pool
@@ -102,44 +102,45 @@ class CacheLookup:
         self._refreshing = asyncio.Lock()
 
     async def find(self, job: Job) -> LookupResult:
-        """Look up the texts of a job. All are missing if the job does not embed, or asks for token vectors."""
-        if job.is_cacheable and self._is_due():
+        """Look up the texts of a job. All are missing unless the job is an embed with one vector for each text."""
+        all_missing = LookupResult(job, [None] * len(job.texts), job.texts)
+        if not (isinstance(job, Embed) and job.options.is_cacheable):
+            return all_missing
+        if time.monotonic() >= self._refresh_at:
             async with self._refreshing:
-                if self._is_due():
+                if time.monotonic() >= self._refresh_at:
                     await self._refresh()
-        all_missing = LookupResult(job, [None] * len(job.texts))
         table, options = self._table, job.options
         is_of_pin = job.fingerprint in (None, self._fingerprint)
-        if table is None or not (is_of_pin and job.is_cacheable and table.supports(options)):
+        if table is None or not is_of_pin or (prompt := table.prompt_for(options)) is None:
             return all_missing
-        digests = table.digests(job.texts, table.prompt(options.prompt_name), options)
+        digests = table.digests(job.texts, prompt, options)
         try:
             found = await self._entries(table, digests)
         except ShoalError:  # putting the job will raise the same error
             return all_missing
         entries = [entry if entry and entry.answers(options) else None for entry in found]
-        self.num_hits += len(entries) - entries.count(None)
-        self.num_misses += entries.count(None)
-        return LookupResult(job, entries, table.model, self._fingerprint)
+        missing = [text for text, entry in zip(job.texts, entries, strict=True) if entry is None]
+        self._count(len(entries) - len(missing), len(missing))
+        return LookupResult(job, entries, missing, table.model, self._fingerprint)
 
     async def _entries(self, table: Table, digests: Sequence[bytes]) -> list[Entry | None]:
         held = self._held
         found = {digest: held.get(digest) for digest in digests}
         if missing := [digest for digest, entry in found.items() if entry is None]:
             new: dict[bytes, Entry] = {}
-            for part in table.parts(missing):
+            for n in range(0, len(missing), MAX_TEXTS_PER_READ):
+                part = missing[n : n + MAX_TEXTS_PER_READ]
                 values = await self._commands.execute("MGET", *table.places(self._prefix, part))
                 read = zip(part, table.entries(part, values), strict=True)
                 new.update((digest, entry) for digest, entry in read if entry is not None)
-            most = self._max_held_bytes // (size_bytes(table.dimension) + OBJECT_BYTES)
-            if len(held) + len(new) > most:
-                held = self._held = {}  # a new dict, because other tasks may still read the old one
-            held.update(islice(new.items(), most))
-            found |= new
+            if new:
+                most = self._max_held_bytes // (size_bytes(table.dimension) + OBJECT_BYTES)
+                if len(held) + len(new) > most:
+                    held = self._held = {}  # a new dict, because other tasks may still read the old one
+                held.update(islice(new.items(), most))
+                found |= new
         return [found[digest] for digest in digests]
-
-    def _is_due(self) -> bool:
-        return time.monotonic() >= self._refresh_at
 
     async def _refresh(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Long lists in parts: how they are cut, how large a part may be, and how all replies come from one model and index."""
+"""Long lists in parts: how they are cut, and how all replies come from one model and index."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sequence
@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from shoal.contract.jobs import Job, new_id
 from shoal.contract.replies import Reply
-from shoal.errors import ShoalError, TooLarge
-from shoal.queue.lane import MAX_PUT_BYTES
+from shoal.errors import ShoalError
 
 #: Seconds to wait before parts are computed again: workers switch to a new version of an index one after the other.
 SWITCH_PAUSE_S = 0.05
@@ -86,24 +85,3 @@ def jobs_to_repeat(
         again = [replace(parts[n], id=new_id(), fingerprint=pin) for n, pin in zip(others, pins, strict=True)]
         yield pause_s, others, again
         wanted, pause_s = replies[others[-1]], SWITCH_PAUSE_S
-
-
-def put_share(job: Job) -> float:
-    """Return the size of a job as a fraction of the largest put, or 0 for a small job; raise TooLarge above 1."""
-    query = "".join(job.queries.values())
-    num_parts = -(-len(job.texts) // job.texts_per_job)
-    num_chars = num_parts * len(query) + sum(map(len, job.texts))
-    if num_chars <= MAX_PUT_BYTES // 64:  # no need to count bytes: a character has at most 4
-        return 0.0
-    query_bytes, text_bytes = _num_bytes(query), sum(map(_num_bytes, job.texts))
-    if (total := num_parts * query_bytes + text_bytes) > MAX_PUT_BYTES:
-        query_words = f" and the query has {query_bytes:,}, in each of {num_parts:,} jobs" if query else ""
-        raise TooLarge(
-            f"the texts have {text_bytes:,} bytes{query_words}: {total:,} bytes at a time are over what a lane takes, "
-            f"{MAX_PUT_BYTES:,}: split the list{', or shorten the query' if query else ''}"
-        )
-    return total / MAX_PUT_BYTES
-
-
-def _num_bytes(text: str) -> int:
-    return len(text.encode(errors="surrogatepass"))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.checks import check_known
 from shoal.contract.excerpt import excerpt
-from shoal.contract.jobs import LANES, Job
+from shoal.contract.jobs import LANES, Job, unknown_lane
 from shoal.contract.options import OPTION_NAMES, Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
@@ -201,7 +201,7 @@ def hits_of(queries: str | Iterable[str], reply: Reply, options: Mapping[str, An
 def check_lane(lane: str) -> str:
     """Return `lane`; raise InvalidRequest if no lane has this name."""
     if lane not in LANES:
-        raise InvalidRequest(f"lane is {excerpt(lane)}: it takes one of {', '.join(LANES)}")
+        raise unknown_lane(lane)
     return lane
 
 

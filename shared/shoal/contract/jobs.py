@@ -13,7 +13,7 @@ from shoal.contract import traceparent, wire
 from shoal.contract.checks import check_number, check_range, check_string, is_header_text
 from shoal.contract.excerpt import excerpt, kind
 from shoal.contract.keys import NAME, NAME_RULE
-from shoal.contract.options import OPTION_DEFAULTS, Options
+from shoal.contract.options import DEFAULT_OPTIONS, OPTION_DEFAULTS, Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, TooLarge
 
@@ -62,7 +62,7 @@ class Job:
     """
 
     texts: list[str] = field(default_factory=list)
-    options: Options = field(default_factory=Options)
+    options: Options = DEFAULT_OPTIONS
     _: KW_ONLY
     id: str = field(default_factory=lambda: new_id())
     deadline: float | None = None
@@ -118,11 +118,8 @@ class Job:
     def _check(self) -> None:
         """Raise InvalidRequest for a wrong field of the operation."""
 
-    def _fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.own_names}
-
     @classmethod
-    def _fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _own_fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: values[name] for name in cls.own_names if name in values}
 
     @property
@@ -133,11 +130,6 @@ class Job:
     @property
     def is_one_question(self) -> bool:
         """True if the job must not be split, because the parts together would give other answers."""
-        return False
-
-    @property
-    def is_cacheable(self) -> bool:
-        """True if the reply has one vector for each text. The cache may contain such vectors."""
         return False
 
     @property
@@ -165,14 +157,14 @@ class Job:
         """The number of answers in the reply: one for each text."""
         return len(self.texts)
 
-    def lane_texts_of(self, text: str) -> int:
-        """Return the weight of one text in its lane's load, in texts. Chunks and hits to rerank weigh as texts."""
-        return 1
+    def lane_sizes(self) -> list[int]:
+        """Return the weight of each text in its lane's load, in texts. Chunks and hits to rerank weigh as texts."""
+        return [1] * len(self.texts)
 
     @property
     def num_lane_texts(self) -> int:
         """The weight of the job in its lane's load, in texts."""
-        return min(MAX_LANE_TEXTS, sum(map(self.lane_texts_of, self.texts)))
+        return min(MAX_LANE_TEXTS, sum(self.lane_sizes()))
 
     def name_of(self, number: int) -> str:
         """Return a name for text `number` of this job, for messages. It has the text's number in the caller's list."""
@@ -229,7 +221,7 @@ class Job:
             values["reply_to"] = self.reply_to
         if self.fingerprint:
             values["fingerprint"] = self.fingerprint
-        if trace := traceparent.valid(self.traceparent) or trace:
+        if trace := (self.traceparent and traceparent.valid(self.traceparent)) or trace:
             values["traceparent"] = trace
         return self.packed(values)
 
@@ -247,21 +239,26 @@ class Job:
             raise
 
     def _asked(self) -> dict[str, Any]:
-        given = {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(self.options, k)) != default}
-        return given | self._fields() | ({"first_text": self.first_text} if self.first_text else {})
+        asked = self.options.to_map() if self.options is not DEFAULT_OPTIONS else {}
+        asked |= {name: getattr(self, name) for name in self.own_names}
+        if self.first_text:
+            asked["first_text"] = self.first_text
+        return asked
 
     @classmethod
     def of_map(cls, values: Mapping[str, Any], put_s: float = 0.0) -> Self:
         """Return the job with these values from the wire, which was put at `put_s`, in Unix seconds."""
         known = {name: values[name] for name in _ENVELOPE if name in values}
-        known["traceparent"] = traceparent.valid(values.get("traceparent"))
+        if trace := values.get("traceparent"):
+            known["traceparent"] = traceparent.valid(trace)
         ignored = values.keys() - _KNOWN.union(cls.own_names, cls.option_names)
         named = tuple(name[:MAX_IGNORED_CHARS] for name in sorted(ignored)[:MAX_IGNORED])
-        job = cls(**known, options=Options.from_map(values), **cls._fields_of(values), ignored=named)
+        job = cls(**known, options=Options.from_map(values), **cls._own_fields_of(values), ignored=named)
         if job.timeout_s is None:
             return job
         ends = put_s + (job.timeout_s or -1.0)  # a timeout of 0 ends at once, even if a worker's clock is slow
-        return replace(job, deadline=ends if job.deadline is None else min(ends, job.deadline))
+        object.__setattr__(job, "deadline", ends if job.deadline is None else min(ends, job.deadline))
+        return job
 
     def digest(self) -> str:
         """Return 32 hex digits that depend on everything in the job except its id and trace."""
@@ -271,7 +268,7 @@ class Job:
         """Return jobs that together ask for the same as this job, each with a weight of at most `max_texts` texts."""
         if self.num_lane_texts <= max_texts:
             return [self]
-        return self.cut(len(self.texts), max_texts, map(self.lane_texts_of, self.texts))
+        return self.cut(len(self.texts), max_texts, self.lane_sizes())
 
     def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
         """Return jobs with new ids that together ask for the same, each with at most `max_texts` texts and `max_size`.
@@ -315,6 +312,11 @@ def new_id() -> str:
         except IndexError:
             digits = secrets.token_hex(256 * 12)
             ids.extend(digits[n : n + 24] for n in range(0, len(digits), 24))
+
+
+def unknown_lane(lane: Any) -> InvalidRequest:
+    """Return the error for a lane that does not exist."""
+    return InvalidRequest(f"lane is {excerpt(lane)}: it takes one of {', '.join(LANES)}")
 
 
 def check_name(field_name: str, value: Any) -> str:

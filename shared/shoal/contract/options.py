@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from shoal.contract.checks import check_range, check_string, check_type
 from shoal.contract.excerpt import excerpt
@@ -135,10 +135,22 @@ class Options:
         return max(1, size // (ASCII_PER_TOKEN * (self.chunk_tokens - self.chunk_overlap)))
 
     @classmethod
-    def from_map(cls, values: Mapping[str, Any]) -> Self:
+    def from_map(cls, values: Mapping[str, Any]) -> "Options":
         """Return options with values from a map. Options that the map lacks keep their defaults."""
-        return cls(**{name: values[name] for name in OPTION_NAMES if name in values})
+        given = {
+            name: value
+            for name, default in OPTION_DEFAULTS.items()
+            if (value := values.get(name, default)) is not default  # not `!=`, because 1 equals True
+        }
+        return cls(**given) if given else DEFAULT_OPTIONS
 
+    def to_map(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults, by their names."""
+        return {name: value for name, default in OPTION_DEFAULTS.items() if (value := getattr(self, name)) != default}
+
+
+#: The options of most jobs.
+DEFAULT_OPTIONS = Options()
 
 #: The default of each option by its name, which is the same on the wire, in HTTP bodies and in Python.
 OPTION_DEFAULTS: dict[str, Any] = {option.name: option.default for option in fields(Options)}

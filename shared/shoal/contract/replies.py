@@ -353,7 +353,7 @@ def pack_vectors(vectors: NDArray[np.float32]) -> dict[str, Any]:
 
 def unpack_vectors(values: dict[str, Any]) -> NDArray[np.float32]:
     """Return the array in a map made by `pack_vectors`."""
-    if (dtype := _typed("dtype", values["dtype"], str)) != "float32":
+    if (dtype := values["dtype"]) != "float32":
         raise MalformedJob(f"vectors have dtype {excerpt(dtype)}: this version knows float32")
     num_rows, dimension = values["shape"]
     return np.frombuffer(values["data"], dtype="<f4").reshape(max(0, num_rows), max(0, dimension))

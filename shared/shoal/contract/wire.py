@@ -43,7 +43,8 @@ def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
 
     Raises InvalidText for a string that is not UTF-8, MalformedJob for other bytes, and TooLarge for too many values.
     """
-    bounds = {} if max_values is None else _bounds(max_values, len(data))
+    may_exceed = max_values is not None and len(data) * (1 + VALUES_OF_A_CONTAINER) > max_values
+    bounds = _bounds(max_values, len(data)) if may_exceed and max_values is not None else {}
     try:
         value = msgpack.unpackb(data, raw=False, strict_map_key=True, ext_hook=_refuse_extension, **bounds)
     except UnicodeDecodeError as error:

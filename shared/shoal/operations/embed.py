@@ -12,6 +12,9 @@ from shoal.errors import TooLarge
 #: Largest number of texts in a job for vectors of tokens. With 384 dimensions and 256 tokens a text, they need 1.5 MB.
 TEXTS_PER_TOKENS_JOB = 4
 
+#: The outputs with any number of vectors for each text, except multivectors.
+MANY_VECTORS = ("tokens", "chunks")
+
 #: Words are counted only in this many characters of a text. A worker reads at least as many characters.
 COUNTED_CHARS = 8_192
 
@@ -22,11 +25,6 @@ class Embed(Job):
 
     op: ClassVar[str] = "embed"
     path: ClassVar[str] = "/embed"
-
-    @property
-    def is_cacheable(self) -> bool:
-        """True if each text has one vector, and is not cut into chunks."""
-        return self.options.is_cacheable
 
     @property
     def texts_per_job(self) -> int:
@@ -45,15 +43,17 @@ class Embed(Job):
         """Return for each output the field of the reply that has one item for each text, or None."""
         return [getattr(reply, OUTPUT_FIELDS.get(word, word)) for word in self.options.outputs]
 
-    def lane_texts_of(self, text: str) -> int:
-        """Return an estimate of the number of chunks of the text."""
-        return self.options.num_chunks(text)
+    def lane_sizes(self) -> list[int]:
+        """Return an estimate of the number of chunks of each text."""
+        if self.options.chunk_tokens is None:
+            return [1] * len(self.texts)
+        return list(map(self.options.num_chunks, self.texts))
 
     def check_num_vectors(self, heartbeats: Mapping[str, Mapping[str, Any]], max_bytes: int) -> None:
         """Raise TooLarge if the vectors of tokens or chunks need more than `max_bytes` from every worker."""
         sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
         known = [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]
-        if not known or self.options.output not in ("tokens", "chunks"):
+        if not known or self.options.output not in MANY_VECTORS:
             return
         # a word has at least one token
         dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)

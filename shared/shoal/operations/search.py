@@ -76,11 +76,11 @@ class Search(Job):
             if self.search.num_given and "query" not in rerank:
                 raise InvalidRequest("rerank.query is missing: hits of vectors and documents are scored for a text")
 
-    def _fields(self) -> dict[str, Any]:
-        return Job._fields(self) | self.search.to_map()
+    def _asked(self) -> dict[str, Any]:
+        return Job._asked(self) | self.search.to_map()
 
     @classmethod
-    def _fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _own_fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: values[name] for name in cls.own_names if name in values}
         return given | {"search": SearchOptions.from_map(values)}
 
@@ -158,10 +158,11 @@ class Search(Job):
         """The largest number of queries in an HTTP request."""
         return min(MAX_REQUEST_TEXTS, max(1, MAX_HITS_PER_JOB // self.hits_per_list))
 
-    def lane_texts_of(self, text: str) -> int:
-        """Return the weight of a query, in texts: 1, and more for hits, for hits to rerank and for further passes."""
-        num_more = self.num_pairs // len(self.texts) + self._texts_of_hits
-        return 1 + num_more + TEXTS_PER_PASS * (self.search.num_passes - 1)
+    def lane_sizes(self) -> list[int]:
+        """Return the weight of each query: 1, and more for hits, for hits to rerank and for further passes."""
+        num_texts = len(self.texts)
+        num_more = self.num_pairs // max(1, num_texts) + self._texts_of_hits
+        return [1 + num_more + TEXTS_PER_PASS * (self.search.num_passes - 1)] * num_texts
 
     @property
     def num_lane_texts(self) -> int:

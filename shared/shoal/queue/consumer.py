@@ -6,15 +6,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
-from shoal.broker.broker import Broker, Script, ScriptCall, checked
+from shoal import operations
+from shoal.broker.broker import Broker, checked
 from shoal.broker.connections import BLOCK_S, MIN_BYTES_PER_S, BlockedCommand
-from shoal.contract.jobs import LANES
+from shoal.contract import wire
+from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
+from shoal.contract.replies import Reply
 from shoal.errors import ShoalError, TooLarge, Unavailable
 from shoal.queue import scripts
-from shoal.queue.delivery import HEAD_BYTES, Answer, Delivery
+from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal.settings import DEFAULTS
 
@@ -45,12 +49,103 @@ MAX_DEAD_LETTERS = 10_000
 #: Size limit of the dead letters that are kept in addition to the oldest one, in bytes. The oldest are deleted first.
 MAX_DEAD_BYTES = 64 * 2**20
 
+#: Number of bytes that are read of a job that is too large.
+HEAD_BYTES = 65_536
+
 _POLICY = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
 
 _TAKE, _START, _ANSWER = scripts.load("take"), scripts.load("start"), scripts.load("answer")
 _RECLAIM, _GIVE_BACK, _SWEEP = scripts.load("reclaim"), scripts.load("give_back"), scripts.load("sweep")
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A job as it came out of its lane. It is still packed, and a worker holds it until it is answered.
+
+    `key` is the id under which the job was put, or "+" and a number if it was pushed without a script. `put_ms` is in
+    Unix milliseconds. `deaths` counts the workers that died while they held the job, and `died` names the last of them.
+    If the job is too large, `data` is only its beginning.
+    """
+
+    lane: str
+    key: str
+    data: bytes
+    worker: str
+    put_ms: int
+    deaths: int = 0
+    died: str = ""
+    keeps_status: bool = False
+    size_bytes: int = 0
+    client: str = ""
+    reply_to: str | None = None
+
+    @classmethod
+    def read(cls, worker: str, job: Mapping[str, Any]) -> Self:
+        """Return the delivery of a job to a worker; `job` is one element of the answer of the script `take`."""
+        return cls(
+            job["lane"].decode(),
+            job["key"].decode(),
+            job["job"],
+            worker,
+            int(job["put_ms"]),
+            int(job.get("deaths", 0)),
+            job.get("died", b"").decode(errors="replace"),
+            "status" in job,
+            int(job.get("size_bytes", len(job["job"]))),
+            job["client"].decode(errors="replace"),
+            job["reply_to"].decode(errors="replace") if "reply_to" in job else None,
+        )
+
+    def job(self) -> Job:
+        """Return the job. Raises TooLarge for more than `MAX_PUT_BYTES`, and errors of `operations.unpack`."""
+        if self.size_bytes > MAX_PUT_BYTES:
+            raise TooLarge(f"the job has {self.size_bytes:,} bytes and may have {MAX_PUT_BYTES:,}: split it")
+        return operations.unpack(self.data, self.put_ms / 1000, self.reply_to)
+
+    @property
+    def put_as(self) -> str | None:
+        """Return the id under which the job was put; None if a program pushed it without a script."""
+        return None if self.key.startswith("+") else self.key
+
+    @property
+    def is_suspect(self) -> bool:
+        """Return True if the job may have ended a worker."""
+        return self.deaths > 0
+
+    def queued_s(self, now: float) -> float:
+        """Return the seconds from the put of the job until `now`, in Unix seconds."""
+        return max(0.0, now - self.put_ms / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The end of a delivery: the reply and its address, if a reply can be sent, and the dead letter, if one is kept."""
+
+    delivery: Delivery
+    reply: Reply | None = None
+    reply_to: str | None = None
+    letter: DeadLetter | None = None
+
+    def fields(self, max_reply_bytes: int) -> dict[str, Any]:
+        """Return the answer as an argument of the script `answer`. A reply over the limit becomes TooLarge."""
+        delivery = self.delivery
+        fields: dict[str, Any] = {"worker": delivery.worker, "key": delivery.key}
+        if self.letter:
+            fields["letter"] = self.letter.fields(delivery.lane)
+        if self.reply is None:
+            return fields
+        reply, data = self.reply, self.reply.pack()
+        if len(data) > max_reply_bytes:  # Redis serves no other client while it reads and copies a value
+            most = f"{max_reply_bytes:,} (SHOAL_MAX_REPLY_MB)"
+            error = TooLarge(f"the reply has {len(data):,} bytes and may have {most}: split the job")
+            reply = Reply.failure(reply.id, error)
+            data = reply.pack()
+        fields |= {"id": reply.id, "reply": data, "status": reply.status, "timings": wire.pack(reply.timings)}
+        if self.reply_to:
+            fields["reply_to"] = self.reply_to
+        return fields
 
 
 class Consumer:
@@ -72,12 +167,15 @@ class Consumer:
         self.max_reply_bytes = max_reply_bytes
         self.max_unread_bytes = max_unread_bytes
         self.more_suspects = False
+        self._keys = (keys.root,)
+        self._held = keys.held(name)
+        self._markers = {lane: keys.of_lane(lane, "wake") for lane in LANES}
         self._failed_sends: Counter[str] = Counter()
         self._sweep_fault = ""
 
     def leave(self) -> None:
         """Return all jobs of this consumer to the queue, for other consumers."""
-        self._run(_RECLAIM, {"worker": self.name, "holds": (), "leaves": True})
+        self.broker.run(_RECLAIM, self._keys, {"worker": self.name, "holds": (), "leaves": True})
 
     def eviction_policy(self) -> str:
         """Return Redis's `maxmemory-policy`, or "" if this user of Redis has no permission to ask."""
@@ -118,19 +216,18 @@ class Consumer:
         jobs = self._take(arguments)  # even without room, because suspects may wait
         if wanted and not jobs and block_s > 0:
             wait_s = max(0.001, min(block_s, BLOCK_S))
-            markers = [self.keys.of_lane(lane, "wake") for lane in wanted]
-            if self.broker.execute("BLPOP", *markers, f"{wait_s:.3f}", block_s=wait_s):
+            if self.broker.execute("BLPOP", *map(self._markers.get, wanted), f"{wait_s:.3f}", block_s=wait_s):
                 jobs = self._take(arguments)
         return [Delivery.read(self.name, job) for job in jobs]
 
     def _take(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        taken = self._run(_TAKE, arguments)
+        taken = self.broker.run(_TAKE, self._keys, arguments)
         self.more_suspects = bool(taken["more_suspects"])
         return list(taken["jobs"])
 
     def notice(self, lane: str) -> "JobNotice":
         """Return an object that notices when a lane has jobs."""
-        return JobNotice(self.broker, self.keys.of_lane(lane, "wake"))
+        return JobNotice(self.broker, self._markers[lane])
 
     # Hold
 
@@ -143,7 +240,7 @@ class Consumer:
         arguments: dict[str, Any] = {"worker": self.name, "holds": keys, "leaves": False}
         if looks_for_dead:
             arguments["every_ms"] = int(RECLAIM_TURN_S * 1000)
-        found = self._run(_RECLAIM, arguments)
+        found = self.broker.run(_RECLAIM, self._keys, arguments)
         return found["own"], {one["worker"].decode(errors="replace"): one["jobs"] for one in found["dead"]}
 
     def start(self, jobs: Sequence[tuple[Delivery, str]]) -> list[bool]:
@@ -151,21 +248,20 @@ class Consumer:
 
         Each job is given with the id in its bytes, and must be a job whose status is kept.
         """
-        if not jobs:
-            return []
         listed = [{"key": delivery.key, "id": job_id} for delivery, job_id in jobs]
-        return list(self._run(_START, {"worker": self.name, "jobs": listed})["started"])
+        return list(self.broker.run(_START, self._keys, {"worker": self.name, "jobs": listed})["started"])
 
     def lost(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return the deliveries that this consumer no longer holds: they were cancelled, withdrawn or put back."""
-        held = self.keys.held(self.name)
-        commands = [("ZSCORE", held, delivery.key) for delivery in deliveries]
+        commands = [("ZSCORE", self._held, delivery.key) for delivery in deliveries]
         scores = self.broker.pipeline(*commands) if commands else []
         return [delivery for delivery, score in zip(deliveries, scores, strict=True) if score is None]
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
         """Return jobs that this consumer still holds to their lanes, for any consumer."""
-        self._run(_GIVE_BACK, {"worker": self.name, "jobs": [delivery.key for delivery in deliveries]})
+        self.broker.run(
+            _GIVE_BACK, self._keys, {"worker": self.name, "jobs": [delivery.key for delivery in deliveries]}
+        )
 
     # Answer
 
@@ -177,12 +273,13 @@ class Consumer:
         num_written = size = 0
         groups: list[list[tuple[Answer, dict[str, Any]]]] = []
         packed = [(answer, answer.fields(self.max_reply_bytes)) for answer in answers]
-        for answer, fields in sorted(packed, key=lambda pair: max(MAX_WRITE_BYTES, _reply_bytes(pair[1]))):
-            size += _reply_bytes(fields)
+        sizes = [len(fields.get("reply", b"")) for _, fields in packed]
+        for n in sorted(range(len(packed)), key=lambda n: max(MAX_WRITE_BYTES, sizes[n])):
+            size += sizes[n]
             if not groups or size > MAX_WRITE_BYTES:
                 groups.append([])
-                size = _reply_bytes(fields)
-            groups[-1].append((answer, fields))
+                size = sizes[n]
+            groups[-1].append(packed[n])
         for group in groups:
             before_each()
             num_written += self._write(group)
@@ -202,10 +299,10 @@ class Consumer:
             "answers": [fields for _, fields in group],
         }
         try:
-            written = self._run(_ANSWER, arguments)["written"]
+            written = self.broker.run(_ANSWER, self._keys, arguments)["written"]
         except Unavailable:
             (answer, fields), *others = group
-            if not others and _reply_bytes(fields) > MAX_WRITE_BYTES:
+            if not others and len(fields.get("reply", b"")) > MAX_WRITE_BYTES:
                 with suppress(ShoalError):
                     self.broker.ping()
                     self._failed_sends[answer.delivery.key] += 1
@@ -224,15 +321,12 @@ class Consumer:
 
     def sweep_unread(self) -> bool:
         """Stop counting results that no longer exist. Return True if more results should be checked now."""
-        (outcome,) = self.broker.run_many(_SWEEP, [ScriptCall([self.keys.root], {})])
+        (outcome,) = self.broker.run_many(_SWEEP, self._keys, [{}])
         fault = str(outcome) if isinstance(outcome, ShoalError) else ""  # only logged, because the worker must go on
         if fault and fault != self._sweep_fault:
             log.warning("unread results are not looked at: %s", fault)
         self._sweep_fault = fault
         return not fault and bool(outcome["more"])
-
-    def _run(self, script: Script, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(self.broker.run(script, [self.keys.root], arguments))
 
 
 class JobNotice:
@@ -273,7 +367,3 @@ class JobNotice:
             self._next_at = time.monotonic() + PAUSE_S
             log.log(logging.DEBUG if self._has_warned else logging.WARNING, "no notice of jobs: %s", error)
             self._has_warned = True
-
-
-def _reply_bytes(fields: Mapping[str, Any]) -> int:
-    return len(fields.get("reply", b""))

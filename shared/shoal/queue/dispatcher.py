@@ -172,15 +172,14 @@ class Dispatcher:
         await asyncio.wait([self.receiver])
 
     def _start(self, steps: Coroutine[Any, Any, None]) -> None:
-        async def once() -> None:
-            try:
-                await steps
-            except Exception as error:
-                self._report(error)
-
-        task = asyncio.create_task(once())
+        task = asyncio.create_task(steps)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._report(error)
 
     # The sender
 
@@ -211,7 +210,8 @@ class Dispatcher:
                     pending.put_id = put_id
                 elif put_id is not None:  # forgotten meanwhile, or already answered; then `withdraw` does nothing
                     abandoned.append(put_id)
-        await self._withdraw(abandoned)
+        if abandoned:
+            await self._withdraw(abandoned)
 
     async def _withdraw(self, job_ids: Sequence[str]) -> None:
         with suppress(ShoalError):  # if this fails, workers compute these jobs in vain, or drop them at their deadlines
@@ -248,7 +248,7 @@ class Dispatcher:
             answered_at, is_away, known = time.monotonic(), False, None
             for reply in replies:
                 if pending := self._pending.pop(reply.id, None):
-                    pending.settle(reply.of_pinned(pending.fingerprint))
+                    pending.settle(reply.of_pinned(pending.fingerprint) if pending.fingerprint else reply)
             for job_id in self._inbox.answered:
                 self._note(job_id, None)
 

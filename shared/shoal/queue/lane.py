@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
 
 from shoal.contract import traceparent
-from shoal.contract.jobs import Job
+from shoal.contract.jobs import LANES, Job, unknown_lane
 from shoal.errors import InvalidRequest, Overloaded, TooLarge
 from shoal.settings import DEFAULTS, Settings
 
@@ -101,7 +101,12 @@ class PackedJobs:
         client: str = "",
         timeout_s: float | None = None,
     ) -> Self:
-        """Return the packed jobs, with the current trace. Raises InvalidText, or InvalidRequest for a long `client`."""
+        """Return the packed jobs, with the current trace.
+
+        Raises InvalidText, and InvalidRequest for an unknown lane or a long `client`.
+        """
+        if lane not in LANES:
+            raise unknown_lane(lane)
         if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
             raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
         trace = traceparent.current()
@@ -110,16 +115,9 @@ class PackedJobs:
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:
         """Return the puts of a group, which `group_puts` has made, as a single put."""
-        if len(puts) == 1:
-            return puts[0]
         jobs = [job for put in puts for job in put.jobs]
         data = [packed for put in puts for packed in put.data]
         return cls(puts[0].lane, jobs, data, puts[0].reply_to, puts[0].client)
-
-    @property
-    def is_plain(self) -> bool:
-        """Return True if Redis keeps nothing about the jobs once they are answered."""
-        return self.once is None and all(self.reply_to or job.reply_to for job in self.jobs)
 
     @property
     def num_bytes(self) -> int:
@@ -153,16 +151,40 @@ def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
     """Return the puts in groups, in order: each group is a single put, or several plain puts that `join` can unite."""
     groups: list[list[PackedJobs]] = []
     num_jobs = num_bytes = 0
+    last: tuple[str, str, str | None] | None = None
     for put in puts:
-        last = groups[-1][-1] if groups else put
-        num_jobs, num_bytes = num_jobs + len(put.jobs), num_bytes + put.num_bytes
-        is_alike = all(getattr(put, name) == getattr(last, name) for name in ("lane", "client", "reply_to", "is_plain"))
-        if groups and is_alike and put.is_plain and num_jobs <= MAX_JOINED_JOBS and num_bytes <= MAX_JOINED_BYTES:
+        size = put.num_bytes
+        num_jobs, num_bytes = num_jobs + len(put.jobs), num_bytes + size
+        # Redis keeps nothing about answered jobs whose replies have an address.
+        is_plain = put.once is None and (put.reply_to or all(job.reply_to for job in put.jobs))
+        kind = (put.lane, put.client, put.reply_to) if is_plain else None
+        if kind is not None and kind == last and num_jobs <= MAX_JOINED_JOBS and num_bytes <= MAX_JOINED_BYTES:
             groups[-1].append(put)
         else:
             groups.append([put])
-            num_jobs, num_bytes = len(put.jobs), put.num_bytes
+            last, num_jobs, num_bytes = kind, len(put.jobs), size
     return groups
+
+
+def put_share(job: Job) -> float:
+    """Return the size of a job as a fraction of the largest put, or 0 for a small job; raise TooLarge above 1."""
+    query = "".join(job.queries.values())
+    num_parts = -(-len(job.texts) // job.texts_per_job)
+    num_chars = num_parts * len(query) + sum(map(len, job.texts))
+    if num_chars <= MAX_PUT_BYTES // 64:  # no need to count bytes: a character has at most 4
+        return 0.0
+    query_bytes, text_bytes = _num_bytes(query), sum(map(_num_bytes, job.texts))
+    if (total := num_parts * query_bytes + text_bytes) > MAX_PUT_BYTES:
+        query_words = f" and the query has {query_bytes:,}, in each of {num_parts:,} jobs" if query else ""
+        raise TooLarge(
+            f"the texts have {text_bytes:,} bytes{query_words}: {total:,} bytes at a time are over what a lane takes, "
+            f"{MAX_PUT_BYTES:,}: split the list{', or shorten the query' if query else ''}"
+        )
+    return total / MAX_PUT_BYTES
+
+
+def _num_bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
 
 
 def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:

@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.broker import ScriptCall
 from shoal.broker.connections import SHORT_BLOCK_S
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
@@ -100,7 +99,8 @@ class Producer:
         """
         groups = group_puts(puts)
         outcomes: list[list[str | None] | ShoalError] = []
-        for group, outcome in zip(groups, await self._put(*map(PackedJobs.join, groups)), strict=True):
+        joined = [PackedJobs.join(group) if len(group) > 1 else group[0] for group in groups]
+        for group, outcome in zip(groups, await self._put(*joined), strict=True):
             if len(group) == 1 or not isinstance(outcome, ShoalError):
                 outcomes += _new_ids(group, outcome)
                 continue
@@ -114,7 +114,7 @@ class Producer:
 
     async def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
         """Make puts in one round trip. Return the script's answer for each put, or the error if the put is refused."""
-        answers = await self.commands.run_many(_PUT, [ScriptCall(self._keys, put.arguments()) for put in puts])
+        answers = await self.commands.run_many(_PUT, self._keys, [put.arguments() for put in puts])
         outcomes: list[dict[str, Any] | ShoalError] = []
         for put, answer in zip(puts, answers, strict=True):
             outcome, status = answer, None if isinstance(answer, ShoalError) else answer["status"]

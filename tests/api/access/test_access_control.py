@@ -8,15 +8,15 @@ from functools import partial
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import RedisServer, wait_until
-from flask import Flask, Response
+from flask import Response
 from flask.testing import FlaskClient
 from keys_file import KeysFile
 
 from shoal.errors import Overloaded
 from shoal.settings import Settings
 from shoal_api.access.access_control import Shares, network_of
-from shoal_api.context import Context
 from shoal_api.request import json_request
+from shoal_api.server.async_flask import AsyncFlask
 
 pytest_plugins = ["api_fixtures"]
 
@@ -190,7 +190,7 @@ class TestBytes:
     MOST = 4 * (1_000 + 5 * 2**19)
 
     @pytest.fixture
-    def app(self, make_app: MakeApp) -> Flask:
+    def app(self, make_app: MakeApp) -> AsyncFlask:
         """Return an application with small limits."""
         return make_app(max_request_bytes=1_000, max_response_mb=1)
 
@@ -200,7 +200,7 @@ class TestBytes:
     ) -> None:
         for num_free, status in ((2_000, 400), (900, 429)):
             app = make_app(max_request_bytes=1_000, max_response_mb=1)
-            shares = Context.of(app).access._bytes
+            shares = app.own.access._bytes
             shares.acquire("203.0.113.7", self.MOST - 2 * num_free)
             shares.acquire("127.0.0.1", num_free // 2)
             body, environ = io.BytesIO(b"{" * 700), {"wsgi.input_terminated": True}
@@ -216,21 +216,21 @@ class TestBytes:
 
         @app.after_request
         def look(response: Response) -> Response:
-            seen.append(dict(Context.of(app).access._bytes._held))
+            seen.append(dict(app.own.access._bytes._held))
             return response
 
         response = app.test_client().post("/embed", json={"inputs": ["a"] * 1_000}, headers=headers)
         assert response.status_code == 200
         assert seen[0]["127.0.0.1"] > 2.5 * 4 * 4 * 1_000
         response.close()
-        assert Context.of(app).access._bytes._held == {}
+        assert app.own.access._bytes._held == {}
 
-    def test_a_request_that_fails_gives_its_bytes_back(self, app: Flask) -> None:
+    def test_a_request_that_fails_gives_its_bytes_back(self, app: AsyncFlask) -> None:
         assert [app.test_client().post("/embed", data=b"{").status_code for _ in range(5)] == [400] * 5
-        assert Context.of(app).access._bytes._held == {}
+        assert app.own.access._bytes._held == {}
 
-    def test_health_is_answered_however_many_bytes_are_held(self, app: Flask) -> None:
-        Context.of(app).access._bytes.acquire("127.0.0.1", self.MOST)
+    def test_health_is_answered_however_many_bytes_are_held(self, app: AsyncFlask) -> None:
+        app.own.access._bytes.acquire("127.0.0.1", self.MOST)
         response = app.test_client().post("/embed", json={"inputs": "a"})
         assert error_of(response, 429)[0] == "overloaded"
         assert response.headers["Retry-After"] == "1"

@@ -27,7 +27,6 @@ from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.operations import Embed
 from shoal.settings import Settings
 from shoal_api.access import api_keys
-from shoal_api.context import Context
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import about
@@ -48,7 +47,7 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touc
 
 def quick(app: AsyncFlask) -> AsyncFlask:
     """Return the application, which reads the pool more often than usual."""
-    Context.of(app).pool.every_s = 0.1
+    app.own.pool.every_s = 0.1
     return app
 
 
@@ -185,7 +184,7 @@ def test_heartbeats_that_no_worker_wrote_hide_nothing_else(
         numbers = dict.fromkeys(("texts_per_s", "memory_bytes", "threads", "pid"), number)
         odd = numbers | {"counters": counters, "written_at": time_s, "recent": [job], "state": HOSTILE}
         pool.announce("odd", odd)
-        app.loop.run(Context.of(app).pool.measure)
+        app.loop.run(app.own.pool.measure)
     page = open_page(f"{listen(app)}/#pool")
     workers = page.get_by_role("region", name="Workers")
     expect(workers.get_by_role("row")).to_have_count(3)
@@ -219,7 +218,7 @@ def test_a_job_shows_its_progress(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, settings: Settings, stub: StubWorker, rq: Rq, tmp_path: Path
 ) -> None:
     app = quick(make_app())
-    jobs = Context.of(app).long_jobs
+    jobs = app.own.long_jobs
     names = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
     (tmp_path / "news.csv").write_text("text\n" + "".join(f"storm {n}\n" for n in range(NUM_ROWS)))
     job_id = jobs.submit("embed_file", {"source": str(tmp_path / "news.csv"), "out": str(tmp_path / "vectors")})

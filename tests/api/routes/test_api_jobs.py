@@ -14,7 +14,7 @@ from shoal.contract.jobs import LANES
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.operations import Embed
-from shoal.queue.delivery import Answer
+from shoal.queue.consumer import Answer
 from shoal_api.schema.requests import JobBody
 
 pytest_plugins = ["api_fixtures"]

@@ -301,7 +301,7 @@ class TestEvents:
     def test_a_client_may_have_a_limited_number_of_streams(self, make_app: MakeApp) -> None:
         app = make_app()
         api, place = app.test_client(), submit(app.test_client())
-        access = app.extensions["shoal"].access
+        access = app.own.access
         streams = [api.get(f"{place}/events") for _ in range(MAX_LASTING // 2 + 1)]
         assert sorted({stream.status_code for stream in streams}) == [200, 429]
         assert "uploads, downloads and event streams" in error_of(streams[-1], 429)[1]

@@ -19,7 +19,6 @@ import pytest
 from api_process import ApiProcess, StartApi
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import wait_until
-from flask import Flask
 from flask.testing import FlaskClient
 from long_job_callers import Rq, submit, submitted
 from process import Process
@@ -32,6 +31,7 @@ from shoal.settings import Settings
 from shoal_api.access.access_control import MAX_LASTING
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.routes.jobs import open_result
+from shoal_api.server.async_flask import AsyncFlask
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 pytestmark = pytest.mark.usefixtures("rq")
@@ -113,7 +113,7 @@ class TestUpload:
         self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch, is_put: bool
     ) -> None:
         app = make_app()
-        long_jobs = app.extensions["shoal"].long_jobs
+        long_jobs = app.own.long_jobs
 
         def submit_without_answer(*args: Any, **options: Any) -> str:
             if is_put:
@@ -139,7 +139,7 @@ class TestUpload:
         def refuse(*args: Any, **options: Any) -> str:
             raise Overloaded("redis is full")
 
-        monkeypatch.setattr(app.extensions["shoal"].long_jobs, "submit", refuse)
+        monkeypatch.setattr(app.own.long_jobs, "submit", refuse)
         assert error_of(upload(app.test_client()), 429)[0] == "overloaded"
         assert list(jobs.iterdir()) == []
 
@@ -153,7 +153,7 @@ class TestUpload:
         self, make_app: MakeApp, settings: Settings
     ) -> None:
         app = make_app()
-        with app.extensions["shoal"].uploads.new("127.0.0.1", "a"):
+        with app.own.uploads.new("127.0.0.1", "a"):
             refused = upload(app.test_client(), key="a")
             assert error_of(refused, 429)[0] == "overloaded"
         submitted(upload(app.test_client(), key="a"))
@@ -163,12 +163,12 @@ class TestDelete:
     """The folder of a job that is being deleted while other requests use it."""
 
     @pytest.fixture
-    def app(self, make_app: MakeApp) -> Flask:
+    def app(self, make_app: MakeApp) -> AsyncFlask:
         """Return an application."""
         return make_app(max_results_mb=2)
 
     @pytest.fixture
-    def place(self, app: Flask, rq: Rq, jobs: Path) -> str:
+    def place(self, app: AsyncFlask, rq: Rq, jobs: Path) -> str:
         """Return the path of a job with an idempotency key. Its folder has a result of over half of the space."""
         place = submitted(upload(app.test_client(), key="a"))
         rq.set(place.rpartition("/")[2], status="finished")
@@ -178,9 +178,9 @@ class TestDelete:
         return place
 
     def test_a_repetition_of_the_upload_meanwhile_keeps_no_folder_that_is_removed(
-        self, app: Flask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
+        self, app: AsyncFlask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        api, long_jobs = app.test_client(), app.extensions["shoal"].long_jobs
+        api, long_jobs = app.test_client(), app.own.long_jobs
 
         def delete(job_id: str) -> None:
             LongJobs.delete(long_jobs, job_id)
@@ -195,19 +195,19 @@ class TestDelete:
         assert (jobs.parents[1] / api.get(again).get_json()["arguments"]["source"]).read_bytes() == CONTENT
 
     def test_a_job_that_was_retried_just_now_keeps_its_files(
-        self, app: Flask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
+        self, app: AsyncFlask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def delete(job_id: str) -> None:
             raise JobNotEnded("job is queued")
 
-        monkeypatch.setattr(app.extensions["shoal"].long_jobs, "delete", delete)
+        monkeypatch.setattr(app.own.long_jobs, "delete", delete)
         assert error_of(app.test_client().delete(place), 409)[0] == "job_not_ended"
         (folder,) = jobs.iterdir()
         assert sorted(path.name for path in folder.iterdir()) == [".job", "news.csv", "vectors"]
         assert upload(app.test_client(), key="a").headers["Location"] == place
 
     def test_a_folder_that_cannot_be_removed_is_reported_and_removed_later(
-        self, app: Flask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, app: AsyncFlask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         api = app.test_client()
         (folder,) = jobs.iterdir()
@@ -283,11 +283,11 @@ class TestSpace:
     @pytest.mark.parametrize("path", ["/v1/bulk", "/v1/indexes/a/builds"])
     def test_its_bytes_do_not_count_as_bytes_in_memory(self, make_app: MakeApp, path: str) -> None:
         app = make_app(max_request_bytes=1_000, max_response_mb=1)
-        app.extensions["shoal"].access._bytes.acquire("127.0.0.1", 4 * (1_000 + 5 * 2**19))
+        app.own.access._bytes.acquire("127.0.0.1", 4 * (1_000 + 5 * 2**19))
         response = app.test_client().post(path, query_string={"name": "a.csv"}, data=b"x" * 900)
         assert response.status_code == 202
-        assert app.extensions["shoal"].access._lasting._held == {}
-        app.extensions["shoal"].access._lasting.acquire("127.0.0.1", MAX_LASTING // 2)
+        assert app.own.access._lasting._held == {}
+        app.own.access._lasting.acquire("127.0.0.1", MAX_LASTING // 2)
         assert "uploads, downloads and event streams" in error_of(upload(app.test_client()), 429)[1]
 
 
@@ -538,7 +538,7 @@ def test_a_runner_makes_vectors_of_an_uploaded_file_that_are_fetched(
     make_app: MakeApp, settings: Settings, stub: StubWorker, tmp_path: Path
 ) -> None:
     app = make_app()
-    api, long_jobs = app.test_client(), app.extensions["shoal"].long_jobs
+    api, long_jobs = app.test_client(), app.own.long_jobs
     own = {name: getattr(settings, name) for name in ("redis_url", "key_prefix", "pool", "home")}
     with Process(tmp_path / "runner.log", "jobs", long_jobs=1, **own) as runner:
         wait_until(lambda: long_jobs.num_runners() == 1)

@@ -139,7 +139,7 @@ class TestLargeRequests:
     ) -> None:
         app = make_app(max_response_mb=1, max_request_bytes=2**20)
         stub.announce(state="loading")
-        app.extensions["shoal"].access._bytes.acquire("127.0.0.1", 6 * 2**20)
+        app.own.access._bytes.acquire("127.0.0.1", 6 * 2**20)
         assert app.test_client().post("/embed", json={"inputs": ["a"] * 8}).status_code == 200
         assert app.test_client().post("/embed", json={"inputs": ["a"] * 256}).status_code == 429
 

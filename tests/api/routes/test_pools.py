@@ -19,7 +19,6 @@ from shoal.contract.keys import Keys
 from shoal.errors import BadSetting
 from shoal.operations import Embed
 from shoal.settings import Settings
-from shoal_api.context import Context
 from shoal_api.server.async_flask import AsyncFlask
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
@@ -54,7 +53,7 @@ def alike(make_app: MakeApp, workers: dict[str, StubWorker]) -> AsyncFlask:
 
 def looking(app: AsyncFlask) -> AsyncFlask:
     """Return the application, changed to look at all pools for every request, for as long as that takes."""
-    for each in Context.all_of(app).values():
+    for each in app.contexts.values():
         each.pool.max_age_s, each.pool.usable_s, each.pool.max_wait_s = 0.0, 0.0, PATIENCE_S
     return app
 
@@ -313,7 +312,7 @@ def test_pools_with_the_same_model_and_another_reranker_share_all_but_scores(
 
 def test_a_pool_whose_redis_is_silent_is_passed_over(make_app: MakeApp, workers: dict[str, StubWorker]) -> None:
     app = looking(make_app(pools=OTHER))
-    reader = Context.all_of(app)[OTHER].pool
+    reader = app.contexts[OTHER].pool
 
     async def look() -> tuple[int, bool]:
         reader.max_wait_s = 0.0
@@ -331,7 +330,7 @@ def test_a_pool_whose_redis_is_silent_is_passed_over(make_app: MakeApp, workers:
 def test_the_choice_of_a_pool_does_not_wait_for_redis_while_a_state_is_known(
     alike: AsyncFlask, workers: dict[str, StubWorker]
 ) -> None:
-    reader = Context.all_of(alike)[OTHER].pool
+    reader = alike.contexts[OTHER].pool
 
     async def num_ready() -> int | None:
         state = reader.latest()

@@ -9,7 +9,6 @@ from queues import Queue
 
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import LANE_KEYS, Keys
-from shoal_api.context import Context
 
 pytest_plugins = ["api_fixtures"]
 
@@ -58,7 +57,7 @@ def test_the_pool_is_read_once_in_a_while_for_all_requests(make_app: MakeApp, qu
         return int(queue.redis.info("commandstats")["cmdstat_zrange"]["calls"])
 
     app = make_app()
-    pool, api = Context.of(app).pool, app.test_client()
+    pool, api = app.own.pool, app.test_client()
     pool.max_age_s = 3_600.0
     assert api.get("/ready").status_code == 200
     before = num_reads()
@@ -101,7 +100,7 @@ def test_not_ready_and_no_fault_of_the_server_if_a_limit_is_no_number(
 @pytest.mark.usefixtures("stub")
 def test_not_ready_once_the_server_is_told_to_stop(make_app: MakeApp) -> None:
     app = make_app()
-    Context.of(app).stopping.set()
+    app.own.stopping.set()
     assert "told to stop" in why_not(app.test_client())
     response = app.test_client().post("/embed", json={"inputs": "a"})
     assert (response.status_code, response.headers["Connection"]) == (200, "close")

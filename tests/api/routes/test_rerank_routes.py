@@ -79,7 +79,7 @@ class TestTei:
 
     def test_copies_of_a_query_count_as_bytes_in_memory(self, make_app: MakeApp) -> None:
         app = make_app()
-        shares = app.extensions["shoal"].access._bytes
+        shares = app.own.access._bytes
         shares.acquire("127.0.0.1", shares._total // 2 - 20 * 2**20)  # the body is let in
         body = {"query": "é" * 500_000, "texts": ["a"] * 32 * TEXTS_PER_JOB}
         response = app.test_client().post("/rerank", json=body)

@@ -3,7 +3,6 @@
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import RedisServer, wait_until
-from flask import Flask
 from keys_file import KeysFile
 from long_job_callers import Rq
 from queues import Queue
@@ -13,25 +12,25 @@ from test_pool_meter import recent
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
 from shoal.settings import Settings
-from shoal_api.context import Context
 from shoal_api.routes.pool import MAX_RECENT, MAX_SHOWN
+from shoal_api.server.async_flask import AsyncFlask
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
 
 @pytest.fixture
-def app(make_app: MakeApp) -> Flask:
+def app(make_app: MakeApp) -> AsyncFlask:
     """Return an application that measures the pool at every request."""
     return quick(make_app())
 
 
-def quick(app: Flask) -> Flask:
+def quick(app: AsyncFlask) -> AsyncFlask:
     """Return the application, changed to measure the pool at every request."""
-    Context.of(app).pool.every_s = 0.0
+    app.own.pool.every_s = 0.0
     return app
 
 
-def test_the_present_state_of_the_pool_is_returned(app: Flask, queue: Queue, stub: StubWorker) -> None:
+def test_the_present_state_of_the_pool_is_returned(app: AsyncFlask, queue: Queue, stub: StubWorker) -> None:
     stub.pause()
     bury(queue, Embed(["a secret text"]).pack(), reason="why")
     queue.put("bulk", [Embed(["secret storm", "rain"], reply_to="me")])
@@ -91,13 +90,13 @@ def test_all_viewers_share_a_measurement_for_two_seconds(make_app: MakeApp, queu
     assert before["every_s"] == 2.0
 
 
-def test_after_a_minute_without_a_viewer_rates_begin_anew(app: Flask, stub: StubWorker) -> None:
+def test_after_a_minute_without_a_viewer_rates_begin_anew(app: AsyncFlask, stub: StubWorker) -> None:
     stub.pause()
     for n in range(2):
         stub.announce(written_at=1_000.0 + 5 * n, counters={"jobs": 10 * n})
         found = app.test_client().get("/v1/pool").get_json()
     assert found["rates"]["jobs_per_s"] == 2.0
-    Context.of(app).pool._measured_at -= 61.0
+    app.own.pool._measured_at -= 61.0
     assert app.test_client().get("/v1/pool").get_json()["rates"]["jobs_per_s"] is None
 
 

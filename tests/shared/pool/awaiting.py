@@ -14,7 +14,7 @@ from tcp_proxy import Proxy
 from shoal import AsyncClient
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
-from shoal.queue.delivery import Answer
+from shoal.queue.consumer import Answer
 
 P = ParamSpec("P")
 

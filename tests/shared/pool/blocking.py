@@ -4,9 +4,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.async_connection import ConnectionMaker
-from shoal.broker.broker import Broker, Script, ScriptCall
+from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
+from shoal.broker.broker import Broker, Script
 from shoal.cache.lookup import CacheLookup, LookupResult
 from shoal.changes import change_log
 from shoal.changes.change import Change
@@ -44,9 +43,9 @@ class Commands:
         """Return the result of a script."""
         return self.broker.run(script, keys, arguments)
 
-    async def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
+    async def run_many(self, script: Script, keys: Sequence[str], calls: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Return the result of each call of a script, or its error."""
-        return self.broker.run_many(script, calls)
+        return self.broker.run_many(script, keys, calls)
 
 
 def commands_of(broker: Broker) -> AsyncBroker:
@@ -180,16 +179,6 @@ class Lookup:
     def find(self, job: Job) -> LookupResult:
         """Look up the texts of a job."""
         return run_now(self.asynchronous.find(job))
-
-    @property
-    def num_hits(self) -> int:
-        """Return how many texts were found."""
-        return self.asynchronous.num_hits
-
-    @property
-    def num_misses(self) -> int:
-        """Return how many texts were not found."""
-        return self.asynchronous.num_misses
 
 
 class ThreadDispatcher:

@@ -16,8 +16,7 @@ from shoal.broker.connections import open_pool
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
-from shoal.queue.consumer import Consumer
-from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.lane import LaneLimits
 from shoal_workers.loop.worker import Worker
 

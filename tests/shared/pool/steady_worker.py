@@ -13,7 +13,7 @@ from queues import Queue
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, ShoalError, TextTooLong
-from shoal.queue.delivery import Answer
+from shoal.queue.consumer import Answer
 
 MODEL, DIMENSION, FINGERPRINT = "steady", 8, "f1"
 

@@ -19,7 +19,6 @@ from shoal.contract.keys import Keys
 from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
 from shoal_api.app import create_app
-from shoal_api.context import Context
 from shoal_api.server.async_flask import AsyncFlask
 
 #: The settings of a lane's limits.
@@ -43,7 +42,7 @@ def make_app(settings: Settings, queue: Queue) -> Iterator[MakeApp]:
         if LANE_SETTINGS & changes.keys():  # workers with the same settings announce them
             set_limits(queue, LaneLimits.from_settings(changed))
         made.append(create_app(changed))
-        Context.of(made[-1]).pool.max_age_s = 0.0  # for tests that look at each change
+        made[-1].own.pool.max_age_s = 0.0  # for tests that look at each change
         return made[-1]
 
     yield make

@@ -20,8 +20,7 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import TIMINGS, Reply, SparseVector
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
 from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
-from shoal.queue.delivery import Answer, Delivery
-from shoal_api.context import Context
+from shoal.queue.consumer import Answer, Delivery
 from shoal_api.server.async_flask import AsyncFlask
 
 #: Makes an application, with the given settings changed.
@@ -104,9 +103,9 @@ def close_app(app: AsyncFlask) -> None:
     app.loop.close()
     app.threads.shutdown()
     app.upload_threads.shutdown()
-    for each in Context.all_of(app).values():
+    for each in app.contexts.values():
         each.long_jobs.close()
-    Context.of(app).access.close()
+    app.own.access.close()
 
 
 class StubWorker:

@@ -17,8 +17,7 @@ from shoal.contract.jobs import LANES
 from shoal.contract.options import Options
 from shoal.errors import Unavailable
 from shoal.operations import Embed, Rerank
-from shoal.queue.consumer import Consumer
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Consumer, Delivery
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker

@@ -15,18 +15,21 @@ from hypothesis import strategies as st
 import shoal_workers.loop.scheduler
 from shoal.contract.options import Options
 from shoal.operations import Embed, Rerank
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Delivery
 from shoal_workers.encoding.bucketing import PASS_COST, Bucketing
 from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.loop.batch import Batch
 from shoal_workers.loop.scheduler import (
+    MAX_PORTIONS,
+    MAX_PREEMPTIBLE_CHARS,
     MAX_PREEMPTIBLE_S,
+    MAX_TOKENIZED_CHARS,
     MIN_PREEMPTIBLE_TOKENS,
     SHARES,
+    WINDOW_PASSES,
     Scheduler,
 )
-from shoal_workers.loop.window import MAX_PORTIONS, MAX_PREEMPTIBLE_CHARS, MAX_TOKENIZED_CHARS, WINDOW_PASSES
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.operations.rerank import RerankWork
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, MAX_SHORT_TEXTS, MAX_TEXTS_OF_LONG, Work
@@ -63,18 +66,10 @@ def measuring(sizes: list[int], how: Callable[..., list[Tokens]]) -> Callable[..
     return measure
 
 
-class OfKind(EmbedWork):
-    given = INTERACTIVE
-
-    @property
-    def kind(self) -> str:
-        return self.given
-
-
 def work(*texts: str, kind: str = INTERACTIVE, deaths: int = 0, **options: Any) -> Work:
     job = Embed(list(texts), Options(**options))
-    made = OfKind(make_delivery(kind, f"{next(numbers)}", job.pack(), deaths), job, pipeline())
-    made.given = kind
+    made = EmbedWork(make_delivery(kind, f"{next(numbers)}", job.pack(), deaths), job, pipeline())
+    made.kind, made.takes_turns = kind, kind == LONG
     return made
 
 

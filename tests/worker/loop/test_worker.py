@@ -25,9 +25,8 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, Unavailable
 from shoal.operations import Decode, Embed, Search, Tokenize, job_class
-from shoal.queue.consumer import Consumer
+from shoal.queue.consumer import Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.delivery import Delivery
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, Pipeline, TokenizedText

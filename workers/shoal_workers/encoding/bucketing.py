@@ -39,6 +39,8 @@ class Bucketing(Generic[Item]):
 
     def cut(self, items: Sequence[Item]) -> list[list[Item]]:
         """Return the items in batches, shortest items first. An item over `max_batch_tokens` is a batch of its own."""
+        if len(items) == 1:
+            return [list(items)]
         ordered = sorted(items, key=lambda item: item.num_tokens)
         ends = [0, *accumulate(len(list(group)) for _, group in groupby(item.num_tokens for item in ordered))]
         totals = [0, *accumulate(item.num_tokens for item in ordered)]

@@ -225,10 +225,8 @@ class Encoder:
         form = self.model.query_form
         return form.max_tokens if form and is_query else self.model.max_tokens
 
-    def chunker(self, options: Options, prompt: str) -> Chunker | None:
-        """Return the chunker for these options; None if texts are not to be chunked. Raises InvalidRequest."""
-        if options.chunk_tokens is None:
-            return None
+    def chunker(self, options: Options, prompt: str) -> Chunker:
+        """Return the chunker for options with `chunk_tokens`. Raises InvalidRequest."""
         return open_chunker(self.tokenizer, self.model.name, options, prompt)
 
     def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
@@ -297,7 +295,10 @@ class Encoder:
         """Wait for the pass and set the vectors of its texts; return the token vectors of texts that need a head."""
         heads = self.model.heads.keys()
         with_heads = {text for text in one.texts if not heads.isdisjoint(text.outputs)} if heads else ()
-        poolings = [self._pooling(text) for text in one.texts]
+        poolings = [
+            text.pooling or self.model.pooling if text.outputs[0] in ("vector", "chunks") else "tokens"
+            for text in one.texts
+        ]
         vectors = one.running.wait(one.spans, {*poolings, "tokens"} if with_heads else set(poolings))
         if self.model.ends_in_tanh:
             vectors = {how: np.tanh(found) for how, found in vectors.items()}
@@ -310,9 +311,6 @@ class Encoder:
                 if text.outputs[0] != "vector":  # heads make all outputs
                     text.vectors = text.vectors[:0]
         return of_tokens
-
-    def _pooling(self, text: TokenizedText) -> str:
-        return text.pooling or self.model.pooling if text.outputs[0] in ("vector", "chunks") else "tokens"
 
     def _head(self, output: str) -> OpenHead:
         """Return the head of an output, opened for the engine's number of threads."""

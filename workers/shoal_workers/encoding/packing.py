@@ -101,7 +101,9 @@ def _own_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
 def _share_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
     """Return the number and the length of the cheapest rows for the texts, and the start of each text in the rows."""
     num_tokens, longest = sum(lengths), max(lengths)
-    if len(lengths) == 1 or num_tokens <= MAX_ROW_LENGTH:
+    if len(lengths) == 1:
+        return 1, round_up(num_tokens), [0]
+    if num_tokens <= MAX_ROW_LENGTH:
         return 1, round_up(num_tokens), _fill(lengths, round_up(num_tokens))[1]
     best = (float("inf"), 0, 0, [0])
     for least, row_length in sorted((_cost(-(-num_tokens // size), size), size) for size in _row_lengths(longest)):
@@ -114,7 +116,7 @@ def _share_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
 
 def _row_lengths(longest: int) -> list[int]:
     """Return the row lengths worth trying for several rows, if the longest text has `longest` tokens."""
-    sizes, size = [], _multiple(max(longest, MIN_SHARED_LENGTH), SHARED_STEP)
+    sizes, size = [], -(-max(longest, MIN_SHARED_LENGTH) // SHARED_STEP) * SHARED_STEP
     while size <= max(2 * longest, MAX_ROW_LENGTH):
         sizes.append(size)
         size = round_up(size + SHARED_STEP)
@@ -144,11 +146,8 @@ def _fill(lengths: Sequence[int], row_length: int) -> tuple[int, list[int]]:
 
 def round_up(size: int) -> int:
     """Round up to one of a few sizes, from 64 on by at most an eighth, because engines compile code for each size."""
-    return max(MIN_ROW_LENGTH, _multiple(size, max(8, 1 << max(0, size.bit_length() - 4))))
-
-
-def _multiple(size: int, step: int) -> int:
-    return -(-size // step) * step
+    step = max(8, 1 << max(0, size.bit_length() - 4))
+    return max(MIN_ROW_LENGTH, -(-size // step) * step)
 
 
 _REDUCTIONS = {"mean": np.add, "max": np.maximum}

@@ -1,1 +1,4 @@
-"""The loop of a worker. Imports the contract, the broker, the queue, the cache, `operations`, `encoding`, `process`."""
+"""The loop of a worker.
+
+Imports the contract, the broker, the queue, the cache, `operations`, `index`, `encoding` and `process`.
+"""

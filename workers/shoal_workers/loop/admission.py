@@ -3,7 +3,7 @@
 import logging
 import time
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -12,19 +12,34 @@ from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job, check_deadline
+from shoal.contract.model_names import is_among, names_of
 from shoal.contract.outline import Outline
-from shoal.contract.replies import Reply
-from shoal.errors import Expired, Internal, InvalidRequest, ModelMismatch, Poisoned, ShoalError, UnknownIndex
-from shoal.operations import Rerank, Search
+from shoal.contract.replies import Reply, other_fingerprint
+from shoal.errors import (
+    Expired,
+    Internal,
+    InvalidRequest,
+    ModelMismatch,
+    Poisoned,
+    ShoalError,
+    UnknownIndex,
+    Unsupported,
+)
+from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
 from shoal.process import logs
-from shoal.queue.consumer import Consumer
+from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.pool import ALIVE_S, Pool
-from shoal_workers.operations.served import Served
+from shoal_workers.encoding.encoder import Pipeline
+from shoal_workers.index.index import Index
+from shoal_workers.operations.embed import EmbedWork
+from shoal_workers.operations.rerank import RerankWork
+from shoal_workers.operations.search import Searcher, SearchWork
+from shoal_workers.operations.tokenize import TokenizerWork
 from shoal_workers.operations.work import INTERACTIVE, Work
 from shoal_workers.process.crash_report import CrashReports
-from shoal_workers.process.job_log import EndedJob, JobLog
+from shoal_workers.process.measurements import EndedJob, JobLog
+from shoal_workers.process.watchdog import Activity
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +80,54 @@ class Limits:
     max_batch_wait_s: float = 0.0
 
 
+#: The class of work for the jobs of each operation, by the operation's name.
+WORKS: dict[str, type[Work]] = {
+    Embed.op: EmbedWork,
+    Search.op: SearchWork,
+    Rerank.op: RerankWork,
+    Tokenize.op: TokenizerWork,
+    Decode.op: TokenizerWork,
+}
+
+
+class Served:
+    """The models and indexes of a worker. `now` returns Redis's time in Unix seconds.
+
+    `reranks` is the pipeline of the reranker, and `aliases` are further names for the reranker.
+    """
+
+    def __init__(
+        self,
+        embeds: Pipeline,
+        reranks: Pipeline | None,
+        aliases: Sequence[str],
+        indexes: Mapping[str, Index],
+        activity: Activity,
+        now: Callable[[], float],
+    ):
+        self.embeds = embeds
+        self.searcher = Searcher(indexes, activity)
+        self.now = now
+        self._reranks, self._aliases = reranks, aliases
+
+    def admit(self, delivery: Delivery, job: Job) -> Work:
+        """Return the work of a job; raise a ShoalError if this worker cannot serve the job."""
+        pipeline = self._reranks if isinstance(job, Rerank) else self.embeds
+        if pipeline and job.fingerprint not in (None, "", pipeline.made_by["fingerprint"]):
+            raise other_fingerprint(job.fingerprint, **pipeline.made_by)
+        self.embeds.encoder.check(job.options)
+        return WORKS[job.op].admit(delivery, job, self)
+
+    def reranker(self, wanted: str | None) -> Pipeline:
+        """Return the reranker's pipeline; raise Unsupported if there is none, or if `wanted` is another name."""
+        if self._reranks is None:
+            raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")
+        name = self._reranks.encoder.model.name
+        if wanted is not None and not is_among(wanted, (*names_of(name), *self._aliases)):
+            raise Unsupported(f"rerank.model is {excerpt(wanted)}, and this pool has {name}: name it, or leave it out")
+        return self._reranks
+
+
 class Admission:
     """The admission control of one worker."""
 
@@ -100,7 +163,7 @@ class Admission:
         works = self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects, MAX_JOBS))
         until = time.monotonic() + self._limits.max_batch_wait_s
         while works and (wait_s := until - time.monotonic()) > 0:  # wait for more interactive jobs, to fill the pass
-            num_texts = self._limits.max_batch_texts - sum(work.job.num_lane_texts for work in works)
+            num_texts = self._limits.max_batch_texts - sum(work.num_lane_texts for work in works)
             if num_texts <= 0:
                 break
             works += self._admit(self._consumer.take({INTERACTIVE: num_texts}, wait_s, max_jobs=MAX_JOBS))
@@ -139,7 +202,8 @@ class Admission:
                 works.append(self._served.admit(delivery, self._read(delivery)))
             except ShoalError as error:
                 refusals.append((delivery, error))
-        self.refuse(refusals)
+        if refusals:
+            self.refuse(refusals)
         if works := self._start(works):
             self._pause_s = 0.0
         self._look_up([work for work in works if work.is_cacheable and work.options.is_cacheable and work.untokenized])
@@ -165,6 +229,8 @@ class Admission:
     def _start(self, works: list[Work]) -> list[Work]:
         """Set the status of submitted jobs to `running`; return all jobs except the jobs that this worker has lost."""
         submitted = [work for work in works if work.job.reply_to is None or work.delivery.keeps_status]
+        if not submitted:
+            return works
         started = self._consumer.start([(work.delivery, work.job.id) for work in submitted])
         refused = [work for work, runs in zip(submitted, started, strict=True) if not runs]
         for work in submitted:
@@ -180,7 +246,9 @@ class Admission:
             work.digests = table.digests(work.job.texts, work.prompt, work.job.options)
         entries = iter(self._cache.find([digest for work in works for digest in work.digests]))
         for work in works:
-            work.use_cache(list(islice(entries, len(work.digests))))
+            found = list(islice(entries, len(work.digests)))
+            if any(found):
+                work.use_cache(found)
             self._counters["cache_hits"] += len(work.cached)
             self._counters["cache_misses"] += len(work.untokenized)
 
@@ -190,7 +258,8 @@ class Admission:
         """Answer expired jobs with an error. Return them and the jobs that this worker has lost; none needs a pass."""
         now = self._clock.now()
         late = {work: error for work in held if (error := expired(work.job, now))}
-        self.refuse([(work.delivery, error) for work, error in late.items()], late)
+        if late:
+            self.refuse([(work.delivery, error) for work, error in late.items()], late)
         if not held or time.monotonic() < self._next_check:
             return list(late)
         self._next_check = time.monotonic() + CHECK_EVERY_S

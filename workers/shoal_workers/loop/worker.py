@@ -14,13 +14,12 @@ from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, Pipeline, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
-from shoal_workers.loop.admission import Admission, Limits
+from shoal_workers.loop.admission import Admission, Limits, Served
 from shoal_workers.loop.batch import Batch
 from shoal_workers.loop.scheduler import SHARES, Scheduler
-from shoal_workers.operations.served import Served
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 from shoal_workers.process.crash_report import CrashReports
-from shoal_workers.process.job_log import JobLog
+from shoal_workers.process.measurements import JobLog
 from shoal_workers.process.watchdog import Activity
 
 if TYPE_CHECKING:
@@ -173,7 +172,8 @@ class Worker:
     def _advance(self) -> int:
         """Compute the next pass, and meanwhile answer completed jobs; return the number of answered jobs."""
         self.activity.mark("tokenizing")
-        self.scheduler.remove(self.admission.drop(self.scheduler.waiting()))
+        if dropped := self.admission.drop(self.scheduler.waiting()):
+            self.scheduler.remove(dropped)
         batch = self.scheduler.next_batch((INTERACTIVE,) if self._aside else SHARES)
         if batch is None:
             return self._wait()
@@ -235,5 +235,6 @@ class Worker:
             except ShoalError as error:
                 self.counters["cache_refused"] += len(entries)
                 log.debug("%d texts could not be put into the cache: %s", len(entries), error)
-        failed = [(work.delivery, work.error) for work in works if work.error]
-        return num_answered + self.admission.refuse(failed, works)  # last: its failure must not stop the other answers
+        if failed := [(work.delivery, work.error) for work in works if work.error]:
+            num_answered += self.admission.refuse(failed, works)  # last: its failure must not stop the other answers
+        return num_answered

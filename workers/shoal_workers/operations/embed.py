@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cache.entry import Entry
+from shoal.cache.cache import Entry
 from shoal.contract.replies import finish
 from shoal.errors import TooLarge
 from shoal.operations import Embed
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Delivery
 from shoal_workers.encoding.chunking import Chunker, TokenizedChunk
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.operations.work import Work
 
 if TYPE_CHECKING:
-    from shoal_workers.operations.served import Served
+    from shoal_workers.loop.admission import Served
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +140,8 @@ class EmbedWork(Work):
         encoder, options, embeds = served.embeds.encoder, job.options, served.embeds
         encoder.check_outputs(options)
         prompt = encoder.prompt(options)
-        if chunker := encoder.chunker(options, prompt):
+        if options.chunk_tokens is not None:
+            chunker = encoder.chunker(options, prompt)
             return ChunksWork(delivery, job, embeds, prompt, served.now, chunker=chunker)
         return cls(delivery, job, embeds, prompt, served.now, is_query=encoder.is_query(options))
 

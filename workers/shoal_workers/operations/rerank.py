@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cache.entry import Entry
+from shoal.cache.cache import Entry
 from shoal.operations import Rerank
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Delivery
 from shoal_workers.encoding.reranker import Reranker, compared
 from shoal_workers.operations.work import Work
 
 if TYPE_CHECKING:
-    from shoal_workers.operations.served import Served
+    from shoal_workers.loop.admission import Served
 
 
 @dataclass(slots=True, eq=False)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cache.entry import Entry
+from shoal.cache.cache import Entry
 from shoal.contract.options import QUERY_PROMPTS
 from shoal.contract.replies import finish
 from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.operations import Search
 from shoal.process import logs
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Delivery
 from shoal_workers.encoding.encoder import Pipeline
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import PAIR_OPTIONS, RankedSearch, SearchAnswer
@@ -28,7 +28,7 @@ from shoal_workers.operations.work import Work
 from shoal_workers.process.watchdog import Activity
 
 if TYPE_CHECKING:
-    from shoal_workers.operations.served import Served
+    from shoal_workers.loop.admission import Served
 
 log = logging.getLogger(__name__)
 

@@ -7,18 +7,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from shoal.cache.entry import Entry
+from shoal.cache.cache import Entry
 from shoal.contract.jobs import Job
 from shoal.contract.options import Options
 from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import Internal, ShoalError, TextTooLong
-from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.consumer import Answer, Delivery
 from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
-from shoal_workers.process.job_log import EndedJob
+from shoal_workers.process.measurements import EndedJob
 
 if TYPE_CHECKING:
-    from shoal_workers.operations.served import Served
+    from shoal_workers.loop.admission import Served
 
 #: The kinds of jobs. A worker chooses which kind comes next.
 INTERACTIVE, LONG, BULK = "interactive", "long", "bulk"
@@ -41,7 +41,8 @@ class Work:
     in `tokenized`. `digests` are the cache keys of all texts, or empty for a job that does not use the cache. `opening`
     is the future of an index that is being opened. `error` is the error that will answer the job. `now` returns Redis's
     time in Unix seconds. `num_cut_chars` counts the characters of the chunks that `cut` has returned. `is_query` is
-    true if the model reads the texts in another form than documents.
+    true if the model reads the texts in another form than documents. `kind` is "bulk" in that lane, otherwise "long"
+    for a large job, or "interactive". A job that `takes_turns` goes behind others of its kind after each of its passes.
 
     Each operation is a subclass. Its next stage may add inputs once all inputs are encoded.
     """
@@ -64,6 +65,9 @@ class Work:
     inputs: Sequence[Any] = field(init=False)
     options: Options = field(init=False)
     made_by: Mapping[str, Any] = field(init=False)
+    num_lane_texts: int = field(init=False)
+    kind: str = field(init=False)
+    takes_turns: bool = field(init=False)
 
     #: True if the vectors of the operation's texts may be cached.
     is_cacheable: ClassVar[bool] = True
@@ -75,19 +79,15 @@ class Work:
         self.options, self.made_by = self.job.options, self.pipeline.made_by
         self.inputs = self._first_inputs()
         self.untokenized.extend(range(len(self.inputs)))
+        self.num_lane_texts = self.job.num_lane_texts
+        is_long = self.num_lane_texts > MAX_SHORT_TEXTS or len(self.delivery.data) > MAX_SHORT_BYTES
+        self.kind = BULK if self.delivery.lane == BULK else LONG if is_long else INTERACTIVE
+        self.takes_turns = self.is_cut or self.kind == LONG
 
     @classmethod
     def admit(cls, delivery: Delivery, job: Any, served: "Served") -> "Work":
         """Return the work of a job; raise a ShoalError if this worker cannot serve the job."""
         return cls(delivery, job, served.embeds, served.embeds.encoder.prompt(job.options), served.now)
-
-    @property
-    def kind(self) -> str:
-        """The kind of the job: "bulk" in that lane, otherwise "long" if it is large, or "interactive"."""
-        if self.delivery.lane == BULK:
-            return BULK
-        is_long = self.job.num_lane_texts > MAX_SHORT_TEXTS or len(self.delivery.data) > MAX_SHORT_BYTES
-        return LONG if is_long else INTERACTIVE
 
     # Inputs
 
@@ -113,11 +113,6 @@ class Work:
     def num_counted(self) -> int:
         """Number of texts for which the job counts when the worker decides whether to take more jobs."""
         return min(self.num_waiting, MAX_TEXTS_OF_LONG) if self.takes_turns else self.num_waiting
-
-    @property
-    def takes_turns(self) -> bool:
-        """True if the job goes behind the other jobs of its kind after each of its passes."""
-        return self.is_cut or self.kind == LONG
 
     def use_cache(self, entries: Sequence[Entry | None]) -> None:
         """Use the cache's entries that suit the options. `entries` has one for each text, None if it is not cached."""
@@ -258,6 +253,6 @@ class Work:
             num_tokens,
             len(self.cached),
             self.timings,
-            self.job.num_lane_texts,
+            self.num_lane_texts,
             self.error,
         )

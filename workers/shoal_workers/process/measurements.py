@@ -1,17 +1,30 @@
-"""Measurements of a worker: counters and histograms since its start, its throughput, and its last jobs."""
+"""Measurements of a worker since its start, its throughput, its last jobs, and the log of the jobs that it answers."""
 
+import logging
 import resource
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
+from shoal.broker.clock import Clock
+from shoal.contract import traceparent
 from shoal.contract.histogram import Histogram
 from shoal.contract.jobs import LANES
-from shoal.contract.replies import TIMINGS
+from shoal.contract.outline import Outline
+from shoal.contract.replies import TIMINGS, Reply
+from shoal.errors import ShoalError
+from shoal.process import logs
+from shoal.queue.consumer import Delivery
+
+if TYPE_CHECKING:
+    from shoal.process.spans import Tracer
+
+log = logging.getLogger(__name__)
 
 #: The names of all counters. Each begins at 0, because Prometheus sees no increase in the first value of a counter.
 COUNTERS = (
@@ -70,23 +83,20 @@ class Throughput:
     """Texts answered per second of work. Older measurements have less weight."""
 
     def __init__(self) -> None:
-        self._num_texts = 0.0
+        #: The number of texts that were answered.
+        self.num_texts = 0.0
         self._busy_s = 0.0
-
-    def add_texts(self, num_texts: int) -> None:
-        """Count texts that were answered."""
-        self._num_texts += num_texts
 
     def add_busy(self, seconds: float) -> None:
         """Count seconds of work."""
         kept = 0.5 ** (seconds / HALF_LIFE_S)
-        self._num_texts *= kept
+        self.num_texts *= kept
         self._busy_s = kept * self._busy_s + seconds
 
     @property
     def texts_per_s(self) -> float:
         """Texts per second; 0 before the first text."""
-        return self._num_texts / self._busy_s if self._busy_s else 0.0
+        return self.num_texts / self._busy_s if self._busy_s else 0.0
 
 
 #: Number of recent jobs in a heartbeat. Each takes some 250 bytes, and every reader of the pool reads all heartbeats.
@@ -134,3 +144,109 @@ class RecentJobs:
             for (lane, _), wait_s in self._longest.items():
                 found[lane] = max(wait_s, found.get(lane, 0.0))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """An answered job, without its texts. A job that was refused before its begin has no timings."""
+
+    delivery: Delivery
+    id: str | None
+    op: str | None
+    traceparent: str | None
+    num_texts: int | None
+    num_computed: int = 0
+    num_tokens: int | None = None
+    num_cached: int | None = None
+    timings: Mapping[str, float] = field(default_factory=dict)
+    num_lane_texts: int = 0
+    error: ShoalError | None = None
+
+    @classmethod
+    def refused(cls, delivery: Delivery, outline: Outline, error: ShoalError) -> Self:
+        """Return the refused job, with the values of its outline."""
+        job_id = delivery.put_as or outline.id
+        return cls(delivery, job_id, outline.op, outline.traceparent, outline.num_texts, error=error)
+
+    def to_heartbeat(self, now_s: float) -> dict[str, Any]:
+        """Return the map for the heartbeat about the job, which was answered at `now_s`."""
+        return {
+            "id": self.id,
+            "op": self.op,
+            "lane": self.delivery.lane,
+            "client": self.delivery.client[:MAX_CLIENT_CHARS],
+            "num_texts": self.num_texts,
+            "num_tokens": self.num_tokens,
+            "num_cached": self.num_cached,
+            "status": Reply.failure("", self.error).status if self.error else "done",
+            "error": self.error.code if self.error else None,
+            "ended_at": round(now_s, 3),
+            "total_s": round(self.delivery.queued_s(now_s), 6),
+            "timings": {name: round(seconds, 6) for name, seconds in self.timings.items()},
+        }
+
+
+class JobLog:
+    """The log of the jobs that one worker answers."""
+
+    def __init__(self, worker_id: str, clock: Clock, tracer: "Tracer | None" = None):
+        self._worker_id, self._clock, self._tracer = worker_id, clock, tracer
+        self.measurements, self.throughput, self.recent = Measurements(), Throughput(), RecentJobs()
+
+    def note(self, jobs: Sequence[EndedJob], replying_at: float) -> None:
+        """Count and log jobs. The worker began to write their replies at `replying_at`, in Unix seconds."""
+        ended_at, now_s, counters = time.time(), self._clock.now(), self.measurements.counters
+        self.recent.add([job.to_heartbeat(now_s) for job in jobs[-MAX_JOBS:]])
+        for job in jobs:
+            wait_s = job.timings["queue_s"] if job.timings else job.delivery.queued_s(now_s)
+            self.recent.add_wait(job.delivery.lane, wait_s, now_s)
+            self.measurements.waits[job.delivery.lane].add(wait_s)
+            counters["failed"] += job.error is not None
+            if job.timings:  # otherwise the job was refused before its begin
+                counters["jobs"] += 1
+                counters["texts"] += job.num_computed
+                counters["tokens"] += job.num_tokens or 0
+                self.throughput.num_texts += job.num_lane_texts
+                for name, seconds in job.timings.items():
+                    counters[name] += seconds  # type: ignore[assignment]
+            if log.isEnabledFor(logging.DEBUG):
+                facts = {**_facts(job), **job.timings}
+                message = "job failed" if job.error else "job done"
+                log.debug(message, extra=logs.about(job.id, job.delivery.client, job.traceparent, **facts))
+            if self._tracer:
+                self._record(self._tracer, job, replying_at, ended_at)
+
+    def _record(self, tracer: "Tracer", job: EndedJob, replying_at: float, ended_at: float) -> None:
+        """Record the span of a job and one span for each step. A step done in several pieces has one span."""
+        start = job.delivery.put_ms / 1000 + self._clock.offset_s
+        names = {"worker": self._worker_id, "lane": job.delivery.lane, "client": job.delivery.client}
+        facts = {f"shoal.{name}": value for name, value in {"job_id": job.id or "", **names, **_facts(job)}.items()}
+        span = tracer.begin("job", "CONSUMER", job.traceparent, _ns(start), facts)
+        if job.error:
+            tracer.fail(span, job.error.code)
+            return span.end()
+        if span.is_recording():
+            parent = traceparent.format_traceparent(span.get_span_context())
+
+            def record(step: str, begun: float, ended: float) -> None:
+                tracer.begin(step, "INTERNAL", parent, _ns(begun)).end(_ns(ended))
+
+            for name in ("queue", "tokenize", "encode"):
+                end = start + job.timings[f"{name}_s"]
+                record(name, start, end)
+                start = end
+            if search_s := job.timings["search_s"]:
+                record("search", replying_at - search_s, replying_at)
+            record("reply", replying_at, ended_at)
+        span.end(_ns(ended_at))
+
+
+def _facts(job: EndedJob) -> dict[str, Any]:
+    facts = {"op": job.op or "unknown", "texts": job.num_texts or 0}
+    if job.error:
+        return facts | {"error": job.error.code}
+    return facts | {"computed": job.num_computed, "tokens": job.num_tokens or 0}
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1_000_000_000)

@@ -19,8 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from shoal import __version__
 from shoal.broker.broker import Broker
-from shoal.cache.cache import Cache
-from shoal.cache.table import Table, num_places
+from shoal.cache.cache import Cache, Table, num_places
 from shoal.changes.change_log import ChangeLog
 from shoal.errors import ShoalError
 from shoal.operations.search import MAX_JOB_HITS, MAX_JOB_ROWS

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.broker.async_connection import ConnectionMaker
+from shoal.broker.async_broker import ConnectionMaker
 from shoal.client.job_source import File, Items
 from shoal.client.parts import async_batches
 from shoal.client.questions import (
@@ -22,7 +22,6 @@ from shoal.client.questions import (
     as_list,
     by_text,
     check_key,
-    check_lane,
     hits_of,
     job_of,
     options_of,
@@ -37,6 +36,7 @@ from shoal.contract.replies import Reply
 from shoal.errors import Timeout
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed, Rerank, Search
+from shoal.operations.embed import MANY_VECTORS
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.producer import Producer
 from shoal.settings import DEFAULTS, Settings
@@ -79,6 +79,8 @@ class AsyncClient:
         #: The long jobs of the pool. The methods block.
         self.long_jobs = LongJobs(self.settings)
         connections = ConnectionMaker(self.settings.redis_address)
+        #: Called for each look-up in the cache, with the numbers of texts that were found and not found.
+        self.count_lookup: Callable[[int, int], object] = lambda *_: None
         self._new_session = partial(Session, connections, self.settings.keys, result_ttl_s, self.long_jobs.close)
         self._open: Session | None = None
 
@@ -105,11 +107,6 @@ class AsyncClient:
     def connect(self) -> Dispatcher:
         """Return the dispatcher, which matches replies to jobs; start its task if it does not run yet."""
         return self._session().dispatcher
-
-    @property
-    def num_cached(self) -> tuple[int, int]:
-        """The numbers of texts that were found and not found in the cache since the client was opened."""
-        return (0, 0) if self._open is None else (self._open.lookup.num_hits, self._open.lookup.num_misses)
 
     async def close(self) -> None:
         """Withdraw unanswered jobs and close all connections, even if this call is cancelled."""
@@ -196,13 +193,14 @@ class AsyncClient:
         session, owner, job = self._session(), client or self.name, job.pinned(self.fingerprint)
         if isinstance(job, Search):
             job.check_hits()
-        await session.check_num_vectors(job, self.max_reply_bytes)
+        if job.options.output in MANY_VECTORS:
+            await session.check_num_vectors(job, self.max_reply_bytes)
         if job.deadline is not None:
             check_deadline(job.deadline, await session.producer.now())
         if idempotency_key is not None:
             key = check_key(idempotency_key)
-            return await session.producer.put_once(check_lane(lane), job, key, owner=client, client=owner)
-        await session.producer.put(check_lane(lane), [job], owner)
+            return await session.producer.put_once(lane, job, key, owner=client, client=owner)
+        await session.producer.put(lane, [job], owner)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("job put", extra=about(job, owner))
         return job.id
@@ -228,7 +226,6 @@ class AsyncClient:
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
     ) -> Reply:
         """Wait for the reply to the job and return it, as `Client.call` does."""
-        check_lane(lane)
         timeout_s, job = self.timeout_s if timeout_s is None else timeout_s, job.pinned(self.fingerprint)
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
 
@@ -256,7 +253,7 @@ class AsyncClient:
         """Return this event loop's session, opening one if needed; raise RuntimeError if another loop has one."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open.is_over():
-            self._open = self._new_session()
+            self._open = self._new_session(self.count_lookup)
         elif self._open.loop is not loop:
             raise RuntimeError(
                 "this AsyncClient is in use in another event loop: make one for each loop, or close it there first"

@@ -9,10 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.async_connection import ConnectionMaker
+from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.cache.lookup import CacheLookup
-from shoal.client.parts import jobs_to_repeat, put_share
+from shoal.client.parts import jobs_to_repeat
 from shoal.client.questions import by_text, check_lane, options_of
 from shoal.client.redis.long_jobs import WorkThreads
 from shoal.contract import traceparent
@@ -21,9 +20,10 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Expired, Internal, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, TooLarge
 from shoal.operations import Embed
-from shoal.operations.embed import texts_at_a_time
+from shoal.operations.embed import MANY_VECTORS, texts_at_a_time
 from shoal.process import logs
 from shoal.queue.dispatcher import Dispatcher, Pending
+from shoal.queue.lane import put_share
 from shoal.queue.producer import Producer
 
 log = logging.getLogger("shoal.client")
@@ -40,11 +40,18 @@ _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 class Session:
     """A client's connections and threads in its event loop. A task closes them when the client or the loop ends."""
 
-    def __init__(self, connections: ConnectionMaker, keys: Keys, result_ttl_s: int, close_jobs: Callable[[], object]):
+    def __init__(
+        self,
+        connections: ConnectionMaker,
+        keys: Keys,
+        result_ttl_s: int,
+        close_jobs: Callable[[], object],
+        count_lookup: Callable[[int, int], object],
+    ):
         self.loop = asyncio.get_running_loop()
         self._broker = AsyncBroker(connections)
         self.producer = Producer(self._broker, keys, result_ttl_s)
-        self.lookup = CacheLookup(self._broker, keys, self.producer.pool)
+        self.lookup = CacheLookup(self._broker, keys, self.producer.pool, count=count_lookup)
         self.dispatcher = Dispatcher(self.producer)
         #: The threads for long jobs.
         self.threads = WorkThreads()
@@ -59,7 +66,8 @@ class Session:
 
     async def call(self, job: Job, lane: str, client: str, timeout_s: float, max_reply_bytes: int) -> Reply:
         """Return the reply to a client's job; raise Timeout if none comes within `timeout_s`."""
-        await self.check_num_vectors(job, max_reply_bytes)
+        if job.options.output in MANY_VECTORS:
+            await self.check_num_vectors(job, max_reply_bytes)
         call = Call(self, lane, client, time.monotonic() + timeout_s, max_reply_bytes)
         try:
             return await call.reply_to(job)
@@ -68,7 +76,7 @@ class Session:
 
     async def check_num_vectors(self, job: Job, max_bytes: int) -> None:
         """Raise TooLarge if the job's vectors of tokens or chunks certainly need more than `max_bytes`."""
-        if isinstance(job, Embed) and job.options.output in ("tokens", "chunks"):
+        if isinstance(job, Embed):
             job.check_num_vectors(await self.producer.pool.first_heartbeats(), max_bytes)
 
     async def timeout(self, timeout_s: float) -> Timeout:
@@ -120,7 +128,7 @@ class Call:
         if job.options.output != "vector":
             return await self._run_in_turn(parts)
         put_share(job)  # raises TooLarge
-        return Reply.join(await self._send_alike(parts))
+        return Reply.join(await (self._send(parts) if len(parts) == 1 else self._send_alike(parts)))
 
     async def _run_in_turn(self, parts: Sequence[Job]) -> Reply:
         """Send the parts of a job with large answers, a few at a time; return their joined reply."""
@@ -154,9 +162,9 @@ class Call:
 
     async def _send(self, parts: Sequence[Job]) -> list[Reply]:
         """Put all jobs or none, and return their replies. If an error occurs, withdraw the unanswered jobs."""
-        pending = self.session.dispatcher.call(self.lane, parts, self.client, self._left_s())
+        pending = self.session.dispatcher.call(self.lane, parts, self.client, max(0.0, self.until - time.monotonic()))
         try:
-            replies = [await reply.result(self._left_s()) for reply in pending]
+            replies = [await reply.result(self.until - time.monotonic()) for reply in pending]
         except (ShoalError, TimeoutError) as error:
             for part in parts:
                 log.debug("job given up", extra=about(part, self.client, error=getattr(error, "code", Timeout.code)))
@@ -168,9 +176,6 @@ class Call:
                 code = reply.error.code if reply.error else None
                 log.debug("job %s", reply.status, extra=about(part, self.client, error=code, **reply.timings))
         return replies
-
-    def _left_s(self) -> float:
-        return max(0.0, self.until - time.monotonic())
 
 
 class EmbedStream:
