@@ -1,8 +1,8 @@
 """The compiled kernel, a shared library beside its source. `python -m shoal_workers.avx512.library` compiles it.
 
-`scripts/install` and the build of the workers' image run this command. The library's name has the digest of the source
-and of the compiler's options, so that a worker never loads the library of another release. The library lies beside the
-code, where only a program that can also change the code can replace it.
+`scripts/install` runs this command, and a wheel that is built has the library (`workers/hatch_build.py`). The library's
+name has the digest of the source and of the compiler's options, so that a worker never loads the library of another
+release. The library lies beside the code, where only a program that can also change the code can replace it.
 """
 
 import os
@@ -10,7 +10,6 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -64,10 +63,10 @@ def compile_kernel(library: Path) -> None:
             new.unlink(missing_ok=True)
 
 
-def main(words: Sequence[str]) -> None:
-    """Compile the kernel, or print why that fails; `--any-processor` compiles it even if this machine cannot run it."""
-    library, lacking = path(), processors.lacking_for_avx512()
-    if library.exists() or (lacking and "--any-processor" not in words):
+def main() -> None:
+    """Compile the kernel if this processor can run it, or print why that fails."""
+    library = path()
+    if library.exists() or processors.lacking_for_avx512():
         return
     print("  compiling the engine avx512", flush=True)
     try:
@@ -78,4 +77,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

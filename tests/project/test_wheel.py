@@ -1,0 +1,64 @@
+"""The wheel, built by the build backend from a copy of the code, and installed."""
+
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from page import ROOT
+
+#: Prints whether the code of the working folder has a compiled kernel.
+FIND = "import sys; sys.path.insert(0, ''); from shoal_workers.avx512.library import path; print(path().exists())"
+
+#: A kernel that compiles at once. Its function of glibc exists from 2.25 on.
+SOURCE = """#include <unistd.h>
+int one() { char byte; return getentropy(&byte, 1); }
+"""
+
+_can_compile = (sys.platform, platform.machine(), platform.libc_ver()[0]) == ("linux", "x86_64", "glibc")
+needs_compiler = pytest.mark.skipif(
+    not (_can_compile and shutil.which("g++")), reason="the kernel is compiled by g++ for Linux on x86-64"
+)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """Return a copy of the code with another kernel, which is not compiled yet."""
+    for name in ("shared", "api", "workers"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "workers/shoal_workers/avx512/kernel.cpp").write_text(SOURCE)
+    return tmp_path
+
+
+def build(code: Path, **variables: str) -> Path:
+    """Build the wheel; return its path."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"]
+    subprocess.run(command, cwd=code, env=variables, capture_output=True, check=True)
+    (wheel,) = (code / "dist").iterdir()
+    return wheel
+
+
+def installed_kernel_exists(wheel: Path) -> bool:
+    """Install the wheel into a folder; return True if it brought the compiled kernel of its source."""
+    site = wheel.parent.with_name("site")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
+    subprocess.run([*pip, "--target", site, wheel], check=True)
+    done = subprocess.run([sys.executable, "-c", FIND], cwd=site, capture_output=True, text=True, check=True)
+    return done.stdout == "True\n"
+
+
+@needs_compiler
+def test_a_wheel_has_the_compiled_kernel_and_names_the_platform(code: Path) -> None:
+    wheel = build(code, PATH=str(Path(shutil.which("g++") or "").parent))
+    assert wheel.name.endswith("-py3-none-manylinux_2_25_x86_64.whl")
+    assert installed_kernel_exists(wheel)
+
+
+def test_a_wheel_is_for_every_machine_without_a_compiler(code: Path) -> None:
+    wheel = build(code, PATH=str(code))
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not installed_kernel_exists(wheel)
