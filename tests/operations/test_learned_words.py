@@ -181,7 +181,7 @@ def test_a_model_without_sparse_vectors_is_refused(
         build(Source(tmp_path / "texts.txt"), tmp_path / "index", LocalEncoder(encoder), language="learned")
 
 
-def test_a_pool_weighs_texts_as_the_process_that_builds_does(
+def test_a_pool_encodes_texts_as_the_process_that_builds_does(
     worker: Worker, client: Client, sparse_encoder: Encoder
 ) -> None:
     texts = list(DOCUMENTS.values()) * 10
@@ -189,9 +189,11 @@ def test_a_pool_weighs_texts_as_the_process_that_builds_does(
     with running(worker):
         model = served_model(client.pool.ready().values())
         assert model
-        found = [vector for some in PoolEncoder(client, model).weigh(texts) for vector in some]
-    expected = [vector for some in LocalEncoder(sparse_encoder).weigh(texts) for vector in some]
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+        found = list(PoolEncoder(client, model).encode(texts, ("vector", "sparse")))
+    expected = list(LocalEncoder(sparse_encoder).encode(texts, ("vector", "sparse")))
+    vectors, others = (np.concatenate([some.vectors for some in each]) for each in (found, expected))
+    np.testing.assert_allclose(vectors, others, atol=1e-4)
+    sparse, other_sparse = ([vector for some in each for vector in some.sparse] for each in (found, expected))
+    for one, other in zip(sparse, other_sparse, strict=True):
         assert one.indices.tolist() == other.indices.tolist()
         np.testing.assert_allclose(one.values, other.values, atol=1e-4)

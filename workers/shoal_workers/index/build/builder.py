@@ -2,24 +2,22 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shoal.contract.languages import LEARNED
-from shoal.contract.replies import SparseVector
-from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound, Unsupported
+from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound
 from shoal.records.source import Source
 from shoal.task_progress import Report
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges, collect_changes
+from shoal_workers.index.build.new_texts import encode_texts
 from shoal_workers.index.build.reading import read_source, write_columns
 from shoal_workers.index.build.scratch import SCRATCH, STATE, BuildState, open_scratch
 from shoal_workers.index.build.vectors import (
@@ -27,9 +25,7 @@ from shoal_workers.index.build.vectors import (
     FormerVersion,
     VectorPlan,
     check_retrieval,
-    embed_texts,
     model_of,
-    texts_of,
     write_vectors,
 )
 from shoal_workers.index.files.documents import HashTable
@@ -49,7 +45,7 @@ from shoal_workers.index.files.manifest import (
     checksum,
 )
 from shoal_workers.index.index import current_version
-from shoal_workers.index.lexical.lexical_file import language_of, learned_words, write_learned, write_lexical
+from shoal_workers.index.lexical.lexical_file import WEIGHTS, language_of, write_learned, write_lexical
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
 
@@ -119,7 +115,7 @@ def build(
     began_from = began_from or current_name(out)
     if built := _built_before(out, key):
         return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
-    former = FormerVersion.find(out, encoder.model) if reuses else None
+    former = FormerVersion.find(out, encoder.model, language == LEARNED) if reuses else None
     arguments: dict[str, Any] = {"layout": LAYOUT, "source": source.label.path, "fingerprint": source.fingerprint()}
     arguments |= {"columns": [source.text_column, source.id_column], "skips_bad": skips_bad, "kinds": dict(kinds or {})}
     arguments |= {"language": language, "chunks": cutter.sizes if cutter else None, "model": asdict(encoder.model)}
@@ -215,9 +211,10 @@ class _Version:
     def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, Any]]) -> BuildResult:
         """Write the rest of the version's files; if an embedding was interrupted, it is continued."""
         folder, state, encoder, dimension = self.folder, self.state, self.encoder, self.encoder.model.dimension
-        hashes = HashTable.open(folder, HASHES, state.count)
-        self._write_words(hashes, former)
-        plan = VectorPlan.make(hashes, former)
+        language, indexing = state.arguments["language"], partial(self._report_step, "indexing words")
+        if language != LEARNED:
+            write_lexical(folder, state.count, language, indexing)
+        plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)
         num_new = len(plan.new_rows)
         needed = 4 * dimension * (state.count + (num_new if num_new < state.count else 0))
         if needed > (free := shutil.disk_usage(folder).free):
@@ -225,7 +222,9 @@ class _Version:
                 f"the vectors of {state.count:,} documents take {needed:,} bytes, and {folder.parent} has {free:,} "
                 "free: free some space; an index there is unchanged"
             )
-        embed_texts(folder, state, plan, encoder, self.report)
+        encode_texts(folder, state, plan, encoder, self.report)
+        if language == LEARNED:
+            write_learned(folder, plan.taken_from, state.num_weights, former.words if former else None, indexing)
         vectors = write_vectors(folder, plan, dimension, partial(self._report_step, "copying"))
         width = QuantisedVectors.write(folder, vectors, partial(self._report_step, "quantising"))
         quantised = QuantisedVectors.open(folder, state.count, dimension, width)
@@ -236,36 +235,9 @@ class _Version:
         result = replace(result, found_share=found_share, fields=fields)
         if key := state.arguments["key"]:
             replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
-        (folder / EMBEDDED).unlink(missing_ok=True)
+        for name in (EMBEDDED, WEIGHTS):
+            (folder / name).unlink(missing_ok=True)
         return result
-
-    def _write_words(self, hashes: HashTable, former: FormerVersion | None) -> None:
-        """Write the lexical index. Learned words of an interrupted build are kept if they are complete."""
-        folder, state, report = self.folder, self.state, partial(self._report_step, "indexing words")
-        if state.arguments["language"] != LEARNED:
-            write_lexical(folder, state.count, state.arguments["language"], report)
-        elif not (folder / LEXICAL).exists():
-            # A model that makes no vectors is refused here, before it weighs all texts.
-            list(self.encoder.embed(texts_of(folder, state.count, np.zeros(1, np.int64))))
-            words = former and learned_words(folder.parent / former.name)
-            plan = VectorPlan.make(hashes, former if words else None)
-            texts = texts_of(folder, state.count, plan.new_rows)
-            try:
-                with closing(self.encoder.weigh(texts, self._report_step)) as groups:
-                    write_learned(folder, plan.taken_from, self._weighed(groups, len(plan.new_rows)), words or None)
-            except Unsupported as error:
-                raise Unsupported(
-                    f"{self.encoder.model.name} makes no sparse vectors, which the language learned needs: "
-                    "build the index with another language, or with another model"
-                ) from error
-
-    def _weighed(self, groups: Iterable[list[SparseVector]], num_new: int) -> Iterator[SparseVector]:
-        """Yield the sparse vectors one by one, and report how many of the new texts have theirs."""
-        done = 0
-        for vectors in groups:
-            done += len(vectors)
-            self._report_step("indexing words", done / num_new)
-            yield from vectors
 
     def _report_step(self, step: str, fraction: float = 1.0) -> None:
         self.report(self.state.progress(step, fraction))
