@@ -40,8 +40,9 @@ from shoal.task_progress import TaskProgress
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, Encoded, LocalEncoder, Waiting, no_wait
-from shoal_workers.index.build.scratch import SCRATCH
-from shoal_workers.index.build.vectors import EMBEDDED, SEARCHED_AT_ONCE, check_retrieval, texts_of
+from shoal_workers.index.build.scratch import SCRATCH, BuildState
+from shoal_workers.index.build.validation import SEARCHED_AT_ONCE, Sample
+from shoal_workers.index.build.vectors import EMBEDDED, texts_of
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.documents import HashTable, hash_of
 from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, IDS, MANIFEST, OFFSETS, QUANTISED
@@ -471,9 +472,10 @@ def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
     encoded = MadeVectors().encode(map(str, range(len(lines))), ("vector",))
     vectors = np.concatenate([found.vectors for found in encoded])
     parts = list[float]()
-    quantised, encoder = quantise(vectors), MadeVectors()
-    share = check_retrieval(tmp_path, "v1", vectors, quantised, encoder, no_wait, parts.append)
-    assert (share, parts) == (1, [0, 0, SEARCHED_AT_ONCE / len(lines)])
+    state = BuildState({}, "v1", 0, "", count=len(lines))
+    sample = Sample.encode(tmp_path, state, MadeVectors(), ("vector",), no_wait)
+    assert sample.check(vectors, quantise(vectors), None, parts.append) == 1
+    assert parts == [0, SEARCHED_AT_ONCE / len(lines)]
 
 
 def test_the_texts_of_many_rows_take_no_memory_of_their_own(tmp_path: Path) -> None:

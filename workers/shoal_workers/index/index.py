@@ -96,6 +96,11 @@ class Index:
         return self.manifest.count - len(live.hidden_rows) + len(live.ids)
 
     @property
+    def default_mode(self) -> str:
+        """The mode of a search that names none: lexical in an index of words alone."""
+        return "dense" if self.manifest.dimension else "lexical"
+
+    @property
     def group_field(self) -> str:
         """The field that groups hits if a search does not name one; empty for none."""
         return "document" if self.manifest.chunk_tokens else ""

@@ -10,21 +10,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from shoal.bulk.served_model import ModelInfo
 from shoal.contract.languages import LEARNED
-from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound
+from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound, Unsupported
 from shoal.records.source import Source
 from shoal.task_progress import Report
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges, collect_changes
-from shoal_workers.index.build.new_texts import encode_texts
+from shoal_workers.index.build.new_texts import encode_texts, outputs_of
 from shoal_workers.index.build.reading import read_source, write_columns
 from shoal_workers.index.build.scratch import SCRATCH, STATE, BuildState, open_scratch
+from shoal_workers.index.build.validation import Sample
 from shoal_workers.index.build.vectors import (
     EMBEDDED,
     FormerVersion,
     VectorPlan,
-    check_retrieval,
     model_of,
     write_vectors,
 )
@@ -46,6 +47,7 @@ from shoal_workers.index.files.manifest import (
 )
 from shoal_workers.index.index import current_version
 from shoal_workers.index.lexical.lexical_file import WEIGHTS, language_of, write_learned, write_lexical
+from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
 
@@ -113,6 +115,7 @@ def build(
     of the encoder.
     """
     began_from = began_from or current_name(out)
+    language = _language_for(encoder.model, language)
     if built := _built_before(out, key):
         return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
     former = FormerVersion.find(out, encoder.model, language == LEARNED) if reuses else None
@@ -132,6 +135,18 @@ def build(
             return replace(unchanged, fields=fields)
         result = version.fill(former, fields)
         return replace(result, is_published=_publish(out, state.version, publishes, num_kept, began_from))
+
+
+def _language_for(model: ModelInfo, language: str | None) -> str | None:
+    """Return the language of the words: learned for a model without vectors. Raises Unsupported."""
+    if model.dimension or language == LEARNED:
+        return language
+    if language is not None:
+        raise Unsupported(
+            f"language is {language}, and {model.name} makes no vectors: its indexes have learned words alone, so "
+            "leave the language out"
+        )
+    return LEARNED
 
 
 def _built_before(out: Path, key: str) -> BuildResult | None:
@@ -229,7 +244,10 @@ class _Version:
         width = QuantisedVectors.write(folder, vectors, partial(self._report_step, "quantising"))
         quantised = QuantisedVectors.open(folder, state.count, dimension, width)
         report = partial(self._report_step, "validating")
-        found_share = check_retrieval(folder, state.version, vectors, quantised, encoder, self._report_step, report)
+        report(0)
+        sample = Sample.encode(folder, state, encoder, outputs_of(encoder.model, language), self._report_step)
+        words = LexicalIndex.open(folder, state.count) if language == LEARNED else None
+        found_share = sample.check(vectors, quantised, words, report)
         self._write_manifest(width, num_new)
         result = self._result(num_new, int((plan.taken_from >= 0).sum()))
         result = replace(result, found_share=found_share, fields=fields)
@@ -273,6 +291,7 @@ class _Version:
             chunk_tokens=chunk_tokens,
             chunk_overlap=chunk_overlap,
             ids_are_positions=state.ids_are_positions,
+            language=json.loads((self.folder / LEXICAL).read_text("utf-8"))["language"],
             **model,
             **state.counts(),
         )

@@ -39,8 +39,8 @@ def no_wait(reason: str) -> None:
 
 def info_of(model: Model, fingerprint: str) -> ModelInfo:
     """Return the properties of a prepared model whose encoder has the fingerprint."""
-    prompt = document_prompt(model.prompts)
-    return ModelInfo(model.name, model.digest, model.pooling, model.dimension, prompt, fingerprint)
+    dimension = model.dimension if model.pooling else 0
+    return ModelInfo(model.name, model.digest, model.pooling, dimension, document_prompt(model.prompts), fingerprint)
 
 
 class Encoded(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Self
 
 import numpy as np
 
+from shoal.bulk.served_model import ModelInfo
 from shoal.contract.languages import LEARNED
 from shoal.errors import IndexMismatch, Unsupported
 from shoal.task_progress import Report
@@ -64,15 +65,19 @@ class _Outputs:
         self._state.save(self._folder)
 
 
+def outputs_of(model: ModelInfo, language: str | None) -> tuple[str, ...]:
+    """Return the outputs that a build needs of its model for words of this language."""
+    return (*(("vector",) if model.dimension else ()), *(("sparse",) if language == LEARNED else ()))
+
+
 def encode_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: DocumentEncoder, report: Report) -> None:
     """Encode the new texts, or after an interruption the rest of them, into files in the folder of a build.
 
     Raises Unsupported if the words are to be learned, and the model makes no sparse vectors.
     """
-    new_rows, learns_words = plan.new_rows, state.arguments["language"] == LEARNED
-    outputs = ("vector", "sparse") if learns_words else ("vector",)
+    new_rows, outputs = plan.new_rows, outputs_of(encoder.model, state.arguments["language"])
     shape = (len(new_rows), encoder.model.dimension)
-    with _Outputs(folder, state, plan.file, shape, learns_words) as files:
+    with _Outputs(folder, state, plan.file, shape, "sparse" in outputs) as files:
         progress = replace(state.progress("embedding", files.num_done / max(1, len(new_rows))), rows=files.num_done)
         texts = texts_of(folder, state.count, new_rows[files.num_done :])
         try:
@@ -86,9 +91,10 @@ def encode_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Doc
                     progress = replace(progress, rows=files.num_done, fraction=files.num_done / len(new_rows))
                     report(progress)
         except Unsupported as error:
-            if not learns_words:
+            if "sparse" not in outputs:
                 raise
+            other = "another language, or with " if "vector" in outputs else ""
             raise Unsupported(
                 f"{encoder.model.name} makes no sparse vectors, which the language learned needs: build the index with "
-                "another language, or with another model"
+                f"{other}another model"
             ) from error

@@ -1,9 +1,8 @@
-"""The vectors of a version: reused from the version built last or new, and checked before they are published."""
+"""The vectors of a version: reused from the version built last, or new."""
 
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
@@ -12,14 +11,11 @@ from numpy.typing import NDArray
 
 from shoal.bulk.served_model import ModelInfo
 from shoal.errors import IndexCorrupt
-from shoal_workers.index.build.document_encoder import DocumentEncoder, Waiting
 from shoal_workers.index.files.array_file import open_array, write_header
 from shoal_workers.index.files.documents import Documents, HashTable
 from shoal_workers.index.files.manifest import HASHES, VECTORS, Manifest, checksum
 from shoal_workers.index.lexical.lexical_file import learned_words
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
-from shoal_workers.index.vectors.quantisation import QuantisedVectors
-from shoal_workers.index.vectors.search import ExactSearch
 from shoal_workers.index.versions import find_versions
 
 log = logging.getLogger(__name__)
@@ -27,17 +23,8 @@ log = logging.getLogger(__name__)
 #: A file in the folder of a build with the vectors of the embedded texts, if other vectors are reused.
 EMBEDDED = "embedded.npy"
 
-#: Number of vectors copied at a time, and number of vectors searched at a time. The codes of the vectors searched stay
-#: in the processor's cache for all queries.
-COPIED_AT_ONCE, SEARCHED_AT_ONCE = 8_192, 2**16
-
-#: A new version is checked by a sample: share of the rows in it, its least and largest number of rows, and the least
-#: share of it that must be found.
-SAMPLED_SHARE, MIN_SAMPLED, MAX_SAMPLED, MIN_FOUND = 0.005, 20, 1_000, 0.99
-
-#: Scores that differ by no more than this count as equal. The scores of one text that was embedded in different batches
-#: differ by less, and the scores of two documents with nearly the same text by little more.
-TOLERANCE = 0.01
+#: Number of vectors copied at a time.
+COPIED_AT_ONCE = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,48 +123,6 @@ def write_vectors(
                     vectors[~is_new] = plan.former.vectors[places[~is_new]]
                 file.write(vectors.tobytes())
     return open_array(folder / VECTORS, np.float32, (count, dimension))
-
-
-def check_retrieval(
-    folder: Path,
-    version: str,
-    vectors: NDArray[np.float32],
-    quantised: QuantisedVectors,
-    encoder: DocumentEncoder,
-    waiting: Waiting,
-    report: Callable[[float], object],
-) -> float:
-    """Embed the texts of a sample again, search for them, and return the part of the documents that were found.
-
-    A document is found if the search's best score is the document's own. The name of the version is the seed of the
-    sample. Raises IndexCorrupt if a smaller part than `MIN_FOUND` is found, or if no search is possible.
-    """
-    report(0)
-    count = len(vectors)
-    num_sampled = min(count, int(np.clip(SAMPLED_SHARE * count, MIN_SAMPLED, MAX_SAMPLED)))
-    seed = int.from_bytes(blake2b(version.encode(), digest_size=8).digest())
-    rows = np.sort(np.random.default_rng(seed).choice(count, num_sampled, replace=False))
-    encoded = encoder.encode(texts_of(folder, count, rows), ("vector",), waiting)
-    queries = np.concatenate([found.vectors for found in encoded])
-    try:
-        best = np.full(num_sampled, -np.inf, np.float32)
-        for start in range(0, count, SEARCHED_AT_ONCE):
-            report(start / count)
-            part = slice(start, start + SEARCHED_AT_ONCE)
-            search = ExactSearch(vectors[part], QuantisedVectors(quantised.codes[part], quantised.basis))
-            best = np.maximum(best, search.top_k(queries, 1).scores[:, 0])
-    except IndexError as error:
-        raise IndexCorrupt(
-            "the new version is not published: its quantised vectors do not belong to its vectors. Build again"
-        ) from error
-    # If the best score is lower than the document's own, the search missed the document.
-    num_found = int((np.abs(np.vecdot(queries, vectors[rows]) - best) <= TOLERANCE).sum())
-    if num_found < MIN_FOUND * num_sampled:
-        raise IndexCorrupt(
-            f"the new version is not published: of {num_sampled:,} of its documents, {num_found:,} are found by their "
-            "own texts; were workers started with other settings since the last build? Build again, with --full"
-        )
-    return num_found / num_sampled
 
 
 def texts_of(folder: Path, count: int, rows: NDArray[np.int64]) -> Iterator[str]:

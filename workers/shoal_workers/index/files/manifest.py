@@ -79,13 +79,14 @@ MAX_NUMBER = 2**63 - 1
 class Manifest:
     """The description of a version: its origin, its model, its size and the checksums of its files.
 
-    `quantised_width` is the size of a quantised vector in bytes. `prompt` is the name of the prompt before each text,
-    or empty for the model's default. `num_embedded` texts were embedded for this version; the other vectors were made
-    for equal texts. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in, from Redis
-    up to the position `changes_through`; `num_lost` changes, or gaps between them, could not be read. The `fingerprint`
-    changes with everything that vectors depend on. If `ids_are_positions`, the source has no column of ids. If
-    `chunk_tokens` is not 0, each row is a chunk of at most that many tokens: `count` counts chunks, `num_documents`
-    counts their documents, and neighbours share at most `chunk_overlap` tokens.
+    `quantised_width` is the size of a quantised vector in bytes. It and `dimension` are 0 in an index of words alone.
+    `language` is the language of the words, or empty if an earlier release built the version. `prompt` is the name of
+    the prompt before each text, or empty for the model's default. `num_embedded` texts were embedded for this version;
+    the other vectors were made for equal texts. `num_bad` rows of the source were left out. Changes of `num_changed`
+    ids are folded in, from Redis up to the position `changes_through`; `num_lost` changes, or gaps between them, could
+    not be read. The `fingerprint` changes with everything that vectors depend on. If `ids_are_positions`, the source
+    has no column of ids. If `chunk_tokens` is not 0, each row is a chunk of at most that many tokens: `count` counts
+    chunks, `num_documents` counts their documents, and neighbours share at most `chunk_overlap` tokens.
     """
 
     version: str
@@ -109,6 +110,7 @@ class Manifest:
     chunk_overlap: int = 0
     num_documents: int = 0
     ids_are_positions: bool = False
+    language: str = ""
     layout: int = LAYOUT
 
     @classmethod
@@ -139,10 +141,10 @@ class Manifest:
                 raise ValueError(f"{name} is {value}")
             if isinstance(value, str):
                 value.encode()  # a heartbeat contains it, and no lone surrogate fits there
-        if min(self.count, self.dimension, self.quantised_width) < 1:
+        if self.count < 1 or (self.dimension < 1) != (self.quantised_width < 1):
             raise ValueError(
                 f"count is {self.count}, dimension {self.dimension} and quantised_width {self.quantised_width}; "
-                "all must be at least 1"
+                "all must be at least 1, or both of the last 0"
             )
         if not POSITION.fullmatch(self.changes_through):
             raise ValueError(f"changes_through is {excerpt(self.changes_through)}, which is no position")

@@ -14,7 +14,10 @@ from shoal_workers.index.index import FOLDER_NAME, Index, check_model
 from shoal_workers.model.model import Model
 
 #: Fields of the manifest that a description contains.
-_DESCRIBED = ("version", "built_at", "model", "digest", "fingerprint", "dimension", "prompt", "ids_are_positions")
+_DESCRIBED = (
+    *("version", "built_at", "model", "digest", "fingerprint"),
+    *("dimension", "prompt", "language", "ids_are_positions"),
+)
 
 #: Largest number of documents' fields in a description, and largest number of characters in all their names.
 MAX_FIELDS, MAX_NAME_CHARS = 100, 4_096
