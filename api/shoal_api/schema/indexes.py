@@ -79,6 +79,9 @@ class _BuildFields(SourceFields):
         max_length=256,
         fail_fast=True,
     )
+    token_vectors: bool = Field(
+        False, description="Keep the token vectors of a late-interaction reranker, so that second stages read no texts"
+    )
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the long job, without its source."""

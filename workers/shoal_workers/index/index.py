@@ -24,6 +24,7 @@ from shoal_workers.index.files.manifest import (
     FileCheck,
     Manifest,
 )
+from shoal_workers.index.late.token_vectors import TokenVectors
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.ranked_search import RankedSearch
 from shoal_workers.index.search.fields import Fields
@@ -59,6 +60,7 @@ class Index:
         self.columns = Columns.open(folder, count)
         self._converted = {name: kind for name, kind in self.columns.kinds.items() if kind in ("number", "boolean")}
         self._lexical = self._open_lexical()
+        self.token_vectors = TokenVectors.open(folder, manifest)
         self.live = self.unchanged()
         self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
 

@@ -139,6 +139,17 @@ class RankedSearch:
                 found.append((query, str(self._index.document_of(place.row, self._live)["text"])))
         return found
 
+    def token_codes(self, digest: str) -> dict[int, NDArray[np.int8]]:
+        """Return the codes of the token vectors that the model with this digest made, by the numbers of their pairs.
+
+        Documents that were added since the build have none.
+        """
+        tokens, manifest = self._index.token_vectors, self._index.manifest
+        if tokens is None or manifest.token_digest != digest:
+            return {}
+        places = chain.from_iterable(chain.from_iterable(hits.groups) for hits in self._lists)
+        return {n: tokens.of(place.row) for n, place in enumerate(places) if place.row < manifest.count}
+
     def answer(self, scores: Sequence[float] | None = None) -> SearchAnswer:
         """Return the answer with the best hits; `scores` are the reranker's scores of all `pairs`, if it was asked."""
         lists = self._lists if scores is None else self._reranked(iter(scores))

@@ -116,7 +116,7 @@ class SearchWork(PairsWork):
         found = index.find(self.job, vectors, go_on, shared, sparse)
         if self.reranks and (pairs := found.pairs()):
             self.second_stage, self.pipeline, self.options = found, self.reranks, PAIR_OPTIONS
-            self.add_pairs(pairs)
+            self.add_pairs(pairs, found.token_codes(self.reranker.token_digest))
         else:
             self.found = found.answer()
         self.index_version = index.manifest.version

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.bulk.served_model import ModelInfo
 from shoal.contract.languages import LEARNED
@@ -21,6 +21,7 @@ from shoal_workers.index.build.folding import IndexChanges, collect_changes
 from shoal_workers.index.build.new_texts import encode_texts, outputs_of
 from shoal_workers.index.build.reading import read_source, write_columns
 from shoal_workers.index.build.scratch import SCRATCH, STATE, BuildState, open_scratch
+from shoal_workers.index.build.token_texts import write_tokens
 from shoal_workers.index.build.validation import Sample
 from shoal_workers.index.build.vectors import (
     EMBEDDED,
@@ -42,14 +43,19 @@ from shoal_workers.index.files.manifest import (
     LAYOUT,
     LEXICAL,
     MANIFEST,
+    TOKEN_FILES,
     Manifest,
     checksum,
 )
 from shoal_workers.index.index import current_version
+from shoal_workers.index.late.token_vectors import LENGTHS
 from shoal_workers.index.lexical.lexical_file import WEIGHTS, language_of, write_learned, write_lexical
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
+
+if TYPE_CHECKING:
+    from shoal_workers.encoding.reranker import LateReranker
 
 #: A file in the folder of a version with the key and the result of its build, if the build had a key.
 BUILD = "build.json"
@@ -102,6 +108,7 @@ def build(
     kinds: Mapping[str, str] | None = None,
     language: str | None = None,
     began_from: str | None = None,
+    late: "LateReranker | None" = None,
 ) -> BuildResult:
     """Build a version of the index in `out`, and make it the current version if the build `publishes`.
 
@@ -109,22 +116,21 @@ def build(
     `reuses`, texts of the version built last are not embedded again, and a build that would repeat the current version
     makes no new one. An interrupted build goes on when it is started again with the same arguments. If `key` is not
     empty, a version that was built with this key is not built again. `num_kept` versions stay. With `skips_bad`, bad
-    rows are left out; with a `cutter`, rows are chunks. The current version's changes and the `changes` since are
-    folded in, except changes made before `drop_changes_before`. Raises BadDocument, DiskFull, IndexBusy while another
-    build of the index runs, IndexCorrupt for a version that fails its validation, what `report` raises, and the errors
-    of the encoder.
+    rows are left out; with a `cutter`, rows are chunks; the model `late` makes their token vectors. The current
+    version's changes and the `changes` since are folded in, except changes made before `drop_changes_before`. Raises
+    BadDocument, DiskFull, IndexBusy during another build, IndexCorrupt, and what `report` and the encoder raise.
     """
-    began_from = began_from or current_name(out)
-    language = _language_for(encoder.model, language)
+    began_from, language = began_from or current_name(out), _language_for(encoder.model, language)
     if built := _built_before(out, key):
         return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
     former = FormerVersion.find(out, encoder.model, language == LEARNED) if reuses else None
     arguments: dict[str, Any] = {"layout": LAYOUT, "source": source.label.path, "fingerprint": source.fingerprint()}
     arguments |= {"columns": [source.text_column, source.id_column], "skips_bad": skips_bad, "kinds": dict(kinds or {})}
     arguments |= {"language": language, "chunks": cutter.sizes if cutter else None, "model": asdict(encoder.model)}
-    arguments |= {"former": former and former.name, "drop_changes_before": drop_changes_before, "key": key}
+    arguments |= {"former": former and former.name, "token_digest": late.token_digest if late else "", "key": key}
+    arguments |= {"drop_changes_before": drop_changes_before}
     with open_scratch(out, arguments) as (folder, state):
-        version = _Version(folder, state, source, encoder, report)
+        version = _Version(folder, state, source, encoder, report, late)
         if not state.count:
             collect_changes(folder, state, out, changes, drop_changes_before)
             read_source(folder, state, source, skips_bad, report, cutter, reuses)
@@ -189,6 +195,7 @@ class _Version:
     source: Source
     encoder: DocumentEncoder
     report: Report
+    late: "LateReranker | None" = None
 
     def find_unchanged(self, out: Path) -> BuildResult | None:
         """Return the current version as the result of a build that would only repeat it; None for any other build.
@@ -205,6 +212,7 @@ class _Version:
                 and [manifest.chunk_tokens, manifest.chunk_overlap] == (state.arguments["chunks"] or [0, 0])
                 and manifest.changes_through == state.changes_through
                 and manifest.ids_are_positions == state.ids_are_positions
+                and manifest.token_digest == state.arguments["token_digest"]
                 and checksum(folder / BAD_ROWS) == checksum(version / BAD_ROWS)
                 # All other files follow from these.
                 and all(
@@ -215,7 +223,7 @@ class _Version:
             )
             if not is_alike:
                 return None
-            for name in FILES:
+            for name in manifest.checksums:
                 self._report_step("comparing")
                 if checksum(version / name) != manifest.checksums[name]:
                     return None
@@ -240,6 +248,8 @@ class _Version:
         encode_texts(folder, state, plan, encoder, self.report)
         if language == LEARNED:
             write_learned(folder, plan.taken_from, state.num_weights, former.words if former else None, indexing)
+        if self.late:
+            write_tokens(folder, state, former, self.late, self.report)
         vectors = write_vectors(folder, plan, dimension, partial(self._report_step, "copying"))
         width = QuantisedVectors.write(folder, vectors, partial(self._report_step, "quantising"))
         quantised = QuantisedVectors.open(folder, state.count, dimension, width)
@@ -253,7 +263,7 @@ class _Version:
         result = replace(result, found_share=found_share, fields=fields)
         if key := state.arguments["key"]:
             replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
-        for name in (EMBEDDED, WEIGHTS):
+        for name in (EMBEDDED, WEIGHTS, LENGTHS):
             (folder / name).unlink(missing_ok=True)
         return result
 
@@ -275,7 +285,7 @@ class _Version:
     def _write_manifest(self, quantised_width: int, num_embedded: int) -> None:
         """Write the manifest, and make all files of the version safe on the disk."""
         state, checksums = self.state, {}
-        for name in FILES:
+        for name in (*FILES, *TOKEN_FILES) if self.late else FILES:
             self._report_step("publishing")
             checksums[name] = checksum(self.folder / name)
         model = asdict(self.encoder.model)
@@ -291,6 +301,9 @@ class _Version:
             chunk_tokens=chunk_tokens,
             chunk_overlap=chunk_overlap,
             ids_are_positions=state.ids_are_positions,
+            token_digest=state.arguments["token_digest"],
+            token_width=self.late.model.heads[self.late.output].size if self.late else 0,
+            num_tokens=state.num_tokens,
             language=json.loads((self.folder / LEXICAL).read_text("utf-8"))["language"],
             **model,
             **state.counts(),
