@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 from stack import HOME, OURS, Checkout, index_of, model
 
 from benchmarks.plan import Texts, say
-from shoal.contract.replies import SparseVector
 from shoal.records.source import Source
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.document_encoder import Waiting, info_of, no_wait
+from shoal_workers.index.build.document_encoder import Encoded, Waiting, info_of, no_wait
 from shoal_workers.index.index import Index
 
 Vectors = NDArray[np.float32]
@@ -31,7 +30,7 @@ class Maker:
         self.model = info_of(model(), "made")
         self._real = real
 
-    def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[Vectors]:
+    def encode(self, texts: Iterable[str], _: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
         """Yield the vectors of the texts. The number at the end of a text determines its vector."""
         numbers = (int(text.split()[-1]) for text in texts)
         for group, members in groupby(numbers, lambda number: number // NUM_MADE):
@@ -40,11 +39,7 @@ class Maker:
             share = random.random((NUM_MADE, 1), dtype=np.float32)
             made = share * self._real[left] + (1 - share) * self._real[right]
             vectors = made[[number % NUM_MADE for number in members]]
-            yield np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
-
-    def weigh(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[list[SparseVector]]:
-        """Refuse, because made indexes have no learned words."""
-        raise NotImplementedError
+            yield Encoded(np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32), [])
 
 
 def real_index(texts: Texts, checkout: Checkout = OURS) -> Path:

@@ -110,7 +110,8 @@ class TestThroughAPool:
         self, shoal: CliRunner, source: Path, tmp_path: Path, encoder: Encoder
     ) -> None:
         succeed(shoal.invoke(main, ["index", "build", str(source), "--out", str(tmp_path / "news")]))
-        vectors = np.concatenate(list(LocalEncoder(encoder).embed(source.read_text().splitlines())))
+        encoded = LocalEncoder(encoder).encode(source.read_text().splitlines(), ("vector",))
+        vectors = np.concatenate([found.vectors for found in encoded])
         index = Index.open(tmp_path / "news")
         assert index.vectors == pytest.approx(vectors, abs=1e-5)
         assert index.manifest.prompt == "document"
@@ -166,7 +167,7 @@ class TestThroughAPool:
     def test_a_pool_that_comes_to_serve_another_model(self, client: Client, encoder: Encoder) -> None:
         here = info_of(encoder.model, encoder.fingerprint)
         with pytest.raises(ModelMismatch, match=f"and {excerpt(here.name)} has {here.fingerprint}"):
-            list(PoolEncoder(client, replace(here, fingerprint="f" * 32)).embed(["storm"]))
+            list(PoolEncoder(client, replace(here, fingerprint="f" * 32)).encode(["storm"], ("vector",)))
 
 
 def test_either_a_name_or_a_folder(shoal: CliRunner, source: Path) -> None:

@@ -5,22 +5,35 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import late_model
 import numpy as np
 import pytest
-from conftest import TESTS
+from changes import unit_vectors
+from conftest import TESTS, WORDS
+from made_documents import apply
 from numpy.typing import NDArray
 from queues import Queue, drive
 from test_rerank import DOCUMENTS, LONG, LONGER, MAX_ERROR, PAIRS, QUERY, error, hits, put_rerank, put_search, replies
 from test_rerank import scores as scores_of
 
+from shoal.changes.change import Change
 from shoal.contract.options import Options
+from shoal.errors import InvalidRequest, Unavailable
+from shoal.operations import Search
+from shoal.records.document import Document
+from shoal.records.source import Source
 from shoal.settings import Settings
+from shoal.task_progress import TaskProgress
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
-from shoal_workers.encoding.reranker import LateReranker, QueryText, Reranker, compared
+from shoal_workers.encoding.reranker import LateReranker, QueryText, Reranker, compared, token_vectors
+from shoal_workers.index.build.builder import BuildResult, build
+from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder
 from shoal_workers.index.index import Index
+from shoal_workers.index.late.token_vectors import restored
+from shoal_workers.index.long_tasks import BuildIndex, build_index
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service import service
 
@@ -92,11 +105,13 @@ class CountingReranker(LateReranker):
     def __init__(self, late: LateReranker):
         super().__init__(late.model, late.tokenizer, late.engine, late._head_graphs)
         self.num_queries: list[int] = []
+        self.num_texts: list[int] = []
         self.poison = late.tokenize(["d poison"])[0].ids
 
     def start(self, texts: Texts) -> list[EncodingPass]:  # type: ignore[override]
         if any(text.tokens.ids == self.poison for text in texts):
             raise RuntimeError("the engine chokes")
+        self.num_texts.append(len(texts))
         self.num_queries.append(sum(text.tokens.is_query for text in texts))
         return super().start(texts)
 
@@ -172,3 +187,95 @@ def test_a_text_that_the_engine_fails_on_harms_only_its_own_job(
     failed, done = replies(queue, bad, good)
     assert error(failed).message.startswith(f"the engine failed on {name}")
     assert done.error is None
+
+
+class TestStoredTokenVectors:
+    """Second stages in an index that has the token vectors of its documents."""
+
+    TEXTS = tuple(f"{first} {second}" for first in WORDS for second in WORDS)
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, encoder: Encoder, late: LateReranker) -> Path:
+        """Return the folder of an index with token vectors, of which two documents are equal and one is empty."""
+        self.build(tmp_path, (*self.TEXTS, self.TEXTS[0], "the"), encoder, late)
+        return tmp_path / "index"
+
+    def build(
+        self, folder: Path, texts: Sequence[str], encoder: Encoder, late: LateReranker, **options: Any
+    ) -> BuildResult:
+        path, lines = folder / "texts.csv", "id,text\n" + "".join(f"{n},{text}\n" for n, text in enumerate(texts))
+        if not path.exists() or path.read_text() != lines:  # a build of a changed file begins anew
+            path.write_text(lines)
+        return build(Source(path), folder / "index", LocalEncoder(encoder), late=late, **options)
+
+    def test_score_hits_without_reading_their_texts(
+        self, queue: Queue, encoder: Encoder, counting: CountingReranker, late: LateReranker, folder: Path
+    ) -> None:
+        index = Index.open(folder)
+        vectors = unit_vectors(1, encoder.model.dimension)
+        apply(index, [Change((Document("new", "rain rain", {}),), vectors, (), encoder.model.digest, 0.0)])
+        worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), reranker=counting)
+        asked = ["storm", "rain in europe"]
+        job = put_search(queue, *asked, k=index.count, rerank={"top_n": index.count})
+        drive(worker)
+        for query, found in zip(asked, hits(replies(queue, job)[0]), strict=True):
+            assert {hit["id"] for hit in found} == {*map(str, range(len(self.TEXTS) + 2)), "new"}
+            expected = score(late, [(query, hit["text"]) for hit in found]) / late_model.QUERY_TOKENS
+            assert [hit["score"] for hit in found] == pytest.approx(np.maximum(expected, 0), abs=0.01)
+        assert sum(counting.num_queries) == len(asked)
+        assert sum(counting.num_texts) == len(asked) + 1  # the document that was added
+
+    def test_of_another_model_are_not_used(self, folder: Path, late: LateReranker) -> None:
+        index = Index.open(folder)
+        find = index.find(Search(["storm"]), np.zeros((1, index.manifest.dimension), np.float32))
+        assert len(find.token_codes(late.token_digest)) == 5
+        assert find.token_codes("") == find.token_codes("f" * 32) == {}
+        assert Reranker.token_digest.fget(late) == ""  # type: ignore[attr-defined]
+
+    def test_of_former_texts_are_reused(
+        self, tmp_path: Path, encoder: Encoder, counting: CountingReranker, folder: Path, late: LateReranker
+    ) -> None:
+        texts = ("europe falls again", self.TEXTS[3], *self.TEXTS[1:], "europe falls again")
+        self.build(tmp_path, texts, encoder, counting)
+        assert sum(counting.num_texts) == 1
+        built = Index.open(folder)
+        assert self.build(tmp_path, texts, encoder, counting).is_unchanged
+        (full := tmp_path / "full").mkdir()
+        self.build(full, texts, encoder, late)
+        expected = Index.open(full / "index")
+        assert built.token_vectors
+        assert expected.token_vectors
+        for row in range(len(texts)):
+            one, other = (index.token_vectors.of(row).astype(int) for index in (built, expected) if index.token_vectors)
+            np.testing.assert_allclose(one, other, atol=1)
+        assert np.array_equal(built.token_vectors.of(0), built.token_vectors.of(len(texts) - 1))
+
+    def test_of_an_interrupted_build_are_kept(
+        self, tmp_path: Path, encoder: Encoder, counting: CountingReranker
+    ) -> None:
+        texts, seen = [f"storm {n}" for n in range(SYNC_EVERY + 100)], list[str]()
+
+        def stop(progress: TaskProgress) -> None:
+            seen.append(progress.step)
+            if seen.count("embedding tokens") == SYNC_EVERY // GROUP or progress.step == "quantising":
+                raise Unavailable("stop")
+
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                self.build(tmp_path, texts, encoder, counting, report=stop)
+        self.build(tmp_path, texts, encoder, counting)
+        assert sum(counting.num_texts) == len(texts)
+        tokens = Index.open(tmp_path / "index").token_vectors
+        (last,) = counting.encoded(texts[-1:], Options(output="multivector"), counting.prefix)
+        assert tokens
+        np.testing.assert_allclose(restored(tokens.of(len(texts) - 1)), token_vectors(last), atol=0.01)
+
+    def test_need_a_late_interaction_model(
+        self, tmp_path: Path, encoder: Encoder, reranker_source: Path, home: Path
+    ) -> None:
+        (tmp_path / "texts.txt").write_text("storm\n")
+        request = BuildIndex("texts", str(tmp_path / "texts.txt"), token_vectors=True)
+        for name in ("", str(reranker_source)):
+            settings = Settings(reranker=name, home=str(home))
+            with pytest.raises(InvalidRequest, match=r"SHOAL_RERANKER is .*: set it to .* a late-interaction model"):
+                build_index(request, tmp_path / "index", LocalEncoder(encoder), print, settings=settings)

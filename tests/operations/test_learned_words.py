@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blocking import ChangeLog
 from conftest import WORDS, running
 from queues import Queue, drive
 from safetensors.numpy import save_file
@@ -21,6 +22,7 @@ from shoal.contract.replies import SparseVector
 from shoal.errors import Unsupported
 from shoal.operations import Search
 from shoal.operations.search_options import SearchOptions
+from shoal.queue.lane import LaneLimits
 from shoal.records.source import Source
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -28,9 +30,12 @@ from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder
 from shoal_workers.index.files.manifest import LEXICAL
 from shoal_workers.index.index import Index
+from shoal_workers.index.serving.version_opener import VersionOpener
+from shoal_workers.index.vectors.exact_search import ONE_THREAD
 from shoal_workers.loop.worker import Worker
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.service import service
+from shoal_workers.service.service import announced
 
 #: The documents of the index, by id.
 DOCUMENTS = {str(n): f"{first} {second}" for n, (first, second) in enumerate(pairwise(WORDS))}
@@ -48,13 +53,33 @@ def sparse_encoder(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def learned(sparse_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    """Return an index of the documents with learned words."""
-    folder = tmp_path_factory.mktemp("learned")
+def words_encoder(sparse_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """Return the same model without its vector, as SPLADE has none."""
+    prepared = next(path.parent for path in tmp_path_factory.getbasetemp().glob("sparse*/home/models/*/model.json"))
+    folder = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("words") / "model"))
+    about = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(about | {"pooling": "", "dimension": 1}))
+    return Encoder.open(folder, "openvino", "f32", 1)
+
+
+def built(folder: Path, encoder: Encoder, language: str | None) -> Index:
+    """Build an index of the documents with learned words."""
     lines = "".join(f"{document_id},{text}\n" for document_id, text in DOCUMENTS.items())
     (folder / "texts.csv").write_text("id,text\n" + lines)
-    build(Source(folder / "texts.csv"), folder / "index", LocalEncoder(sparse_encoder), language="learned")
+    build(Source(folder / "texts.csv"), folder / "index", LocalEncoder(encoder), language=language)
     return Index.open(folder / "index")
+
+
+@pytest.fixture(scope="module")
+def learned(sparse_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """Return an index of the documents with learned words."""
+    return built(tmp_path_factory.mktemp("learned"), sparse_encoder, "learned")
+
+
+@pytest.fixture(scope="module")
+def words_alone(words_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """Return an index of the documents with learned words and no vectors."""
+    return built(tmp_path_factory.mktemp("words-alone"), words_encoder, None)
 
 
 @pytest.fixture
@@ -180,7 +205,7 @@ def test_a_model_without_sparse_vectors_is_refused(
         build(Source(tmp_path / "texts.txt"), tmp_path / "index", LocalEncoder(encoder), language="learned")
 
 
-def test_a_pool_weighs_texts_as_the_process_that_builds_does(
+def test_a_pool_encodes_texts_as_the_process_that_builds_does(
     worker: Worker, client: Client, sparse_encoder: Encoder
 ) -> None:
     texts = list(DOCUMENTS.values()) * 10
@@ -188,9 +213,93 @@ def test_a_pool_weighs_texts_as_the_process_that_builds_does(
     with running(worker):
         model = served_model(client.pool.ready().values())
         assert model
-        found = [vector for some in PoolEncoder(client, model).weigh(texts) for vector in some]
-    expected = [vector for some in LocalEncoder(sparse_encoder).weigh(texts) for vector in some]
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+        found = list(PoolEncoder(client, model).encode(texts, ("vector", "sparse")))
+    expected = list(LocalEncoder(sparse_encoder).encode(texts, ("vector", "sparse")))
+    vectors, others = (np.concatenate([some.vectors for some in each]) for each in (found, expected))
+    np.testing.assert_allclose(vectors, others, atol=1e-4)
+    sparse, other_sparse = ([vector for some in each for vector in some.sparse] for each in (found, expected))
+    for one, other in zip(sparse, other_sparse, strict=True):
         assert one.indices.tolist() == other.indices.tolist()
         np.testing.assert_allclose(one.values, other.values, atol=1e-4)
+
+
+class TestWordsAlone:
+    @pytest.fixture
+    def worker(self, queue: Queue, words_encoder: Encoder, words_alone: Index) -> Worker:
+        """Return a worker of an index of words alone."""
+        return Worker(queue.consumer(), words_encoder, {"default": words_alone}, Bucketing(4_096))
+
+    def test_are_searched_by_default(self, worker: Worker, queue: Queue, sparse_encoder: Encoder) -> None:
+        options: list[dict[str, Any]] = [{}, {"mode": "lexical", "explain": True}, {"min_score": 1e-3, "snippet": {}}]
+        jobs = [put(queue, "storm europe", **one) for one in options]
+        jobs.append(put(queue, "storm", "rain", fuse=True, cursor=""))
+        drive(worker)
+        plain, explained, least, fused = (hits(reply)[0] for reply in replies(queue, *jobs))
+        expected = {found: score for found, score in products(sparse_encoder, "storm europe").items() if score}
+        rounding = 0.02 * max(expected.values())
+        assert {hit["id"]: hit["score"] for hit in plain} == pytest.approx(expected, abs=rounding)
+        assert [hit["id"] for hit in plain] == [hit["id"] for hit in explained] == [hit["id"] for hit in least]
+        assert set(explained[0]["explain"]) == {"mode", "bm25", "words"}
+        assert explained[0]["explain"]["mode"] == "lexical"
+        assert len(fused) == len({*DOCUMENTS} & {hit["id"] for hit in fused}) > 0
+
+    @pytest.mark.parametrize(
+        ("options", "name"),
+        [
+            ({"mode": "dense"}, "mode dense"),
+            ({"mode": "hybrid"}, "mode hybrid"),
+            ({"like": ["1"]}, "like"),
+            ({"vectors": [[1.0]]}, "vectors"),
+            ({"diversity": 0.5}, "diversity"),
+            ({"num_negative": 1}, "negative"),
+        ],
+    )
+    def test_have_no_vectors(self, worker: Worker, queue: Queue, options: dict[str, Any], name: str) -> None:
+        job = put(queue, "storm", "rain", **options)
+        drive(worker)
+        refused = error(replies(queue, job)[0])
+        assert refused.code == "invalid_request"
+        assert f"{name} needs vectors, and this index has words alone: leave it out" in refused.message
+
+    def test_are_reused_by_the_next_build(self, words_encoder: Encoder, tmp_path: Path) -> None:
+        built(tmp_path, words_encoder, None)
+        with (tmp_path / "texts.csv").open("a") as file:
+            file.write("new,rain storm\n")
+        result = build(Source(tmp_path / "texts.csv"), tmp_path / "index", LocalEncoder(words_encoder))
+        assert (result.num_embedded, result.num_reused) == (1, len(DOCUMENTS))
+        again = build(Source(tmp_path / "texts.csv"), tmp_path / "index", LocalEncoder(words_encoder))
+        assert again.is_unchanged
+
+    def test_are_the_only_words_of_such_a_model(self, words_encoder: Encoder, tmp_path: Path) -> None:
+        with pytest.raises(Unsupported, match=r"language is english, and .* makes no vectors: its indexes"):
+            built(tmp_path, words_encoder, "english")
+
+
+@pytest.mark.parametrize("has_vectors", [True, False])
+def test_added_documents_have_learned_words_too(
+    queue: Queue,
+    client: Client,
+    sparse_encoder: Encoder,
+    words_encoder: Encoder,
+    tmp_path: Path,
+    has_vectors: bool,
+) -> None:
+    encoder = sparse_encoder if has_vectors else words_encoder
+    index, log = built(tmp_path, encoder, "learned"), ChangeLog(queue.broker, queue.keys)
+    worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
+    texts = {"new": "storm rain storm", "newer": "europe", "long": " ".join(WORDS)}
+    with announced(worker, LaneLimits()), running(worker):
+        assert client.index("default").add({"id": name, "text": text} for name, text in texts.items()) == len(texts)
+    opener = VersionOpener(encoder.model, ONE_THREAD, log)
+    with opener.following:
+        opener.catch_up("default", index)
+    assert index.change_fault == ""
+    job = put(queue, "storm", mode="lexical")
+    drive(worker)
+    scores = {hit["id"]: hit["score"] for hit in hits(replies(queue, job)[0])[0]}
+    asked = weights(encoder, "storm", QUERY_PROMPTS)
+    for name in ("new", "long"):
+        of_text = weights(encoder, texts[name], DOCUMENT_PROMPTS)
+        expected = sum(weight * of_text.get(token, 0.0) for token, weight in asked.items())
+        assert scores[name] == pytest.approx(expected, rel=0.02)
+    assert "newer" not in scores

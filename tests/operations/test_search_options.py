@@ -26,7 +26,7 @@ from shoal.operations.search_filter import (
 from shoal.operations.search_options import PLAIN, SEARCH_DEFAULTS, SearchOptions
 
 REFUSED: dict[str, list[Any]] = {
-    "mode": ["sparse", None, ["dense"]],
+    "mode": ["sparse", ["dense"]],
     "alpha": [-0.1, 1.5, True, "half", float("nan")],
     "filter": ["year", [1], {"year": None}],
     "sort": ["year", [{"field": "year", "by": "x"}]],

@@ -58,6 +58,7 @@ ROOMS = (
     "shoal_workers.avx512",
     "shoal_workers.encoding",
     "shoal_workers.index.files",
+    "shoal_workers.index.late",
     "shoal_workers.index.lexical",
     "shoal_workers.process",
     "shoal_workers.index.vectors",

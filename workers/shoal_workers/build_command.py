@@ -49,6 +49,7 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
     metavar="NAME=KIND",
     help="Kind of a field: keyword, number, date, boolean or stored. [default: the one that all its values have]",
 )
+@click.option("--token-vectors", is_flag=True, help="Keep the reranker's token vectors (ColBERT) for second stages.")
 @click.option("--full", is_flag=True, help="Build in any case, and embed all texts anew.")
 @click.option(
     "--drop-changes-before",
@@ -61,7 +62,8 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 @click.option("--detach", is_flag=True, help="Let a runner do it, print the id of the job, and return.")
 @click.option("--webhook", help="With --detach: URL that is told of the end of the job.")
 @settings_options(
-    *REDIS_SETTINGS, *MODEL_SETTINGS, "indexes", "index_home", "index_store", "kept_versions", "max_text_chars"
+    *(*REDIS_SETTINGS, *MODEL_SETTINGS, "reranker", "indexes"),
+    *("index_home", "index_store", "kept_versions", "max_text_chars"),
 )
 def build(
     settings: Settings,

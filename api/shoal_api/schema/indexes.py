@@ -79,6 +79,9 @@ class _BuildFields(SourceFields):
         max_length=256,
         fail_fast=True,
     )
+    token_vectors: bool = Field(
+        False, description="Keep the token vectors of a late-interaction reranker, so that second stages read no texts"
+    )
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the long job, without its source."""
@@ -155,8 +158,9 @@ class IndexInfo(BaseModel):
     fingerprint: str = Field(
         description="Differs between models whose vectors of a text differ; empty for older versions"
     )
-    dimension: int
+    dimension: int = Field(description="Numbers in a vector; 0 for an index of words alone")
     prompt: str = Field(description="Name of the prompt before each text; empty for the model's default")
+    language: str = Field(description="Language of the words; empty for versions of earlier releases")
     num_changes: int = Field(description="Number of documents that were added, replaced or deleted since it was built")
     changes_through: str = Field(description="Position of the last change that is searched")
     ids_are_positions: bool = Field(

@@ -135,7 +135,9 @@ _Number = Annotated[float, SEARCH]
 class SearchFields(Body):
     """Options for how an index is searched."""
 
-    mode: Mode = _option("mode", "Rank by meaning, by words, or by both")
+    mode: Mode | None = _option(
+        "mode", "Rank by meaning, by words, or by both; null: by meaning, or by words in an index of words alone"
+    )
     alpha: Annotated[float, Field(ge=0, le=1)] | None = _option("alpha", "Share of the meaning in a hybrid search")
     filter: _Map | None = _option("filter", "Condition on fields that each hit fulfils")
     sort: _List[_Map] | None = _option("sort", "Fields by which hits are ordered instead of by score")

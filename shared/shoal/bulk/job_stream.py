@@ -58,7 +58,7 @@ class Group:
 
     Once the job is answered, `errors` maps the number of each document that could not be embedded to its error.
     Documents are numbered within the group. `vectors` has the vectors of the other documents, float32 `[documents,
-    dimension]`, or stays None if there are no others. With the output `sparse`, their sparse vectors are in `sparse`.
+    dimension]`, or stays None if there are no others. With the output `sparse`, `sparse` has their sparse vectors.
     """
 
     rows: list[Row]
@@ -69,7 +69,7 @@ class Group:
 
 def groups(rows: Iterator[Row], part_rows: int, options: Options) -> Iterator[Group]:
     """Cut rows into groups. The first row begins a part, and each group lies within one part of `part_rows` rows."""
-    max_rows = MAX_GROUP_ROWS if options.is_cacheable or options.output == "sparse" else TEXTS_PER_TOKENS_JOB
+    max_rows = MAX_GROUP_ROWS if options.is_cacheable or "sparse" in options.outputs else TEXTS_PER_TOKENS_JOB
     group: list[Row] = []
     num_chars, left = 0, part_rows
     for row in rows:
@@ -163,10 +163,9 @@ class JobStream:
                 raise
             return error
         shape = (len(first.job.texts), self._dimension)
-        if self._options.output == "sparse":
-            if len(reply.sparse or ()) != len(first.job.texts):
-                raise MalformedJob("a worker answered without the sparse vector of each text: update it")
-        elif reply.vectors is None or reply.vectors.shape != shape:
+        if "sparse" in self._options.outputs and len(reply.sparse or ()) != len(first.job.texts):
+            raise MalformedJob("a worker answered without the sparse vector of each text: update it")
+        if self._options.output != "sparse" and (reply.vectors is None or reply.vectors.shape != shape):
             found = None if reply.vectors is None else list(reply.vectors.shape)
             raise MalformedJob(f"a worker answered with vectors of the shape {found}, not {list(shape)}: update it")
         self._num_internal = 0

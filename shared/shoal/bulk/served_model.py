@@ -25,6 +25,7 @@ _CAUSES = {
 class ModelInfo:
     """The properties of a model on which the vectors of documents depend.
 
+    The `dimension` is 0 if the model makes no vectors of texts.
     `prompt` is the name of the prompt before each document, or empty for the model's default. The `fingerprint` changes
     with everything else that a vector depends on, such as the precision and the texts of prompts. It is empty if
     unknown.
@@ -54,7 +55,7 @@ def served_model(workers: Collection[Mapping[str, Any]]) -> ModelInfo | None:
         name=about["model"],
         digest=about["digest"],
         pooling=str(about.get("pooling")),
-        dimension=about["dimension"],
+        dimension=about["dimension"] if about.get("pooling") != "" else 0,
         prompt=document_prompt(prompts if isinstance(prompts, list) else []),
         fingerprint=str(about["fingerprint"]),
     )

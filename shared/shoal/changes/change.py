@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt, kind
+from shoal.contract.replies import SparseVector, pack_sparse, unpack_sparse
 from shoal.errors import InvalidRequest, MalformedJob, TooLarge
 from shoal.records.document import RESERVED_NAMES, Document
 
@@ -43,6 +44,7 @@ class Change:
     """Ids to delete from an index, and documents to add after that. A document replaces others with its id.
 
     `vectors` are the documents' vectors, normalised float32 `[len(documents), dimension]`; `digest` names their model.
+    `sparse` has their sparse vectors, if the words of the index are learned; without other vectors `dimension` is 0.
     """
 
     documents: tuple[Document, ...]
@@ -50,6 +52,7 @@ class Change:
     deleted: tuple[str, ...]
     digest: str
     made_at: float
+    sparse: tuple[SparseVector, ...] = ()
 
     @property
     def num_values(self) -> int:
@@ -70,6 +73,8 @@ class Change:
             "digest": self.digest,
             "made_at": float(self.made_at),
         }
+        if self.sparse:
+            fields["sparse"] = pack_sparse(self.sparse)
         try:
             packed = wire.pack(fields)
             self.unpack(packed)
@@ -87,11 +92,12 @@ class Change:
         fields = wire.unpack(packed, MAX_CHANGE_VALUES)
         documents = tuple(_document(n, value) for n, value in enumerate(_field(fields, "documents", list)))
         deleted = tuple(_id(f"deleted[{n}]", value) for n, value in enumerate(_field(fields, "deleted", list)))
-        vectors = _vectors(_field(fields, "vectors", bytes), len(documents))
+        sparse = _sparse(fields["sparse"], len(documents)) if "sparse" in fields else ()
+        vectors = _vectors(_field(fields, "vectors", bytes), len(documents), may_be_empty=bool(sparse))
         made_at = _field(fields, "made_at", float)
         if not 0 <= made_at < math.inf:
             raise MalformedJob(f"made_at is {made_at}: it takes Unix seconds")
-        change = cls(documents, vectors, deleted, _field(fields, "digest", str), made_at)
+        change = cls(documents, vectors, deleted, _field(fields, "digest", str), made_at, sparse)
         if change.num_ids > MAX_CHANGE_IDS:
             raise TooLarge(f"the change is of {change.num_ids:,} ids and may be of {MAX_CHANGE_IDS:,}: split it")
         if not change.num_ids:
@@ -146,9 +152,19 @@ def _id(where: str, value: Any) -> str:
     return value
 
 
-def _vectors(data: bytes, num_vectors: int) -> NDArray[np.float32]:
+def _sparse(packed: Any, num_vectors: int) -> tuple[SparseVector, ...]:
+    try:
+        found = tuple(unpack_sparse(packed))
+    except (ValueError, LookupError, TypeError) as error:
+        raise MalformedJob(f"sparse holds no sparse vectors ({error!s:.80})") from error
+    if len(found) != num_vectors:
+        raise MalformedJob(f"sparse has {len(found):,} vectors, for {num_vectors:,} documents")
+    return found
+
+
+def _vectors(data: bytes, num_vectors: int, *, may_be_empty: bool) -> NDArray[np.float32]:
     width, rest = divmod(len(data), 4 * num_vectors) if num_vectors else (0, len(data))
-    if rest or (num_vectors and not width):
+    if rest or (num_vectors and not width and not may_be_empty):
         raise MalformedJob(f"the vectors of {num_vectors:,} documents have {len(data):,} bytes: 4 for each number")
     vectors = np.frombuffer(data, "<f4").reshape(num_vectors, width)
     with np.errstate(all="ignore"):

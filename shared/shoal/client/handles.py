@@ -126,6 +126,7 @@ class BuildOptions(TypedDict, total=False):
     chunk_tokens: int | None  #: most tokens of a chunk; each chunk of a document becomes a row of the index
     chunk_overlap: int  #: most tokens that two neighbouring chunks share
     field_kinds: list[str]  #: kinds of fields, such as "year=number"; other kinds are detected from the values
+    token_vectors: bool  #: True: keep the token vectors of a late-interaction reranker, for second stages of searches
     webhook: str | None  #: URL that is notified when the build ends
     idempotency_key: str | None  #: the same build with the same key, within a day, is the same job
 

@@ -359,14 +359,16 @@ def unpack_vectors(values: dict[str, Any]) -> NDArray[np.float32]:
     return np.frombuffer(values["data"], dtype="<f4").reshape(max(0, num_rows), max(0, dimension))
 
 
-def _pack_sparse(vectors: Sequence[SparseVector]) -> dict[str, Any]:
+def pack_sparse(vectors: Sequence[SparseVector]) -> dict[str, Any]:
+    """Return the sparse vectors of texts as a map of bytes."""
     indices = np.concatenate([vector.indices for vector in vectors]).astype("<i4")
     values = np.concatenate([vector.values for vector in vectors]).astype("<f4")
     lengths = [len(vector.indices) for vector in vectors]
     return {"lengths": lengths, "indices": indices.tobytes(), "values": values.tobytes()}
 
 
-def _unpack_sparse(packed: dict[str, Any]) -> list[SparseVector]:
+def unpack_sparse(packed: dict[str, Any]) -> list[SparseVector]:
+    """Return the sparse vectors in a map made by `pack_sparse`. Raises MalformedJob, ValueError and LookupError."""
     indices, values = np.frombuffer(packed["indices"], "<i4"), np.frombuffer(packed["values"], "<f4")
     if not (np.isfinite(values) & (values > 0)).all():
         raise ValueError("a sparse vector has a weight that is not positive")
@@ -399,11 +401,11 @@ def _by_text(rows: NDArray[Any], lengths: Any) -> list[NDArray[Any]]:
 #: Functions that make and read the map of each field that has vectors.
 _PACK: dict[str, Callable[[Any], dict[str, Any]]] = {
     "vectors": pack_vectors,
-    "sparse": _pack_sparse,
+    "sparse": pack_sparse,
     "multivectors": _pack_multivectors,
 }
 _UNPACK: dict[str, Callable[[dict[str, Any]], Any]] = {
     "vectors": unpack_vectors,
-    "sparse": _unpack_sparse,
+    "sparse": unpack_sparse,
     "multivectors": _unpack_multivectors,
 }

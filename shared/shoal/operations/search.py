@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from shoal.contract.checks import check_range, check_string
 from shoal.contract.jobs import MAX_LANE_TEXTS, MAX_REQUEST_TEXTS, TEXTS_PER_JOB, Job
 from shoal.errors import InvalidRequest, TooLarge
-from shoal.operations.search_options import PLAIN, SearchOptions
+from shoal.operations.search_options import PLAIN, PLAIN_DENSE, SearchOptions
 
 #: Largest number of hits that a query may ask for.
 MAX_K = 1_000
@@ -126,8 +126,8 @@ class Search(Job):
 
     @property
     def is_plain(self) -> bool:
-        """True for a search without options. A worker does plain searches of many jobs together."""
-        return self.search == PLAIN
+        """True for a search without options except `mode` dense. A worker does such searches of many jobs together."""
+        return self.search in (PLAIN, PLAIN_DENSE)
 
     # Count
 

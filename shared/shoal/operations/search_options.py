@@ -59,12 +59,13 @@ _CURSOR = "a cursor that a search has answered, or an empty string"
 class SearchOptions:
     """Options that say how to search an index. An option that is None is not used.
 
+    Without a `mode`, it is dense, or lexical in an index of words alone.
     The reply has a list of hits for each text, then for each of `vectors`, then for each document whose id is in
     `like`; with `fuse`, it has one list for all of them together. The last `num_negative` texts are negative: hits
     should not resemble them. An empty `cursor` asks for the first page. Raises InvalidRequest for a wrong value.
     """
 
-    mode: str = "dense"
+    mode: str | None = None
     alpha: float | None = None
     filter: dict[str, Any] | None = None
     sort: list[dict[str, str]] | None = None
@@ -86,7 +87,7 @@ class SearchOptions:
     diversity: float | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
+        if self.mode not in (None, *MODES):
             raise InvalidRequest(f"mode is {excerpt(self.mode)}: it takes one of {', '.join(MODES)}")
         for name in ("explain", "fuse"):
             check_type(name, getattr(self, name), bool, "true or false")
@@ -97,7 +98,7 @@ class SearchOptions:
                 check(name, value)
         if self.alpha is not None and self.mode != "hybrid":
             raise InvalidRequest(
-                f"alpha is {self.alpha:g}, and mode is {self.mode}: set mode to hybrid, or leave alpha out"
+                f"alpha is {self.alpha:g}, and mode is {self.mode or 'not set'}: set mode to hybrid, or leave alpha out"
             )
         if self.facets_top_n is not None and self.facets is None:
             raise InvalidRequest("facets_top_n goes with facets: name the fields whose values are counted")
@@ -186,5 +187,5 @@ SEARCH_DEFAULTS: dict[str, Any] = {option.name: option.default for option in fie
 #: The names of all options of a search.
 SEARCH_NAMES = tuple(SEARCH_DEFAULTS)
 
-#: A dense search without other options. A worker does plain searches of many jobs together.
-PLAIN = SearchOptions()
+#: Searches without options. A worker does plain searches of many jobs together.
+PLAIN, PLAIN_DENSE = SearchOptions(), SearchOptions(mode="dense")

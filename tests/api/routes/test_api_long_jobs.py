@@ -250,6 +250,7 @@ class TestIndexes:
             "chunk_tokens": None,
             "chunk_overlap": 0,
             "field_kinds": [],
+            "token_vectors": False,
         }
 
     def test_a_build_accepts_an_upload(self, api: FlaskClient, files: Path) -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import islice
@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from conftest import TESTS
 from index_versions import quantise
-from numpy.typing import NDArray
 
 from shoal.bulk.served_model import ModelInfo
 from shoal.contract.options import Options
@@ -40,9 +39,10 @@ from shoal.records.source import Source
 from shoal.task_progress import TaskProgress
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder, Waiting, no_wait
-from shoal_workers.index.build.scratch import SCRATCH
-from shoal_workers.index.build.vectors import EMBEDDED, SEARCHED_AT_ONCE, check_retrieval, texts_of
+from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, Encoded, LocalEncoder, Waiting, no_wait
+from shoal_workers.index.build.scratch import SCRATCH, BuildState
+from shoal_workers.index.build.validation import SEARCHED_AT_ONCE, Sample
+from shoal_workers.index.build.vectors import EMBEDDED, texts_of
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.documents import HashTable, hash_of
 from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, IDS, MANIFEST, OFFSETS, QUANTISED
@@ -64,12 +64,12 @@ class MadeVectors:
         before: int = 0,
     ):
         self.model = ModelInfo("made", digest, "mean", DIMENSION, "", fingerprint)
-        self.num_texts = self.num_weighed = 0
+        self.num_texts = 0
         self._breaks = breaks
         self._before = before
 
-    def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
-        """Yield the vectors of the texts, a few at a time."""
+    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
+        """Yield the outputs of the texts, a few texts at a time."""
         source = iter(texts)
         while group := list(islice(source, 32)):
             if self._breaks and self.num_texts + len(group) > self._before:
@@ -77,15 +77,14 @@ class MadeVectors:
             self.num_texts += len(group)
             hashes = b"".join(blake2b(text.encode(), digest_size=2 * DIMENSION).digest() for text in group)
             vectors = np.frombuffer(hashes, np.int16).reshape(-1, DIMENSION).astype(np.float32)
-            yield vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+            yield Encoded(vectors, [letters_of(text) for text in group] if "sparse" in outputs else [])
 
-    def weigh(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[list[SparseVector]]:
-        """Yield sparse vectors, in which a letter's weight is larger the more often the text has it."""
-        for text in texts:
-            self.num_weighed += 1
-            letters = np.frombuffer(text.encode(), np.uint8)
-            found, counts = np.unique(letters, return_counts=True)
-            yield [SparseVector(found.astype(np.int32), np.sqrt(counts, dtype=np.float32))]
+
+def letters_of(text: str) -> SparseVector:
+    """Return a sparse vector, in which a letter's weight is larger the more often the text has it."""
+    found, counts = np.unique(np.frombuffer(text.encode(), np.uint8), return_counts=True)
+    return SparseVector(found.astype(np.int32), np.sqrt(counts, dtype=np.float32))
 
 
 @pytest.fixture
@@ -179,8 +178,8 @@ def test_an_index_has_the_documents_in_their_order_with_their_vectors(
 
 def test_documents_have_the_prompt_for_documents(encoder: Encoder) -> None:
     model = replace(encoder.model, prompts={"document": "rain "})
-    (vectors,) = LocalEncoder(Encoder(model, encoder.tokenizer, encoder.engine)).embed(["storm"])
-    assert (vectors == encoder.embed(["rain storm"], Options(), "")).all()
+    (found,) = LocalEncoder(Encoder(model, encoder.tokenizer, encoder.engine)).encode(["storm"], ("vector",))
+    assert (found.vectors == encoder.embed(["rain storm"], Options(), "")).all()
 
 
 class TestAnIncrementalBuild:
@@ -221,40 +220,44 @@ class TestAnIncrementalBuild:
 
 
 class TestLearnedWords:
-    def test_of_former_texts_are_not_weighed_again(self, source: Write, out: Path) -> None:
+    def test_of_former_texts_are_reused_with_their_vectors(self, source: Write, out: Path) -> None:
         texts = ["storm", "rain rain", "storm", "sun"]
         build(source(texts), out, first := MadeVectors(), language="learned")
-        assert first.num_weighed == 3
+        assert first.num_texts == 3 + 4  # the texts of the validation
         build(source(["wind", *texts]), out, second := MadeVectors(), language="learned")
-        assert second.num_weighed == 1
+        assert second.num_texts == 1 + 5
         full = out.with_name("full")
         build(source(["wind", *texts]), full, MadeVectors(), language="learned")
-        (query,) = next(MadeVectors().weigh(["rain or storm"]))
         indexes = [Index.open(folder) for folder in (out, full)]
-        one, other = (index.lexical.scores(index.lexical.weigh_learned([query])) for index in indexes)
+        query = [letters_of("rain or storm")]
+        one, other = (index.lexical.scores(index.lexical.weigh_learned(query)) for index in indexes)
         np.testing.assert_allclose(one, other, rtol=0.02)
         assert one.argmax() == 2
         assert build(source(["wind", *texts]), out, MadeVectors(), language="learned").is_unchanged
 
     def test_follow_words_of_another_kind(self, source: Write, out: Path) -> None:
-        """All texts are weighed, though no vector is new; and the next words are found without the model again."""
-        build(source(["storm", "rain"]), out, MadeVectors())
-        build(source(["storm", "rain"]), out, learned := MadeVectors(), language="learned")
-        assert (learned.num_weighed, Index.open(out).has_learned_words) == (2, True)
-        build(source(["storm", "rain"]), out, words := MadeVectors(), language="english")
-        assert (words.num_weighed, Index.open(out).has_learned_words) == (0, False)
+        """All texts are encoded again, because the pass that weighs a text makes its vector too."""
+        documents = source(["storm", "rain"])
+        build(documents, out, MadeVectors())
+        learned = build(documents, out, MadeVectors(), language="learned")
+        assert (learned.num_embedded, Index.open(out).has_learned_words) == (2, True)
+        words = build(documents, out, MadeVectors(), language="english")
+        assert (words.num_embedded, Index.open(out).has_learned_words) == (0, False)
 
-    def test_need_a_model_that_makes_vectors_too(self, source: Write, out: Path) -> None:
-        with pytest.raises(Unsupported):
-            build(source(["storm"]), out, words := MadeVectors(breaks=Unsupported("no vectors")), language="learned")
-        assert words.num_weighed == 0
+    def test_need_a_model_with_sparse_vectors(self, source: Write, out: Path) -> None:
+        broken = MadeVectors(breaks=Unsupported("only vector"))
+        with pytest.raises(Unsupported, match="made makes no sparse vectors, which the language learned needs"):
+            build(source(["storm"]), out, broken, language="learned")
 
     def test_of_an_interrupted_build_are_kept(self, source: Write, out: Path) -> None:
-        documents = source(["storm", "rain"])
+        documents = source([f"text {n}" for n in range(SYNC_EVERY + 100)])
         with pytest.raises(Unavailable):
-            build(documents, out, MadeVectors(), stop_at("embedding"), language="learned")
+            build(documents, out, MadeVectors(breaks=Unavailable("stop"), before=SYNC_EVERY + 64), language="learned")
         build(documents, out, again := MadeVectors(), language="learned")
-        assert (again.num_weighed, Index.open(out).has_learned_words) == (0, True)
+        assert again.num_texts == 100 + 20
+        full = out.with_name("full")
+        build(documents, full, MadeVectors(), language="learned")
+        assert contents(out) == contents(full)
 
 
 class TestAnInterruptedBuild:
@@ -396,8 +399,10 @@ class TestWhatCannotBeBuilt:
         before = build(source([f"text {n}" for n in range(100)]), out, MadeVectors())
 
         class Others(MadeVectors):
-            def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
-                yield from super().embed(f"other {text}" for text in texts)
+            def encode(
+                self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait
+            ) -> Generator[Encoded]:
+                yield from super().encode((f"other {text}" for text in texts), outputs)
 
         with pytest.raises(IndexCorrupt, match=r"is not published: of 20 of its documents, .* are found"):
             build(source([f"text {n}" for n in range(90)]), out, Others())
@@ -464,11 +469,13 @@ def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
     (tmp_path / DOCUMENTS).write_bytes(b"".join(lines))
     save_array(tmp_path / OFFSETS, np.cumsum([0, *map(len, lines)], dtype=np.int64))
     HashTable.of(b"".join(hash_of(str(n)) for n in range(len(lines)))).save(tmp_path, IDS)
-    vectors = np.concatenate(list(MadeVectors().embed(map(str, range(len(lines))))))
+    encoded = MadeVectors().encode(map(str, range(len(lines))), ("vector",))
+    vectors = np.concatenate([found.vectors for found in encoded])
     parts = list[float]()
-    quantised, encoder = quantise(vectors), MadeVectors()
-    share = check_retrieval(tmp_path, "v1", vectors, quantised, encoder, no_wait, parts.append)
-    assert (share, parts) == (1, [0, 0, SEARCHED_AT_ONCE / len(lines)])
+    state = BuildState({}, "v1", 0, "", count=len(lines))
+    sample = Sample.encode(tmp_path, state, MadeVectors(), ("vector",), no_wait)
+    assert sample.check(vectors, quantise(vectors), None, parts.append) == 1
+    assert parts == [0, SEARCHED_AT_ONCE / len(lines)]
 
 
 def test_the_texts_of_many_rows_take_no_memory_of_their_own(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from shoal.contract.languages import LANGUAGES, NO_LANGUAGE
 from shoal.contract.replies import SparseVector
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
 from shoal_workers.index.lexical.analyzer import Analyzer, find_language, find_words, has_stemmer, split_words
-from shoal_workers.index.lexical.lexical_file import Runs, write_learned, write_lexical
+from shoal_workers.index.lexical.lexical_file import WEIGHTS, Runs, weights_of, write_learned, write_lexical
 from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, MAX_QUERY_CHARS, B, LexicalIndex
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
 from shoal_workers.index.long_tasks import BuildIndex
@@ -192,34 +193,44 @@ class TestLearnedWords:
         vectors = list(random_vectors(draw, 30))
         first = np.array([-1, -2, -1, *range(-3, -31, -1)])
         (tmp_path / "first").mkdir()
-        write_learned(tmp_path / "first", first, iter(vectors), None)
+        learn(tmp_path / "first", first, vectors, None)
         former = LexicalIndex.open(tmp_path / "first", len(first))
         check_products(former, [vectors[-1 - number] for number in first], draw)
 
         second, more = np.array([3, -2, 0, 0, -1, 17]), list(random_vectors(draw, 2))
         (tmp_path / "second").mkdir()
-        write_learned(tmp_path / "second", second, iter(more), former)
+        learn(tmp_path / "second", second, more, former)
         documents = [vectors[-1 - first[row]] if row >= 0 else more[-1 - row] for row in second]
         check_products(LexicalIndex.open(tmp_path / "second", len(second)), documents, draw)
         assert not (tmp_path / "second" / "postings.runs").exists()
 
     def test_of_several_texts_are_added(self, tmp_path: Path) -> None:
         draw = np.random.default_rng(34)
-        write_learned(tmp_path, np.arange(-1, -6, -1), random_vectors(draw, 5), None)
+        learn(tmp_path, np.arange(-1, -6, -1), list(random_vectors(draw, 5)), None)
         index = LexicalIndex.open(tmp_path, 5)
         one, other = random_vectors(draw, 2)
         sums = [index.scores(index.weigh_learned([vector])) for vector in (one, other)]
         np.testing.assert_allclose(index.scores(index.weigh_learned([one, other])), sum(sums), rtol=1e-5)
         assert index.scores(index.weigh_learned([])).tolist() == [0.0] * 5
 
-    def test_of_added_documents_come_with_the_next_build(self, tmp_path: Path) -> None:
+    def test_of_added_documents_are_in_their_sparse_vectors(self, tmp_path: Path) -> None:
         vectors = [*random_vectors(np.random.default_rng(35), 3)]
-        write_learned(tmp_path, np.array([-1, -2, -3]), iter(vectors), None)
+        learn(tmp_path, np.array([-1, -2, -3]), vectors, None)
         index = LexicalIndex.open(tmp_path, 3)
-        live = index.emptied().after(["1 2 3"], [0])
+        live = index.emptied().after(["one", "other", "by an earlier release"], [1, 2], [vectors[1], vectors[2], None])
+        live = live.after(["one"], [0, 1, 2], [vectors[1]])
         scores = index.scores(index.weigh_learned(vectors), live)
         assert scores[1:3].min() > 0
-        assert scores[3] == 0
+        assert scores[3:].tolist() == pytest.approx([scores[2], 0, scores[1]])
+
+
+def learn(
+    folder: Path, taken_from: NDArray[np.int64], vectors: Sequence[SparseVector], former: LexicalIndex | None
+) -> None:
+    """Write a lexical index with the weights in these sparse vectors of new texts."""
+    weights = weights_of(vectors, 0)
+    (folder / WEIGHTS).write_bytes(weights.tobytes())
+    write_learned(folder, taken_from, len(weights), former, lambda _: None)
 
 
 def random_vectors(draw: np.random.Generator, count: int) -> Iterator[SparseVector]:

@@ -21,6 +21,7 @@ from shoal.changes import change_log as module
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change, size_of
 from shoal.changes.change_log import START, LoggedChange, append
 from shoal.contract.keys import Keys
+from shoal.contract.replies import SparseVector, pack_sparse
 from shoal.errors import (
     IndexMismatch,
     InvalidRequest,
@@ -47,13 +48,24 @@ NAMES = WORDS.filter(lambda name: name not in RESERVED_NAMES)
 DOCUMENTS = st.builds(Document, WORDS, WORDS, st.dictionaries(NAMES, VALUES, max_size=3))
 
 
+SPARSE = st.dictionaries(st.integers(0, 2**31 - 1), st.floats(0.125, 9, width=32), max_size=4).map(
+    lambda weights: SparseVector(
+        np.array(sorted(weights), np.int32), np.array([weights[token] for token in sorted(weights)], np.float32)
+    )
+)
+
+
 @st.composite
 def changes(draw: st.DrawFn) -> Change:
     """Draw a change that concerns at least one id."""
     added = draw(st.lists(DOCUMENTS, max_size=4))
     deleted = draw(st.lists(WORDS, min_size=not added, max_size=4))
     vectors = draw(nps.arrays(np.float32, (len(added), 3), elements=st.floats(-0.5, 0.5, width=32)))
-    return Change(tuple(added), vectors, tuple(deleted), draw(st.text("0123456789abcdef")), draw(st.floats(0, 1e12)))
+    sparse = tuple(draw(SPARSE) for _ in added) if deleted else ()
+    if len(sparse) > 2:
+        vectors = vectors[:, :0]  # the index has words alone
+    digest, made_at = draw(st.text("0123456789abcdef")), draw(st.floats(0, 1e12))
+    return Change(tuple(added), vectors, tuple(deleted), digest, made_at, sparse)
 
 
 @pytest.fixture
@@ -69,6 +81,8 @@ def same(one: Change, other: Change | MalformedJob) -> bool:
         and (one.documents, one.deleted, one.digest, one.made_at)
         == (other.documents, other.deleted, other.digest, other.made_at)
         and (one.vectors.tobytes() == other.vectors.tobytes())
+        and [[part.tolist() for part in vector] for vector in one.sparse]
+        == [[part.tolist() for part in vector] for vector in other.sparse]
     )
 
 
@@ -117,6 +131,9 @@ FIELDS: dict[str, Any] = msgpack.unpackb(change(["1"], ["2"]).pack())
         {"digest": None},
         {"made_at": -1.0},
         {"made_at": float("nan")},
+        {"sparse": []},
+        {"sparse": {"lengths": [1], "indices": b"1234", "values": b"12"}},
+        {"sparse": pack_sparse([SparseVector(np.zeros(1, np.int32), np.ones(1, np.float32))] * 7)},
     ],
 )
 def test_a_change_of_another_shape_is_refused(wrong: dict[str, Any]) -> None:

@@ -1,7 +1,9 @@
 """The reranker: an encoder whose model computes a score for a query and a text."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +26,11 @@ class Reranker(Encoder):
 
     #: The output that an input needs.
     output: ClassVar[str] = "vector"
+
+    @property
+    def token_digest(self) -> str:
+        """The digest of everything on which token vectors of documents depend; empty for a cross-encoder."""
+        return ""
 
     @property
     def prefix(self) -> str:
@@ -80,6 +87,14 @@ class LateReranker(Reranker):
     output = "multivector"
 
     @property
+    def token_digest(self) -> str:
+        """The digest of everything on which token vectors of documents depend, except the engine and its precision."""
+        model, tokenizer = self.model, self.tokenizer
+        head = asdict(model.heads[self.output])
+        made_of = [model.digest, tokenizer.digest, model.max_tokens, self.prefix, head]
+        return blake2b(json.dumps(made_of, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    @property
     def prefix(self) -> str:
         """The model's prompt for documents."""
         return self.prompt(Options(), DOCUMENT_PROMPTS)
@@ -112,15 +127,23 @@ class LateReranker(Reranker):
 
 
 def compared(query: TokenizedText, text: TokenizedText) -> TokenizedText:
-    """Return the text with its raw score and its score as its vector.
+    """Return the text with its raw score and its score as its vector."""
+    return replace(text, vectors=max_sim(token_vectors(query), token_vectors(text)), made={})
+
+
+def token_vectors(text: TokenizedText) -> NDArray[np.float32]:
+    """Return the token vectors of an encoded text, normalised: `[tokens, dimension]`."""
+    return finish([text.made["multivector"]], Options())
+
+
+def max_sim(of_query: NDArray[np.float32], of_text: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the raw score and the score of a query and a text with these normalised token vectors, `[1, 2]`.
 
     The raw score is MaxSim, the sum over the query's vectors of the highest cosine with a vector of the text (Khattab
     and Zaharia, SIGIR 2020, "ColBERT"). The score is the mean of these cosines, but at least 0.
     """
-    of_query, of_text = (finish([each.made["multivector"]], Options()) for each in (query, text))
     best = (of_query @ of_text.T).max(axis=1, initial=-1.0)
-    scores = np.array([[best.sum(), max(0.0, best.sum() / max(1, len(best)))]], np.float32)
-    return replace(text, vectors=scores, made={})
+    return np.array([[best.sum(), max(0.0, best.sum() / max(1, len(best)))]], np.float32)
 
 
 def sigmoid(scores: NDArray[np.float32]) -> NDArray[np.float32]:

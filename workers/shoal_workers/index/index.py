@@ -24,6 +24,7 @@ from shoal_workers.index.files.manifest import (
     FileCheck,
     Manifest,
 )
+from shoal_workers.index.late.token_vectors import TokenVectors
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.ranked_search import RankedSearch
 from shoal_workers.index.search.fields import Fields
@@ -59,6 +60,7 @@ class Index:
         self.columns = Columns.open(folder, count)
         self._converted = {name: kind for name, kind in self.columns.kinds.items() if kind in ("number", "boolean")}
         self._lexical = self._open_lexical()
+        self.token_vectors = TokenVectors.open(folder, manifest)
         self.live = self.unchanged()
         self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
 
@@ -94,6 +96,11 @@ class Index:
         """The number of documents that can be found."""
         live = self.live
         return self.manifest.count - len(live.hidden_rows) + len(live.ids)
+
+    @property
+    def default_mode(self) -> str:
+        """The mode of a search that names none: lexical in an index of words alone."""
+        return "dense" if self.manifest.dimension else "lexical"
 
     @property
     def group_field(self) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from shoal.changes.change_log import ChangeLog
 from shoal.client.redis.client import Client
@@ -26,6 +26,11 @@ from shoal_workers.index.files.field_kinds import KINDS
 from shoal_workers.index.files.field_values import MAX_COLUMNS, OTHER_FIELDS
 from shoal_workers.index.index import FOLDER_NAME, current_version
 from shoal_workers.index.versions import delete, list_versions, publish, rollback
+from shoal_workers.model.model import Model
+from shoal_workers.process import processors
+
+if TYPE_CHECKING:
+    from shoal_workers.encoding.reranker import LateReranker
 
 #: The actions of `ManageIndex`.
 ACTIONS = ("list", "publish", "rollback", "delete")
@@ -54,13 +59,14 @@ class BuildIndex:
     chunk_tokens: int | None = None
     chunk_overlap: int = 0
     field_kinds: Sequence[str] = ()
+    token_vectors: bool = False
 
     is_migration: ClassVar[bool] = False  #: True if the source is the current version of the index
 
     def __post_init__(self) -> None:
         _check_types(self, ("name", "source", "on_bad"), str)
         _check_types(self, ("text_column", "id_column"), (str, type(None)))
-        _check_types(self, ("publish", "full"), bool)
+        _check_types(self, ("publish", "full", "token_vectors"), bool)
         before = self.drop_changes_before
         if before is not None and (type(before) not in (int, float) or not math.isfinite(before)):
             raise InvalidRequest(f"drop_changes_before is {excerpt(before)}: it takes a time in Unix seconds")
@@ -195,6 +201,23 @@ def build_index(
         language=request.language,
         cutter=Cutter.open(settings.home_folder, encoder.model, request.options()),
         began_from=Path(request.source).name if request.is_migration else None,
+        late=_open_late(settings) if request.token_vectors else None,
+    )
+
+
+def _open_late(settings: Settings) -> "LateReranker":
+    """Return the settings' late-interaction model. Raises InvalidRequest if they name none."""
+    from shoal_workers.encoding.reranker import LateReranker  # only this imports what computes
+    from shoal_workers.model.prepare import prepare_if_needed
+
+    if settings.reranker:
+        folder = prepare_if_needed(settings.home_folder, settings.reranker)
+        if LateReranker.output in Model.open(folder).outputs:
+            threads = settings.threads or processors.threads_for(1, processors.available())
+            return LateReranker.open(folder, settings.engine, settings.precision, threads)
+    raise InvalidRequest(
+        f"token vectors are asked for, and SHOAL_RERANKER is {excerpt(settings.reranker)}: set it to the "
+        "workers' reranker, a late-interaction model (ColBERT)"
     )
 
 

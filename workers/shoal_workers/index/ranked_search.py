@@ -1,7 +1,7 @@
 """A search with options: a job's queries, the ranking of each query, and the hits in the answer."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -84,10 +84,10 @@ class RankedSearch:
         self._index = index
         self._live = index.live
         self._job = job
-        self._options = job.search
+        self._options = replace(job.search, mode=job.search.mode or index.default_mode)
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
         self._going_on = going_on
-        self._ranker = Ranker(index, self._live, job.search, self._pages, shared)
+        self._ranker = Ranker(index, self._live, self._options, self._pages, shared)
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
         self._lists = self._find(vectors, sparse)
 
@@ -103,6 +103,8 @@ class RankedSearch:
     def _check_options(self) -> None:
         """Raise InvalidRequest for an option that does not fit this index, or that would have no effect."""
         options = self._options
+        if not self._index.manifest.dimension:
+            self._check_words_alone()
         if options.group_size > 1 and not self._group_field:
             raise InvalidRequest(
                 f"group_size is {options.group_size}, without group_by: name the field whose values make groups, or "
@@ -117,6 +119,17 @@ class RankedSearch:
             if name not in HIT_NAMES:
                 self._index.fields_at(self._live).check_known(name, f"fields[{number}]")
 
+    def _check_words_alone(self) -> None:
+        """Raise InvalidRequest for an option that needs vectors, in an index of words alone."""
+        options = self._options
+        asked: dict[str, Any] = {"like": options.like, "vectors": options.vectors, "negative": options.num_negative}
+        asked |= {"diversity": options.diversity, f"mode {options.mode}": options.mode != "lexical"}
+        if needing := [name for name, value in asked.items() if value]:
+            raise InvalidRequest(
+                f"{needing[0]} needs vectors, and this index has words alone: leave it out, or build the index with a "
+                "model that makes vectors"
+            )
+
     def pairs(self) -> list[tuple[str, str]]:
         """Return the pairs that the reranker is to score, list by list: a query, and the text of a document found."""
         asked, found = (self._options.rerank or {}).get("query"), []
@@ -125,6 +138,17 @@ class RankedSearch:
             for place in chain.from_iterable(hits.groups):
                 found.append((query, str(self._index.document_of(place.row, self._live)["text"])))
         return found
+
+    def token_codes(self, digest: str) -> dict[int, NDArray[np.int8]]:
+        """Return the codes of the token vectors that the model with this digest made, by the numbers of their pairs.
+
+        Documents that were added since the build have none.
+        """
+        tokens, manifest = self._index.token_vectors, self._index.manifest
+        if tokens is None or manifest.token_digest != digest:
+            return {}
+        places = chain.from_iterable(chain.from_iterable(hits.groups) for hits in self._lists)
+        return {n: tokens.of(place.row) for n, place in enumerate(places) if place.row < manifest.count}
 
     def answer(self, scores: Sequence[float] | None = None) -> SearchAnswer:
         """Return the answer with the best hits; `scores` are the reranker's scores of all `pairs`, if it was asked."""
@@ -248,8 +272,10 @@ class RankedSearch:
 
     def _explain(self, query: Query, place: Place) -> dict[str, Any]:
         """Return the parts that a score is made of."""
-        (vector,) = self._index.vectors_at([place.row], self._live)
-        explained: dict[str, Any] = {"mode": self._options.mode, "cosine": float(np.vecdot(vector, query.vector))}
+        explained: dict[str, Any] = {"mode": self._options.mode}
+        if self._index.manifest.dimension:
+            (vector,) = self._index.vectors_at([place.row], self._live)
+            explained["cosine"] = float(np.vecdot(vector, query.vector))
         if self._options.mode != "dense" and query.texts:
             explained |= self._ranker.words(query).explain(place.row)
         if self._options.boost is not None:

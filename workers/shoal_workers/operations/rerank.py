@@ -1,6 +1,6 @@
 """Rerank: the reranker reads each text together with the query."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,11 +10,16 @@ from numpy.typing import NDArray
 from shoal.cache.cache import Entry
 from shoal.operations import Rerank
 from shoal.queue.consumer import Delivery
-from shoal_workers.encoding.reranker import Reranker, compared
+from shoal_workers.encoding.reranker import Reranker, compared, max_sim, token_vectors
+from shoal_workers.index.late.token_vectors import restored
 from shoal_workers.operations.work import Work
 
 if TYPE_CHECKING:
     from shoal_workers.loop.admission import Served
+
+
+#: The codes of pairs whose texts are all encoded.
+NO_CODES: Mapping[int, NDArray[np.int8]] = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -22,11 +27,14 @@ class PairsWork(Work):
     """The work of a job with pairs of a query and a text, which a reranker scores.
 
     `pairs` are the numbers of the inputs with the texts of the pairs. For a late-interaction model, the queries are
-    further inputs: `queries` has the number of the query of each pair that has no score yet.
+    further inputs: `queries` has the number of the query of each pair that has no score yet. If an index has the
+    `codes` of a text's token vectors, the text is not encoded, and the pair's vector is in `scored`.
     """
 
     pairs: range = field(default=range(0), init=False)
     queries: dict[int, int] = field(default_factory=dict, init=False)
+    codes: dict[int, NDArray[np.int8]] = field(default_factory=dict, init=False)
+    scored: dict[int, NDArray[np.float32]] = field(default_factory=dict, init=False)
 
     @property
     def reranker(self) -> Reranker:
@@ -34,8 +42,11 @@ class PairsWork(Work):
         assert isinstance(self.pipeline.encoder, Reranker)
         return self.pipeline.encoder
 
-    def add_pairs(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Add the inputs for the pairs. Queries are encoded first, so that the vectors of texts need not be kept."""
+    def add_pairs(self, pairs: Sequence[tuple[str, str]], codes: Mapping[int, NDArray[np.int8]] = NO_CODES) -> None:
+        """Add the inputs for the pairs, of which some have known `codes`.
+
+        Queries are encoded first, so that the vectors of texts need not be kept.
+        """
         first, reranker = len(self.inputs), self.reranker
         if reranker.output != self.options.output:
             self.options = replace(self.options, output=reranker.output)
@@ -43,20 +54,29 @@ class PairsWork(Work):
         self.pairs = range(first, first + len(pairs))
         self.queries = {first + pair: first + query for pair, query in queries.items()}
         self.inputs = [*self.inputs, *inputs]
-        self.untokenized.extend(dict.fromkeys((*self.queries.values(), *self.pairs)))
+        self.codes = {first + pair: found for pair, found in codes.items()}
+        texts = (number for number in self.pairs if number not in self.codes)
+        self.untokenized.extend(dict.fromkeys((*self.queries.values(), *texts)))
 
     def end_pass(self, seconds: float) -> None:
         """Put the score of each pair whose query and text are encoded in place of the text's vectors."""
         self.timings["encode_s"] += seconds
         for number, query in list(self.queries.items()):
             text, asked = self.tokenized.get(number), self.tokenized.get(query)
-            if text and asked and text.vectors is not None and asked.vectors is not None:
+            if not asked or asked.vectors is None:
+                continue
+            if number in self.codes:
+                self.scored[number] = max_sim(token_vectors(asked), restored(self.codes.pop(number)))
+            elif text and text.vectors is not None:
                 self.tokenized[number] = compared(asked, text)
-                del self.queries[number]
+            else:
+                continue
+            del self.queries[number]
 
     def scores(self, *, raw: bool = False) -> NDArray[np.float32]:
         """Return the scores of the pairs, all of which are encoded, or the reranker's `raw` numbers."""
-        vectors = [self.tokenized[number].vectors for number in self.pairs]
+        scored = self.scored
+        vectors = [scored[n] if n in scored else self.tokenized[n].vectors for n in self.pairs]
         found = np.concatenate([vector for vector in vectors if vector is not None])
         return found[:, 0] if raw else self.reranker.scaled(found)
 

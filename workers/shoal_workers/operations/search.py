@@ -65,12 +65,14 @@ class SearchWork(PairsWork):
     @property
     def can_weigh_words(self) -> bool:
         """True if the search is by words, and the model makes sparse vectors."""
-        is_by_words = self.job.search.mode != "dense" or self.job.search.snippet is not None
-        return is_by_words and "sparse" in self.pipeline.encoder.model.outputs
+        model, search = self.pipeline.encoder.model, self.job.search
+        is_by_words = search.mode not in (None, "dense") or search.snippet is not None or not model.pooling
+        return is_by_words and "sparse" in model.outputs
 
     def weigh_words(self) -> None:
         """Let all texts be encoded with their sparse vectors too."""
-        self.options = replace(self.job.options, output=("vector", "sparse"))
+        has_vectors = self.pipeline.encoder.model.pooling
+        self.options = replace(self.job.options, output=("vector", "sparse") if has_vectors else "sparse")
         self.untokenized = deque(range(len(self.inputs)))
 
     @property
@@ -85,8 +87,9 @@ class SearchWork(PairsWork):
 
     def vectors(self) -> NDArray[np.float32]:
         """Return the vectors of the queries, `[texts, dimension]`."""
-        if not self.job.texts:
-            return np.empty((0, self.pipeline.encoder.model.dimension), np.float32)
+        model = self.pipeline.encoder.model
+        if not self.job.texts or not model.pooling:
+            return np.empty((len(self.job.texts), model.dimension if model.pooling else 0), np.float32)
         return finish([entry.vectors for entry in self.entries()], self.job.options)
 
     def group(self, number: int) -> Hashable:
@@ -113,7 +116,7 @@ class SearchWork(PairsWork):
         found = index.find(self.job, vectors, go_on, shared, sparse)
         if self.reranks and (pairs := found.pairs()):
             self.second_stage, self.pipeline, self.options = found, self.reranks, PAIR_OPTIONS
-            self.add_pairs(pairs)
+            self.add_pairs(pairs, found.token_codes(self.reranker.token_digest))
         else:
             self.found = found.answer()
         self.index_version = index.manifest.version
@@ -147,7 +150,7 @@ class Searcher:
                 groups.setdefault((work.job.index, work.group(number)), []).append(work)
         for group in groups.values():
             if index := self._opened(group):
-                is_plain = group[0].job.is_plain and not index.group_field
+                is_plain = group[0].job.is_plain and not index.group_field and index.default_mode == "dense"
                 (self._search_together if is_plain else self._search_one_by_one)(index, group)
 
     def _opened(self, group: Sequence[SearchWork]) -> Index | None:

@@ -24,8 +24,9 @@ from shoal.client.parts import bounded_groups, noting_num_written
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job
+from shoal.contract.languages import LEARNED
 from shoal.contract.options import Options
-from shoal.contract.replies import Reply
+from shoal.contract.replies import Reply, SparseVector
 from shoal.errors import InvalidRequest, ModelMismatch, NotReady, TooLarge, UnknownIndex
 from shoal.operations import Embed
 from shoal.queue.pool import ANSWERING
@@ -60,6 +61,12 @@ class IndexModel(NamedTuple):
     dimension: int
     prompt: str
     fingerprint: str
+    has_learned_words: bool
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs of a document's text that the index has."""
+        return (*(("vector",) if self.dimension else ()), *(("sparse",) if self.has_learned_words else ()))
 
     @classmethod
     def of(cls, about: Mapping[str, Any], index: str) -> Self | None:
@@ -70,7 +77,8 @@ class IndexModel(NamedTuple):
         words = (name, digest, prompt, fingerprint)
         if not isinstance(dimension, int) or not all(isinstance(word, str) for word in words):
             return None
-        known = cls(str(name), str(digest), dimension, str(prompt), str(fingerprint))
+        is_learned = served.get("language") == LEARNED
+        known = cls(str(name), str(digest), dimension, str(prompt), str(fingerprint), is_learned)
         return known if "changes_through" in served else None
 
 
@@ -103,7 +111,7 @@ class IndexWriter:
             for value in values
         ]
         groups = self._cut("document", found, sizes, DOCUMENTS_PER_CHANGE)
-        changes = [Change(tuple(group), await self._embed(group, model), (), model.digest, 0.0) for group in groups]
+        changes = [change for group in groups for change in await self._changes(group, model)]
         if await self._model([document.id for document in found]) != model:
             raise self._other_model()
         return await self._write(changes)
@@ -135,16 +143,40 @@ class IndexWriter:
             )
         return [list(items)]
 
-    async def _embed(self, documents: Sequence[Document], model: IndexModel) -> NDArray[np.float32]:
-        """Return the vectors of the documents, float32 `[len(documents), dimension]`."""
-        texts = [document.text for document in documents]
+    async def _changes(self, documents: Sequence[Document], model: IndexModel) -> list[Change]:
+        """Return the changes that add the documents: one, or several if the documents have many learned words."""
+        vectors, sparse = await self._encode([document.text for document in documents], model)
+        if not sparse:
+            return [Change(tuple(documents), vectors, (), model.digest, 0.0)]
+        sizes = [
+            len(wire.pack({"id": one.id, "text": one.text, **one.fields}))
+            + 4 * model.dimension
+            + 8 * len(weights[0])
+            + 5
+            for one, weights in zip(documents, sparse, strict=True)
+        ]
+        changes = []
+        for group in self._cut("document", range(len(documents)), sizes, DOCUMENTS_PER_CHANGE):
+            added, weights = tuple(documents[n] for n in group), tuple(sparse[n] for n in group)
+            changes.append(Change(added, vectors[group], (), model.digest, 0.0, weights))
+        return changes
+
+    async def _encode(self, texts: list[str], model: IndexModel) -> tuple[NDArray[np.float32], Sequence[SparseVector]]:
+        """Return the vectors of texts, float32 `[texts, dimension]`, and their sparse vectors for learned words."""
+        output = model.outputs if len(model.outputs) > 1 else model.outputs[0]
+        options = Options(prompt_name=model.prompt or None, output=output)
         try:
-            reply = await self.call(Embed(texts, Options(prompt_name=model.prompt or None)).pinned(model.fingerprint))
+            reply = await self.call(Embed(texts, options).pinned(model.fingerprint))
         except ModelMismatch as error:
             raise self._other_model() from error
-        if reply.vectors is None or reply.vectors.shape != (len(texts), model.dimension):
+        vectors, sparse = (
+            reply.vectors if model.dimension else np.empty((len(texts), 0), np.float32),
+            reply.sparse or (),
+        )
+        num_sparse = len(texts) if model.has_learned_words else 0
+        if vectors is None or vectors.shape != (len(texts), model.dimension) or len(sparse) != num_sparse:
             raise self._other_model()
-        return reply.vectors
+        return vectors, sparse
 
     async def _model(self, ids: Sequence[str], *, is_for_vectors: bool = True) -> IndexModel:
         """Return the model of all ready workers that serve the index; raise an error if these ids cannot be changed."""

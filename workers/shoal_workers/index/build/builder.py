@@ -2,34 +2,32 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from shoal.bulk.served_model import ModelInfo
 from shoal.contract.languages import LEARNED
-from shoal.contract.replies import SparseVector
 from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound, Unsupported
 from shoal.records.source import Source
 from shoal.task_progress import Report
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges, collect_changes
+from shoal_workers.index.build.new_texts import encode_texts, outputs_of
 from shoal_workers.index.build.reading import read_source, write_columns
 from shoal_workers.index.build.scratch import SCRATCH, STATE, BuildState, open_scratch
+from shoal_workers.index.build.token_texts import write_tokens
+from shoal_workers.index.build.validation import Sample
 from shoal_workers.index.build.vectors import (
     EMBEDDED,
     FormerVersion,
     VectorPlan,
-    check_retrieval,
-    embed_texts,
     model_of,
-    texts_of,
     write_vectors,
 )
 from shoal_workers.index.files.documents import HashTable
@@ -45,13 +43,19 @@ from shoal_workers.index.files.manifest import (
     LAYOUT,
     LEXICAL,
     MANIFEST,
+    TOKEN_FILES,
     Manifest,
     checksum,
 )
 from shoal_workers.index.index import current_version
-from shoal_workers.index.lexical.lexical_file import language_of, learned_words, write_learned, write_lexical
+from shoal_workers.index.late.token_vectors import LENGTHS
+from shoal_workers.index.lexical.lexical_file import WEIGHTS, language_of, write_learned, write_lexical
+from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
+
+if TYPE_CHECKING:
+    from shoal_workers.encoding.reranker import LateReranker
 
 #: A file in the folder of a version with the key and the result of its build, if the build had a key.
 BUILD = "build.json"
@@ -104,6 +108,7 @@ def build(
     kinds: Mapping[str, str] | None = None,
     language: str | None = None,
     began_from: str | None = None,
+    late: "LateReranker | None" = None,
 ) -> BuildResult:
     """Build a version of the index in `out`, and make it the current version if the build `publishes`.
 
@@ -111,21 +116,21 @@ def build(
     `reuses`, texts of the version built last are not embedded again, and a build that would repeat the current version
     makes no new one. An interrupted build goes on when it is started again with the same arguments. If `key` is not
     empty, a version that was built with this key is not built again. `num_kept` versions stay. With `skips_bad`, bad
-    rows are left out; with a `cutter`, rows are chunks. The current version's changes and the `changes` since are
-    folded in, except changes made before `drop_changes_before`. Raises BadDocument, DiskFull, IndexBusy while another
-    build of the index runs, IndexCorrupt for a version that fails its validation, what `report` raises, and the errors
-    of the encoder.
+    rows are left out; with a `cutter`, rows are chunks; the model `late` makes their token vectors. The current
+    version's changes and the `changes` since are folded in, except changes made before `drop_changes_before`. Raises
+    BadDocument, DiskFull, IndexBusy during another build, IndexCorrupt, and what `report` and the encoder raise.
     """
-    began_from = began_from or current_name(out)
+    began_from, language = began_from or current_name(out), _language_for(encoder.model, language)
     if built := _built_before(out, key):
         return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
-    former = FormerVersion.find(out, encoder.model) if reuses else None
+    former = FormerVersion.find(out, encoder.model, language == LEARNED) if reuses else None
     arguments: dict[str, Any] = {"layout": LAYOUT, "source": source.label.path, "fingerprint": source.fingerprint()}
     arguments |= {"columns": [source.text_column, source.id_column], "skips_bad": skips_bad, "kinds": dict(kinds or {})}
     arguments |= {"language": language, "chunks": cutter.sizes if cutter else None, "model": asdict(encoder.model)}
-    arguments |= {"former": former and former.name, "drop_changes_before": drop_changes_before, "key": key}
+    arguments |= {"former": former and former.name, "token_digest": late.token_digest if late else "", "key": key}
+    arguments |= {"drop_changes_before": drop_changes_before}
     with open_scratch(out, arguments) as (folder, state):
-        version = _Version(folder, state, source, encoder, report)
+        version = _Version(folder, state, source, encoder, report, late)
         if not state.count:
             collect_changes(folder, state, out, changes, drop_changes_before)
             read_source(folder, state, source, skips_bad, report, cutter, reuses)
@@ -136,6 +141,18 @@ def build(
             return replace(unchanged, fields=fields)
         result = version.fill(former, fields)
         return replace(result, is_published=_publish(out, state.version, publishes, num_kept, began_from))
+
+
+def _language_for(model: ModelInfo, language: str | None) -> str | None:
+    """Return the language of the words: learned for a model without vectors. Raises Unsupported."""
+    if model.dimension or language == LEARNED:
+        return language
+    if language is not None:
+        raise Unsupported(
+            f"language is {language}, and {model.name} makes no vectors: its indexes have learned words alone, so "
+            "leave the language out"
+        )
+    return LEARNED
 
 
 def _built_before(out: Path, key: str) -> BuildResult | None:
@@ -178,6 +195,7 @@ class _Version:
     source: Source
     encoder: DocumentEncoder
     report: Report
+    late: "LateReranker | None" = None
 
     def find_unchanged(self, out: Path) -> BuildResult | None:
         """Return the current version as the result of a build that would only repeat it; None for any other build.
@@ -194,6 +212,7 @@ class _Version:
                 and [manifest.chunk_tokens, manifest.chunk_overlap] == (state.arguments["chunks"] or [0, 0])
                 and manifest.changes_through == state.changes_through
                 and manifest.ids_are_positions == state.ids_are_positions
+                and manifest.token_digest == state.arguments["token_digest"]
                 and checksum(folder / BAD_ROWS) == checksum(version / BAD_ROWS)
                 # All other files follow from these.
                 and all(
@@ -204,7 +223,7 @@ class _Version:
             )
             if not is_alike:
                 return None
-            for name in FILES:
+            for name in manifest.checksums:
                 self._report_step("comparing")
                 if checksum(version / name) != manifest.checksums[name]:
                     return None
@@ -215,9 +234,10 @@ class _Version:
     def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, Any]]) -> BuildResult:
         """Write the rest of the version's files; if an embedding was interrupted, it is continued."""
         folder, state, encoder, dimension = self.folder, self.state, self.encoder, self.encoder.model.dimension
-        hashes = HashTable.open(folder, HASHES, state.count)
-        self._write_words(hashes, former)
-        plan = VectorPlan.make(hashes, former)
+        language, indexing = state.arguments["language"], partial(self._report_step, "indexing words")
+        if language != LEARNED:
+            write_lexical(folder, state.count, language, indexing)
+        plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)
         num_new = len(plan.new_rows)
         needed = 4 * dimension * (state.count + (num_new if num_new < state.count else 0))
         if needed > (free := shutil.disk_usage(folder).free):
@@ -225,47 +245,27 @@ class _Version:
                 f"the vectors of {state.count:,} documents take {needed:,} bytes, and {folder.parent} has {free:,} "
                 "free: free some space; an index there is unchanged"
             )
-        embed_texts(folder, state, plan, encoder, self.report)
+        encode_texts(folder, state, plan, encoder, self.report)
+        if language == LEARNED:
+            write_learned(folder, plan.taken_from, state.num_weights, former.words if former else None, indexing)
+        if self.late:
+            write_tokens(folder, state, former, self.late, self.report)
         vectors = write_vectors(folder, plan, dimension, partial(self._report_step, "copying"))
         width = QuantisedVectors.write(folder, vectors, partial(self._report_step, "quantising"))
         quantised = QuantisedVectors.open(folder, state.count, dimension, width)
         report = partial(self._report_step, "validating")
-        found_share = check_retrieval(folder, state.version, vectors, quantised, encoder, self._report_step, report)
+        report(0)
+        sample = Sample.encode(folder, state, encoder, outputs_of(encoder.model, language), self._report_step)
+        words = LexicalIndex.open(folder, state.count) if language == LEARNED else None
+        found_share = sample.check(vectors, quantised, words, report)
         self._write_manifest(width, num_new)
         result = self._result(num_new, int((plan.taken_from >= 0).sum()))
         result = replace(result, found_share=found_share, fields=fields)
         if key := state.arguments["key"]:
             replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
-        (folder / EMBEDDED).unlink(missing_ok=True)
+        for name in (EMBEDDED, WEIGHTS, LENGTHS):
+            (folder / name).unlink(missing_ok=True)
         return result
-
-    def _write_words(self, hashes: HashTable, former: FormerVersion | None) -> None:
-        """Write the lexical index. Learned words of an interrupted build are kept if they are complete."""
-        folder, state, report = self.folder, self.state, partial(self._report_step, "indexing words")
-        if state.arguments["language"] != LEARNED:
-            write_lexical(folder, state.count, state.arguments["language"], report)
-        elif not (folder / LEXICAL).exists():
-            # A model that makes no vectors is refused here, before it weighs all texts.
-            list(self.encoder.embed(texts_of(folder, state.count, np.zeros(1, np.int64))))
-            words = former and learned_words(folder.parent / former.name)
-            plan = VectorPlan.make(hashes, former if words else None)
-            texts = texts_of(folder, state.count, plan.new_rows)
-            try:
-                with closing(self.encoder.weigh(texts, self._report_step)) as groups:
-                    write_learned(folder, plan.taken_from, self._weighed(groups, len(plan.new_rows)), words or None)
-            except Unsupported as error:
-                raise Unsupported(
-                    f"{self.encoder.model.name} makes no sparse vectors, which the language learned needs: "
-                    "build the index with another language, or with another model"
-                ) from error
-
-    def _weighed(self, groups: Iterable[list[SparseVector]], num_new: int) -> Iterator[SparseVector]:
-        """Yield the sparse vectors one by one, and report how many of the new texts have theirs."""
-        done = 0
-        for vectors in groups:
-            done += len(vectors)
-            self._report_step("indexing words", done / num_new)
-            yield from vectors
 
     def _report_step(self, step: str, fraction: float = 1.0) -> None:
         self.report(self.state.progress(step, fraction))
@@ -285,7 +285,7 @@ class _Version:
     def _write_manifest(self, quantised_width: int, num_embedded: int) -> None:
         """Write the manifest, and make all files of the version safe on the disk."""
         state, checksums = self.state, {}
-        for name in FILES:
+        for name in (*FILES, *TOKEN_FILES) if self.late else FILES:
             self._report_step("publishing")
             checksums[name] = checksum(self.folder / name)
         model = asdict(self.encoder.model)
@@ -301,6 +301,10 @@ class _Version:
             chunk_tokens=chunk_tokens,
             chunk_overlap=chunk_overlap,
             ids_are_positions=state.ids_are_positions,
+            token_digest=state.arguments["token_digest"],
+            token_width=self.late.model.heads[self.late.output].size if self.late else 0,
+            num_tokens=state.num_tokens,
+            language=json.loads((self.folder / LEXICAL).read_text("utf-8"))["language"],
             **model,
             **state.counts(),
         )

@@ -1,14 +1,14 @@
 """The encoder of a build: it makes the vectors of documents, in this process or in a pool."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bulk.job_stream import Group, JobStream, groups
+from shoal.bulk.job_stream import JobStream, groups
 from shoal.bulk.served_model import ModelInfo, check_one_model, document_prompt, served_model
 from shoal.client.redis.client import Client
 from shoal.contract.options import DOCUMENT_PROMPTS, Options
@@ -39,27 +39,33 @@ def no_wait(reason: str) -> None:
 
 def info_of(model: Model, fingerprint: str) -> ModelInfo:
     """Return the properties of a prepared model whose encoder has the fingerprint."""
-    prompt = document_prompt(model.prompts)
-    return ModelInfo(model.name, model.digest, model.pooling, model.dimension, prompt, fingerprint)
+    dimension = model.dimension if model.pooling else 0
+    return ModelInfo(model.name, model.digest, model.pooling, dimension, document_prompt(model.prompts), fingerprint)
+
+
+class Encoded(NamedTuple):
+    """The outputs of some texts: normalised vectors, `[texts, dimension]`, and sparse vectors.
+
+    Without the output `vector` the dimension is 0, and without the output `sparse` there are no sparse vectors.
+    """
+
+    vectors: NDArray[np.float32]
+    sparse: list[SparseVector]
 
 
 class DocumentEncoder(Protocol):
-    """A model that embeds documents."""
+    """A model that encodes documents."""
 
     @property
     def model(self) -> ModelInfo:
         """The properties of the model."""
         ...
 
-    def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
-        """Yield the normalised vectors of the texts in their order, `[some texts, dimension]` at a time.
+    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
+        """Yield the outputs `vector`, `sparse` or both of the texts in their order, some texts at a time.
 
-        While the encoder waits, `waiting` is called with the reason again and again.
+        While the encoder waits, `waiting` is called with the reason again and again. Raises Unsupported.
         """
-        ...
-
-    def weigh(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[list[SparseVector]]:
-        """Yield the sparse vectors of the texts in their order, some at a time. Raises Unsupported."""
         ...
 
 
@@ -70,23 +76,19 @@ class LocalEncoder:
         self.model = info_of(encoder.model, encoder.fingerprint)
         self._encoder = encoder
 
-    def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
-        """Yield the vectors of the texts, `GROUP` at a time."""
-        for encoded in self._encoded(texts, Options()):
-            yield finish([text.vectors for text in encoded if text.vectors is not None], Options())
-
-    def weigh(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[list[SparseVector]]:
-        """Yield the sparse vectors of the texts, `GROUP` at a time. Raises Unsupported."""
-        for encoded in self._encoded(texts, Options(output="sparse")):
-            yield [text.made["sparse"] for text in encoded]
-
-    def _encoded(self, texts: Iterable[str], options: Options) -> Generator["list[TokenizedText]"]:
+    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
+        """Yield the outputs of the texts, `GROUP` texts at a time. Raises Unsupported."""
+        options = Options(output=tuple(outputs))
         self._encoder.check_outputs(options)
         bucketing: Bucketing[TokenizedText] = Bucketing(2_048, self._encoder.model.shares_rows)
         prompt = self._encoder.prompt(options, DOCUMENT_PROMPTS)
         source = iter(texts)
         while group := list(islice(source, GROUP)):
-            yield self._encoder.encoded(group, options, prompt, bucketing)
+            encoded = self._encoder.encoded(group, options, prompt, bucketing)
+            vectors = np.empty((len(group), 0), np.float32)
+            if "vector" in outputs:
+                vectors = finish([text.vectors for text in encoded if text.vectors is not None], Options())
+            yield Encoded(vectors, [text.made["sparse"] for text in encoded if "sparse" in outputs])
 
 
 class PoolEncoder:
@@ -106,22 +108,13 @@ class PoolEncoder:
             return cls(client, model)
         raise NotReady("no worker of the pool is ready: start one, or build in this process (--local)")
 
-    def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
-        """Yield the vectors of the texts, job by job, through the bulk lane.
+    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
+        """Yield the outputs of the texts, job by job, through the bulk lane.
 
         Waits for workers, for Redis and for room in the lane. Raises ModelMismatch if the pool switches to another
-        model or to other settings, and the error of a text that cannot be embedded.
+        model or to other settings, and the error of a text that cannot be encoded.
         """
-        for job in self._jobs(texts, "vector", waiting):
-            if job.vectors is not None:
-                yield job.vectors
-
-    def weigh(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[list[SparseVector]]:
-        """Yield the sparse vectors of the texts, job by job, as `embed` does with vectors."""
-        for job in self._jobs(texts, "sparse", waiting):
-            yield job.sparse
-
-    def _jobs(self, texts: Iterable[str], output: str, waiting: Waiting) -> Generator[Group]:
+        output = outputs[0] if len(outputs) == 1 else tuple(outputs)
         options = Options(prompt_name=self.model.prompt or None, output=output)
         stream = JobStream(self._client, options, self.model.fingerprint, self.model.dimension, waiting)
         rows = (Document("", text, {}) for text in texts)
@@ -129,7 +122,8 @@ class PoolEncoder:
             for job in jobs:
                 if job.errors:
                     raise next(iter(job.errors.values()))
-                yield job
+                vectors = np.empty((len(job.rows), 0), np.float32) if job.vectors is None else job.vectors
+                yield Encoded(vectors, job.sparse)
 
 
 def served_digest(client: Client) -> str | None:

@@ -41,7 +41,7 @@ class VersionDocuments(Source):
             yield Document(fields.pop("id", document_id), fields.pop("text"), fields, number)
 
     def build_arguments(self) -> dict[str, Any]:
-        """Return the arguments that repeat this version's build: its chunks, its language and the kinds given to it."""
+        """Return the arguments that repeat this version's build: its chunks, language, given kinds and more."""
         chunks = {"chunk_tokens": self._manifest.chunk_tokens or None, "chunk_overlap": self._manifest.chunk_overlap}
         found, folder = DocumentFields({}), self._file.parent
         for document in read_lines(self._file):
@@ -49,7 +49,8 @@ class VersionDocuments(Source):
         by_values = {(name, about["kind"]) for name, about in found.kinds_found().items()}
         given = [f"{name}={kind}" for name, kind in read_kinds(folder).items() if (name, kind) not in by_values]
         language = json.loads((folder / LEXICAL).read_text("utf-8"))["language"]
-        return chunks | {"field_kinds": given, "language": language}
+        has_tokens = bool(self._manifest.token_digest)
+        return chunks | {"field_kinds": given, "language": language, "token_vectors": has_tokens}
 
 
 def _joined(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:

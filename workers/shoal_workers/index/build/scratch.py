@@ -50,7 +50,9 @@ class BuildState:
     `num_rows` counts the rows of the source, and `count` the rows of the index, which are `num_documents` documents or
     their chunks; `count` is 0 until all rows are written. Changes of the index are folded in up to `changes_through`,
     which is empty until they are written; `num_lost` counts gaps and unreadable entries of their log. `num_embedded`
-    vectors are safe on the disk. If `ids_are_positions`, the source has no column of ids.
+    texts are encoded and safe on the disk, with `num_weights` weights of learned words; so are
+    `num_tokens` token vectors of `num_token_texts` texts. If `ids_are_positions`, the
+    source has no column of ids.
     """
 
     arguments: dict[str, Any]
@@ -66,6 +68,9 @@ class BuildState:
     num_changed: int = 0
     num_lost: int = 0
     num_embedded: int = 0
+    num_weights: int = 0
+    num_token_texts: int = 0
+    num_tokens: int = 0
     ids_are_positions: bool = False
 
     def counts(self) -> dict[str, Any]:

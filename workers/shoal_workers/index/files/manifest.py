@@ -23,6 +23,8 @@ my-index/<version>/terms.npy         uint64 [terms], the hashes of the words' st
 my-index/<version>/term-starts.npy   int64 [terms + 1], where each term's postings begin, and the end of the last
 my-index/<version>/postings.npy      int32 [postings], the rows that have the term
 my-index/<version>/impacts.npy       uint8 [postings], the impact of the term in that row: see `lexical.lexical_index`
+my-index/<version>/tokens.npy        int8 [tokens, width], the token vectors, if the build made any: see `late`
+my-index/<version>/token-places.npy  int64 [count, 2], where each row's token vectors begin and end
 my-index/<version>/changes.jsonl     the changes of documents that are not in the source: see `folding`
 """
 
@@ -44,6 +46,7 @@ HASHES, IDS, CHANGES = "hashes.npy", "ids.npy", "changes.jsonl"
 FIELDS, COLUMNS = "fields.json", "columns.npy"
 LEXICAL, TERMS, STARTS = "lexical.json", "terms.npy", "term-starts.npy"
 POSTINGS, IMPACTS = "postings.npy", "impacts.npy"
+TOKENS, TOKEN_PLACES = "tokens.npy", "token-places.npy"
 MANIFEST = "manifest.json"
 
 #: The file, beside the versions of an index, with the texts that the last build read from files.
@@ -55,7 +58,10 @@ BAD_ROWS = "bad-rows.jsonl"
 #: The files of the lexical index.
 LEXICAL_FILES = (LEXICAL, TERMS, STARTS, POSTINGS, IMPACTS)
 
-#: Files of a version that have a checksum. The manifest has none.
+#: The files of token vectors, which only some versions have.
+TOKEN_FILES = (TOKENS, TOKEN_PLACES)
+
+#: Files of each version that have a checksum. The manifest has none.
 FILES = (
     *(VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES, IDS, CHANGES, FIELDS, COLUMNS),
     *LEXICAL_FILES,
@@ -79,13 +85,15 @@ MAX_NUMBER = 2**63 - 1
 class Manifest:
     """The description of a version: its origin, its model, its size and the checksums of its files.
 
-    `quantised_width` is the size of a quantised vector in bytes. `prompt` is the name of the prompt before each text,
-    or empty for the model's default. `num_embedded` texts were embedded for this version; the other vectors were made
-    for equal texts. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in, from Redis
-    up to the position `changes_through`; `num_lost` changes, or gaps between them, could not be read. The `fingerprint`
-    changes with everything that vectors depend on. If `ids_are_positions`, the source has no column of ids. If
-    `chunk_tokens` is not 0, each row is a chunk of at most that many tokens: `count` counts chunks, `num_documents`
-    counts their documents, and neighbours share at most `chunk_overlap` tokens.
+    `quantised_width` is the size of a quantised vector in bytes. It and `dimension` are 0 in an index of words alone.
+    `language` is the language of the words, or empty if an earlier release built the version. `prompt` is the name of
+    the prompt before each text, or empty for the model's default. `num_embedded` texts were embedded for this version;
+    the other vectors were made for equal texts. `num_bad` rows of the source were left out. Changes of `num_changed`
+    ids are folded in, from Redis up to the position `changes_through`; `num_lost` changes, or gaps between them, could
+    not be read. The `fingerprint` changes with everything that vectors depend on. If `ids_are_positions`, the source
+    has no column of ids. If `chunk_tokens` is not 0, each row is a chunk of at most that many tokens: `count` counts
+    chunks, `num_documents` counts their documents, and neighbours share at most `chunk_overlap` tokens.
+    The model with the `token_digest`, if there is one, made `num_tokens` token vectors of `token_width` numbers.
     """
 
     version: str
@@ -109,6 +117,10 @@ class Manifest:
     chunk_overlap: int = 0
     num_documents: int = 0
     ids_are_positions: bool = False
+    language: str = ""
+    token_digest: str = ""
+    token_width: int = 0
+    num_tokens: int = 0
     layout: int = LAYOUT
 
     @classmethod
@@ -121,9 +133,10 @@ class Manifest:
             found = dict(json.loads((folder / MANIFEST).read_text("utf-8")))
             if (layout := found.get("layout")) != LAYOUT:
                 raise ValueError(f"the index has layout {excerpt(layout)}, this version of Shoal reads {LAYOUT}")
-            if lost := set(FILES) - dict(found["checksums"]).keys():
+            files = (*FILES, *TOKEN_FILES) if found.get("token_digest") else FILES
+            if lost := set(files) - dict(found["checksums"]).keys():
                 raise ValueError(f"checksums lack {', '.join(sorted(lost))}")
-            found["checksums"] = {name: str(found["checksums"][name]) for name in FILES}
+            found["checksums"] = {name: str(found["checksums"][name]) for name in files}
             manifest = cls(**found)
             manifest._check()
             return manifest
@@ -139,10 +152,10 @@ class Manifest:
                 raise ValueError(f"{name} is {value}")
             if isinstance(value, str):
                 value.encode()  # a heartbeat contains it, and no lone surrogate fits there
-        if min(self.count, self.dimension, self.quantised_width) < 1:
+        if self.count < 1 or (self.dimension < 1) != (self.quantised_width < 1):
             raise ValueError(
                 f"count is {self.count}, dimension {self.dimension} and quantised_width {self.quantised_width}; "
-                "all must be at least 1"
+                "all must be at least 1, or both of the last 0"
             )
         if not POSITION.fullmatch(self.changes_through):
             raise ValueError(f"changes_through is {excerpt(self.changes_through)}, which is no position")

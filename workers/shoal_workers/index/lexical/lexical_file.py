@@ -4,7 +4,7 @@ For any number of documents, this takes only the memory of one run, or of one pa
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,10 @@ _RUNS = "postings.runs"
 _RECORD = np.dtype([("term", "<u8"), ("row", "<i4"), ("count", "<i4")])
 _UNIT = 2.0**-20
 
+#: The file in the folder of a build with the weights of its new texts, and a weight of one token of the text `number`.
+WEIGHTS = "weights.records"
+WEIGHT = np.dtype([("token", "<i4"), ("number", "<i4"), ("weight", "<f4")])
+
 
 def write_lexical(folder: Path, count: int, language: str | None, report: Callable[[float], object]) -> None:
     """Write the lexical index of a version beside its `count` documents.
@@ -67,19 +71,31 @@ def write_lexical(folder: Path, count: int, language: str | None, report: Callab
         runs.path.unlink()
 
 
+def weights_of(vectors: Sequence[SparseVector], first_number: int) -> NDArray[np.void]:
+    """Return the weights in the sparse vectors of texts that are numbered from `first_number`: `WEIGHT` `[weights]`."""
+    found = np.empty(sum(len(vector.indices) for vector in vectors), WEIGHT)
+    if len(found):
+        found["token"] = np.concatenate([vector.indices for vector in vectors])
+        found["weight"] = np.concatenate([vector.values for vector in vectors])
+        numbers = np.arange(first_number, first_number + len(vectors))
+        found["number"] = np.repeat(numbers, [len(vector.indices) for vector in vectors])
+    return found
+
+
 def write_learned(
     folder: Path,
     taken_from: NDArray[np.int64],
-    weighed: Iterator[SparseVector],
+    num_weights: int,
     former: LexicalIndex | None,
+    report: Callable[[float], object],
 ) -> None:
     """Write the lexical index of a version with learned words.
 
-    `taken_from` has for each row a row of the `former` version, whose postings are reused, or -1 - n for the n-th of
-    the sparse vectors in `weighed`.
+    `taken_from` has for each row a row of the `former` version, whose postings are reused, or -1 - n for the text with
+    the number n in the file of the `num_weights` weights of new texts.
     """
     runs, order = Runs(folder / _RUNS, None), np.argsort(taken_from, kind="stable")
-    sources, done = taken_from[order], 0
+    sources = taken_from[order]
 
     def add(terms: NDArray[Any], places: NDArray[np.integer], weights: NDArray[np.floating]) -> None:
         """Add a run with the terms at these places of `sources`, for all rows that are taken from each place."""
@@ -96,19 +112,21 @@ def write_learned(
             part = slice(start, min(start + _MERGED_AT_ONCE, len(former.rows)))
             numbers = np.searchsorted(former.starts, np.arange(part.start, part.stop), "right") - 1
             add(former.terms[numbers], former.rows[part], former.impacts[part] * former.step)
-        while vectors := list(islice(weighed, _DOCUMENTS_AT_ONCE)):
-            terms = terms_of(np.concatenate([vector.indices for vector in vectors]))
-            numbers = np.repeat(np.arange(done, done + len(vectors)), [len(vector.indices) for vector in vectors])
+        for start in range(0, num_weights, _MERGED_AT_ONCE):
+            report(0.5 * start / num_weights)
+            found = np.fromfile(
+                folder / WEIGHTS, WEIGHT, min(_MERGED_AT_ONCE, num_weights - start), offset=start * WEIGHT.itemsize
+            )
+            terms = terms_of(found["token"])
             by_term = np.argsort(terms, kind="stable")
-            add(terms[by_term], -1 - numbers[by_term], np.concatenate([vector.values for vector in vectors])[by_term])
-            done += len(vectors)
+            add(terms[by_term], -1 - found["number"][by_term], found["weight"][by_term])
         about = {"version": LEARNED_VERSION, "language": LEARNED, "average_length": 1.0}
         about["step"] = runs.largest * _UNIT / 255
 
         def impacts_of(postings: NDArray[np.void]) -> NDArray[np.uint8]:
             return np.maximum(1, np.rint(postings["count"] * (255 / runs.largest))).astype(np.uint8)
 
-        _merge(runs, folder, impacts_of, about, lambda _: None)
+        _merge(runs, folder, impacts_of, about, lambda part: report(0.5 + 0.5 * part))
     finally:
         runs.path.unlink()
 

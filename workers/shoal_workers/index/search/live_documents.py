@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.changes.change import MAX_LENGTH, Change
 from shoal.contract import wire
+from shoal.contract.replies import SparseVector
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.vectors.exact_search import TopK, best_fused, best_of, fused_scores, in_parts
 from shoal_workers.index.vectors.quantisation import SCORE_ERROR
@@ -47,7 +48,7 @@ class LiveDocuments:
 
         `rows_of` returns the rows of the version that have one of the given ids.
         """
-        packed, vectors, texts = [*self.packed], [self.vectors], list[str]()
+        packed, vectors, texts, sparse = [*self.packed], [self.vectors], list[str](), list[SparseVector | None]()
         places = {document_id: place for place, document_id in enumerate(self.ids)}
         changed: set[str] = set()
         for change in changes:
@@ -60,6 +61,7 @@ class LiveDocuments:
                 packed.append(wire.pack({"id": document.id, "text": document.text, **document.fields}))
             if change.documents:
                 vectors.append(change.vectors)
+                sparse.extend(change.sparse or [None] * len(change.documents))
             changed.update(change.deleted, (document.id for document in change.documents))
         kept = list(places.values())
         return type(self)(
@@ -69,7 +71,7 @@ class LiveDocuments:
             tuple(packed[place] for place in kept),
             np.union1d(self.hidden_rows, rows_of(changed - self.changed)),
             self.changed | changed,
-            self.terms.after(texts, kept) if self.terms else None,
+            self.terms.after(texts, kept, sparse) if self.terms else None,
         )
 
     def document(self, place: int) -> dict[str, Any]:

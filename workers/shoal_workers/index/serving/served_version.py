@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, InvalidRequest, ShoalError
 from shoal_workers.index.files.columns import read_kinds
-from shoal_workers.index.files.manifest import FILES, MANIFEST, FileCheck, Manifest
+from shoal_workers.index.files.manifest import MANIFEST, FileCheck, Manifest
 from shoal_workers.index.index import FOLDER_NAME, Index, check_model
 from shoal_workers.model.model import Model
 
 #: Fields of the manifest that a description contains.
-_DESCRIBED = ("version", "built_at", "model", "digest", "fingerprint", "dimension", "prompt", "ids_are_positions")
+_DESCRIBED = (
+    *("version", "built_at", "model", "digest", "fingerprint"),
+    *("dimension", "prompt", "language", "ids_are_positions"),
+)
 
 #: Largest number of documents' fields in a description, and largest number of characters in all their names.
 MAX_FIELDS, MAX_NAME_CHARS = 100, 4_096
@@ -154,7 +157,7 @@ class ServedVersion(LazyVersion):
         super().__init__(name, folder, open_version, openers)
         self.manifest = Manifest.read(folder)
         check_model(folder, self.manifest, model)
-        for file in FILES:
+        for file in self.manifest.checksums:
             if not (folder / file).is_file():
                 raise IndexCorrupt(f"{folder / file} cannot be read (there is no such file): build the index again")
         self.failure: Failure | None = None

@@ -95,7 +95,7 @@ class QuantisationBasis:
         for n, chunk in enumerate(_chunks(vectors)):
             report(n * CHUNK / len(vectors))
             parts, tails = _split(chunk, directions)
-            largest = max(largest, float(np.abs(parts).max()))
+            largest = max(largest, float(np.abs(parts).max(initial=0)))
             longest_tail = max(longest_tail, float(tails.max()))
             max_norm = max(max_norm, float(_norms(chunk).max()))
         # Tails are rounded up, so the longest tail may take only the second largest code before it is rounded.
@@ -106,7 +106,7 @@ class QuantisationBasis:
         """Read the files that `save` wrote. Raises IndexCorrupt."""
         kept = _num_kept(dimension, width)
         scales = open_array(folder / SCALES, np.float64, (3,))
-        if kept < 1 or not (np.isfinite(scales) & (scales > 0)).all():
+        if kept < min(1, dimension) or not (np.isfinite(scales) & (scales > 0)).all():
             raise IndexCorrupt(f"{folder} has codes of {width} bytes in units of {scales}: build the index again")
         step, tail_step, max_norm = scales.tolist()
         return cls(open_array(folder / BASIS, np.float32, (dimension, kept)), step, tail_step, max_norm, width)
@@ -184,7 +184,7 @@ def _main_directions(sample: NDArray[np.float32]) -> tuple[NDArray[np.float32], 
     values, directions = np.linalg.eigh((sample.T @ sample).astype(np.float64))
     shares = np.cumsum(values[::-1]) / (values.sum() + TINY)
     dimension = len(values)
-    width = CACHE_LINE
+    width = CACHE_LINE if dimension else 0
     while (kept := _num_kept(dimension, width)) < dimension and shares[kept - 1] < MIN_SHARE:
         width += CACHE_LINE
     rotation, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((kept, kept)))
@@ -192,7 +192,7 @@ def _main_directions(sample: NDArray[np.float32]) -> tuple[NDArray[np.float32], 
 
 
 def _num_kept(dimension: int, width: int) -> int:
-    return min(width - NUM_TAIL_CODES, dimension)
+    return max(0, min(width - NUM_TAIL_CODES, dimension))
 
 
 def _split(

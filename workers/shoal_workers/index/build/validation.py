@@ -1,0 +1,98 @@
+"""The check of a version before it is published: documents of a sample are searched for by their own texts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.contract.replies import SparseVector
+from shoal.errors import IndexCorrupt
+from shoal_workers.index.build.document_encoder import DocumentEncoder, Waiting
+from shoal_workers.index.build.scratch import BuildState
+from shoal_workers.index.build.vectors import texts_of
+from shoal_workers.index.lexical.lexical_index import LexicalIndex, terms_of
+from shoal_workers.index.vectors.exact_search import ExactSearch
+from shoal_workers.index.vectors.quantisation import QuantisedVectors
+
+#: Number of vectors searched at a time. Their codes stay in the processor's cache for all queries.
+SEARCHED_AT_ONCE = 2**16
+
+#: Share of the rows in the sample, its least and largest number of rows, and the least share of it that must be found.
+SAMPLED_SHARE, MIN_SAMPLED, MAX_SAMPLED, MIN_FOUND = 0.005, 20, 1_000, 0.99
+
+#: Scores that differ by no more than this count as equal. The scores of one text that was embedded in different batches
+#: differ by less, and the scores of two documents with nearly the same text by little more.
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Rows of a new version, int64 `[rows]`, and the outputs of their texts, which were encoded again."""
+
+    rows: NDArray[np.int64]
+    queries: NDArray[np.float32]
+    sparse: Sequence[SparseVector]
+
+    @classmethod
+    def encode(
+        cls, folder: Path, state: BuildState, encoder: DocumentEncoder, outputs: Sequence[str], waiting: Waiting
+    ) -> Self:
+        """Encode the texts of a sample. The name of the version is the seed of the sample."""
+        num_sampled = min(state.count, int(np.clip(SAMPLED_SHARE * state.count, MIN_SAMPLED, MAX_SAMPLED)))
+        seed = int.from_bytes(blake2b(state.version.encode(), digest_size=8).digest())
+        rows = np.sort(np.random.default_rng(seed).choice(state.count, num_sampled, replace=False))
+        encoded = list(encoder.encode(texts_of(folder, state.count, rows), outputs, waiting))
+        queries = np.concatenate([found.vectors for found in encoded])
+        return cls(rows, queries, [vector for found in encoded for vector in found.sparse])
+
+    def check(
+        self,
+        vectors: NDArray[np.float32],
+        quantised: QuantisedVectors,
+        words: LexicalIndex | None,
+        report: Callable[[float], object],
+    ) -> float:
+        """Search for the texts, and return the part of the documents that were found by vectors and learned `words`.
+
+        Raises IndexCorrupt if a smaller part than `MIN_FOUND` is found, or if no search is possible.
+        """
+        is_found = np.ones(len(self.rows), bool)
+        if vectors.shape[1]:
+            is_found &= self._are_nearest(vectors, quantised, report)
+        if words:
+            is_found &= [self._is_weighed(*one, words) for one in zip(self.rows.tolist(), self.sparse, strict=True)]
+        if (num_found := int(is_found.sum())) < MIN_FOUND * len(is_found):
+            raise IndexCorrupt(
+                f"the new version is not published: of {len(is_found):,} of its documents, {num_found:,} are found by "
+                "their own texts; were workers started with other settings since the last build? Build again, with "
+                "--full"
+            )
+        return num_found / len(is_found)
+
+    def _are_nearest(
+        self, vectors: NDArray[np.float32], quantised: QuantisedVectors, report: Callable[[float], object]
+    ) -> NDArray[np.bool_]:
+        """Return for each row True if the search's best score for its text is the row's own score."""
+        try:
+            best = np.full(len(self.rows), -np.inf, np.float32)
+            for start in range(0, len(vectors), SEARCHED_AT_ONCE):
+                report(start / len(vectors))
+                part = slice(start, start + SEARCHED_AT_ONCE)
+                search = ExactSearch(vectors[part], QuantisedVectors(quantised.codes[part], quantised.basis))
+                best = np.maximum(best, search.top_k(self.queries, 1).scores[:, 0])
+        except IndexError as error:
+            raise IndexCorrupt(
+                "the new version is not published: its quantised vectors do not belong to its vectors. Build again"
+            ) from error
+        # If the best score is lower than the document's own, the search missed the document.
+        return np.asarray(np.abs(np.vecdot(self.queries, vectors[self.rows]) - best) <= TOLERANCE)
+
+    def _is_weighed(self, row: int, vector: SparseVector, words: LexicalIndex) -> bool:
+        """Return True if the product of a text's weights with those in the postings is right, apart from rounding."""
+        product = float(words.impacts_in(row, terms_of(vector.indices)) @ vector.values) * words.step
+        expected = float(vector.values @ vector.values)
+        return abs(product - expected) <= words.step * float(vector.values.sum()) + TOLERANCE * expected
