@@ -1,6 +1,7 @@
 """The containers: unprivileged, on a read-only file system, without secrets, and with health checks."""
 
 import re
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -68,6 +69,13 @@ def test_an_image_contains_only_what_its_build_made(name: str, target: str) -> N
     assert all(line.startswith("COPY --from=") for line in copies)
     arguments = [line for line in stage if line.startswith(("ARG", "ENV"))]
     assert not re.search(r"PIP_|TOKEN|PASSWORD|SECRET|API_KEY", " ".join(arguments))
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_the_modules_that_an_image_names_exist(name: str) -> None:
+    named = re.findall(r"\bshoal(?:_api|_workers)?(?:\.\w+)+", DOCKERFILES[name].read_text())
+    assert named
+    assert [module for module in named if find_spec(module) is None] == []
 
 
 def test_no_secret_is_written_into_the_compose_file() -> None:
