@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,9 +26,6 @@ START = f"./scripts/run --detach && {SEARCH} | grep -q score"
 #: Name of this run's container, and of its compose project. Both are removed at the end.
 NAME = f"shoal-outside-{os.getpid()}"
 EXEC = ["docker", "exec", "--interactive"]
-
-#: Longest time until the service is ready, once its images are built, in seconds.
-READY_S = 120
 
 
 @dataclass(frozen=True)
@@ -145,9 +141,8 @@ def images() -> Iterator[Row]:
             run(["docker", "pull", image])  # so that the pull is not timed
         begin = time.monotonic()
         compose("build", "--no-cache")
-        compose("up", "--detach")
-        wait_until_ready("http://" + compose("port", "api", "8080").strip())
-        yield at_most("`docker compose up --build`, until ready", time.monotonic() - begin, 60, "s")
+        compose("up", "--detach", "--wait")
+        yield at_most("`docker compose up --build`, until healthy", time.monotonic() - begin, 60, "s")
         for name, goal in (("workers", 300), ("api", 120)):
             size_mb = (size_bytes(f"{NAME}-{name}") - size_bytes(base)) / 1e6
             yield at_most(f"image of {name}, over its base", size_mb, goal, "MB")
@@ -171,19 +166,6 @@ def compose_project() -> Iterator[Callable[..., str]]:
 def size_bytes(image: str) -> int:
     """Return the size of an image's layers, which does not depend on how Docker stores them."""
     return sum(map(int, run(["docker", "history", "--human=false", "--format", "{{.Size}}", image]).split()))
-
-
-def wait_until_ready(url: str) -> None:
-    """Wait until a worker is ready. Raises Failed."""
-    deadline = time.monotonic() + READY_S
-    while True:
-        try:
-            urllib.request.urlopen(f"{url}/ready", timeout=5).close()
-            return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise Failed(f"{url}/ready: not within {READY_S} s ({error})") from error
-        time.sleep(0.1)
 
 
 def main() -> None:

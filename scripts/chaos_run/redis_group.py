@@ -16,6 +16,9 @@ GROUPS = {"sentinels": 3, "cluster": 6}
 
 SERVICE, NUM_SENTINELS, NUM_SLOTS = "shoal", 3, 16_384
 
+#: Time without an answer after which Sentinels replace a primary; on a busy machine a primary is silent for a second.
+DOWN_AFTER_MS = 3_000
+
 #: Longest time until a group is complete, and until replicas have all data of a primary, in seconds.
 COMPLETE_WITHIN_S, IN_STEP_WITHIN_S = 60.0, 20.0
 
@@ -39,27 +42,32 @@ class RedisGroup:
         return f"redis+sentinel://{nodes}/{SERVICE}" if self._sentinel_ports else f"redis+cluster://{nodes}"
 
     def commands(self) -> dict[str, list[str]]:
-        """Return the command of each server, the Sentinels first."""
-        program, first = embedded.find_server(), next(iter(self.ports.values()))
-        found = {}
+        """Return the command of each server, the Sentinels first.
+
+        Sentinels rewrite the servers' files. With options, a server that starts again would follow the first primary,
+        and let it accept writes that are lost.
+        """
+        first, found = next(iter(self.ports.values())), {}
         for n, port in enumerate(self._sentinel_ports, 1):
-            config = self._folder / f"sentinel-{n}.conf"
-            config.write_text(
-                f"port {port}\nbind 127.0.0.1\nsentinel monitor {SERVICE} 127.0.0.1 {first} 2\n"
-                f"sentinel down-after-milliseconds {SERVICE} 1000\nsentinel failover-timeout {SERVICE} 4000\n"
-            )
-            found[f"sentinel {n}"] = [program, str(config), "--sentinel"]
+            options = [f"port {port}", "bind 127.0.0.1", f"sentinel monitor {SERVICE} 127.0.0.1 {first} 2"]
+            options += [f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}"]
+            options += [f"sentinel failover-timeout {SERVICE} {4 * DOWN_AFTER_MS}"]
+            found[f"sentinel {n}"] = [*self._command(f"sentinel-{n}", options), "--sentinel"]
         for name, port in self.ports.items():
             (folder := self._folder / name.replace(" ", "-")).mkdir()
-            options = {"port": port, "bind": "127.0.0.1", "dir": folder, "save": ""}
-            options |= {"appendonly": "yes", "repl-diskless-sync-delay": 0, "maxmemory-policy": "noeviction"}
+            options = [f"port {port}", "bind 127.0.0.1", f"dir {folder}", 'save ""', "appendonly yes"]
+            options += ["repl-diskless-sync-delay 0", "maxmemory-policy noeviction"]
             if self._kind == "cluster":
-                options |= {"cluster-enabled": "yes", "cluster-node-timeout": 1_500}
+                options += ["cluster-enabled yes", "cluster-node-timeout 1500"]
             else:  # a replaced primary that does not know it yet refuses writes
-                options |= {"min-replicas-to-write": 1, "min-replicas-max-lag": 1}
-                options |= {"replicaof": f"127.0.0.1 {first}"} if port != first else {}
-            found[name] = [program, *(str(part) for item in options.items() for part in (f"--{item[0]}", item[1]))]
+                options += ["min-replicas-to-write 1", "min-replicas-max-lag 1"]
+                options += [f"replicaof 127.0.0.1 {first}"] if port != first else []
+            found[name] = self._command(folder.name, options)
         return found
+
+    def _command(self, name: str, options: list[str]) -> list[str]:
+        (file := self._folder / f"{name}.conf").write_text("\n".join(options))
+        return [embedded.find_server(), str(file)]
 
     def form(self) -> None:
         """Make a group of the started servers, and wait until it is complete. Raises NotReady."""

@@ -1,6 +1,7 @@
 """The containers: unprivileged, on a read-only file system, without secrets, and with health checks."""
 
 import re
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -45,12 +46,18 @@ def test_a_service_has_no_privileges_is_not_root_and_has_a_health_check(name: st
         stage = instructions(build["dockerfile"].partition("/")[0], build.get("target", ""))
         users = [line.split()[1] for line in stage if line.startswith("USER ")]
         assert users
-        assert all(user.isdigit() and int(user) >= 1_000 for user in users)
+        assert users[-1].isdigit()
+        assert int(users[-1]) >= 1_000
         assert any(line.startswith("HEALTHCHECK ") for line in stage)
         assert "user" not in service
     else:
         assert service["user"] not in ("root", "0")
         assert service["healthcheck"]["test"]
+
+
+def test_profiles_only_add_services() -> None:
+    without = [name for name, service in SERVICES.items() if "profiles" not in service]
+    assert without == ["redis", "api", "workers", "jobs"]
 
 
 def test_only_this_machine_reaches_the_ports() -> None:
@@ -60,7 +67,7 @@ def test_only_this_machine_reaches_the_ports() -> None:
     assert "ports" not in SERVICES["redis"]
 
 
-@pytest.mark.parametrize(("name", "target"), [("api", ""), ("workers", ""), ("workers", "runner")])
+@pytest.mark.parametrize(("name", "target"), [("api", ""), ("workers", ""), ("workers", "runner"), ("workers", "gpu")])
 def test_an_image_contains_only_what_its_build_made(name: str, target: str) -> None:
     stage = instructions(name, target)
     copies = [line for line in stage if line.startswith(("COPY", "ADD"))]
@@ -68,6 +75,13 @@ def test_an_image_contains_only_what_its_build_made(name: str, target: str) -> N
     assert all(line.startswith("COPY --from=") for line in copies)
     arguments = [line for line in stage if line.startswith(("ARG", "ENV"))]
     assert not re.search(r"PIP_|TOKEN|PASSWORD|SECRET|API_KEY", " ".join(arguments))
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_the_modules_that_an_image_names_exist(name: str) -> None:
+    named = re.findall(r"\bshoal(?:_api|_workers)?(?:\.\w+)+", DOCKERFILES[name].read_text())
+    assert named
+    assert [module for module in named if find_spec(module) is None] == []
 
 
 def test_no_secret_is_written_into_the_compose_file() -> None:

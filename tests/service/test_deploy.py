@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 from conftest import PATIENCE_S, free_port, wait_until
+from http_servers import Canned, CannedServer, running
 from page import ROOT, read, table
 
 from shoal.supervisor.process import STOP_WITHIN_S
@@ -113,14 +114,17 @@ def test_prometheus_accepts_the_queries_of_the_board(tmp_path: Path) -> None:
     promtool("check", "rules", "board.yml", folder=tmp_path)
 
 
-def test_compose_accepts_the_overlay() -> None:
+def test_compose_accepts_all_profiles() -> None:
     if not shutil.which("docker") or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode:
         pytest.skip("there is no docker compose")
-    command = ["docker", "compose", "-f", "docker-compose.yml", "-f", "deploy/monitoring.yml", "config", "--quiet"]
+    command = ["docker", "compose", "--profile", "*", "config", "--quiet"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (0, "")
-    mounted = re.findall(r"\./(deploy/[\w./-]+):", read("deploy/monitoring.yml"))
-    assert len(mounted) == 4
+
+
+def test_compose_mounts_files_that_exist() -> None:
+    mounted = re.findall(r"\./(deploy/[\w./-]+):", read("docker-compose.yml"))
+    assert len(mounted) == 6
     assert [name for name in mounted if not (ROOT / name).exists()] == []
 
 
@@ -145,12 +149,17 @@ def test_a_stopped_unit_has_time_to_finish(unit: str, least_s: float) -> None:
     assert float(time_s) > least_s
 
 
+def find_nginx() -> str:
+    """Return the path of nginx; skip the test if there is none."""
+    if not (nginx := shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")):
+        pytest.skip("there is no nginx: apt install nginx-light")
+    return nginx
+
+
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[Callable[[int, int], str]]:
     """Yield a function that starts nginx with the file of `deploy/` in front of two ports, and returns its address."""
-    if not (nginx := shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")):
-        pytest.skip("there is no nginx: apt install nginx-light")
-    port, started = free_port(), []
+    nginx, port, started = find_nginx(), free_port(), []
 
     def start(first: int, second: int) -> str:
         text = read("deploy/nginx/shoal.conf").replace("listen 8080", f"listen 127.0.0.1:{port}")
@@ -215,3 +224,25 @@ def test_the_proxy_asks_the_other_api_when_one_does_not_listen(proxy: Callable[[
         for _ in range(4):
             asked(address, path)
     assert paths
+
+
+def test_nginx_accepts_the_file_for_containers(tmp_path: Path) -> None:
+    (tmp_path / "nginx.conf").write_text(read("deploy/nginx/compose.conf").replace("/tmp", str(tmp_path)))
+    found = subprocess.run([find_nginx(), "-t", "-c", tmp_path / "nginx.conf"], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize(("first", "told"), [(200, "0 failed"), (503, "1 x ValueError: 503 no room"), (0, "Remote")])
+def test_the_load_tells_which_requests_failed_and_sends_none_again(first: int, told: str) -> None:
+    server = CannedServer()
+    server.answers = [Canned(first, b"no room"), Canned()]
+    with running(server):
+        command = [sys.executable, str(ROOT / "deploy" / "load.py"), server.url, "2"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as load:
+            wait_until(lambda: len(server.bodies) > 10)
+            load.terminate()
+            output, _ = load.communicate(timeout=PATIENCE_S)
+    assert load.returncode == int(first != 200)
+    assert told in output
+    bodies = [body for _, body in server.bodies]
+    assert len(bodies) == len(set(bodies))

@@ -1,11 +1,9 @@
-"""The chart in `deploy/helm`, rendered by Go's own templates: Kubernetes accepts it, and its settings are right."""
+"""The chart in `deploy/helm`, rendered by Helm itself: Kubernetes accepts it, and its settings are right."""
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,54 +15,42 @@ from shoal.supervisor.process import STOP_WITHIN_S
 from shoal.supervisor.supervisor import API_STOP_WITHIN_S
 
 CHART = ROOT / "deploy" / "helm" / "shoal"
-VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
-SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 
 #: The oldest version of Kubernetes that the chart supports, and the newest version with schemas.
 VERSIONS = ("1.27", "1.37")
 
-jsonschema = pytest.importorskip("jsonschema")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
-if find_spec("go_template") is None:
-    pytest.skip("go_template has builds for Linux on x86-64 alone", allow_module_level=True)
+if find_spec("helm_python") is None:
+    pytest.skip("helm-python-sdk is installed on Linux on x86-64 alone", allow_module_level=True)
 
 #: The program of a separate process, because Go's runtime would keep threads and signal handlers in the tests' process.
-RENDER = "import sys, go_template; go_template.render_template(*sys.argv[1:])"
+RENDER = """
+import json, sys
+from helm_python import HelmError
+from helm_python.chart import Chart
+try:
+    print(json.dumps(Chart.load(sys.argv[1]).render(json.loads(sys.argv[2]), name="x", namespace="space")))
+except HelmError as error:
+    sys.exit(str(error))
+"""
 
 Objects = dict[str, dict[str, Any]]
-Render = Callable[[dict[str, Any]], Objects]
 
 
-@pytest.fixture
-def render(tmp_path: Path) -> Render:
-    """Return a function that renders the chart for an installation `x`, and returns its objects by kind and name."""
-
-    def render(values: dict[str, Any]) -> Objects:
-        values = merged(VALUES, values)
-        jsonschema.validate(values, SCHEMA)
-        about = {"Values": values, "Release": {"Name": "x", "Namespace": "space"}}
-        (tmp_path / "values.yaml").write_text(yaml.safe_dump(about))
-        found: Objects = {}
-        for template in sorted((CHART / "templates").glob("*.yaml")):
-            names = (CHART / "templates" / "_names.tpl").read_text()
-            (tmp_path / "template").write_text(names + template.read_text())
-            paths = [str(tmp_path / name) for name in ("template", "values.yaml", "rendered")]
-            subprocess.run([sys.executable, "-c", RENDER, *paths], check=True)
-            for item in yaml.safe_load_all(Path(paths[2]).read_text()):
-                if item:
-                    found[f"{item['kind']} {item['metadata']['name']}"] = item
-        return found
-
-    return render
+def run(values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """Render the chart with the values for an installation `x`."""
+    return subprocess.run([sys.executable, "-c", RENDER, CHART, json.dumps(values)], capture_output=True, text=True)
 
 
-def merged(values: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    """Return the values overridden by `others`, merged as Helm does."""
-    both = {name: merged(values[name], other) for name, other in others.items() if isinstance(values.get(name), dict)}
-    return values | others | both
+def render(values: dict[str, Any]) -> Objects:
+    """Return the objects of the chart by kind and name."""
+    done = run(values)
+    assert done.returncode == 0, done.stderr
+    items = [item for text in json.loads(done.stdout).values() for item in yaml.safe_load_all(text) if item]
+    return {f"{item['kind']} {item['metadata']['name']}": item for item in items}
 
 
-ALL = {
+ALL: dict[str, Any] = {
     "images": {"pullSecret": "registry"},
     "settings": {"SHOAL_STALL_TIMEOUT_S": 90, "SHOAL_CACHE_MB": 64},
     "api": {"keysSecret": "keys", "pool": "a"},
@@ -80,7 +66,7 @@ LITTLE = {"redis": {"urlSecret": "redis"}, "api": {"maxReplicas": 0}, "networkPo
 
 
 @pytest.mark.parametrize("values", [{}, ALL, LITTLE], ids=["as it comes", "all", "little"])
-def test_kubernetes_accepts_all_objects(render: Render, values: dict[str, Any]) -> None:
+def test_kubernetes_accepts_all_objects(values: dict[str, Any]) -> None:
     objects = render(values)
     assert {"Deployment x-api", "Deployment x-workers-default", "Service x"} <= objects.keys()
     for item in objects.values():
@@ -94,7 +80,7 @@ def test_kubernetes_accepts_all_objects(render: Render, values: dict[str, Any]) 
     assert all(pod["securityContext"]["runAsNonRoot"] for pod in pods)
 
 
-def test_settings_reach_the_processes(render: Render) -> None:
+def test_settings_reach_the_processes() -> None:
     known = {variable(name) for name in DEFAULTS.to_environment()} | set(DEFAULTS.to_environment())
     objects = render(ALL)
     for name, pool in (("api", "a"), ("jobs", "a"), ("workers-a", "a"), ("workers-on", "on")):
@@ -106,7 +92,7 @@ def test_settings_reach_the_processes(render: Render) -> None:
         assert environment.keys() <= known
 
 
-def test_a_stopped_pod_has_time_to_finish(render: Render) -> None:
+def test_a_stopped_pod_has_time_to_finish() -> None:
     objects = render({})
     seconds = {
         name: objects[f"Deployment x-{name}"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
@@ -116,8 +102,8 @@ def test_a_stopped_pod_has_time_to_finish(render: Render) -> None:
     assert seconds["workers-default"] >= STOP_WITHIN_S
 
 
-def test_each_pool_has_its_own_workers_and_the_api_serves_all_pools(render: Render) -> None:
-    objects = render(merged(ALL, {"pools": {"on": OWN}, "api": {"pool": "default"}}))
+def test_each_pool_has_its_own_workers_and_the_api_serves_all_pools() -> None:
+    objects = render(ALL | {"pools": {"a": {}, "on": ALL["pools"]["on"] | OWN}, "api": {"pool": "default"}})
     pods = {name: objects[f"Deployment x-workers-{name}"]["spec"]["template"] for name in ("default", "a", "on")}
     containers = {name: pod["spec"]["containers"][0] for name, pod in pods.items()}
     environments = {
@@ -144,13 +130,13 @@ def test_each_pool_has_its_own_workers_and_the_api_serves_all_pools(render: Rend
     assert (settings.pool, sorted(settings.pool_names())) == ("default", ["a", "on"])
 
 
-def test_pools_have_as_many_workers_as_they_ask_for(render: Render) -> None:
+def test_pools_have_as_many_workers_as_they_ask_for() -> None:
     objects = render({"pools": {"b": {"replicas": 5}}})
     assert [objects[f"Deployment x-workers-{name}"]["spec"]["replicas"] for name in ("default", "b")] == [2, 5]
 
 
-def test_keda_scales_by_the_number_of_waiting_texts(render: Render) -> None:
-    objects = render(merged(ALL, {"pools": {"on": OWN}}))
+def test_keda_scales_by_the_number_of_waiting_texts() -> None:
+    objects = render(ALL | {"pools": {"a": {}, "on": ALL["pools"]["on"] | OWN}})
     scaled, other = (objects[f"ScaledObject x-workers-{pool}"]["spec"] for pool in ("a", "on"))
     assert "replicas" not in objects["Deployment x-workers-a"]["spec"]
     assert scaled["scaleTargetRef"] == {"name": "x-workers-a"}
@@ -167,21 +153,31 @@ def test_keda_scales_by_the_number_of_waiting_texts(render: Render) -> None:
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("values", "told"),
     [
-        {"worker": {}},
-        {"workers": {"replicas": -1}},
-        {"api": {"memory": "much"}},
-        {"settings": {"POOL": "a"}},
-        {"settings": {"SHOAL_MODEL": "a"}},
-        {"pools": {"A": {}}},
-        {"pools": {"a": {"replicas": 0}}},
-        {"pools": {"a": {"stopS": 9}}},
+        ({"worker": {}}, "'worker' not allowed"),
+        ({"workers": {"replicas": -1}}, "/workers/replicas"),
+        ({"api": {"memory": "much"}}, "/api/memory"),
+        ({"settings": {"POOL": "a"}}, "propertyName 'POOL'"),
+        ({"settings": {"SHOAL_MODEL": "a"}}, "propertyName 'SHOAL_MODEL'"),
+        ({"pools": {"A": {}}}, "'A' does not match"),
+        ({"pools": {"a": {"replicas": 0}}}, "/pools/a/replicas"),
+        ({"pools": {"a": {"stopS": 9}}}, "'stopS' not allowed"),
+        ({"api": {"pool": "a"}}, 'api.pool is "a", which pools does not name (it has: default)'),
+        ({"pools": {"default": None, "a": {}, "b": {}}}, "which pools does not name (it has: a, b)"),
     ],
 )
-def test_unknown_and_wrong_values_are_refused(render: Render, values: dict[str, Any]) -> None:
-    with pytest.raises(jsonschema.ValidationError):
-        render(values)
+def test_unknown_and_wrong_values_are_refused(values: dict[str, Any], told: str) -> None:
+    done = run(values)
+    assert done.returncode
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize(("pools", "has_default"), [({"a": {}}, True), ({"a": {}, "default": None}, False)])
+def test_the_default_pool_stays_unless_it_is_null(pools: dict[str, Any], has_default: bool) -> None:
+    objects = render({"pools": pools, "api": {"pool": "a"}})
+    assert "Deployment x-workers-a" in objects
+    assert ("Deployment x-workers-default" in objects) == has_default
 
 
 def test_every_value_has_a_description_in_the_schema() -> None:
@@ -195,4 +191,4 @@ def test_every_value_has_a_description_in_the_schema() -> None:
             else:
                 assert about["description"]
 
-    check(VALUES, SCHEMA)
+    check(yaml.safe_load((CHART / "values.yaml").read_text()), json.loads((CHART / "values.schema.json").read_text()))
