@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import msgpack
@@ -10,6 +11,7 @@ from queues import Queue, work_off
 
 from shoal import Client, operations
 from shoal.broker.broker import Broker, Script
+from shoal.contract import wire
 from shoal.contract.jobs import LANES, TEXTS_PER_JOB, Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
@@ -101,6 +103,13 @@ def test_a_job_with_many_empty_maps_uses_little_memory() -> None:
         operations.unpack(data)
     assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
     tracemalloc.stop()
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_small_bytes_with_too_many_values_are_refused_too(number: int) -> None:
+    value = {"a": [[]] * number}
+    with pytest.raises(TooLarge) if wire.num_values(value) > 100 else nullcontext():
+        assert wire.unpack(wire.pack(value), 100) == value
 
 
 def test_a_job_with_many_texts_is_read() -> None:

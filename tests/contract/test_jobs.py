@@ -114,6 +114,8 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], message: str) -> None:
 def test_a_wrong_option_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         Options(**values)
+    with pytest.raises(InvalidRequest, match=message):
+        Options.from_map(values)
 
 
 def test_outputs_are_a_tuple_that_begins_with_the_output_of_the_vectors() -> None:
