@@ -39,6 +39,9 @@ class Model:
     a tanh is applied to pooled vectors. `pair_forms` are the forms in which a reranker's tokenizer takes a query and a
     text, with `{}` in their places; it is empty if it takes them as they are.
 
+    `matryoshka_dimensions` are the fewer dimensions for which the model was trained, as its files say; it is empty if
+    they name none, and None if they do not say that it was trained for fewer.
+
     `heads` has the heads of outputs besides the pooled vector, by output. Without a pooled vector, `pooling` is empty
     and `dimension` is the size of the first head. With a `query_form`, `max_tokens` is the limit of documents.
     """
@@ -60,6 +63,7 @@ class Model:
     other_blocks: str = ""
     ends_in_tanh: bool = False
     pair_forms: list[str] = field(default_factory=list)
+    matryoshka_dimensions: list[int] | None = None
     heads: dict[str, Head] = field(default_factory=dict)
     query_form: QueryForm | None = None
     layout: int = LAYOUT

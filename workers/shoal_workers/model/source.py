@@ -167,12 +167,25 @@ def _read_embedder(name: str, source: Path, config: dict[str, Any]) -> dict[str,
     found = _pooling(name, pooling)
     if dense and found == "max":
         raise ModelMismatch(f"{name} has a Dense layer after pooling by max, which Shoal cannot do: use another model")
+    dimension = dense[-1]["out_features"] if dense else _width(config)
     return {
-        "dimension": dense[-1]["out_features"] if dense else _width(config),
+        "dimension": dimension,
+        "matryoshka_dimensions": _matryoshka_dimensions(config, dimension),
         "pooling": found,
         "ends_in_tanh": bool(dense) and _function(dense[-1]) == "Tanh",
         **_read_prompts(source),
     }
+
+
+def _matryoshka_dimensions(config: dict[str, Any], dimension: int) -> list[int] | None:
+    named = config.get("matryoshka_dimensions")
+    if not named:
+        return [] if config.get("is_matryoshka") is True else None
+    if not isinstance(named, list) or not all(type(number) is int and number > 0 for number in named):
+        raise ModelMismatch(
+            f"matryoshka_dimensions in config.json is {excerpt(named)}: it must be a list of numbers of dimensions"
+        )
+    return sorted({number for number in named if number <= dimension})
 
 
 def _width(config: dict[str, Any]) -> Any:
