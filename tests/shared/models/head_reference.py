@@ -16,10 +16,10 @@ import torch
 from random_models import BERT, DISTILBERT, MODERNBERT, ROBERTA, make
 from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling
-from sentence_transformers.sparse_encoder.modules import SpladePooling
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from tiny_model import word_piece
 
 TEXTS = ["storm in europe", "", "a", "rain " * 80, "the market falls and rises", "climate a b, change 12"]
@@ -74,6 +74,7 @@ def main(folder: Path) -> None:
     for name in (*LATE, "late, of Stanford", "late, of PyLate"):
         compute_late(folder / name)
     make_bge(folder / "bge")
+    make_routed(folder / "routed")
 
 
 def save(folder: Path, kind: str, settings: dict[str, Any]) -> str:
@@ -138,6 +139,17 @@ def compute_late(folder: Path) -> None:
         f"{way}{n}": encode(text, convert_to_numpy=True) for way, encode in ways.items() for n, text in enumerate(TEXTS)
     }
     np.savez(folder.with_suffix(".npz"), **arrays)
+
+
+def make_routed(folder: Path) -> None:
+    """Save a model in which a table gives queries their weights, and compute both kinds of texts."""
+    base = Transformer(save(folder.with_name("base"), "BertForMaskedLM", BERT), transformer_task="fill-mask")
+    table = SparseStaticEmbedding(base.tokenizer, torch.rand(len(base.tokenizer)).round(decimals=1))
+    router = Router.for_query_document(query_modules=[table], document_modules=[base, SpladePooling()])
+    SparseEncoder(modules=[router], prompts={"query": "storm "}).save_pretrained(str(folder))
+    model = SparseEncoder(str(folder))
+    arrays = {"query": model.encode_query(TEXTS), "document": model.encode_document(TEXTS)}
+    np.savez(folder.with_suffix(".npz"), **{way: rows.to_dense().numpy() for way, rows in arrays.items()})
 
 
 @torch.inference_mode()

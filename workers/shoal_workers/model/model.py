@@ -23,6 +23,9 @@ DESCRIPTION = "model.json"
 #: File of the graph in a prepared folder.
 GRAPH = "openvino.xml"
 
+#: File of the weights that a table gives to queries, in a prepared folder.
+QUERY_TABLE = "query_table.safetensors"
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -72,6 +75,11 @@ class Model:
     def is_static(self) -> bool:
         """True for a table of vectors without layers."""
         return self.shares_rows and not self.num_weights
+
+    @property
+    def has_query_table(self) -> bool:
+        """True if a table gives queries their sparse weights, and the model reads documents alone."""
+        return self.query_form is not None and "sparse" in self.heads
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import openvino as ov
+from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer
 
 from shoal.contract.excerpt import excerpt
@@ -16,12 +17,13 @@ from shoal.errors import ModelMismatch
 from shoal_workers.model import weights
 from shoal_workers.model.graph import build_head
 from shoal_workers.model.heads.head import Head, QueryForm
-from shoal_workers.model.model import Model
+from shoal_workers.model.model import QUERY_TABLE, Model
 from shoal_workers.model.source import (
     beside,
     joined_dense,
     layer_config,
     only_output,
+    query_table,
     read_config,
     read_json,
     read_tokenizer_config,
@@ -34,6 +36,9 @@ log = logging.getLogger(__name__)
 #: SPLADE's reductions over tokens, and the number of logarithms of each function.
 _REDUCTIONS = ("max", "sum")
 _NUM_LOGS = {"relu": 1, "log1p_relu": 2}
+
+#: Most tokens of a query that a table gives its weights. A tokenizer may name no limit.
+MAX_QUERY_TOKENS = 8_192
 
 #: The settings in config_sentence_transformers.json by which PyLate's models are known.
 _PYLATE = ("query_prefix", "document_prefix", "query_length", "document_length", "skiplist_words", "do_query_expansion")
@@ -51,7 +56,7 @@ def read_heads(
     output = only_output(source)
     try:
         if output == "sparse":
-            return _read_words(model, source, tensors, transformer)
+            return _read_words(model, source, tensors, transformer, tokenizer)
         if output == "multivector":
             return _read_late(model, source, tensors, transformer, tokenizer)
         return _read_beside(model, source, transformer, tokenizer)
@@ -62,7 +67,7 @@ def read_heads(
 
 
 def _read_words(
-    model: Model, source: Path, tensors: dict[str, Array], transformer: Transformer
+    model: Model, source: Path, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
 ) -> tuple[Model, Graphs]:
     """Read the head of a SparseEncoder, which makes weights of the words of its vocabulary."""
     settings = layer_config(source, "SpladePooling") or {}
@@ -72,7 +77,32 @@ def _read_words(
     most = read_json(source / "config_sentence_transformers.json", optional=True).get("max_active_dims") or 0
     layers = read_words_head(read_config(source), tensors, transformer.words)
     head = Head(kind, len(layers.out.bias), num_logs=_NUM_LOGS[function], max_weights=int(most))
-    return replace(model, heads={"sparse": head}, dimension=head.size), {"sparse": build_head(layers, transformer.eps)}
+    model = replace(model, heads={"sparse": head}, dimension=head.size)
+    if table := query_table(source):
+        model = _read_query_table(model, table, tokenizer)
+    return model, {"sparse": build_head(layers, transformer.eps)}
+
+
+def _read_query_table(model: Model, folder: Path, path: Path) -> Model:
+    """Write the weights of queries beside the tokenizer of the prepared model.
+
+    Special tokens around a query get no weight. The library leaves them out.
+    """
+    table = weights.read(folder).get("weight", np.empty(0, np.float32))
+    if table.shape != (model.dimension,) or table.min() < 0:
+        raise ModelMismatch(f"{folder} has no weight over 0 for each of {model.dimension:,} words: use another model")
+    tokenizer, of_queries = Tokenizer.from_file(str(path)), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for one in (tokenizer, of_queries):
+        one.no_padding()
+        one.no_truncation()
+    if tokenizer.to_str() != of_queries.to_str():
+        raise ModelMismatch(f"{model.name} reads queries with another tokenizer than documents: use another model")
+    around = tokenizer.encode("").ids
+    table[around] = 0
+    save_file({"weights": table}, path.with_name(QUERY_TABLE))
+    most = read_json(folder / "tokenizer_config.json", optional=True).get("model_max_length", model.max_tokens)
+    form = QueryForm(int(min(most, MAX_QUERY_TOKENS)) + len(around))
+    return replace(model, query_form=form, prompts={"query": "", "document": ""} | model.prompts)
 
 
 def _read_beside(model: Model, source: Path, transformer: Transformer, tokenizer: Path) -> tuple[Model, Graphs]:
