@@ -21,6 +21,9 @@ _FUNCTIONS: dict[str, Callable[[ov.Node], ov.Node]] = {
     "tanh": ops.tanh,
 }
 
+#: The graphs of heads by output.
+Graphs = dict[str, ov.Model]
+
 #: Added to the attention scores of tokens that are too far away.
 MASKED = -1e9
 

@@ -194,10 +194,11 @@ def read_words_head(config: Mapping[str, Any], tensors: dict[str, Array], words:
     own = {part: name if name in reader.tensors else f"{names.out}.{part}" for part, name in own.items()}
     if config.get("tie_word_embeddings") is False:
         words = reader._take(own["weight"], *words.shape)
+    has_no_bias = config.get("decoder_bias") is False  # of ModernBERT
     return ScoreHead(
         reader._linear(names.dense, reader.width, reader.width),
         names.activation or ACTIVATIONS[config[reader.architecture.settings.activation]],
-        Linear(words, reader._take(own["bias"], len(words))),
+        Linear(words, np.zeros(len(words), np.float32) if has_no_bias else reader._take(own["bias"], len(words))),
         reader._norm("", names.norm),
     )
 
