@@ -535,7 +535,7 @@ def serving(worker: "Worker") -> Iterator["Worker"]:
         yield worker
 
 
-def run_reference(script: str, *arguments: Path) -> None:
+def run_reference(script: str, *arguments: Path | str) -> None:
     """Run a script of tests/shared/models, which makes models and computes them with torch."""
     command = [sys.executable, "-W", "ignore", str(TESTS / "shared/models" / script), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -22,7 +22,7 @@ RECOGNISED_BY = {
     "tei.embed_or_score": {"inputs", "query"},
     "cohere.embed": {"texts"},
     "voyage.embeddings": {"input_type", "truncation", "output_dimension", "output_dtype"},
-    "jina.embeddings": {"task", "embedding_type", "normalized", "truncate", "late_chunking"},
+    "jina.embeddings": {"task", "embedding_type", "normalized", "truncate", "late_chunking", "return_multivector"},
     "openai.embeddings": {"input"},
     "tei.predict": {"inputs"},
     "predict.predict": {"text"},

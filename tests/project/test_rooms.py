@@ -111,7 +111,6 @@ HOMES = {
         "shoal_workers.model.export",
         "shoal_workers.model.graph",
         "shoal_workers.model.heads.open_head",
-        "shoal_workers.model.heads.reading",
         "shoal_workers.model.own_graph",
         "shoal_workers.model.prepare",
         "shoal_workers.model.static",
@@ -130,7 +129,7 @@ HOMES = {
     "tokenizers": {
         "shoal_workers.encoding.tokenizer",
         "shoal_workers.model.chat",
-        "shoal_workers.model.heads.reading",
+        "shoal_workers.model.heads",
         "shoal_workers.model.prepare",
         "shoal_workers.model.static",
     },

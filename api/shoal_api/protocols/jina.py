@@ -1,30 +1,42 @@
 """Jina: POST /v1/embeddings and POST /v1/rerank. The answer to a rerank has the fields of Cohere's older route too."""
 
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 from flask import Response
 from pydantic import BaseModel, Field
 
 from shoal.contract.options import Options
+from shoal.contract.replies import Reply
+from shoal.errors import InvalidRequest
+from shoal.operations import Embed
 from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
-from shoal_api.enqueue import answer_vectors
+from shoal_api.enqueue import answer_vectors, call
 from shoal_api.protocols.cohere import rerank_meta
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
-from shoal_api.protocols.openai import EmbeddingList, embedding_list, usage
+from shoal_api.protocols.openai import Embedding, EmbeddingList, embedding_list, usage
 from shoal_api.protocols.rerank import RankedDocument, RerankBody, rank
-from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, Texts, example
+from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, example
 from shoal_api.schema.errors import UNSUPPORTED, one_field
 from shoal_api.schema.responses import WITH_COST
 
 Task = Literal["retrieval.query", "retrieval.passage", "text-matching", "classification", "separation"]
 
 
+class JinaText(Body):
+    """A text as an object, beside which other services take images."""
+
+    text: Text
+
+
 class JinaBody(Body):
     """Texts to embed."""
 
     model_config = example(input=["a text"], task="retrieval.passage")
-    input: Texts = Field(description="One text or several")
+    input: Text | Annotated[list[Text | JinaText], Field(fail_fast=True), TEXTS] = Field(
+        description="One text, or several, each also as an object with a `text`"
+    )
     model: Name | None = Field(None, description="A name of the served model; null: the served one")
     task: Task | None = Field(None, description="Kind of the texts: chooses the model's prompt for it, if there is one")
     dimensions: ShortenedTo = None
@@ -32,7 +44,22 @@ class JinaBody(Body):
     normalized: bool = Field(True, description="Scale vectors to length 1")
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
     late_chunking: Literal[False] | None = Field(None, description="Not supported: each text is embedded by itself")
+    return_multivector: bool | None = Field(None, description="Return a multivector of each text; null: false")
     user: Ignored = None
+
+
+class Multivector(BaseModel):
+    """The multivector of one text."""
+
+    object: Literal["embedding"]
+    index: int
+    embeddings: list[list[float]]
+
+
+class JinaList(EmbeddingList):
+    """One vector, or one multivector, for each text, in order."""
+
+    data: list[Embedding | Multivector]  # type: ignore[assignment]
 
 
 class JinaRerankBody(RerankBody):
@@ -56,9 +83,9 @@ class JinaRanking(BaseModel):
 api = Blueprint("jina", __name__, "Jina", one_field("JinaError", "detail", UNSUPPORTED))
 
 
-@api.post("/v1/embeddings", responses={200: EmbeddingList})
+@api.post("/v1/embeddings", responses={200: JinaList})
 async def embeddings(body: JinaBody) -> Response:
-    """Embed texts: one vector for each, in order."""
+    """Embed texts: one vector, or one multivector, for each, in order."""
     await route_to_model(body.model)
     options = Options(
         normalize=body.normalized,
@@ -66,7 +93,21 @@ async def embeddings(body: JinaBody) -> Response:
         prompt_name=await prompt_for(body.task),
         dimensions=body.dimensions,
     )
-    return await answer_vectors(body.input, options, lambda reply: embedding_list(reply, body.embedding_type))
+    given = [body.input] if isinstance(body.input, str) else body.input
+    texts = [item if isinstance(item, str) else item.text for item in given]
+    if not body.return_multivector:
+        return await answer_vectors(texts, options, lambda reply: embedding_list(reply, body.embedding_type))
+    if body.embedding_type == "base64":
+        raise InvalidRequest("embedding_type is base64, and a multivector comes as lists of numbers: leave it out")
+    reply = await call(Embed(texts, replace(options, output="multivector")))
+    return json_response(_multivector_list(reply), headers=cost_headers(reply))
+
+
+def _multivector_list(reply: Reply) -> dict[str, Any]:
+    rows = [
+        {"object": "embedding", "index": n, "embeddings": vectors} for n, vectors in enumerate(reply.multivectors or ())
+    ]
+    return {"id": reply.id, "object": "list", "data": rows, "model": reply.model, "usage": usage(reply)}
 
 
 @api.post("/v1/rerank", responses={200: JinaRanking})

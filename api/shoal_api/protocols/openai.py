@@ -15,7 +15,7 @@ from shoal_api.answers.response import base64_rows, json_response
 from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import as_texts, call
-from shoal_api.protocols.model_routing import route_to_model, served_models
+from shoal_api.protocols.model_routing import model_heartbeat, route_to_model, served_models
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, example
 from shoal_api.schema.errors import BAD_REQUEST, ErrorShape
 from shoal_api.schema.requests import TextsOrIds
@@ -76,11 +76,20 @@ class ModelBody(BaseModel):
     owned_by: str
 
 
+class EmbeddingModel(ModelBody):
+    """A model that is served, and the dimensions of its vectors."""
+
+    dimension: int | None
+    matryoshka_dimensions: list[int] | None = Field(
+        description="The `dimensions` for which the model was trained, as in /info"
+    )
+
+
 class ModelList(BaseModel):
     """The models that are served: one, unless workers are being replaced."""
 
     object: Literal["list"]
-    data: list[ModelBody]
+    data: list[EmbeddingModel]
 
 
 #: OpenAI's words for the kinds of errors, keyed by status. Any other error below 500 is an `invalid_request_error`.
@@ -158,18 +167,20 @@ def usage(reply: Reply) -> dict[str, int]:
 @api.get("/v1/models", responses={200: ModelList})
 async def models() -> Response:
     """List the models that are served."""
-    return json_response({"object": "list", "data": [_about(name) for name in await served_models()]})
+    return json_response({"object": "list", "data": [await _about(name) for name in await served_models()]})
 
 
-@api.get("/v1/models/<model_name:model>", responses={200: ModelBody})
+@api.get("/v1/models/<model_name:model>", responses={200: EmbeddingModel})
 async def model(path: ModelPath) -> Response:
     """Describe a served model. An alias is answered with the name of its model."""
     await route_to_model(path.model)
     served = await served_models()
     if not served:
         raise ModelNotFound(f"no ready worker serves {excerpt(path.model)}: wait for one")
-    return json_response(_about(path.model if path.model in served else served[0]))
+    return json_response(await _about(path.model if path.model in served else served[0]))
 
 
-def _about(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "shoal"}
+async def _about(name: str) -> dict[str, Any]:
+    heartbeat = await model_heartbeat(name) or {}
+    dimensions = {part: heartbeat.get(part) for part in ("dimension", "matryoshka_dimensions")}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "shoal", **dimensions}

@@ -24,7 +24,10 @@ from shoal_api.schema.responses import Health, Info, Ready
 
 api = Blueprint("service", __name__, "service", ErrorBody)
 
-_MODEL_FIELDS = ("model", "digest", "fingerprint", "dimension", "max_tokens", "outputs", "engine", "precision")
+_MODEL_FIELDS = (
+    *("model", "digest", "fingerprint", "dimension", "matryoshka_dimensions", "max_tokens", "outputs"),
+    *("engine", "precision"),
+)
 _WORKER_FIELDS = ("state", *_MODEL_FIELDS, "threads", "host", "pid", "clock_offset_s", "clock_error_s")
 
 #: Text Embeddings Inference's words for number formats.

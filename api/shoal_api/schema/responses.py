@@ -281,6 +281,10 @@ class Info(BaseModel):
     digest: str | None
     fingerprint: str | None = Field(description="Differs between models whose vectors of a text differ")
     dimension: int | None
+    matryoshka_dimensions: list[int] | None = Field(
+        description="The `dimensions` for which the model was trained; [] if its files name none, null if they say "
+        "nothing of fewer dimensions"
+    )
     max_tokens: int | None
     outputs: list[str] | None = Field(description="The words that `output` of an embed may be")
     engine: str | None

@@ -96,7 +96,8 @@ class TestModels:
     def test_the_served_model_is_listed_and_found(self, api: FlaskClient, stub: StubWorker) -> None:
         for name in ("stub", "org/stub", "/folder/of/stub"):
             stub.announce(model=name)
-            about = {"id": name, "object": "model", "created": 0, "owned_by": "shoal"}
+            about: dict[str, Any] = {"id": name, "object": "model", "created": 0, "owned_by": "shoal"}
+            about |= {"dimension": 4, "matryoshka_dimensions": [2, 4]}
             assert api.get("/v1/models").get_json() == {"object": "list", "data": [about]}
             assert api.get(f"/v1/models/{name}").get_json() == about
             assert api.get(f"/v1/models/{quote(name, safe='')}").get_json() == about

@@ -67,6 +67,23 @@ def test_jina(api: FlaskClient) -> None:
 
 
 @pytest.mark.usefixtures("stub")
+def test_jinas_multivectors_and_texts_as_objects(api: FlaskClient) -> None:
+    assert np.array_equal(np.array(rows(api, input=[{"text": TEXTS[0]}, TEXTS[1]], truncate=True), np.float32), VECTORS)
+    asked: dict[str, Any] = {"input": [{"text": TEXTS[0]}, TEXTS[1]], "return_multivector": True}
+    answer = api.post("/v1/embeddings", json=asked).get_json()
+    own = api.post("/embed", json={"inputs": TEXTS, "output": "multivector"}).get_json()
+    data = [{"object": "embedding", "index": n, "embeddings": vectors} for n, vectors in enumerate(own)]
+    assert (answer["data"], answer["object"], answer["model"]) == (data, "list", "stub")
+    assert answer["usage"]["total_tokens"] > 0
+    for more, words in (
+        ({"dimensions": 2}, "dimensions"),
+        ({"embedding_type": "base64"}, "embedding_type is base64"),
+        ({"input": [{"image": "a"}]}, "image"),
+    ):
+        assert words in api.post("/v1/embeddings", json=asked | more).get_json()["detail"]
+
+
+@pytest.mark.usefixtures("stub")
 def test_infinity(api: FlaskClient) -> None:
     asked: dict[str, Any] = {"input": TEXTS, "model": "default/not-specified", "dimensions": 0}
     body = api.post("/embeddings", json=asked).get_json()

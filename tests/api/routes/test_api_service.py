@@ -40,6 +40,7 @@ class TestInfo:
     def test_it_describes_what_is_served(self, api: FlaskClient, stub: StubWorker) -> None:
         info = api.get("/info").get_json()
         assert (info["version"], info["model"], info["dimension"], info["max_tokens"]) == (__version__, "stub", 4, 8)
+        assert info["matryoshka_dimensions"] == [2, 4]
         assert (info["engine"], info["precision"], info["digest"], info["prompts"]) == ("none", "f32", "d", ["query"])
         assert info["indexes"] == {"default": INDEX}
         assert info["reranker"] == "stub-reranker"

@@ -1,7 +1,8 @@
 """Random models with heads, in each form in which they are found, and their outputs by Sentence Transformers.
 
 `python head_reference.py FOLDER` makes a folder for each, and beside it an `.npz` with the outputs for `TEXTS`:
-`sparse` `[texts, words]`, and for text n the vectors `query{n}` and `document{n}`.
+`sparse` `[texts, words]`, and for text n the vectors `query{n}` and `document{n}`. `python head_reference.py FOLDER
+long` makes models that read 8,192 tokens, and their outputs for `LONG_TEXTS`.
 """
 
 import json
@@ -13,16 +14,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from long_texts import LONG_TEXTS, MAX_TOKENS
 from random_models import BERT, DISTILBERT, MODERNBERT, ROBERTA, make
 from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling
-from sentence_transformers.sparse_encoder.modules import SpladePooling
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from tiny_model import word_piece
 
 TEXTS = ["storm in europe", "", "a", "rain " * 80, "the market falls and rises", "climate a b, change 12"]
+BGE_TEXTS = [*TEXTS, "rain [CLS] in [SEP] europe"]
 
 #: A width of which Shoal's own kernel computes heads.
 WIDE = BERT | {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64}
@@ -74,9 +77,26 @@ def main(folder: Path) -> None:
     for name in (*LATE, "late, of Stanford", "late, of PyLate"):
         compute_late(folder / name)
     make_bge(folder / "bge")
+    make_routed(folder / "routed")
 
 
-def save(folder: Path, kind: str, settings: dict[str, Any]) -> str:
+def make_long(folder: Path) -> None:
+    """Make the models that read long texts: a ModernBERT with each head, and one as BGE-M3."""
+    settings = MODERNBERT | {"max_position_embeddings": MAX_TOKENS, "num_attention_heads": 2, "decoder_bias": False}
+    base = Transformer(
+        save(folder / "base", "ModernBertForMaskedLM", settings, MAX_TOKENS), transformer_task="fill-mask"
+    )
+    sparse = SparseEncoder(modules=[base, SpladePooling()])
+    sparse.save_pretrained(str(folder / "sparse"))
+    np.savez(folder / "sparse.npz", sparse=sparse.encode(LONG_TEXTS, batch_size=1).to_dense().numpy())
+    base = Transformer(save(folder / "base", "ModernBertModel", settings, MAX_TOKENS))
+    modules = [base, projection(settings), MultiVectorMask(), Normalize("token_embeddings")]
+    MultiVectorEncoder(modules=modules).save_pretrained(str(folder / "multivector"))
+    compute_late(folder / "multivector", LONG_TEXTS)
+    make_bge(folder / "bge", ROBERTA | {"max_position_embeddings": MAX_TOKENS + 2}, LONG_TEXTS, MAX_TOKENS)
+
+
+def save(folder: Path, kind: str, settings: dict[str, Any], max_tokens: int = 48) -> str:
     """Save a random transformer with the tokenizer of the tiny models; return its folder."""
     shutil.rmtree(folder, ignore_errors=True)
     tokenizer = word_piece()
@@ -84,7 +104,7 @@ def save(folder: Path, kind: str, settings: dict[str, Any]) -> str:
     make(kind, settings | {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": 0}).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "9"}
-    about = names | {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 48}
+    about = names | {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_tokens}
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
     return str(folder)
 
@@ -130,28 +150,40 @@ def edit(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def compute_late(folder: Path) -> None:
+def compute_late(folder: Path, texts: list[str] = TEXTS) -> None:
     """Write the vectors of queries and documents beside the folder of a late-interaction model."""
     model = MultiVectorEncoder(str(folder))
     ways: dict[str, Callable[..., Any]] = {"query": model.encode_query, "document": model.encode_document}
     arrays = {
-        f"{way}{n}": encode(text, convert_to_numpy=True) for way, encode in ways.items() for n, text in enumerate(TEXTS)
+        f"{way}{n}": encode(text, convert_to_numpy=True) for way, encode in ways.items() for n, text in enumerate(texts)
     }
     np.savez(folder.with_suffix(".npz"), **arrays)
 
 
+def make_routed(folder: Path) -> None:
+    """Save a model in which a table gives queries their weights, and compute both kinds of texts."""
+    base = Transformer(save(folder.with_name("base"), "BertForMaskedLM", BERT), transformer_task="fill-mask")
+    table = SparseStaticEmbedding(base.tokenizer, torch.rand(len(base.tokenizer)).round(decimals=1))
+    router = Router.for_query_document(query_modules=[table], document_modules=[base, SpladePooling()])
+    SparseEncoder(modules=[router], prompts={"query": "storm "}).save_pretrained(str(folder))
+    model = SparseEncoder(str(folder))
+    arrays = {"query": model.encode_query(TEXTS), "document": model.encode_document(TEXTS)}
+    np.savez(folder.with_suffix(".npz"), **{way: rows.to_dense().numpy() for way, rows in arrays.items()})
+
+
 @torch.inference_mode()
-def make_bge(folder: Path) -> None:
+def make_bge(
+    folder: Path, settings: dict[str, Any] = ROBERTA, texts: list[str] = BGE_TEXTS, max_tokens: int = 48
+) -> None:
     """Save a model with all three outputs, and compute them as FlagEmbedding does for BGE-M3."""
-    base = Transformer(save(folder.with_name("base"), "XLMRobertaModel", ROBERTA))
+    base = Transformer(save(folder.with_name("base"), "XLMRobertaModel", settings, max_tokens))
     model = SentenceTransformer(modules=[base, Pooling(32, "cls"), Normalize()])
     model.save_pretrained(str(folder))
     weigh, project = torch.nn.Linear(32, 1), torch.nn.Linear(32, 24)
     save_file(weigh.state_dict(), folder / "sparse_linear.safetensors")
     save_file(project.state_dict(), folder / "colbert_linear.safetensors")
-    texts = [*TEXTS, "rain [CLS] in [SEP] europe"]
     arrays = {
-        "vectors": model.encode(texts),
+        "vectors": model.encode(texts, batch_size=1),
         "sparse": np.zeros((len(texts), word_piece().get_vocab_size()), np.float32),
     }
     for n, text in enumerate(texts):
@@ -165,4 +197,4 @@ def make_bge(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    (make_long if "long" in sys.argv else main)(Path(sys.argv[1]))

@@ -122,6 +122,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         DEBERTA | {"num_labels": 1, "position_buckets": -1, "max_relative_positions": -1},
         {},
     ),
+    "deberta-v2, convolved": ("DebertaV2Model", DEBERTA | {"conv_kernel_size": 3, "conv_act": "gelu"}, {}),
+    "deberta-v2, convolved scores": (
+        "DebertaV2ForSequenceClassification",
+        DEBERTA | {"num_labels": 1, "conv_kernel_size": 5, "attention_head_size": 8},
+        {},
+    ),
     "gemma3_text": ("Gemma3TextModel", GEMMA, {}),
     "gemma3_text, causal": ("Gemma3ForCausalLM", GEMMA | {"rope_parameters": ALIKE, "num_key_value_heads": 1}, {}),
     "gte": ("GteModel", GTE | {"type_vocab_size": 0}, {}),

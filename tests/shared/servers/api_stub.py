@@ -53,6 +53,7 @@ ABOUT = {
     "digest": "d",
     "fingerprint": "f",
     "dimension": DIMENSION,
+    "matryoshka_dimensions": [2, 4],
     "max_tokens": MAX_TOKENS,
     "engine": "none",
     "precision": "f32",

@@ -27,7 +27,8 @@ NAMES = (
     *("nomic_bert", "nomic_bert, masked", "modernbert", "modernbert, masked", "modernbert, scores"),
     *("modernbert, scores of means", "qwen3", "qwen3, causal", "gte", "gte, masked", "gte, scores"),
     *("gemma3_text", "gemma3_text, causal"),
-    *("deberta-v2", "deberta-v2, masked", "deberta-v2, scores"),
+    *("deberta-v2", "deberta-v2, masked", "deberta-v2, scores", "deberta-v2, convolved"),
+    "deberta-v2, convolved scores",
 )
 
 #: Lowest cosine and largest error of f32 numbers of about 1, computed in another order.
@@ -284,10 +285,11 @@ def test_a_decoder_with_windows_or_of_another_task_is_unsupported(models: Path) 
                 "position_biased_input": True,
                 "pos_att_type": ["c2p"],
                 "norm_rel_ebd": None,
-                "conv_kernel_size": 3,
+                "conv_kernel_size": 4,
+                "conv_groups": 2,
+                "conv_act": "mish",
                 "pooler_hidden_act": "relu",
                 "embedding_size": 16,
-                "attention_head_size": 16,
             },
         ),
     ],

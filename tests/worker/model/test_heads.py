@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import run_reference
+from long_texts import LONG_TEXTS, MAX_TOKENS
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from shoal.contract.options import Options
 from shoal.errors import BadSetting, ModelMismatch, ModelNotFound
-from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder, Pipeline
 from shoal_workers.model.heads import open_head
 from shoal_workers.model.model import Model
 from shoal_workers.model.prepare import prepare
@@ -22,6 +24,7 @@ TEXTS = ["storm in europe", "", "a", "rain " * 80, "the market falls and rises",
 SPARSE = ["bert", "distilbert, sum", "xlm-roberta, own words", "modernbert"]
 LATE = ["late, fixed", "late, at least", "late, plain", "late, of Stanford", "late, of PyLate"]
 LOWEST = {"f32": 0.9999, "bf16": 0.999}
+DOCUMENT_ROUTE = ["document_0_Transformer", "document_1_SpladePooling"]
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -111,6 +114,80 @@ def test_a_model_makes_all_three_outputs_in_one_pass(models: Path) -> None:
     (text,) = encoder.encoded(["storm in europe"], Options(output=["vector", "sparse", "multivector"]), "")
     assert text.vectors is not None
     assert (text.vectors.shape, {*text.made}) == ((1, 32), {"sparse", "multivector"})
+
+
+@pytest.mark.wide
+@pytest.mark.usefixtures("torch_reference")
+def test_outputs_of_long_texts_are_those_of_sentence_transformers(tmp_path: Path) -> None:
+    """Of thousands of tokens, the rounding of weights to 16 bits moves a few by more than that of few tokens."""
+    folder, texts = tmp_path, LONG_TEXTS
+    run_reference("head_reference.py", folder, "long")
+    for name in ("sparse", "multivector", "bge"):
+        encoder, expected = opened(folder, name)
+        assert encoder.model.max_tokens == MAX_TOKENS
+        if "sparse" in expected:
+            check(outputs_of(encoder, "sparse", texts), [*expected["sparse"]], LOWEST["f32"])
+        if "document0" in expected:
+            of_texts = [expected[f"document{n}"] for n in range(len(texts))]
+            check(outputs_of(encoder, "multivector", texts), of_texts, 0.999)
+        if "vectors" in expected:
+            check([*encoder.embed(texts, Options(), "")], [*expected["vectors"]], LOWEST["f32"])
+
+
+@pytest.mark.wide
+def test_a_table_gives_queries_their_weights_without_a_pass(models: Path) -> None:
+    encoder, expected = opened(models, "routed")
+    check(outputs_of(encoder, "sparse", TEXTS, "document"), [*expected["document"]], LOWEST["f32"])
+    check(outputs_of(encoder, "sparse", TEXTS), [*expected["document"]], LOWEST["f32"])
+    found = outputs_of(encoder, "sparse", TEXTS, "query")
+    assert (np.array(found) == expected["query"]).all()
+    assert (expected["query"] > 0).any(axis=1).all()
+    query, document = (
+        encoder.encoded(["storm"], Options(output="sparse", prompt_name=way), "")[0] for way in ("query", "document")
+    )
+    assert (encoder.needs_pass(query), encoder.needs_pass(document)) == (False, True)
+    assert encoder.start([query]) == encoder.start_aside([query]) == []
+    pipeline = Pipeline(encoder, Bucketing(64))
+    pipeline.note([document], 1.0)
+    cost = pipeline.cost_within(1.0)
+    pipeline.note([query], 0.0)
+    assert pipeline.cost_within(1.0) == cost
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(
+    ("file", "changes", "words"),
+    [
+        ("router_config.json", {"structure": {"query": [], "image": []}}, "has a Router for query, image"),
+        (
+            "router_config.json",
+            {"structure": {"query": ["document_0_Transformer"], "document": ["document_0_Transformer"]}},
+            "is no model that Shoal knows",
+        ),
+        (
+            "router_config.json",
+            {"structure": {"query": ["document_0_Transformer"], "document": DOCUMENT_ROUTE}},
+            "has a Router that sends queries through Transformer",
+        ),
+        ("query_0_SparseStaticEmbedding/tokenizer.json", {"normalizer": None}, "reads queries with another tokenizer"),
+    ],
+)
+def test_other_routers_are_refused(
+    models: Path, tmp_path: Path, file: str, changes: dict[str, object], words: str
+) -> None:
+    source = shutil.copytree(models / "routed", tmp_path / "model")
+    edit(source / file, **changes)
+    with pytest.raises(ModelMismatch, match=re.escape(words)):
+        prepare("model", source, tmp_path / "prepared")
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("table", [np.ones(5), -np.ones(78)])
+def test_a_table_that_does_not_fit_is_refused(models: Path, tmp_path: Path, table: NDArray[np.float64]) -> None:
+    source = shutil.copytree(models / "routed", tmp_path / "model")
+    save_file({"weight": table.astype(np.float32)}, source / "query_0_SparseStaticEmbedding/model.safetensors")
+    with pytest.raises(ModelMismatch, match="has no weight over 0 for each of 78 words"):
+        prepare("model", source, tmp_path / "prepared")
 
 
 @pytest.mark.wide

@@ -70,6 +70,31 @@ def test_a_wait_for_another_process_that_prepares_the_model_is_said(tmp_path: Pa
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        ({"matryoshka_dimensions": None, "is_matryoshka": False}, None),
+        ({"is_matryoshka": True}, []),
+        ({"matryoshka_dimensions": [32, 8, 16, 64]}, [8, 16, 32]),
+    ],
+)
+def test_the_dimensions_for_which_a_model_was_trained_are_read(
+    source: Path, changes: dict[str, object], expected: list[int] | None
+) -> None:
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | changes))
+    assert Model.read("model", source).matryoshka_dimensions == expected
+
+
+@pytest.mark.parametrize("named", [8, [8, "16"], [0]])
+def test_trained_dimensions_that_are_no_numbers_are_refused(source: Path, named: object) -> None:
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"matryoshka_dimensions": named}))
+    with pytest.raises(ModelMismatch, match=r"matryoshka_dimensions in config\.json is"):
+        Model.read("model", source)
+
+
 def add_dense(source: Path, *shapes: tuple[int, int], last: str = "Identity", **config: object) -> list[np.ndarray]:
     """Put Dense layers `[outputs, inputs]` after pooling, the last with a function; return the matrix of each."""
     modules, random = json.loads((source / "modules.json").read_text())[:2], np.random.default_rng(5)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import QUERY_PROMPTS, Options
-from shoal.contract.replies import finish
+from shoal.contract.replies import SparseVector, finish
 from shoal.errors import BadSetting, InvalidRequest, ModelMismatch, ShoalError, Unsupported
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.chunking import Chunker, open_chunker
@@ -28,11 +28,11 @@ from shoal_workers.encoding.engines import (
 )
 from shoal_workers.encoding.packing import Packing, TextSpans, join, pack, round_up
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
-from shoal_workers.model import parity
+from shoal_workers.model import parity, weights
 from shoal_workers.model.graph import core
 from shoal_workers.model.heads.head import Head
 from shoal_workers.model.heads.open_head import OpenHead
-from shoal_workers.model.model import Model, head_file
+from shoal_workers.model.model import QUERY_TABLE, Model, head_file
 from shoal_workers.process import processors
 
 log = logging.getLogger(__name__)
@@ -95,13 +95,19 @@ class Encoder:
     is_reranker: ClassVar[bool] = False
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, engine: Engine, head_graphs: Mapping[str, Any] | None = None
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        engine: Engine,
+        head_graphs: Mapping[str, Any] | None = None,
+        query_table: NDArray[np.float32] | None = None,
     ):
         self.model = model
         self.tokenizer = tokenizer
         self.engine = engine
         self._head_graphs = head_graphs or {}
         self._heads: dict[str, OpenHead] = {}
+        self._query_table = query_table
 
     @property
     def runs_aside(self) -> bool:
@@ -150,13 +156,14 @@ class Encoder:
         """Open the engine and check it. If openvino fails in int8 with fixed steps, open it without fixed steps."""
         opened = partial(open_engine, engine, model, folder, precision, threads)
         graphs = {output: core().read_model(folder / head_file(output)) for output in model.heads}
+        table = weights.read_file(folder / QUERY_TABLE)["weights"] if model.has_query_table else None
         try:
-            encoder = cls(model, tokenizer, opened(), graphs)
+            encoder = cls(model, tokenizer, opened(), graphs, table)
             encoder.check_parity(folder, precision)
         except Exception as error:  # a library may raise any exception
             if precision != "int8" or engine != "openvino":
                 raise
-            encoder = cls(model, tokenizer, opened(may_fix_steps=False), graphs)
+            encoder = cls(model, tokenizer, opened(may_fix_steps=False), graphs, table)
             encoder.check_parity(folder, precision)
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].partition(": ")[0]
             log.warning("%s rounds activations as they come, which is slower: with ranges, %s", model.name, reason)
@@ -241,14 +248,30 @@ class Encoder:
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start to encode the texts, in one-thread passes side by side or, if quicker, in one pass on all threads."""
+        texts = self._without_queries(texts)
         parts = self._split(texts)
-        if self._takes_longer(parts):
-            return self._start([list(texts)], partial(self.engine.start, together=True))
+        if texts and self._takes_longer(parts):
+            return self._start([texts], partial(self.engine.start, together=True))
         return self._start(parts, self.engine.start)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start to encode texts at low priority, beside the passes that `start` begins. Needs `runs_aside`."""
-        return self._start(self._split(texts), self.engine.start_aside)
+        return self._start(self._split(self._without_queries(texts)), self.engine.start_aside)
+
+    def needs_pass(self, text: TokenizedText) -> bool:
+        """Return False for a query to which a table gives its weights."""
+        return self._query_table is None or not text.tokens.is_query
+
+    def _without_queries(self, texts: Sequence[TokenizedText]) -> list[TokenizedText]:
+        """Return the texts that need a pass, and set the weights of the others."""
+        if self._query_table is not None:
+            for text in texts:
+                if not self.needs_pass(text):
+                    ids = np.unique(np.array(text.tokens.ids, np.int32))
+                    ids = ids[self._query_table[ids] > 0]
+                    text.made["sparse"] = SparseVector(ids, self._query_table[ids])
+                    text.vectors = np.empty((0, self.model.dimension), np.float32)
+        return [text for text in texts if self.needs_pass(text)]
 
     def ends_within(self, passes: Sequence[EncodingPass], seconds: float) -> bool:
         """Wait at most `seconds` for passes that run aside; return True if all have ended."""
@@ -378,8 +401,9 @@ class Pipeline:
 
     def note(self, texts: Sequence[TokenizedText], seconds: float) -> None:
         """Record how long a pass over the texts took, in seconds."""
-        self._cost = KEPT * self._cost + self.bucketing.cost_of(texts)
-        self._seconds = KEPT * self._seconds + seconds
+        if computed := [text for text in texts if self.encoder.needs_pass(text)]:
+            self._cost = KEPT * self._cost + self.bucketing.cost_of(computed)
+            self._seconds = KEPT * self._seconds + seconds
 
     def cost_within(self, seconds: float) -> float:
         """Return the cost of a pass that takes `seconds`, as `Bucketing.cost_of` counts it; 0 before the first pass."""

@@ -45,7 +45,7 @@ class TensorNames:
     for each half. An empty name means that the architecture has no such tensor. `attention_end` and `output_end` are
     norms of what attention and the network make, before it is added to the tokens. `distances` has a vector for each
     distance of two tokens, `distance_norm` is its norm, and `distance_key` and `distance_query` are the linear layers
-    that make keys and queries of such vectors.
+    that make keys and queries of such vectors. `convolution` is over neighbouring tokens, and has a norm.
     """
 
     layer: str
@@ -69,6 +69,8 @@ class TensorNames:
     distance_norm: str = ""
     distance_key: str = ""
     distance_query: str = ""
+    convolution: str = ""
+    convolution_norm: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +283,8 @@ _DEBERTA = replace(
     distance_norm="encoder.LayerNorm",
     distance_key="attention.self.pos_key_proj",
     distance_query="attention.self.pos_query_proj",
+    convolution="encoder.conv.conv",
+    convolution_norm="encoder.conv.LayerNorm",
 )
 
 _ROBERTA_HEAD = Head("classifier.dense", "tanh", "classifier.out_proj")
@@ -368,9 +372,11 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "position_biased_input": (False,),
             "pos_att_type": (["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c"),
             "norm_rel_ebd": ("layer_norm",),
-            "conv_kernel_size": (0, None),
+            "conv_kernel_size": (0, None, 3, 5, 7),
+            "conv_groups": (1, None),
+            "conv_act": (*ACTIVATIONS, None),
             "pooler_hidden_act": ("gelu", None),
-            **dict.fromkeys(("embedding_size", "attention_head_size"), (None,)),
+            "embedding_size": (None,),
         },
     ),
     "gte": _GTE_ARCHITECTURE,

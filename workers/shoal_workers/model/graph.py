@@ -11,7 +11,7 @@ from openvino import opset13 as ops
 
 from shoal.errors import ModelMismatch
 from shoal_workers.model.attention import Attention
-from shoal_workers.model.transformer import Array, Distances, Layer, Linear, Norm, ScoreHead, Transformer
+from shoal_workers.model.transformer import Array, Convolution, Distances, Layer, Linear, Norm, ScoreHead, Transformer
 
 _FUNCTIONS: dict[str, Callable[[ov.Node], ov.Node]] = {
     "gelu": lambda x: ops.gelu(x, "erf"),
@@ -20,6 +20,9 @@ _FUNCTIONS: dict[str, Callable[[ov.Node], ov.Node]] = {
     "silu": lambda x: ops.swish(x),
     "tanh": ops.tanh,
 }
+
+#: The graphs of heads by output.
+Graphs = dict[str, ov.Model]
 
 #: Added to the attention scores of tokens that are too far away.
 MASKED = -1e9
@@ -43,7 +46,9 @@ def build(transformer: Transformer) -> ov.Model:
         attention_bias = ops.add(bias, _relative(transformer.relative_bias, positions, transformer.num_positions))
     attend = cache(partial(_attending, transformer, positions, attention_bias))  # layers that are alike share tables
     for n, layer in enumerate(transformer.layers):
-        tokens = _layer(tokens, attend(layer.attention), layer, transformer, f"layers.{n}.")
+        made = _layer(tokens, attend(layer.attention), layer, transformer, f"layers.{n}.")
+        how = layer.convolution
+        tokens = _convolved(made, tokens, positions, how, transformer.eps) if how else made
     tokens = _norm(tokens, transformer.final_norm, transformer.eps, "final_norm")
     if transformer.dense is not None:
         tokens = _linear(tokens, transformer.dense, "dense")
@@ -158,6 +163,18 @@ def _layer(tokens: ov.Node, attending: _Attending, layer: Layer, transformer: Tr
         else:
             tokens = _norm(ops.add(tokens, part(tokens)), norm, eps, f"{name}_norm")
     return tokens
+
+
+def _convolved(made: ov.Node, tokens: ov.Node, positions: ov.Node, convolution: Convolution, eps: float) -> ov.Node:
+    """Return what a layer has made, with the convolution of the tokens before it."""
+    half, near = convolution.num_tokens // 2, []
+    for distance in range(-half, half + 1):
+        shift, axis = np.array([-distance]), np.array([1])
+        is_near = ops.equal(ops.roll(positions, shift, axis), ops.add(positions, np.int32(distance)))
+        # The positions of another text's tokens never fit, also from the other end of the row.
+        near.append(ops.select(ops.unsqueeze(is_near, 2), ops.roll(tokens, shift, axis), np.float32(0)))
+    added = _FUNCTIONS[convolution.activation](_linear(ops.concat(near, 2), convolution.linear, "convolution"))
+    return _norm(ops.add(made, added), convolution.norm, eps, "convolution_norm")
 
 
 def _attended(attending: _Attending, layer: Layer, transformer: Transformer, prefix: str, tokens: ov.Node) -> ov.Node:

@@ -23,6 +23,9 @@ DESCRIPTION = "model.json"
 #: File of the graph in a prepared folder.
 GRAPH = "openvino.xml"
 
+#: File of the weights that a table gives to queries, in a prepared folder.
+QUERY_TABLE = "query_table.safetensors"
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -38,6 +41,9 @@ class Model:
     the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks. If `ends_in_tanh`,
     a tanh is applied to pooled vectors. `pair_forms` are the forms in which a reranker's tokenizer takes a query and a
     text, with `{}` in their places; it is empty if it takes them as they are.
+
+    `matryoshka_dimensions` are the fewer dimensions for which the model was trained, as its files say; it is empty if
+    they name none, and None if they do not say that it was trained for fewer.
 
     `heads` has the heads of outputs besides the pooled vector, by output. Without a pooled vector, `pooling` is empty
     and `dimension` is the size of the first head. With a `query_form`, `max_tokens` is the limit of documents.
@@ -60,6 +66,7 @@ class Model:
     other_blocks: str = ""
     ends_in_tanh: bool = False
     pair_forms: list[str] = field(default_factory=list)
+    matryoshka_dimensions: list[int] | None = None
     heads: dict[str, Head] = field(default_factory=dict)
     query_form: QueryForm | None = None
     layout: int = LAYOUT
@@ -68,6 +75,11 @@ class Model:
     def is_static(self) -> bool:
         """True for a table of vectors without layers."""
         return self.shares_rows and not self.num_weights
+
+    @property
+    def has_query_table(self) -> bool:
+        """True if a table gives queries their sparse weights, and the model reads documents alone."""
+        return self.query_form is not None and "sparse" in self.heads
 
     @property
     def outputs(self) -> tuple[str, ...]:

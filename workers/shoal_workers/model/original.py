@@ -36,6 +36,7 @@ _LAYERS = {
     "Normalize",
     "LogitScore",
     "SpladePooling",
+    "SparseStaticEmbedding",
     "MultiVectorMask",
 }
 
@@ -94,7 +95,8 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
         transformer, config = transformer_folder(source), read_config(source)
         if read_json(transformer / "sentence_bert_config.json", optional=True).get("do_lower_case"):
             raise ModelMismatch(f"{name} makes texts lower-case before its tokenizer does: let tokenizer.json say so")
-        digest = weights.digest(transformer, *_dense_folders(source), others=beside(source).values())
+        of_queries = [table] if (table := query_table(source)) else []
+        digest = weights.digest(transformer, *of_queries, *_dense_folders(source), others=beside(source).values())
         if digest != PACKAGED_DIGEST and name == PACKAGED:
             raise ModelMismatch(
                 f"the weights of {name} have digest {digest[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"
@@ -167,12 +169,25 @@ def _read_embedder(name: str, source: Path, config: dict[str, Any]) -> dict[str,
     found = _pooling(name, pooling)
     if dense and found == "max":
         raise ModelMismatch(f"{name} has a Dense layer after pooling by max, which Shoal cannot do: use another model")
+    dimension = dense[-1]["out_features"] if dense else _width(config)
     return {
-        "dimension": dense[-1]["out_features"] if dense else _width(config),
+        "dimension": dimension,
+        "matryoshka_dimensions": _matryoshka_dimensions(config, dimension),
         "pooling": found,
         "ends_in_tanh": bool(dense) and _function(dense[-1]) == "Tanh",
         **_read_prompts(source),
     }
+
+
+def _matryoshka_dimensions(config: dict[str, Any], dimension: int) -> list[int] | None:
+    named = config.get("matryoshka_dimensions")
+    if not named:
+        return [] if config.get("is_matryoshka") is True else None
+    if not isinstance(named, list) or not all(type(number) is int and number > 0 for number in named):
+        raise ModelMismatch(
+            f"matryoshka_dimensions in config.json is {excerpt(named)}: it must be a list of numbers of dimensions"
+        )
+    return sorted({number for number in named if number <= dimension})
 
 
 def _width(config: dict[str, Any]) -> Any:
@@ -236,6 +251,19 @@ def only_output(source: Path) -> str:
         return "sparse"
     kind = read_json(source / "config_sentence_transformers.json", optional=True).get("model_type")
     return "multivector" if "MultiVectorMask" in _layers(source) or kind in ("ColBERT", "MultiVectorEncoder") else ""
+
+
+def query_table(source: Path) -> Path | None:
+    """Return the folder of a table that gives queries their sparse weights; None if the model computes them.
+
+    Raises ModelMismatch for any other Router.
+    """
+    if not (source / "modules.json").exists() or (of_queries := [*_modules(source, "query")]) == [*_modules(source)]:
+        return None
+    names = [name for name, _ in of_queries]
+    if names != ["SparseStaticEmbedding"] or only_output(source) != "sparse":
+        raise ModelMismatch(f"{source} has a Router that sends queries through {', '.join(names)}: use another model")
+    return source / of_queries[0][1]
 
 
 def beside(source: Path) -> dict[str, Path]:
@@ -327,17 +355,33 @@ def _layers(source: Path) -> dict[str, str]:
     return dict(_modules(source))
 
 
-def _modules(source: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name and the folder of each layer in modules.json. Raises ModelNotFound or ModelMismatch."""
-    for layer in _read(source / "modules.json"):
-        library, _, name = layer["type"].rpartition(".")
+def _modules(source: Path, route: str = "document") -> Iterator[tuple[str, str]]:
+    """Yield the name and the folder of each layer in modules.json; of a Router, the layers of the route.
+
+    Raises ModelNotFound or ModelMismatch.
+    """
+    for kind, folder in _routed(source, route):
+        library, _, name = kind.rpartition(".")
         name = _ALIASES.get(name, name)
-        is_known = library.partition(".")[0] == "sentence_transformers" or layer["type"] == _PYLATE_DENSE
+        is_known = library.partition(".")[0] == "sentence_transformers" or kind == _PYLATE_DENSE
         if not is_known or name not in _LAYERS:
-            raise ModelMismatch(f"{source} has a {layer['type']} layer, which Shoal does not know: use another model")
-        if not (source / layer["path"]).resolve().is_relative_to(source.resolve()):
-            raise ModelMismatch(f"{source} has its {name} layer in {layer['path']}, outside of it: use another model")
-        yield name, str(layer["path"])
+            raise ModelMismatch(f"{source} has a {kind} layer, which Shoal does not know: use another model")
+        if not (source / folder).resolve().is_relative_to(source.resolve()):
+            raise ModelMismatch(f"{source} has its {name} layer in {folder}, outside of it: use another model")
+        yield name, folder
+
+
+def _routed(source: Path, route: str) -> Iterator[tuple[str, str]]:
+    for layer in _read(source / "modules.json"):
+        kind, folder = layer["type"], str(layer["path"])
+        if kind.rpartition(".")[2] != "Router":
+            yield kind, folder
+            continue
+        router = read_json(source / folder / "router_config.json")
+        if router["structure"].keys() != {"query", "document"}:
+            raise ModelMismatch(f"{source} has a Router for {', '.join(router['structure'])}: use another model")
+        for name in router["structure"][route]:
+            yield router["types"][name], str(Path(folder) / name)
 
 
 def _pooling(name: str, config: dict[str, Any]) -> str:

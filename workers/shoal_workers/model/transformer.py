@@ -58,11 +58,29 @@ class Distances(NamedTuple):
     queries: Array
 
 
+class Convolution(NamedTuple):
+    """A convolution over neighbouring tokens of a text (DeBERTa).
+
+    `linear` takes the vectors of `num_tokens` neighbours, one behind the other. A token is in the middle of its
+    neighbours. The function is applied to the result, the output of the layer is added, and the norm follows.
+    """
+
+    linear: Linear
+    activation: str
+    norm: Norm
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of neighbours of a token, with the token itself."""
+        return int(self.linear.weights.shape[1]) // len(self.linear.bias)
+
+
 class Layer(NamedTuple):
     """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`.
 
     Keys and values may have fewer heads than queries; then several heads of queries share each of theirs. `up` and
-    `down` are the two linear layers of the network after attention. `Blocks` says where the norms come.
+    `down` are the two linear layers of the network after attention. `Blocks` says where the norms come. The
+    `convolution` is over the tokens before the layer.
     """
 
     qkv: Linear
@@ -77,6 +95,7 @@ class Layer(NamedTuple):
     attention_end: Norm = NO_NORM
     output_end: Norm = NO_NORM
     distances: Distances | None = None
+    convolution: Convolution | None = None
 
 
 class ScoreHead(NamedTuple):
@@ -175,10 +194,11 @@ def read_words_head(config: Mapping[str, Any], tensors: dict[str, Array], words:
     own = {part: name if name in reader.tensors else f"{names.out}.{part}" for part, name in own.items()}
     if config.get("tie_word_embeddings") is False:
         words = reader._take(own["weight"], *words.shape)
+    has_no_bias = config.get("decoder_bias") is False  # of ModernBERT
     return ScoreHead(
         reader._linear(names.dense, reader.width, reader.width),
         names.activation or ACTIVATIONS[config[reader.architecture.settings.activation]],
-        Linear(words, reader._take(own["bias"], len(words))),
+        Linear(words, np.zeros(len(words), np.float32) if has_no_bias else reader._take(own["bias"], len(words))),
         reader._norm("", names.norm),
     )
 
@@ -292,6 +312,7 @@ class _Reader:
             attention_end=self._norm(prefix, names.attention_end),
             output_end=self._norm(prefix, names.output_end),
             distances=self._distances(prefix, qkv, scaling) if names.distances else None,
+            convolution=self._convolution() if n == 0 and names.convolution else None,
         )
 
     def _distance_span(self) -> tuple[int, int, int]:
@@ -341,6 +362,15 @@ class _Reader:
             queries, keys = (vectors @ query.weights.T + query.bias) * scaling, vectors @ key.weights.T + key.bias
         heads = (part.reshape(-1, self.num_heads, self.head_size).transpose(1, 0, 2) for part in (keys, queries))
         return Distances(*heads)
+
+    def _convolution(self) -> Convolution | None:
+        width, name = self.width, self.prefix + self.names.convolution
+        if not (num_tokens := self.config.get("conv_kernel_size")):
+            return None
+        weights = self._take(f"{name}.weight", width, width, num_tokens).transpose(0, 2, 1).reshape(width, -1)
+        norm = self._norm(self.prefix, self.names.convolution_norm)
+        function = ACTIVATIONS[self.config.get("conv_act") or "tanh"]
+        return Convolution(Linear(weights, self._take(f"{name}.bias", width)), function, norm)
 
     def _up(self, prefix: str) -> Linear:
         architecture = self.architecture

@@ -203,6 +203,7 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "digest": model.digest,
         "fingerprint": worker.encoder.fingerprint,
         "dimension": model.dimension,
+        "matryoshka_dimensions": model.matryoshka_dimensions,
         "max_tokens": model.max_tokens,
         "pooling": model.pooling,
         "outputs": list(model.outputs),

@@ -18,7 +18,15 @@ from shoal_workers.model.attention import Attention
 from shoal_workers.model.graph import MASKED
 from shoal_workers.model.model import Model
 from shoal_workers.model.original import read_config, read_dense, transformer_folder
-from shoal_workers.model.transformer import Layer, Linear, Norm, ScoreHead, Transformer, read_transformer
+from shoal_workers.model.transformer import (
+    Convolution,
+    Layer,
+    Linear,
+    Norm,
+    ScoreHead,
+    Transformer,
+    read_transformer,
+)
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -123,7 +131,8 @@ class PackedTransformer(torch.nn.Module):
             _norm(norm, transformer.eps) for norm in (transformer.norm, transformer.final_norm)
         )
         self.layers = torch.nn.ModuleList(_PackedLayer(layer, transformer) for layer in transformer.layers)
-        bias = transformer.relative_bias
+        convolution, bias = transformer.layers[0].convolution, transformer.relative_bias
+        self.convolution = _Convolution(convolution, transformer.eps) if convolution else None
         self.relative_bias = None if bias is None else _parameter(bias)
         rows = transformer.distance_rows
         self.distance_rows = None if rows is None else torch.nn.Parameter(torch.tensor(rows).long(), False)
@@ -147,8 +156,11 @@ class PackedTransformer(torch.nn.Module):
             attention_bias = bias + functional.embedding(distance, self.relative_bias).permute(0, 3, 1, 2)
         tokens = self.norm(tokens)
         attend = cache(partial(self._attending, positions, attention_bias))  # layers with equal attention share tables
-        for layer, attention in zip(self.layers, self.attention, strict=True):
-            tokens = layer(tokens, *attend(attention), rows)
+        for n, (layer, attention) in enumerate(zip(self.layers, self.attention, strict=True)):
+            made = layer(tokens, *attend(attention), rows)
+            if n == 0 and self.convolution is not None:
+                made = self.convolution(made, tokens, positions)
+            tokens = made
         tokens = self.final_norm(tokens)
         if self.dense is not None:
             tokens = self.dense(tokens)
@@ -230,6 +242,21 @@ class _PackedLayer(torch.nn.Module):
             result: torch.Tensor = self.down(self.activation(passed) * gate)
         else:
             result = self.down(self.activation(inner))
+        return result
+
+
+class _Convolution(torch.nn.Module):
+    def __init__(self, convolution: Convolution, eps: float):
+        super().__init__()
+        self.farthest, self.activation = convolution.num_tokens // 2, _FUNCTIONS[convolution.activation]
+        self.linear, self.norm = _linear(convolution.linear), _norm(convolution.norm, eps)
+
+    def forward(self, made: torch.Tensor, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        near = [
+            tokens.roll(-distance, 1) * (positions.roll(-distance, 1) == positions + distance)[..., None]
+            for distance in range(-self.farthest, self.farthest + 1)
+        ]
+        result: torch.Tensor = self.norm(made + self.activation(self.linear(torch.cat(near, -1))))
         return result
 
 
