@@ -9,8 +9,7 @@ from benchmarks.trial import Row
 #: Colours of the targets, in the order in which the targets appear. They differ in grey too.
 COLOURS = ("#0b3c5d", "#d9822b", "#8a8a8a", "#b8d4e3", "#5a2a27")
 
-#: For each panel: the scenario, how the names of its cases begin and end, the label of the x axis, and the drawn
-#: figure.
+#: For each panel: the scenario, the beginning and end of its cases' names, the label of the x axis, the drawn figure.
 PANELS = (
     ("peers", "64 connections x ", "", "text of a request, on 64 connections", "requests/s"),
     ("search", "search of ", ", 1 connection", "documents, one connection", "p50 ms"),
