@@ -134,7 +134,7 @@ class Settings:
     )
     engine: str = _setting(
         "auto",
-        "Engine that runs the model: auto is avx512 where the processor has AVX-512, VNNI and BF16 and no AMX, and the "
+        "Engine that runs the model: auto is avx512 where the processor has AVX-512, VNNI and BF16, and the "
         "model and the precision allow, else openvino.",
         choices=("auto", "avx512", "openvino", "torch"),
     )

@@ -61,6 +61,9 @@ needs_kernel = pytest.mark.skipif(bool(_reason), reason=_reason)
 #: sensitive than trained ones.
 COSINES = {"bf16": (0.9998, 0.99), "int8": (0.997, 0.94)}
 
+#: Precisions, each with and without the permission to use AMX.
+PATHS = [(precision, may_use_amx) for precision in COSINES for may_use_amx in (False, True)]
+
 NUM_WORDS, NUM_POSITIONS, MAX_TOKENS = 100, 80, 70
 
 
@@ -74,15 +77,17 @@ class Sizes(NamedTuple):
     types: int = 1
 
 
-SMALL, LARGE = Sizes(64, 2, 128), Sizes(384, 12, 1536)
+SMALL, UNTILED, LARGE = Sizes(64, 2, 128), Sizes(160, 5, 80), Sizes(384, 12, 1536)
 
 #: Together they have every activation, both widths of heads, several groups of inputs, and panels that are not full.
+#: AMX has no tiles for groups of 80.
 SIZES = [
     SMALL,
     Sizes(64, 1, 192, "gelu_tanh", types=2),
     Sizes(128, 2, 192, "relu"),
     Sizes(192, 6, 64, "silu"),
     Sizes(64, 2, 64, "tanh"),
+    UNTILED,
     pytest.param(LARGE, marks=pytest.mark.wide),
     pytest.param(Sizes(1024, 16, 512), marks=pytest.mark.wide),
 ]
@@ -124,9 +129,9 @@ def texts() -> list[list[int]]:
     return [generator.integers(0, NUM_WORDS, length).tolist() for length in lengths]
 
 
-def opened(made: Transformer, precision: str = "bf16", threads: int = 2) -> KernelThreads:
+def opened(made: Transformer, precision: str = "bf16", threads: int = 2, may_use_amx: bool = True) -> KernelThreads:
     weights = arrange(made, MAX_TOKENS, precision == "bf16")
-    return KernelThreads(KernelModel(load(library.path()), weights), threads)
+    return KernelThreads(KernelModel(load(library.path()), weights, may_use_amx), threads)
 
 
 def run(threads: KernelThreads, ids: Sequence[Sequence[int]], parts: int = 1, offset: int = 0) -> Array:
@@ -168,17 +173,19 @@ class TestVectors:
     def test_vectors_are_near_openvinos_in_f32(self, sizes: Sizes) -> None:
         made, offset = transformer(sizes), NUM_POSITIONS * (sizes.types - 1)
         exact = expected(made, texts(), offset)
-        for precision in COSINES:
-            found = run(opened(made, precision), texts(), offset=offset)
+        for precision, may_use_amx in PATHS:
+            found = run(opened(made, precision, may_use_amx=may_use_amx), texts(), offset=offset)
             assert are_near(found, exact, precision)
             assert np.linalg.norm(found, axis=1) == pytest.approx(np.linalg.norm(exact, axis=1), rel=0.05)
 
-    @pytest.mark.parametrize("precision", COSINES)
-    def test_vectors_do_not_depend_on_the_batch_or_the_number_of_threads(self, precision: str) -> None:
+    @pytest.mark.parametrize(("precision", "may_use_amx"), PATHS)
+    def test_vectors_do_not_depend_on_the_batch_or_the_number_of_threads(
+        self, precision: str, may_use_amx: bool
+    ) -> None:
         made = transformer(SMALL)
-        alone = [run(opened(made, precision, 1), [text]) for text in texts()]
+        alone = [run(opened(made, precision, 1, may_use_amx), [text]) for text in texts()]
         for threads in (1, 2, 5):
-            pool = opened(made, precision, threads)
+            pool = opened(made, precision, threads, may_use_amx)
             for parts in (1, threads, 1_000):
                 assert np.array_equal(run(pool, texts(), parts), np.concatenate(alone))
             assert np.array_equal(run(pool, texts()[::-1], threads), np.concatenate(alone[::-1]))
@@ -186,10 +193,46 @@ class TestVectors:
     def test_large_weights_give_finite_vectors(self) -> None:
         made = transformer(SMALL)
         large = [layer._replace(up=Linear(layer.up.weights * 1e6, layer.up.bias)) for layer in made.layers]
-        for precision in COSINES:
+        for precision, may_use_amx in PATHS:
             for activation in ACTIVATIONS:
                 odd = replace(made, layers=tuple(large), activation=activation)
-                assert np.isfinite(run(opened(odd, precision), texts())).all()
+                assert np.isfinite(run(opened(odd, precision, 2, may_use_amx), texts())).all()
+
+    def test_amx_alters_no_bit_of_products_in_int8(self) -> None:
+        """The only token of a text attends to itself alone, so attention rounds nothing differently."""
+        made, ids = transformer(Sizes(192, 6, 384)), [[word] for word in range(NUM_WORDS)]
+        with_amx, without = (run(opened(made, "int8", 1, may_use_amx), ids) for may_use_amx in (True, False))
+        assert np.array_equal(with_amx, without)
+
+
+@needs_kernel
+class TestAmx:
+    @pytest.mark.skipif(bool({"amx_tile", "amx_bf16", "amx_int8"} - processors._flags()), reason="there is no AMX")
+    @pytest.mark.parametrize(("sizes", "may_use_amx"), [(SMALL, True), (SMALL, False), (UNTILED, True)])
+    def test_a_model_uses_it_if_it_may_and_can(self, sizes: Sizes, may_use_amx: bool) -> None:
+        assert opened(transformer(sizes), "bf16", 1, may_use_amx).model.uses_amx == (may_use_amx and sizes is SMALL)
+
+    def test_a_model_runs_without_if_linux_does_not_permit_it(self, prepared: Path) -> None:
+        command = [sys.executable, "-W", "ignore", "-c", REFUSED, str(prepared / "model")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "avx512 multiplies with AVX-512, without AMX\n"), done.stderr
+
+
+#: A program to whose threads Linux does not permit AMX, because the stack that one has for signals is too small for it.
+REFUSED = """
+import ctypes, logging, sys
+from pathlib import Path
+
+class Stack(ctypes.Structure):
+    _fields_ = [("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+memory = ctypes.create_string_buffer(8_192)
+assert not ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(memory), 0, 8_192)), None)
+logging.basicConfig(stream=sys.stdout, level="INFO", format="%(message)s")
+from shoal_workers.encoding.encoder import Encoder
+
+Encoder.open(Path(sys.argv[1]), "avx512", "bf16", 1)
+"""
 
 
 @needs_kernel
@@ -404,8 +447,7 @@ class TestChoice:
     """The engine of a worker depends on the setting, the machine and the model."""
 
     @needs_kernel
-    def test_auto_is_avx512_if_nothing_prevents_it(self, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(processors, "has_amx", lambda: False)
+    def test_auto_is_avx512_if_nothing_prevents_it(self, prepared: Path) -> None:
         for precision, found in (("auto", "bf16"), ("int8", "int8")):
             engine = Encoder.open(prepared / "model", "auto", precision, 1).engine
             assert (engine.name, engine.precision) == ("avx512", found)
@@ -413,7 +455,6 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("where", "name", "value", "reason"),
         [
-            (processors, "has_amx", True, "the processor has AMX"),
             (processors, "lacking_for_avx512", ["vnni"], "avx512 needs a processor with vnni"),
             (library, "path", Path("missing.so"), r"not compiled \(python -m shoal_workers\.avx512\.library does it\)"),
         ],
@@ -428,15 +469,13 @@ class TestChoice:
         value: object,
         reason: str,
     ) -> None:
-        monkeypatch.setattr(processors, "has_amx", lambda: False)
         monkeypatch.setattr(processors, "lacking_for_avx512", list)
         monkeypatch.setattr(where, name, lambda: value)
         caplog.set_level("INFO")
         assert Encoder.open(prepared / "model", "auto", "auto", 1).engine.name == "openvino"
         assert re.search(f"the engine is openvino: .*{reason}", caplog.text)
-        if name != "has_amx":
-            with pytest.raises(BadSetting, match=reason):
-                Encoder.open(prepared / "model", "avx512", "auto", 1)
+        with pytest.raises(BadSetting, match=reason):
+            Encoder.open(prepared / "model", "avx512", "auto", 1)
 
     @needs_kernel
     @pytest.mark.parametrize("precision", ["f32", "auto"])
@@ -446,7 +485,7 @@ class TestChoice:
         caplog.set_level("INFO")
         folder = tiny_model if precision == "auto" else prepared / "model"
         assert Encoder.open(folder, "auto", precision, 1).engine.name == "openvino"
-        assert re.search("the processor has AMX|heads of 16 numbers|does not compute in f32", caplog.text)
+        assert re.search("heads of 16 numbers|does not compute in f32", caplog.text)
         with pytest.raises(BadSetting, match=r"heads of 16 numbers|does not compute in f32"):
             Encoder.open(folder, "avx512", precision, 1)
 
@@ -454,7 +493,6 @@ class TestChoice:
     def test_auto_is_openvino_if_avx512_fails_the_check(
         self, prepared: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(processors, "has_amx", lambda: False)
         monkeypatch.setattr(library, "path", library.path)
         wrong = replace(stored_transformer(prepared / "model" / GRAPH), eps=100.0)
         monkeypatch.setattr(avx512, "stored_transformer", lambda _: wrong)

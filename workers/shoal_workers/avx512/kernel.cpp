@@ -1,8 +1,8 @@
 // The forward pass of an encoder like BERT, in int8 or bf16. Texts of any lengths follow each other without padding.
 //
 // The kernel runs on x86-64 processors with AVX-512 (F, BW, DQ, VL), AVX-512 VNNI and AVX-512 BF16: AMD since Zen 4,
-// Intel since Sapphire Rapids. It does not use AMX. library.py compiles it, weights.py arranges the weights, and
-// kernel.py calls it.
+// Intel since Sapphire Rapids. Where there is AMX, it multiplies with AMX. library.py compiles it, weights.py arranges
+// the weights, and kernel.py calls it.
 //
 // One thread computes all layers of a block of texts, so threads wait for each other only at the end of a pass. The
 // weights are a stream of panels in the order of their use. A panel has the weights from one group of inputs to 48
@@ -12,8 +12,11 @@
 // text's sums, so its vectors are always the same.
 //
 // open_model and start_pass check the arguments from Python; all other functions rely on these checks.
+#include <cpuid.h>
 #include <immintrin.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -38,6 +41,9 @@ namespace {
 constexpr int PANEL_OUTPUTS = 48;
 constexpr int TILE_TOKENS = 9, TILE_QUERIES = 6;  // the most for which there are registers
 constexpr int BLOCK_TOKENS = 64;                  // approximate size of a block
+constexpr int AMX_BLOCK_TOKENS = 128;             // the same with AMX, which multiplies faster than weights arrive
+constexpr int AMX_ROWS = 16, AMX_BYTES = 64;      // the most rows of an AMX tile, and the bytes of a row
+constexpr int CHUNK_PANELS = 8;                   // panels that stay in the second-level cache together
 constexpr int MAX_GROUP = 512, MAX_SIZE = 1 << 24;
 constexpr size_t LARGE_PAGE = 2 << 20;
 
@@ -56,6 +62,7 @@ struct Shape {
     int groups() const { return width / group; }
     int block_capacity() const { return std::max(max_tokens, 4 * BLOCK_TOKENS); }
     size_t panel_bytes() const { return size_t(PANEL_OUTPUTS) * group * (is_bf16 ? 2 : 1); }
+    bool fits_tiles() const { return group * (is_bf16 ? 2 : 1) % AMX_BYTES == 0; }
     size_t num_panels() const {
         auto of = [](int outputs) { return size_t(outputs + PANEL_OUTPUTS - 1) / PANEL_OUTPUTS; };
         size_t attention = groups() * (of(3 * width) + of(width));
@@ -101,6 +108,7 @@ struct Model {
     const float *positions, *norms;
     Array<uint8_t> panels;
     Array<PanelScales> scales;
+    bool uses_amx;
 
     // Returns a norm. Number 0 follows the embeddings; then each layer has a norm after attention and one at its end.
     Norm norm(int number) const {
@@ -117,7 +125,8 @@ struct Rounded {
     Array<float> scale, shift;
     Array<int32_t> start;
 
-    Rounded(int tokens, int group) : bytes(size_t(tokens) * group * 2), scale(tokens), shift(tokens), start(tokens) {}
+    Rounded(int tokens, int group)
+        : bytes(size_t(tokens + AMX_ROWS) * group * 2), scale(tokens), shift(tokens), start(tokens) {}
 };
 
 // The intermediate results of a thread. `keys`, `values`, `scores` and `shares` belong to one head at a time.
@@ -129,8 +138,8 @@ struct Scratch {
 
     Scratch(const Shape& s, size_t tokens)
         : inner_input(tokens, s.group), state(tokens * s.width), inner(tokens * s.group), qkv(tokens * 3 * s.width),
-          keys((tokens + 16) * s.head_width() / 2), values((tokens + 16) * s.head_width() / 2),
-          scores(TILE_QUERIES * (tokens + 16)), shares(TILE_QUERIES * (tokens + 16)) {
+          keys((tokens + 32) * s.head_width() / 2), values((tokens + 32) * s.head_width() / 2),
+          scores(AMX_ROWS * (tokens + 32)), shares(AMX_ROWS * (tokens + 32)) {
         for (int g = 0; g < s.groups(); g++) input.emplace_back(tokens, s.group);
     }
 };
@@ -203,6 +212,14 @@ struct Int8 {
         asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(numbers));  // g++ 12 spills the sums of the intrinsic
         return sum;
     }
+    // Returns 16 sums that AMX has computed from 0.
+    static INLINE Sum resume(const int32_t* sums, int32_t begin) {
+        return _mm512_add_epi32(_mm512_load_si512(sums), start(begin));
+    }
+    template <int SUMS, int NUMBERS>
+    static INLINE void multiply_tiles() {
+        asm volatile("tdpbsud %%tmm7, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(NUMBERS));
+    }
     static INLINE __m512 finish(Sum sum, __m512 scale, __m512 bias) {
         return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, bias);
     }
@@ -245,6 +262,11 @@ struct Bf16 {
     static INLINE Sum multiply_add(Sum sum, __m512i weights, __m512i numbers) {
         return _mm512_dpbf16_ps(sum, (__m512bh)weights, (__m512bh)numbers);
     }
+    static INLINE Sum resume(const int32_t* sums, int32_t) { return _mm512_load_ps(sums); }
+    template <int SUMS, int NUMBERS>
+    static INLINE void multiply_tiles() {
+        asm volatile("tdpbf16ps %%tmm7, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(NUMBERS));
+    }
     static INLINE __m512 finish(Sum sum, __m512, __m512 bias) { return _mm512_add_ps(sum, bias); }
 
     template <bool SHIFTED>
@@ -256,6 +278,83 @@ struct Bf16 {
         to.start[token] = 0;
     }
 };
+
+// --- AMX, which multiplies tiles of at most 16 rows x 64 bytes
+
+// Numbers of a kind that AMX multiplies.
+template <class Kind>
+struct Amx : Kind {};
+
+template <class Kind>
+constexpr bool is_amx = false;
+template <class Kind>
+constexpr bool is_amx<Amx<Kind>> = true;
+
+// Asks Linux, once, to permit tiles to all threads of the process. Returns false if Linux refuses, or if the processor
+// lacks tiles for bf16 or int8.
+bool may_use_tiles() {
+    static const bool may = [] {
+        constexpr unsigned BF16_TILE_INT8 = 1 << 22 | 1 << 24 | 1 << 25;
+        constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+        unsigned a, b, c, d;
+        return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BF16_TILE_INT8) == BF16_TILE_INT8 &&
+               !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+    }();
+    return may;
+}
+
+// Returns the number of rows that each tile has if tiles divide the tokens evenly. The last tile may reach beyond the
+// tokens, by at most 15 rows. Rows do not influence each other.
+int tile_rows(int tokens) {
+    int num_tiles = (tokens + AMX_ROWS - 1) / AMX_ROWS;
+    return (tokens + num_tiles - 1) / num_tiles;
+}
+
+// The sizes of this thread's tiles. Tile 7 has weights, with 4 bytes of each of 16 outputs in a row. The others have
+// `rows` rows: sums, or numbers of tokens.
+struct Tiles {
+    explicit Tiles(int rows) {
+        struct alignas(64) {
+            uint8_t palette = 1, start = 0, unused[14] = {};
+            uint16_t bytes[16] = {};
+            uint8_t rows[16] = {};
+        } config;
+        for (int n = 0; n < 8; n++) config.bytes[n] = AMX_BYTES, config.rows[n] = n < 7 ? rows : AMX_ROWS;
+        asm volatile("ldtilecfg %0" ::"m"(config));
+    }
+    ~Tiles() { asm volatile("tilerelease"); }
+};
+
+template <int TILE>
+INLINE void load_tile(const void* from, size_t stride) {
+    asm volatile("tileloadd (%0,%1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(TILE) : "memory");
+}
+
+// Loads weights as data that the first-level cache need not keep, so that it keeps the tokens' numbers: a product takes
+// a fifth less time.
+INLINE void load_weights(const void* from, size_t stride) {
+    asm volatile("tileloaddt1 (%0,%1), %%tmm7" ::"r"(from), "r"(stride) : "memory");
+}
+
+// Clears the tiles from FIRST to LAST.
+template <int FIRST, int LAST>
+INLINE void clear_tiles() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(FIRST));
+    if constexpr (FIRST < LAST) clear_tiles<FIRST + 1, LAST>();
+}
+
+// Stores the tiles from FIRST to LAST side by side.
+template <int FIRST, int LAST>
+INLINE void store_tiles(void* to, size_t stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1)" ::"r"(to), "r"(stride), "i"(FIRST) : "memory");
+    if constexpr (FIRST < LAST) store_tiles<FIRST + 1, LAST>((uint8_t*)to + AMX_BYTES, stride);
+}
+
+// Adds the product of the tile NUMBERS and the weights in tile 7 to the tile SUMS.
+template <class Kind, int SUMS, int NUMBERS>
+INLINE void multiply_tiles() {
+    Kind::template multiply_tiles<SUMS, NUMBERS>();
+}
 
 // --- products with weights
 
@@ -320,6 +419,85 @@ void tile(const Rounded& input, int group, int first, Cursor panel, const Target
     finish_tile<Kind, M>(sums, input, first, *panel.scales, to, column);
 }
 
+// The sums of up to 32 tokens x 48 outputs that AMX has computed, their panel, and the first of their outputs.
+struct Sums {
+    alignas(64) int32_t rows[2 * AMX_ROWS][PANEL_OUTPUTS];
+    int first, num = 0, num_finished = 0, column;
+    Cursor panel;
+
+    // Finishes the next tokens, at most `most`.
+    template <class Kind>
+    INLINE void finish(int most, const Rounded& input, const Target& to) {
+        for (int end = std::min(num_finished + most, num); num_finished < end; num_finished++) {
+            const int token = first + num_finished, *sum = rows[num_finished];
+            typename Kind::Sum own[1][3];
+            UNROLL for (int j = 0; j < 3; j++) own[0][j] = Kind::resume(sum + 16 * j, input.start[token]);
+            finish_tile<Kind, 1>(own, input, token, *panel.scales, to, column);
+        }
+    }
+};
+
+// Part of a panel that is prefetched: `size` bytes of each 3 KiB, the weights of one step.
+struct Ahead {
+    const uint8_t* weights;
+    int size;
+};
+
+// Multiplies the tokens of one or two tiles with a panel. Meanwhile prefetches, and finishes the sums `before`: to
+// finish sums between two products takes an eighth more time of a pass.
+template <class Kind, int TILES>
+void multiply_amx(const Rounded& input, int group, int rows, Ahead ahead, Sums& sums, Sums& before, const Target& to) {
+    constexpr int STRIDE = PANEL_OUTPUTS * 4, STEP = AMX_ROWS * STRIDE;
+    const int row_bytes = group * Kind::BYTES, num_steps = row_bytes / AMX_BYTES;
+    const int most = (before.num + num_steps - 1) / num_steps;
+    const uint8_t *row = input.bytes + size_t(sums.first) * row_bytes, *second = row + size_t(rows) * row_bytes;
+    const uint8_t* weights = sums.panel.weights;
+    clear_tiles<0, 3 * TILES - 1>();
+    for (int n = 0; n < num_steps; n++, weights += STEP, row += AMX_BYTES, second += AMX_BYTES) {
+        for (int i = 0; i < ahead.size; i += 64) _mm_prefetch(ahead.weights + n * STEP + i, _MM_HINT_T1);
+        load_weights(weights, STRIDE);
+        load_tile<6>(row, row_bytes);
+        multiply_tiles<Kind, 0, 6>();
+        if (TILES == 2) load_tile<6>(second, row_bytes), multiply_tiles<Kind, 3, 6>();
+        load_weights(weights + 64, STRIDE);
+        if (TILES == 2) multiply_tiles<Kind, 4, 6>(), load_tile<6>(row, row_bytes);
+        multiply_tiles<Kind, 1, 6>();
+        load_weights(weights + 128, STRIDE);
+        multiply_tiles<Kind, 2, 6>();
+        if (TILES == 2) load_tile<6>(second, row_bytes), multiply_tiles<Kind, 5, 6>();
+        before.finish<Kind>(most, input, to);
+    }
+    store_tiles<0, 2>(sums.rows[0], STRIDE);
+    if constexpr (TILES == 2) store_tiles<3, 5>(sums.rows[rows], STRIDE);
+}
+
+// Does what `multiply_group` does. A chunk of panels is multiplied with two tiles of tokens at a time. Each step
+// prefetches its share of the weights that follow CHUNK_PANELS later.
+template <class Kind>
+void multiply_group_amx(const Rounded& input, int group, int tokens, Cursor& next, const Target& to) {
+    const int rows = tile_rows(tokens), both = 2 * rows, num_pairs = (tokens + both - 1) / both;
+    const int panel_bytes = PANEL_OUTPUTS * group * Kind::BYTES;
+    Sums sums[2], *own = sums, *before = sums + 1;
+    for (int start = 0, end; start < to.outputs; start = end) {
+        end = std::min(start + CHUNK_PANELS * PANEL_OUTPUTS, to.outputs);
+        const Cursor chunk = next;
+        for (int n = 0; n < num_pairs; n++) {
+            const int part = PANEL_OUTPUTS * n / num_pairs, size = PANEL_OUTPUTS * (n + 1) / num_pairs - part;
+            next = chunk;
+            for (int column = start; column < end; column += PANEL_OUTPUTS) {
+                own->first = both * n, own->num = std::min(both, tokens - both * n), own->num_finished = 0;
+                own->column = column, own->panel = next;
+                Ahead ahead{next.weights + CHUNK_PANELS * panel_bytes + 64 * part, 64 * size};
+                auto* multiply = own->num > rows ? multiply_amx<Kind, 2> : multiply_amx<Kind, 1>;
+                multiply(input, group, rows, ahead, *own, *before, to);
+                std::swap(own, before);
+                next = {next.weights + panel_bytes, next.scales + 1};
+            }
+        }
+    }
+    before->finish<Kind>(before->num, input, to);
+}
+
 // Calls `call` with the number, from 1 to MOST, as a compile-time constant.
 template <int MOST, class Call>
 INLINE void with_constant(int number, const Call& call) {
@@ -332,6 +510,7 @@ INLINE void with_constant(int number, const Call& call) {
 // Multiplies one group of all tokens with the next panels, until all outputs of the target are computed.
 template <class Kind>
 void multiply_group(const Rounded& input, int group, int tokens, Cursor& next, const Target& to) {
+    if constexpr (is_amx<Kind>) return multiply_group_amx<Kind>(input, group, tokens, next, to);
     int num_tiles = (tokens + TILE_TOKENS - 1) / TILE_TOKENS;
     for (int column = 0; column < to.outputs; column += PANEL_OUTPUTS) {
         for (int n = 0; n < num_tiles; n++) {
@@ -523,6 +702,71 @@ void attention(float* qkv, int heads, int length, Scratch& s) {
     }
 }
 
+// Computes the attention scores of a tile of queries for all keys of the text.
+template <int W>
+INLINE void score_amx(const uint16_t* queries, const float* keys, int length, int padded, float* scores) {
+    load_tile<6>(queries, 2 * W);
+    if (W == 64) load_tile<5>(queries + 32, 2 * W);
+    for (int j = 0; j < length; j += 16) {
+        clear_tiles<0, 0>();
+        load_weights(keys + j, 4 * padded);
+        multiply_tiles<Bf16, 0, 6>();
+        if (W == 64) load_weights(keys + 16 * padded + j, 4 * padded), multiply_tiles<Bf16, 0, 5>();
+        store_tiles<0, 0>(scores + j, 4 * padded);
+    }
+}
+
+// Adds the products of the shares in tile 6 and 32 tokens' values to the tiles from TILE to LAST.
+template <int TILE, int LAST>
+INLINE void add_values(const float* values, size_t stride) {
+    load_weights(values, stride);
+    multiply_tiles<Bf16, TILE, 6>();
+    if constexpr (TILE < LAST) add_values<TILE + 1, LAST>(values + 16, stride);
+}
+
+// Replaces the queries of a tile of `num` tokens, in one head, by the results of their attention.
+template <int W>
+INLINE void attend_amx(float* query, int stride, int num, int length, int padded, Scratch& s) {
+    constexpr int LAST = W / 16 - 1;
+    alignas(64) uint16_t rounded[AMX_ROWS * W];
+    alignas(64) float sums[AMX_ROWS * W];
+    float inverse[AMX_ROWS];
+    const int scored = (length + 15) & ~15;
+    for (int i = 0; i < num; i++) UNROLL for (int n = 0; n < W; n += 32) {
+        const float* from = query + size_t(i) * stride + n;
+        _mm512_store_si512(rounded + i * W + n, pack(_mm512_load_ps(from), _mm512_load_ps(from + 16)));
+    }
+    score_amx<W>(rounded, s.keys, length, padded, s.scores);
+    for (int i = 0; i < num; i++) {
+        uint16_t* shares = s.shares + i * padded;
+        inverse[i] = 1 / softmax(s.scores + i * padded, length, scored, shares);
+        if (scored < padded) _mm256_store_si256((__m256i*)(shares + scored), _mm256_setzero_si256());
+    }
+    clear_tiles<0, LAST>();
+    for (int k = 0; k < padded; k += 32) {
+        load_tile<6>(s.shares + k, 2 * padded);
+        add_values<0, LAST>(s.values + k / 2 * W, 4 * W);
+    }
+    store_tiles<0, LAST>(sums, 4 * W);
+    for (int i = 0; i < num; i++, query += stride) UNROLL for (int n = 0; n < W; n += 16)
+        _mm512_store_ps(query + n, _mm512_mul_ps(_mm512_load_ps(sums + i * W + n), _mm512_set1_ps(inverse[i])));
+}
+
+// Computes the attention of one text in all heads, with keys and values in tiles of 32 tokens.
+template <int W>
+void attention_amx(float* qkv, int heads, int length, int rows, Scratch& s) {
+    const int width = heads * W, stride = 3 * width, padded = (length + 31) & ~31, even = (length + 1) & ~1;
+    for (int h = 0; h < heads; h++) {
+        float *query = qkv + h * W, *key = query + width, *value = key + width;
+        for (int j = 0; j < length; j += 16) for (int n = 0; n < W; n += 32)
+            transpose_keys(key + size_t(j) * stride + n, stride, length - j, s.keys + n / 2 * padded + j, padded);
+        pair_values<W>(value, stride, length, s.values);
+        memset(s.values + even / 2 * W, 0, sizeof(float) * (padded - even) / 2 * W);
+        for (int first = 0; first < length; first += rows)
+            attend_amx<W>(query + size_t(first) * stride, stride, std::min(rows, length - first), length, padded, s);
+    }
+}
+
 // --- all layers for a block of texts
 
 // Returns the number of tokens of the text that begins at `first`. The next text begins where a position is 0 again.
@@ -578,7 +822,9 @@ void encode_block(const Model& model, const int32_t* ids, const int32_t* positio
         multiply<Kind>(s.input, group, tokens, next, {s.qkv, 3 * width, 3 * width, false});
         for (int first = 0, length; first < tokens; first += length) {
             length = text_length(positions, first, tokens);
-            attention<W>(s.qkv + size_t(first) * 3 * width, shape.heads, length, s);
+            float* own = s.qkv + size_t(first) * 3 * width;
+            if constexpr (is_amx<Kind>) attention_amx<W>(own, shape.heads, length, tile_rows(tokens), s);
+            else attention<W>(own, shape.heads, length, s);
         }
         round_rows<Kind>(s.qkv, 3 * width, group, tokens, s.input);
         multiply<Kind>(s.input, group, tokens, next, {s.state, width, width, true});
@@ -662,8 +908,13 @@ struct Pool {
             if (shape.head_width() == 32) call(kind, std::integral_constant<int, 32>{});
             else call(kind, std::integral_constant<int, 64>{});
         };
-        if (shape.is_bf16) with_kind(Bf16{});
-        else with_kind(Int8{});
+        auto with_number = [&](auto kind) {
+            if (!model.uses_amx) return with_kind(kind);
+            Tiles tiles(tile_rows(block.tokens));
+            with_kind(Amx<decltype(kind)>{});
+        };
+        if (shape.is_bf16) with_number(Bf16{});
+        else with_number(Int8{});
     }
 };
 
@@ -681,9 +932,10 @@ bool is_valid(const Shape& shape, const int32_t* ids, const int32_t* positions, 
 
 // Cuts the texts, in their order, into blocks with about equal numbers of tokens. The number of blocks is a multiple of
 // `parts`, or lower if there are few texts.
-std::list<Block> cut(Pass* pass, int capacity, int tokens, int parts) {
+std::list<Block> cut(Pass* pass, const Model& model, int tokens, int parts) {
     std::list<Block> blocks{{pass, 0, 0}};
-    long round = long(parts) * BLOCK_TOKENS, wanted = parts * std::max(1L, (tokens + round - 1) / round);
+    const int capacity = model.shape.block_capacity(), block_tokens = model.uses_amx ? AMX_BLOCK_TOKENS : BLOCK_TOKENS;
+    long round = long(parts) * block_tokens, wanted = parts * std::max(1L, (tokens + round - 1) / round);
     for (int first = 0, length; first < tokens; first += length) {
         length = text_length(pass->positions, first, tokens);
         bool is_full = first + length / 2 >= tokens * long(blocks.size()) / wanted;
@@ -709,20 +961,27 @@ extern "C" {
 
 // Opens a model. Returns null for unsupported or contradictory sizes, or if there is too little memory. `words` is f16
 // [num_words, width], `positions` f32 [num_positions, width], and `norms` f32 [2 + 4 layers, width], scale and shift of
-// each norm. The caller must keep these three until the model is closed. `panels` and `scales` are copied.
+// each norm. The caller must keep these three until the model is closed. `panels` and `scales` are copied. The model
+// uses AMX if `may_use_amx`, the processor and the system allow it and a group fills whole rows of tiles.
 Model* open_model(const Shape* shape, const uint16_t* words, const float* positions, const float* norms,
-                  const uint8_t* panels, size_t panels_size, const uint8_t* scales, size_t scales_size) {
+                  const uint8_t* panels, size_t panels_size, const uint8_t* scales, size_t scales_size,
+                  int may_use_amx) {
     if (!shape->is_known()) return nullptr;
     size_t num = shape->num_panels();
     if (panels_size != num * shape->panel_bytes() || scales_size != num * sizeof(PanelScales)) return nullptr;
+    bool uses_amx = may_use_amx && shape->fits_tiles() && may_use_tiles();
     return or_null([&] {
         auto model = std::make_unique<Model>(Model{*shape, words, positions, norms,
-                                                   Array<uint8_t>(panels_size, LARGE_PAGE), Array<PanelScales>(num)});
+                                                   Array<uint8_t>(panels_size, LARGE_PAGE), Array<PanelScales>(num),
+                                                   uses_amx});
         memcpy(model->panels.data, panels, panels_size);
         memcpy((void*)model->scales.data, scales, scales_size);
         return model.release();
     });
 }
+
+// Returns 1 if AMX multiplies for the model.
+int uses_amx(const Model* model) { return model->uses_amx; }
 
 void close_model(Model* model) { delete model; }
 
@@ -746,7 +1005,7 @@ Pass* start_pass(Pool* pool, const int32_t* ids, const int32_t* positions, int t
     if (parts < 1 || parts > MAX_SIZE || tokens > MAX_SIZE || !is_valid(shape, ids, positions, tokens)) return nullptr;
     return or_null([&] {
         auto pass = std::make_unique<Pass>(Pass{pool, ids, positions, out});
-        std::list<Block> blocks = cut(pass.get(), shape.block_capacity(), tokens, parts);
+        std::list<Block> blocks = cut(pass.get(), pool->model, tokens, parts);
         int num = pass->left = blocks.size();
         {
             std::lock_guard lock(pool->mutex);

@@ -20,7 +20,8 @@ def load(path: Path) -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(path))
     pointer, number, raw, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t
     declared: dict[str, tuple[list[Any], Any]] = {
-        "open_model": ([ctypes.POINTER(Shape), pointer, pointer, pointer, raw, size, raw, size], pointer),
+        "open_model": ([ctypes.POINTER(Shape), pointer, pointer, pointer, raw, size, raw, size, number], pointer),
+        "uses_amx": ([pointer], number),
         "close_model": ([pointer], None),
         "open_pool": ([pointer, number], pointer),
         "close_pool": ([pointer], None),
@@ -37,7 +38,7 @@ def load(path: Path) -> ctypes.CDLL:
 class KernelModel:
     """A model in the kernel. Raises ValueError for weights that do not fit their shape, or for too little memory."""
 
-    def __init__(self, library: ctypes.CDLL, weights: KernelWeights):
+    def __init__(self, library: ctypes.CDLL, weights: KernelWeights, may_use_amx: bool = True):
         shape, words, positions, norms, panels, scales = weights
         arrays = tuple(map(np.ascontiguousarray, (words, positions, norms)))
         rows = (shape.num_words, shape.num_positions, 2 + 4 * shape.layers)
@@ -47,10 +48,12 @@ class KernelModel:
         ]:
             raise ValueError("words, positions or norms are of other sizes than the shape says")
         pointers = (array.ctypes.data for array in arrays)
-        handle = library.open_model(ctypes.byref(shape), *pointers, panels, len(panels), scales, len(scales))
+        sized = panels, len(panels), scales, len(scales)
+        handle = library.open_model(ctypes.byref(shape), *pointers, *sized, may_use_amx)
         if not handle:
             raise ValueError("the kernel does not take the model, or there is no memory for it")
         self.library, self.handle, self.width = library, handle, int(shape.width)
+        self.uses_amx = bool(library.uses_amx(handle))
         self._close = _finalizer(self, library.close_model, handle, arrays)
 
 

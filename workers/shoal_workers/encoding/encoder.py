@@ -136,8 +136,6 @@ class Encoder:
     def _open_best(cls, model: Model, tokenizer: Tokenizer, folder: Path, precision: str, threads: int) -> Self:
         """Open the engine avx512 if it can compute the model here, otherwise openvino."""
         try:
-            if processors.has_amx():
-                raise BadSetting("the processor has AMX, which openvino uses")
             return cls._open_checked("avx512", model, tokenizer, folder, precision, threads)
         except BadSetting as error:
             log.info("the engine is openvino: %s", error.message)

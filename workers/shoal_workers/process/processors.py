@@ -82,11 +82,6 @@ def lacking_for_avx512() -> list[str]:
     return [name for name in _AVX512 if name not in flags]
 
 
-def has_amx() -> bool:
-    """Return True if the processor has AMX, matrix instructions that OpenVINO uses."""
-    return bool({"amx_bf16", "amx_int8"} & _flags())
-
-
 def _flags() -> set[str]:
     about = Path("/proc/cpuinfo")
     lines = about.read_text().splitlines() if about.exists() else []

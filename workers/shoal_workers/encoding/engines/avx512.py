@@ -1,5 +1,6 @@
 """The engine avx512: Shoal's own kernel for processors with AVX-512, VNNI and BF16. It needs the prepared graph."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.model.transformer import ScoreHead
 from shoal_workers.process import processors
 from shoal_workers.process.processors import at_low_priority
+
+log = logging.getLogger(__name__)
 
 #: The precisions of the kernel.
 PRECISIONS = ("bf16", "int8")
@@ -43,7 +46,9 @@ class Avx512Engine:
         if reason := find_unsupported(transformer):
             raise BadSetting(f"avx512 does not compute {reason}, as {model.name} has: openvino does")
         weights = arrange(transformer, model.max_tokens, self.precision == "bf16")
-        self._open(KernelModel(load(library.path()), weights), transformer.head, threads)
+        opened = KernelModel(load(library.path()), weights)
+        log.info("avx512 multiplies with %s", "AMX" if opened.uses_amx else "AVX-512, without AMX")
+        self._open(opened, transformer.head, threads)
 
     def _open(self, model: KernelModel, head: ScoreHead | None, threads: int) -> None:
         self._model, self._head = model, head
