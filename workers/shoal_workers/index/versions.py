@@ -14,7 +14,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidRequest
 from shoal.index_folder import CURRENT
 from shoal_workers.index.files.durable_file import replace_file
-from shoal_workers.index.files.manifest import FILES, MANIFEST, Manifest
+from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import current_version
 
 #: A file with a line for each version that was published, in order: its name, and the time it was published. Versions
@@ -45,7 +45,7 @@ class Version:
         manifest, reason = None, None
         try:
             manifest = Manifest.read(folder)
-            if lost := [name for name in FILES if not (folder / name).is_file()]:
+            if lost := [name for name in manifest.files if not (folder / name).is_file()]:
                 manifest, reason = None, f"{folder} lacks {', '.join(lost)}: build the index again"
         except IndexCorrupt as error:
             reason = str(error)

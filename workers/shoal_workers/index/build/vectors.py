@@ -57,7 +57,7 @@ class FormerVersion:
         Damaged versions are left out.
         """
         for version in find_versions(out):
-            if not (manifest := version.manifest):
+            if not (manifest := version.manifest) or manifest.engine:
                 continue
             folder, found = version.folder, model_of(manifest)
             if found == model and model.fingerprint:

@@ -61,6 +61,9 @@ FILES = (
     *LEXICAL_FILES,
 )
 
+#: The files of a version whose vectors and documents are in an engine.
+ENGINE_FILES = (CHANGES, FIELDS)
+
 #: Size in bytes from which a file counts as large. Opening a version does not compare the checksums of large files,
 #: because that would take seconds.
 LARGE_BYTES = 2**24
@@ -85,7 +88,8 @@ class Manifest:
     up to the position `changes_through`; `num_lost` changes, or gaps between them, could not be read. The `fingerprint`
     changes with everything that vectors depend on. If `ids_are_positions`, the source has no column of ids. If
     `chunk_tokens` is not 0, each row is a chunk of at most that many tokens: `count` counts chunks, `num_documents`
-    counts their documents, and neighbours share at most `chunk_overlap` tokens.
+    counts their documents, and neighbours share at most `chunk_overlap` tokens. `engine` is the address of the engine
+    that has the vectors and documents: see `engines`. It is empty if the version's files have them.
     """
 
     version: str
@@ -109,6 +113,7 @@ class Manifest:
     chunk_overlap: int = 0
     num_documents: int = 0
     ids_are_positions: bool = False
+    engine: str = ""
     layout: int = LAYOUT
 
     @classmethod
@@ -121,14 +126,20 @@ class Manifest:
             found = dict(json.loads((folder / MANIFEST).read_text("utf-8")))
             if (layout := found.get("layout")) != LAYOUT:
                 raise ValueError(f"the index has layout {excerpt(layout)}, this version of Shoal reads {LAYOUT}")
-            if lost := set(FILES) - dict(found["checksums"]).keys():
+            names = ENGINE_FILES if found.get("engine") else FILES
+            if lost := set(names) - dict(found["checksums"]).keys():
                 raise ValueError(f"checksums lack {', '.join(sorted(lost))}")
-            found["checksums"] = {name: str(found["checksums"][name]) for name in FILES}
+            found["checksums"] = {name: str(found["checksums"][name]) for name in names}
             manifest = cls(**found)
             manifest._check()
             return manifest
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
             raise IndexCorrupt(f"{folder / MANIFEST} cannot be read ({error!s:.200}): build the index again") from error
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the version that have a checksum."""
+        return ENGINE_FILES if self.engine else FILES
 
     def _check(self) -> None:
         kinds = get_type_hints(type(self))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, InvalidRequest, ShoalError
 from shoal_workers.index.files.columns import read_kinds
-from shoal_workers.index.files.manifest import FILES, MANIFEST, FileCheck, Manifest
+from shoal_workers.index.files.manifest import MANIFEST, FileCheck, Manifest
 from shoal_workers.index.index import FOLDER_NAME, Index, check_model
 from shoal_workers.model.model import Model
 
@@ -114,7 +114,8 @@ def _described(
         fields[name] = kind
     named = {name: getattr(manifest, name) for name in _DESCRIBED}
     changes = {"num_changes": num_changes, "changes_through": changes_through}
-    return {"count": count, **named, **changes, "fields": fields}
+    engine = manifest.engine.partition(":")[0]
+    return {"count": count, **named, **changes, "engine": engine, "fields": fields}
 
 
 class Failure(NamedTuple):
@@ -154,7 +155,7 @@ class ServedVersion(LazyVersion):
         super().__init__(name, folder, open_version, openers)
         self.manifest = Manifest.read(folder)
         check_model(folder, self.manifest, model)
-        for file in FILES:
+        for file in self.manifest.files:
             if not (folder / file).is_file():
                 raise IndexCorrupt(f"{folder / file} cannot be read (there is no such file): build the index again")
         self.failure: Failure | None = None
