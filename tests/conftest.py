@@ -103,8 +103,8 @@ settings.register_profile("explore", _always)
 settings.load_profile("suite")
 
 
-#: An import of torch, or of what imports it.
-_TORCH = re.compile(r"^ *(import|from) (torch|sentence_transformers)\b", re.MULTILINE)
+#: An import of a package that may be missing: torch, one that imports it, or the client of PostgreSQL.
+_OPTIONAL = re.compile(r"^ *(import|from) (torch|sentence_transformers|psycopg)\b", re.MULTILINE)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -138,14 +138,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Import all modules that need no torch.
+    """Import all modules that need no optional package.
 
     Hypothesis draws some values from the constants of the modules that are loaded: they are to be the same for a test
     whatever ran before it. What is loaded then stays, and need not be looked at by the garbage collector again.
     """
     for folder in ("shared", "api", "workers"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.stem != "__main__" and not _TORCH.search(path.read_text()):
+            if path.stem != "__main__" and not _OPTIONAL.search(path.read_text()):
                 parts = path.relative_to(ROOT / folder).with_suffix("").parts
                 importlib.import_module(".".join(parts).removesuffix(".__init__"))
     gc.collect()

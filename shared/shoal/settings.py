@@ -177,6 +177,9 @@ class Settings:
         "never.",
         0,
     )
+    engine_password: str = _setting(
+        "", "Password, or key of the API, of the vector engine that has the indexes which `shoal index push` put there."
+    )
     kept_versions: int = _setting(3, "Versions of an index that stay in its folder, the current one included.", 1)
 
     long_jobs: int = _setting(2, "Long jobs that a runner does at a time; with 0, `shoal serve` starts no runner.", 0)

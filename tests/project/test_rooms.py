@@ -63,6 +63,7 @@ ROOMS = (
     "shoal_workers.process",
     "shoal_workers.index.vectors",
     "shoal_workers.index.search",
+    "shoal_workers.index.engines",
     "shoal_workers.index",
     "shoal_workers.index.build",
     "shoal_workers.index.store",
@@ -90,7 +91,8 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 #: The only rooms and modules that may import each of these libraries.
 HOMES = {
     "msgpack": {"shoal.contract.wire", "shoal.contract.outline"},
-    "redis": {"shoal.broker"},
+    "redis": {"shoal.broker", "shoal_workers.index.engines.redis"},
+    "psycopg": {"shoal_workers.index.engines.pgvector"},
     "fsspec": {"shoal.records.source_file", "shoal_workers.index.store.store"},
     "backports": {"shoal.records.line_records"},
     "httpx2": {"shoal.client.http.session"},

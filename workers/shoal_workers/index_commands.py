@@ -89,6 +89,35 @@ def remove(settings: Settings, index_name: str, ids: tuple[str, ...]) -> None:
     click.echo(f"ids removed from {index_name}, with their documents if there are any: {num:,}")
 
 
+@index.command()
+@click.argument("index_name", metavar="INDEX")
+@click.option("--to", required=True, metavar="URL", help="Address of the engine: qdrant://, postgresql://, redis://, …")
+@settings_options(*REDIS_SETTINGS, *CHANGE_SETTINGS, "kept_versions", "engine_password")
+def push(settings: Settings, index_name: str, to: str) -> None:
+    """Copy INDEX into a vector engine, and publish the version there: workers keep nothing of it.
+
+    The version is the current one, or the newest one if the current one is in an engine already. After an
+    interruption, the same command goes on. Older versions there are removed.
+    """
+    from shoal_workers.index.push import push, remove_collections
+    from shoal_workers.index.versions import changing, remove_old
+
+    folder = _folder(settings, index_name)
+    progress = StepBar("pushing", unit=" documents")
+
+    def report(num: int, count: int) -> None:
+        progress.done, progress.total = num, count
+        progress.tick()
+
+    version = push(folder, to, settings.engine_password, report)
+    progress.finish()
+    _switch(settings, index_name, version)
+    with changing(folder):
+        remove_old(folder, version, settings.kept_versions)
+    for address in remove_collections(folder, settings.engine_password):
+        click.echo(f"{address} does not answer, and is removed by the next push", err=True)
+
+
 @index.command("list")
 @click.argument("index_name", metavar="INDEX")
 @settings_options(*FOLDER_SETTINGS)
@@ -104,6 +133,8 @@ def list_(settings: Settings, index_name: str) -> None:
                 f"{about['num_documents']:,} documents{chunks}, {about['size_bytes'] / 2**20:,.1f} MB, "
                 f"of {about['source']}, {about['model']}"
             )
+        if version.manifest and version.manifest.engine:
+            what += f", in {version.manifest.engine}"
         echo(f"{'*' if version.is_current else ' '} {version.name}  {what}")
 
 
@@ -156,9 +187,13 @@ def upload(settings: Settings, index_name: str) -> None:
 @settings_options(*FOLDER_SETTINGS)
 def info(settings: Settings, index_name: str) -> None:
     """Check the files of an index's current version; show its manifest, and the kinds of its documents' fields."""
-    from shoal_workers.index.index import Index
+    from shoal_workers.index.engine_index import open_version
+    from shoal_workers.index.index import Index, current_version
 
-    opened = Index.open(_folder(settings, index_name))
+    folder = _folder(settings, index_name)
+    opened = open_version(current_version(folder))
+    if not opened.manifest.engine:
+        opened = Index.open(folder)
     shown = asdict(opened.manifest) | {"fields": opened.columns.kinds}
     shown["checksums"] = shown.pop("checksums")  # moved to the end, because few people read them
     echo_lines(json.dumps(shown, indent=2, ensure_ascii=False))

@@ -167,6 +167,9 @@ class IndexInfo(BaseModel):
         description="True if the source has no column of ids. The id of a document is then its position in the source, "
         "and changes of such ids are refused"
     )
+    engine: str = Field(
+        description="Scheme of the vector engine that has the documents, such as qdrant; empty: the workers have them"
+    )
     fields: dict[str, str] = Field(
         description="Kind of each field of the documents, by which searches filter and sort: keyword, number, date, "
         "boolean or stored. It has at most 100 fields"

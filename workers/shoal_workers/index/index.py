@@ -83,13 +83,11 @@ class Index:
 
         Raises IndexCorrupt.
         """
-        manifest = Manifest.read(version)
-        for name in manifest.checksums:
-            if not (version / name).resolve().is_relative_to(version.parent.resolve()):
-                raise IndexCorrupt(f"{version / name} leads out of {version.parent}: build the index again")
-        files = FileCheck(version, manifest.checksums)
-        files.check_small()
-        return cls(version, manifest, files, threads)
+        return cls(version, *checked_files(version), threads)
+
+    def warm_up(self) -> None:
+        """Read the files that the first search would otherwise wait for."""
+        self.exact_search.warm_up()
 
     @property
     def count(self) -> int:
@@ -195,6 +193,20 @@ class Index:
         places = [row - self.manifest.count for row in rows]
         found = [self.vectors[place] if place < 0 else live.vectors[place] for place in places]
         return np.array(found, np.float32).reshape(-1, self.manifest.dimension)
+
+
+def checked_files(version: Path) -> tuple[Manifest, FileCheck]:
+    """Return the manifest of the version in a folder, and the check that its small files have passed.
+
+    Raises IndexCorrupt.
+    """
+    manifest = Manifest.read(version)
+    for name in manifest.checksums:
+        if not (version / name).resolve().is_relative_to(version.parent.resolve()):
+            raise IndexCorrupt(f"{version / name} leads out of {version.parent}: build the index again")
+    files = FileCheck(version, manifest.checksums)
+    files.check_small()
+    return manifest, files
 
 
 def check_model(version: Path, manifest: Manifest, model: Model) -> None:

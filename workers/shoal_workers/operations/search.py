@@ -14,11 +14,21 @@ from numpy.typing import NDArray
 from shoal.cache.cache import Entry
 from shoal.contract.options import QUERY_PROMPTS
 from shoal.contract.replies import finish
-from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, Unavailable
+from shoal.errors import (
+    IndexCorrupt,
+    IndexMismatch,
+    InvalidRequest,
+    NotReady,
+    Overloaded,
+    ShoalError,
+    TooLarge,
+    Unavailable,
+)
 from shoal.operations import Search
 from shoal.process import logs
 from shoal.queue.consumer import Delivery
 from shoal_workers.encoding.encoder import Pipeline
+from shoal_workers.index.engine_index import EngineIndex, EngineSearch
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import PAIR_OPTIONS, RankedSearch, SearchAnswer
 from shoal_workers.index.serving.open_indexes import find_index
@@ -32,13 +42,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: The errors of a search that answer its job as they are.
+_ANSWERED = InvalidRequest | IndexMismatch | IndexCorrupt | NotReady | TooLarge | Unavailable
+
 
 @dataclass(slots=True, eq=False)
 class SearchWork(PairsWork):
     """The work of a search.
 
     `reranks` is the pipeline of the reranker. The `second_stage` begins once the hits are found. The numbers of its
-    pairs follow the numbers of the texts.
+    pairs follow the numbers of the texts. `asked` is the search, once an engine is asked.
     """
 
     job: Search
@@ -46,7 +59,8 @@ class SearchWork(PairsWork):
     reranks: Pipeline | None = field(default=None, kw_only=True)
     found: SearchAnswer | None = None
     index_version: str = ""
-    second_stage: RankedSearch | None = None
+    second_stage: RankedSearch | EngineSearch | None = None
+    asked: EngineSearch | None = None
 
     #: The prompts to try, in this order, if the job names no prompt.
     prompts: ClassVar[tuple[str, ...]] = QUERY_PROMPTS
@@ -113,7 +127,10 @@ class SearchWork(PairsWork):
         if index.has_learned_words and self.can_weigh_words and len(sparse) < len(self.job.texts):
             self.weigh_words()  # the version was published after the job was admitted
             return
-        found = index.find(self.job, vectors, go_on, shared, sparse)
+        self.take(index.find(self.job, vectors, go_on, shared, sparse), index)
+
+    def take(self, found: RankedSearch | EngineSearch, index: Index) -> None:
+        """Set the answer with the hits that were found, or add the pairs for the reranker."""
         if self.reranks and (pairs := found.pairs()):
             self.second_stage, self.pipeline, self.options = found, self.reranks, PAIR_OPTIONS
             self.add_pairs(pairs, found.token_codes(self.reranker.token_digest))
@@ -146,10 +163,17 @@ class Searcher:
             if work.second_stage:
                 with self._searching([work]):
                     work.found = work.second_stage.answer(work.scores().tolist())
+            elif work.asked:
+                with self._searching([work], work.asked.started):
+                    work.take(work.asked, work.asked.index)
             else:
                 groups.setdefault((work.job.index, work.group(number)), []).append(work)
         for group in groups.values():
-            if index := self._opened(group):
+            index = self._opened(group)
+            if isinstance(index, EngineIndex):
+                for works_together in [group] if group[0].job.is_plain else [[work] for work in group]:
+                    self._ask(index, works_together)
+            elif index:
                 is_plain = group[0].job.is_plain and not index.group_field and index.default_mode == "dense"
                 (self._search_together if is_plain else self._search_one_by_one)(index, group)
 
@@ -191,6 +215,16 @@ class Searcher:
                 if not work.found:
                     self._search_together(index, [work])
 
+    def _ask(self, index: EngineIndex, works: Sequence[SearchWork]) -> None:
+        """Begin the search of these jobs in an engine. They wait for it as for an index that is being opened."""
+        with self._searching(works):
+            searches = index.ask([work.job for work in works], [work.vectors() for work in works])
+            for work, search in zip(works, searches, strict=True):
+                work.asked, work.opening = search, search.found
+        if len(works) > 1 and not works[0].asked:
+            for work in works:
+                self._ask(index, [work])
+
     def _search_one_by_one(self, index: Index, works: Sequence[SearchWork]) -> None:
         """Find the answers to jobs with options, or the pairs for the reranker."""
         try:
@@ -204,14 +238,17 @@ class Searcher:
                 _fail(work, error)
 
     @contextmanager
-    def _searching(self, works: Sequence[SearchWork]) -> Iterator[None]:
-        """Add the time of the `with` block to these jobs. If there is only one job, an exception becomes its error."""
+    def _searching(self, works: Sequence[SearchWork], started: float | None = None) -> Iterator[None]:
+        """Add the time of the `with` block to these jobs. If there is only one job, an exception becomes its error.
+
+        The time begins when an engine was called, if the performance counter `started` is given.
+        """
         self._go_on()
-        started = time.perf_counter()
+        started = started or time.perf_counter()
         try:
             yield
         except Exception as error:  # an index may raise any exception
-            if len(works) == 1 and isinstance(error, InvalidRequest | IndexMismatch | NotReady | TooLarge):
+            if len(works) == 1 and isinstance(error, _ANSWERED):
                 works[0].error = error
             elif len(works) == 1:
                 _fail(works[0], error)

@@ -188,6 +188,10 @@ class IndexWriter:
                 f"{excerpt(taken[0])} may be another document in the next version: build the index with a column of "
                 "ids (--id-column, or id_column in a long job), or give another id than a number"
             )
+        if engines := [engine for about in serving if (engine := about["indexes"][self.name].get("engine"))]:
+            raise InvalidRequest(
+                f"index {self.name} is in an engine ({engines[0]}), which gets whole versions: build it, and push it"
+            )
         found = {IndexModel.of(about, self.name) for about in serving}
         if not is_for_vectors:
             found = {model and model._replace(fingerprint="") for model in found}

@@ -7,7 +7,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import IndexCorrupt
+from shoal.errors import IndexCorrupt, InvalidRequest
 from shoal.records.document import Document
 from shoal.records.document_files import ReadFiles
 from shoal.records.source import Source
@@ -24,6 +24,8 @@ class VersionDocuments(Source):
     def __init__(self, folder: Path):
         self._manifest = Manifest.read(folder)
         self._file = folder / DOCUMENTS
+        if self._manifest.engine:
+            raise InvalidRequest(f"{folder} has its documents in an engine: build the index from its source")
         if checksum(self._file) != self._manifest.checksums[DOCUMENTS]:
             raise IndexCorrupt(f"{self._file} is not what was built: publish another version, or build again")
         super().__init__(self._file, "text", "id")

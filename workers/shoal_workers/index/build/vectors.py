@@ -44,7 +44,7 @@ class FormerVersion:
         pass of a text makes both.
         """
         for version in find_versions(out):
-            if not (manifest := version.manifest):
+            if not (manifest := version.manifest) or manifest.engine:
                 continue
             folder, found = version.folder, model_of(manifest)
             words = learned_words(folder) if learns_words else None

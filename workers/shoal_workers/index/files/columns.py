@@ -159,6 +159,17 @@ class Columns(dict[str, Column]):
             columns[about["name"]] = Column(about["name"], about["kind"], terms, starts, rows, codes)
         return cls(columns, num_left_out)
 
+    @classmethod
+    def without_rows(cls, folder: Path) -> Self:
+        """Return the names and kinds of the columns in a folder, with no values. Raises IndexCorrupt."""
+        fields, num_left_out = _read_fields(folder)
+        columns = {}
+        for about in fields:
+            kind, codes = about["kind"], np.empty((1 + about["is_list"], 0), np.int32)
+            terms = Keywords.of([]) if kind == "keyword" else np.empty(0, TERM_TYPES[kind])
+            columns[about["name"]] = Column(about["name"], kind, terms, np.zeros(1, np.int64), codes[0], codes)
+        return cls(columns, num_left_out)
+
 
 def read_kinds(folder: Path) -> dict[str, str]:
     """Return the kind of each field that has a column, keyed by field name. Raises IndexCorrupt."""

@@ -30,7 +30,7 @@ my-index/<version>/changes.jsonl     the changes of documents that are not in th
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,6 +67,9 @@ FILES = (
     *LEXICAL_FILES,
 )
 
+#: The files of a version whose vectors and documents are in an engine.
+ENGINE_FILES = (CHANGES, FIELDS)
+
 #: Size in bytes from which a file counts as large. Opening a version does not compare the checksums of large files,
 #: because that would take seconds.
 LARGE_BYTES = 2**24
@@ -94,6 +97,8 @@ class Manifest:
     has no column of ids. If `chunk_tokens` is not 0, each row is a chunk of at most that many tokens: `count` counts
     chunks, `num_documents` counts their documents, and neighbours share at most `chunk_overlap` tokens.
     The model with the `token_digest`, if there is one, made `num_tokens` token vectors of `token_width` numbers.
+    `engine` is the address of the engine that has the vectors and documents: see `engines`. It is empty if the
+    version's files have them.
     """
 
     version: str
@@ -121,6 +126,7 @@ class Manifest:
     token_digest: str = ""
     token_width: int = 0
     num_tokens: int = 0
+    engine: str = ""
     layout: int = LAYOUT
 
     @classmethod
@@ -133,7 +139,8 @@ class Manifest:
             found = dict(json.loads((folder / MANIFEST).read_text("utf-8")))
             if (layout := found.get("layout")) != LAYOUT:
                 raise ValueError(f"the index has layout {excerpt(layout)}, this version of Shoal reads {LAYOUT}")
-            files = (*FILES, *TOKEN_FILES) if found.get("token_digest") else FILES
+            tokens = TOKEN_FILES if found.get("token_digest") else ()
+            files: Collection[str] = ENGINE_FILES if found.get("engine") else (*FILES, *tokens)
             if lost := set(files) - dict(found["checksums"]).keys():
                 raise ValueError(f"checksums lack {', '.join(sorted(lost))}")
             found["checksums"] = {name: str(found["checksums"][name]) for name in files}

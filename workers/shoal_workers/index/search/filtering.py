@@ -30,21 +30,21 @@ def matching(wanted: Filter, fields: Fields) -> NDArray[np.bool_]:
 
     Raises InvalidRequest for a condition on an unknown field, and for a value that is not of its field's kind.
     """
-    _check(wanted, fields)
+    check_filter(wanted, fields)
     mask = np.zeros(fields.count + fields.num_added, bool)
     for columns, part in fields.parts:
         _mark(wanted, columns, mask[part])
     return mask
 
 
-def _check(wanted: Filter, fields: Fields) -> None:
+def check_filter(wanted: Filter, fields: Fields) -> None:
     """Raise InvalidRequest for a condition that does not fit the kind of its field."""
     match wanted:
         case All(parts) | AnyOf(parts):
             for part in parts:
-                _check(part, fields)
+                check_filter(part, fields)
         case Not(part):
-            _check(part, fields)
+            check_filter(part, fields)
         case Exists(field, _, place):
             fields.kind(field, place)
         case OneOf(field, _, place):
@@ -127,6 +127,11 @@ def span_of(column: Column, value: Value, place: str) -> tuple[int, int]:
             return int(first), int(last)
         return column.span(CONVERTERS[column.kind](value))
     except ValueError as error:
-        raise InvalidRequest(
-            f"{place} is {excerpt(value)}: the values of {excerpt(column.name)} are {_PLURALS[column.kind]}"
-        ) from error
+        raise wrong_kind(column, value, place) from error
+
+
+def wrong_kind(column: Column, value: Value, place: str) -> InvalidRequest:
+    """Return the error for a value that is not of the column's kind."""
+    return InvalidRequest(
+        f"{place} is {excerpt(value)}: the values of {excerpt(column.name)} are {_PLURALS[column.kind]}"
+    )

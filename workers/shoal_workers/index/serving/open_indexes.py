@@ -56,7 +56,8 @@ class OpenIndexes(Mapping[str, Index]):
     start, and a version that replaces another one is opened before it is served. Before a version is searched, all
     changes in `change_log` since its build are applied. A search ends with the version that it began with, and the
     memory of an old version is freed after that. Large searches are divided among `threads`. If indexes inside `home`
-    `are_copies`, the process that copies them is informed of damaged ones. `stopping` is set when the worker ends.
+    `are_copies`, the process that copies them is informed of damaged ones. Versions in vector engines are searched with
+    `engine_password`. `stopping` is set when the worker ends.
     """
 
     def __init__(
@@ -68,10 +69,11 @@ class OpenIndexes(Mapping[str, Index]):
         change_log: ChangeLog | None = None,
         idle_s: float = math.inf,
         are_copies: bool = False,
+        engine_password: str = "",
     ):
         self._folders, self._home, self._are_copies = folders, home, are_copies
         self._threads = SearchThreads(threads)
-        self._opener = VersionOpener(model, self._threads, change_log)
+        self._opener = VersionOpener(model, self._threads, change_log, engine_password)
         self._idle_s = idle_s
         self._executor = ThreadPoolExecutor(MAX_OPENED_TOGETHER, "open-index")
         self._pinned = PinnedVersions(self._opener.open_pinned, self._executor)
@@ -97,7 +99,8 @@ class OpenIndexes(Mapping[str, Index]):
         """
         folders, idle_s = settings.index_folders(), settings.index_idle_minutes * 60 or math.inf
         are_copies = bool(settings.index_store)
-        indexes = cls(folders, settings.served_folder, model, threads, change_log, idle_s, are_copies)
+        password = settings.engine_password
+        indexes = cls(folders, settings.served_folder, model, threads, change_log, idle_s, are_copies, password)
         stopping = stopping or Event()
         is_first = True
         while is_first or (indexes._waiting and not stopping.wait(LOOK_EVERY_S)):

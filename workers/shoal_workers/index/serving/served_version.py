@@ -117,7 +117,8 @@ def _described(
         fields[name] = kind
     named = {name: getattr(manifest, name) for name in _DESCRIBED}
     changes = {"num_changes": num_changes, "changes_through": changes_through}
-    return {"count": count, **named, **changes, "fields": fields}
+    engine = manifest.engine.partition(":")[0]
+    return {"count": count, **named, **changes, "engine": engine, "fields": fields}
 
 
 class Failure(NamedTuple):

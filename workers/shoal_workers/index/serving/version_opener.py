@@ -11,6 +11,7 @@ from shoal.changes.change import Change
 from shoal.changes.change_log import START, ChangeLog, LoggedChange
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, MalformedJob, Overloaded, ShoalError, Unavailable
+from shoal_workers.index.engine_index import open_version
 from shoal_workers.index.index import Index, check_model
 from shoal_workers.index.serving.served_version import not_kept
 from shoal_workers.index.vectors.exact_search import SearchThreads
@@ -28,11 +29,13 @@ BYTES_AT_ONCE = 4 * 2**20
 class VersionOpener:
     """Opens versions for a worker with a model, and applies the changes in `change_log`, if there is one. Thread-safe.
 
-    One thread at a time applies changes: the thread that holds the lock `following`.
+    The `password` is for versions in engines. One thread at a time applies changes: the thread that holds
+    the lock `following`.
     """
 
-    def __init__(self, model: Model, threads: SearchThreads, change_log: ChangeLog | None):
+    def __init__(self, model: Model, threads: SearchThreads, change_log: ChangeLog | None, password: str = ""):
         self.model = model
+        self._password = password
         self.following = threading.Lock()
         self._threads = threads
         self._log = change_log
@@ -46,9 +49,9 @@ class VersionOpener:
         Raises IndexCorrupt and IndexMismatch.
         """
         started = time.perf_counter()
-        index = Index.open_version(folder, self._threads)
+        index = open_version(folder, self._threads, self._password)
         check_model(folder, index.manifest, self.model)
-        index.exact_search.warm_up()
+        index.warm_up()
         log.info("index %s: opened version %s in %.3f s", name, folder.name, time.perf_counter() - started)
         return index
 
@@ -115,7 +118,7 @@ class VersionOpener:
         applied anew. A change that cannot be applied is left out, and the index gets the reason as its `change_fault`.
         Raises Unavailable, Overloaded, and IndexCorrupt if the ids of the version cannot be read.
         """
-        if not self._log:
+        if not self._log or index.manifest.engine:  # an engine gets whole versions, without later changes
             return
         is_anew = index in self._failed
         try:

@@ -1,0 +1,132 @@
+"""Versions in vector engines find the same documents as versions of files."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from changes import unit_vectors
+from field_documents import FILTERS, KINDS, matches
+from hypothesis import given
+from index_versions import write_version
+from numpy.typing import NDArray
+from vector_engines import Engine
+
+from shoal.errors import InvalidRequest
+from shoal.operations import Search
+from shoal.operations.search_options import SearchOptions
+from shoal.records.document import Document
+from shoal_workers.index.engine_index import EngineIndex, open_version
+from shoal_workers.index.index import Index
+from shoal_workers.index.push import push
+from shoal_workers.index.versions import make_current
+
+pytest_plugins = ["vector_engine_fixtures"]
+
+DIMENSION, COUNT = 12, 1_200
+
+Numbers = NDArray[np.float32]
+
+#: Engines that find ranges in fields with several values.
+WITH_LISTS = ("pgvector",)
+
+VALUES: dict[str, list[Any]] = {
+    "tag": ["a", "b", "ab", "ä", "z", 'q"\\\x00'],
+    "year": [1999, 2000, 2000.5, 2001, -1, 1e300, 1e-7],
+    "day": ["2001-05-03", "2001-05-03T10:00", "2001-06", "2002", "1969-12-31"],
+    "new": [True, False],
+    "and": ["x", "or"],
+}
+
+
+def made_documents(has_lists: bool) -> list[Document]:
+    chosen = random.Random(3)
+    documents = []
+    for n in range(COUNT):
+        fields: dict[str, Any] = {}
+        for name, values in VALUES.items():
+            if chosen.random() < 0.7:
+                several = has_lists and chosen.random() < 0.3
+                fields[name] = chosen.sample(values, 2) if several else chosen.choice(values)
+        documents.append(Document(str(n), f"text {n}", fields))
+    return documents
+
+
+def pushed_to(engine: Engine, folder: Path, documents: list[Document], vectors: Numbers) -> EngineIndex:
+    """Return an index of these documents in an engine; there is the same index of files in the folder."""
+    write_version(folder / "v1", documents, vectors, kinds=KINDS)
+    make_current(folder, "v1")
+    pushed = open_version(folder / push(folder, engine.url, "", lambda num, count: None))
+    assert isinstance(pushed, EngineIndex)
+    hits_of(pushed, vectors[0])  # opens connections, which stay open
+    return pushed
+
+
+def hits_of(pushed: EngineIndex, query: Numbers, k: int = 10, **options: Any) -> list[dict[str, Any]]:
+    """Return the hits of one query."""
+    job = Search(["storm"], k=k, search=SearchOptions(**options))
+    (hits,) = pushed.ask([job], [query[None]])[0].answer().hits
+    return hits
+
+
+class Scene:
+    """An index in an engine, and its documents."""
+
+    def __init__(self, engine: Engine, folder: Path):
+        self.documents = made_documents(engine.name in WITH_LISTS)
+        self.vectors = unit_vectors(COUNT, DIMENSION, 1)
+        self.pushed = pushed_to(engine, folder, self.documents, self.vectors)
+        self.files = Index.open(folder)
+
+
+@pytest.fixture(scope="module")
+def scene(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return Scene(engine, tmp_path_factory.mktemp("index") / "news")
+
+
+def test_plain_searches_of_several_jobs_find_the_nearest_documents(scene: Scene) -> None:
+    queries = unit_vectors(5, DIMENSION, 2)
+    jobs = [Search(["storm"] * num, k=k) for num, k in ((1, 3), (3, 9), (1, 1))]
+    searches = scene.pushed.ask(jobs, [queries[:1], queries[1:4], queries[4:]])
+    expected = iter(scene.files.search(queries, 9))
+    for job, search in zip(jobs, searches, strict=True):
+        for hits in search.answer().hits:
+            own = next(expected)[: job.k]
+            assert [hit["id"] for hit in hits] == [hit["id"] for hit in own]
+            assert [hit.pop("score") for hit in hits] == pytest.approx([hit.pop("score") for hit in own], abs=1e-5)
+            assert hits == own
+
+
+@given(wanted=FILTERS)
+def test_a_filter_leaves_the_documents_that_match(scene: Scene, wanted: dict[str, Any]) -> None:
+    query = scene.vectors[0]
+    ids = [one.id for one in scene.documents if matches(wanted, one.fields)]
+    found = hits_of(scene.pushed, query, 1_000, filter=wanted)
+    assert len(found) == min(1_000, len(ids))
+    assert {hit["id"] for hit in found} <= {*ids}
+    best = sorted(ids, key=lambda one: -float(np.vecdot(scene.vectors[int(one)], query)))[:3]
+    assert [hit["id"] for hit in found[:3]] == best
+
+
+def test_several_values_are_found_or_refused_with_a_sentence(tmp_path: Path, engine: Engine) -> None:
+    documents = [Document("1", "text", {"year": [1999, 2003], "tag": ["a", "b"]}), Document("2", "text", {"year": 2})]
+    pushed, query = pushed_to(engine, tmp_path / f"lists-{engine.name}", documents, unit_vectors(2)), unit_vectors(1)[0]
+    assert [hit["id"] for hit in hits_of(pushed, query, filter={"year": 2003, "tag": {"in": ["b", "c"]}})] == ["1"]
+    assert [hit["id"] for hit in hits_of(pushed, query, filter={"not": {"tag": "b"}})] == ["2"]
+    wanted = {"year": {"gt": 1999, "lt": 2003}}
+    if engine.name in WITH_LISTS:
+        assert hits_of(pushed, query, filter=wanted) == []  # no single value is in between
+    else:
+        with pytest.raises(InvalidRequest, match=r"filter.year: some documents have several values, of which .* range"):
+            hits_of(pushed, query, filter=wanted)
+
+
+def test_a_reranker_orders_the_hits_of_the_first_stage(scene: Scene) -> None:
+    query = scene.vectors[:1]
+    job = Search(["storm"], k=2, search=SearchOptions(rerank={"top_n": 3}, fields=["text"]))
+    (search,) = scene.pushed.ask([job], [query])
+    first = [hit["id"] for hit in scene.files.search(query, 3)[0]]
+    assert search.pairs() == [("storm", f"text {one}") for one in first]
+    expected = [{"id": first[n], "score": score, "text": f"text {first[n]}"} for n, score in ((2, 9.0), (0, 2.0))]
+    assert search.answer([2.0, 1.0, 9.0]).hits == [expected]

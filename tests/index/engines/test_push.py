@@ -1,0 +1,109 @@
+"""Pushing an index into an engine, and searching it there, with real processes."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changes import unit_vectors
+from conftest import free_port
+from index_versions import write_version
+from vector_engines import Engine
+
+from shoal.errors import IndexCorrupt, IndexNotFound, InvalidRequest, Unavailable
+from shoal.operations import Search
+from shoal.records.document import Document
+from shoal_workers.index.engine_index import EngineIndex, open_version
+from shoal_workers.index.engines.engine import open_engine
+from shoal_workers.index.files.manifest import Manifest
+from shoal_workers.index.push import ROWS_AT_ONCE, push, remove_collections
+from shoal_workers.index.versions import find_versions, make_current, remove_old
+
+pytest_plugins = ["vector_engine_fixtures"]
+
+COUNT = 2 * ROWS_AT_ONCE + 1
+
+
+def publish(folder: Path, name: str, count: int = COUNT, **manifest: Any) -> None:
+    """Publish a version of files."""
+    documents = [Document(str(n), f"text {n}", {"n": n}) for n in range(count)]
+    write_version(folder / name, documents, unit_vectors(count, seed=1), **manifest)
+    make_current(folder, name)
+
+
+def collection(folder: Path, version: str) -> Any:
+    """Return the collection of a version in an engine."""
+    return open_engine(Manifest.read(folder / version).engine, "")
+
+
+def test_a_push_that_was_interrupted_goes_on_and_old_collections_are_removed(engine: Engine, tmp_path: Path) -> None:
+    url, folder = engine.url, tmp_path / f"interrupted-{engine.name}"
+    publish(folder, "v1")
+
+    def interrupt(num: int, _: int) -> None:
+        if num == ROWS_AT_ONCE:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        push(folder, url, "", interrupt)
+    reports: list[tuple[int, int]] = []
+    version = push(folder, url, "", lambda *report: reports.append(report))
+    assert reports == [(2 * ROWS_AT_ONCE, COUNT), (COUNT, COUNT)]
+    make_current(folder, version)
+    assert push(folder, url, "", lambda *_: None) == version  # the version of files again
+
+    publish(folder, "v2", 3)
+    newer = push(folder, url, "", lambda *_: None)
+    make_current(folder, newer)
+    remove_old(folder, newer, 1)
+    assert [one.name for one in find_versions(folder)] == [newer]
+    assert remove_collections(folder, "") == []
+    assert collection(folder, newer).count() == 3
+    assert open_engine(f"{url}#{folder.name}-v1", "").count() == 0
+    assert (folder / ".collections").read_text().split() == [f"{url}#{folder.name}-v2"]
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://localhost", "is no address of an engine: it begins with one of postgresql://, "),
+        ("redis://:secret@localhost", "has a password: set SHOAL_ENGINE_PASSWORD"),
+        ("redis://localhost:99999999", "is no address of an engine: Port out of range"),
+        ("redis:folder", "it names no host"),
+    ],
+)
+def test_a_bad_address_is_refused_with_a_sentence(url: str, reason: str, tmp_path: Path) -> None:
+    publish(tmp_path / "news", "v1", 1)
+    with pytest.raises(InvalidRequest, match=re.escape(reason)) as raised:
+        push(tmp_path / "news", url, "", lambda *_: None)
+    assert "secret" not in raised.value.message
+
+
+def test_an_index_of_chunks_is_not_pushed(tmp_path: Path) -> None:
+    publish(tmp_path / "news", "v1", 1, chunk_tokens=8)
+    with pytest.raises(InvalidRequest, match="v1 has chunks, which no engine groups"):
+        push(tmp_path / "news", "redis://localhost", "", lambda *_: None)
+
+
+def test_an_index_without_a_version_of_files_is_not_pushed(tmp_path: Path) -> None:
+    with pytest.raises(IndexNotFound, match="holds no index"):
+        push(tmp_path, "redis://localhost", "", lambda *_: None)
+
+
+def test_an_engine_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    publish(tmp_path / "news", "v1", 1)
+    url = f"redis://127.0.0.1:{free_port()}"
+    with pytest.raises(Unavailable, match=f"{url}#news-v1 does not answer"):
+        push(tmp_path / "news", url, "", lambda *_: None)
+    assert [one.name for one in find_versions(tmp_path / "news")] == ["v1"]
+
+
+def test_rows_that_an_engine_has_lost_are_noticed(engine: Engine, tmp_path: Path) -> None:
+    folder = tmp_path / f"lost-{engine.name}"
+    publish(folder, "v1", 3)
+    pushed = open_version(folder / push(folder, engine.url, "", lambda *_: None))
+    assert isinstance(pushed, EngineIndex)
+    collection(folder, pushed.manifest.version).drop()
+    (search,) = pushed.ask([Search(["storm"])], [unit_vectors(1)])
+    with pytest.raises(IndexCorrupt, match=r"has 0 of 3 rows of the index: push it again"):
+        search.answer()

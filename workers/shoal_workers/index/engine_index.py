@@ -1,0 +1,150 @@
+"""A version of an index whose vectors and documents are in a vector engine, which answers searches."""
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, Unavailable
+from shoal.operations import Search
+from shoal.operations.search_filter import Filter, parse_filter
+from shoal.process import logs
+from shoal_workers.index.engines.engine import Engine, Found, engine_of, open_engine
+from shoal_workers.index.engines.fields import translated
+from shoal_workers.index.files.columns import Columns
+from shoal_workers.index.files.manifest import FileCheck, Manifest
+from shoal_workers.index.index import Index, checked_files
+from shoal_workers.index.query import Query, queries_of
+from shoal_workers.index.ranked_search import SearchAnswer
+from shoal_workers.index.search.fields import HIT_NAMES
+from shoal_workers.index.vectors.exact_search import ONE_THREAD, SearchThreads
+
+log = logging.getLogger(__name__)
+
+#: The options of a search that an index in an engine takes.
+OPTIONS = {"filter", "fields", "min_score", "vectors", "num_negative", "fuse", "rerank"}
+
+#: Time after a call without an answer in which searches fail at once, so that they do not pile up, in seconds.
+RETRY_AFTER_S = 1.0
+
+
+class EngineIndex(Index):
+    """A version in a vector engine. It has no files of vectors, so of an index's methods only the ones here apply."""
+
+    def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, password: str):
+        self.folder, self.manifest, self.files, self.change_fault = folder, manifest, files, ""
+        self.columns, self.engine = Columns.without_rows(folder), engine_of(manifest.engine)
+        self._lexical = IndexMismatch(f"the words of an index in {self.engine} are not searched")
+        self.live = self.unchanged()
+        self._fields = (self.live, None)
+        self._password, self._fails_until = password, 0.0
+        self._calls = ThreadPoolExecutor(1, "engine")  # one, so that calls that wait fail at once after an outage
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return open_engine(self.manifest.engine, self._password)
+
+    def warm_up(self) -> None:
+        """Load the client of the engine. Raises MissingExtra."""
+        _ = self._engine
+
+    def ask(self, jobs: Sequence[Search], vectors: Sequence[NDArray[np.float32]]) -> list["EngineSearch"]:
+        """Begin the search of jobs, given with the vectors of their texts. They are plain, or it is one job.
+
+        Raises InvalidRequest for an option that the engine does not take, or that does not fit the index.
+        """
+        options, fields = jobs[0].search, self.fields_at(self.live)
+        if refused := options.to_map().keys() - OPTIONS:
+            raise InvalidRequest(
+                f"{min(refused)} does not go with this index, which is in {self.engine}: leave it out, or search an "
+                "index that the workers have in files"
+            )
+        for number, name in enumerate(options.fields or ()):
+            if name not in HIT_NAMES:
+                fields.check_known(name, f"fields[{number}]")
+        wanted = None if options.filter is None else translated(parse_filter(options.filter), fields)
+        queries = [queries_of(job, own, (), self, self.live) for job, own in zip(jobs, vectors, strict=True)]
+        k = max(_num_found(job) for job in jobs)
+        together = np.array([query.vector for own in queries for query in own], np.float32)
+        found, starts = self._calls.submit(self._search, together, k, wanted), np.cumsum([0, *map(len, queries)])
+        return [EngineSearch(self, *one, found) for one in zip(jobs, queries, starts.tolist(), strict=False)]
+
+    def _search(self, queries: NDArray[np.float32], k: int, wanted: Filter | None) -> Found:
+        """Call the engine. Raises Unavailable if it does not answer, and IndexCorrupt if it lacks rows."""
+        away = Unavailable(f"{self.engine}, which has the index, does not answer: start it, or try again")
+        if time.monotonic() < self._fails_until:
+            raise away
+        try:
+            return self._engine.search(queries, k, wanted)
+        except self._engine.outages as error:
+            self._fails_until = time.monotonic() + RETRY_AFTER_S
+            log.warning("%s does not answer: %s", self.manifest.engine, logs.places(error))
+            raise away from error
+        except Exception:
+            if (count := self._engine.count()) < (wanted_count := self.manifest.count):
+                raise IndexCorrupt(
+                    f"{self.engine} has {count:,} of {wanted_count:,} rows of the index: push it again"
+                ) from None
+            raise
+
+
+class EngineSearch:
+    """The search of one job in an engine. `found` is the future of the engine's answer to its call.
+
+    The lists of the job begin at the place `start` in that answer. `answer` and `pairs` raise the errors of the call.
+    """
+
+    def __init__(self, index: EngineIndex, job: Search, queries: list[Query], start: int, found: "Future[Found]"):
+        self.index, self.found, self.started = index, found, time.perf_counter()
+        self._job, self._queries, self._start = job, queries, start
+
+    @cached_property
+    def _lists(self) -> list[list[dict[str, Any]]]:
+        least = -np.inf if self._job.search.min_score is None else self._job.search.min_score
+        lists = []
+        for rows in self.found.result()[self._start : self._start + len(self._queries)]:
+            found = [(score, json.loads(text)) for score, text in rows[: _num_found(self._job)] if score >= least]
+            lists.append([{"id": document.pop("id"), "score": score, **document} for score, document in found])
+        return lists
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the pairs that the reranker is to score, list by list: a query, and the text of a document found."""
+        asked = (self._job.search.rerank or {}).get("query")
+        lists = zip(self._queries, self._lists, strict=True)
+        return [(asked or "\n".join(query.texts), hit["text"]) for query, hits in lists for hit in hits]
+
+    def token_codes(self, digest: str) -> dict[int, NDArray[np.int8]]:
+        """Return no codes: an engine has no token vectors."""
+        return {}
+
+    def answer(self, scores: Sequence[float] | None = None) -> SearchAnswer:
+        """Return the answer with the best hits; `scores` are the reranker's scores of all `pairs`, if it was asked."""
+        lists, names = self._lists, self._job.search.fields
+        if scores is not None:
+            rest = iter(scores)
+            scored = [[{**hit, "score": next(rest)} for hit in hits] for hits in lists]
+            lists = [sorted(hits, key=lambda hit: -hit["score"]) for hits in scored]
+        best = [hits[: self._job.k] for hits in lists]
+        if names is not None:
+            kept = ("id", "score", *names)
+            best = [[{name: hit[name] for name in kept if name in hit} for hit in hits] for hits in best]
+        return SearchAnswer(best)
+
+
+def _num_found(job: Search) -> int:
+    """Return the number of hits that are found in each list of a job."""
+    return int((job.search.rerank or {}).get("top_n", job.k))
+
+
+def open_version(version: Path, threads: SearchThreads = ONE_THREAD, password: str = "") -> Index:
+    """Open the version in a folder, of files or in an engine, which is not asked yet. Raises IndexCorrupt."""
+    if Manifest.read(version).engine:
+        return EngineIndex(version, *checked_files(version), password)
+    return Index.open_version(version, threads)

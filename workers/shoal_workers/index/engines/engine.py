@@ -1,0 +1,90 @@
+"""The contract between an index and a vector engine, and the address of an index in one: `redis://host:6379#news`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.contract.excerpt import excerpt
+from shoal.errors import InvalidRequest, MissingExtra
+from shoal.operations.search_filter import Filter
+from shoal.process.extra import install_command
+
+#: The module of each scheme of an address. It has the name of its extra.
+MODULES = {"postgresql": "pgvector", "redis": "redis", "rediss": "redis"}
+
+#: Longest time for a search, and for writing a group of rows, which an engine may index meanwhile, in seconds.
+SEARCH_S, WRITE_S = 5, 60
+
+#: The cosine and the document of each row that was found, best first, for each query.
+Found = list[list[tuple[float, str]]]
+
+_COLLECTION = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+
+
+class Rows(NamedTuple):
+    """Rows numbered from `first`, with normalised vectors, documents as lines of JSON, and values of `fields`."""
+
+    first: int
+    vectors: NDArray[np.float32]
+    documents: Sequence[str]
+    values: Sequence[Mapping[str, Any]]
+
+
+class Engine(Protocol):
+    """A collection of rows in a vector engine, used by one thread at a time; `outages` mean that it does not answer."""
+
+    outages: tuple[type[Exception], ...]
+
+    def create(self, dimension: int, fields: Mapping[str, type]) -> None:
+        """Make the collection if there is none. The values of a field have the type str or float."""
+
+    def count(self) -> int:
+        """Return the number of rows; 0 if there is no collection."""
+
+    def add(self, rows: Rows) -> None:
+        """Add rows, of which some may be there already."""
+
+    def finish(self) -> None:
+        """Prepare the collection for searches, once it has all rows."""
+
+    def search(self, queries: NDArray[np.float32], k: int, wanted: Filter | None) -> Found:
+        """Return the `k` nearest rows that match the filter, for each query."""
+
+    def drop(self) -> None:
+        """Delete the collection, if there is one."""
+
+
+def engine_of(address: str) -> str:
+    """Return the name of the engine that an address names. Raises InvalidRequest for a bad address."""
+    try:
+        url = urlsplit(address)
+        if not (url.hostname or url.path.startswith("/")) or url.port == 0:
+            raise ValueError("it names no host")
+    except ValueError as error:
+        raise InvalidRequest(f"{excerpt(address)} is no address of an engine: {error}") from error
+    if url.password is not None:
+        raise InvalidRequest("the address of an engine has a password: set SHOAL_ENGINE_PASSWORD instead")
+    if url.scheme not in MODULES or not _COLLECTION.fullmatch(url.fragment):
+        schemes = ", ".join(f"{scheme}://" for scheme in MODULES)
+        raise InvalidRequest(f"{excerpt(address)} is no address of an engine: it begins with one of {schemes}")
+    return MODULES[url.scheme]
+
+
+def open_engine(address: str, password: str, timeout_s: int = SEARCH_S) -> Engine:
+    """Return the collection at an address, whose calls take at most `timeout_s`. It is not asked yet.
+
+    Raises InvalidRequest for a bad address, and MissingExtra.
+    """
+    name = engine_of(address)
+    try:
+        module = import_module(f"{__package__}.{name}")
+    except ImportError as error:
+        raise MissingExtra(f"an index in {name} needs its client; run: {install_command(name)}") from error
+    url, _, collection = address.rpartition("#")
+    opened: Engine = module.open_collection(url, collection, password, timeout_s)
+    return opened

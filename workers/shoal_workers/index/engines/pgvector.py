@@ -1,0 +1,124 @@
+"""Tables in PostgreSQL with the extension pgvector, at `postgresql://user@host/database`."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import psycopg
+from numpy.typing import NDArray
+from psycopg import sql
+
+from shoal.errors import InvalidRequest
+from shoal.operations.search_filter import All, AnyOf, Between, Exists, Filter, Not, OneOf
+from shoal_workers.index.engines.engine import Found, Rows
+
+#: Longest vector that pgvector indexes.
+MAX_DIMENSION = 2_000
+
+#: How a search goes through the graph of neighbours. With a filter, it goes on until it has enough rows.
+_SET = "SET hnsw.ef_search = 100; SET hnsw.iterative_scan = strict_order"
+
+_CREATE = """CREATE TABLE IF NOT EXISTS {}
+(row bigint PRIMARY KEY, vector vector({}) NOT NULL, document text NOT NULL, fields jsonb NOT NULL)"""
+
+_ADD = """INSERT INTO {} SELECT * FROM unnest(%s::bigint[], %s::vector[], %s::text[], %s::jsonb[])
+ON CONFLICT (row) DO NOTHING"""
+
+#: `<#>` is the negative product of two vectors.
+_SEARCH = """SELECT q.n, -found.distance, found.document FROM unnest(%(queries)s::vector[]) WITH ORDINALITY q(v, n),
+LATERAL (SELECT document, vector <#> q.v AS distance FROM {} WHERE {} ORDER BY distance LIMIT %(k)s) found
+ORDER BY q.n, found.distance"""
+
+#: The operators of ranges in a path of JSON.
+_OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+
+
+def open_collection(url: str, name: str, password: str, timeout_s: int) -> "Table":
+    """Return the table with a name."""
+    return Table(url, name, password, timeout_s)
+
+
+class Table:
+    """A table of PostgreSQL."""
+
+    outages = (psycopg.OperationalError, psycopg.InterfaceError)
+
+    def __init__(self, url: str, name: str, password: str, timeout_s: int):
+        self._url, self._name, self._password, self._timeout_s = url, sql.Identifier(name), password, timeout_s
+        self._graph = sql.Identifier(f"{name[:59]}_nn")
+        self._connection: psycopg.Connection | None = None
+
+    def __del__(self) -> None:
+        if self._connection:
+            self._connection.close()
+
+    def create(self, dimension: int, fields: Mapping[str, type]) -> None:
+        """Make the table, and the extension, if there are none. Raises InvalidRequest for vectors that are too long."""
+        if dimension > MAX_DIMENSION:
+            raise InvalidRequest(f"pgvector indexes vectors of {MAX_DIMENSION:,} numbers, and these have {dimension:,}")
+        self._run("CREATE EXTENSION IF NOT EXISTS vector")
+        self._run(_CREATE, self._name, sql.Literal(dimension))
+
+    def count(self) -> int:
+        """Return the number of rows; 0 if there is no table."""
+        try:
+            return int(self._run("SELECT count(*) FROM {}", self._name)[0][0])
+        except psycopg.errors.UndefinedTable:
+            return 0
+
+    def add(self, rows: Rows) -> None:
+        """Write rows in one transaction."""
+        numbers = list(range(rows.first, rows.first + len(rows.documents)))
+        fields = [json.dumps(fields) for fields in rows.values]
+        self._run(_ADD, self._name, values=(numbers, _vectors(rows.vectors), list(rows.documents), fields))
+
+    def finish(self) -> None:
+        """Build the graph of neighbours, for as long as it takes."""
+        graph = "CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (vector vector_ip_ops)"
+        self._run(graph, self._graph, self._name, is_limited=False)
+        self._run("ANALYZE {}", self._name, is_limited=False)
+
+    def search(self, queries: NDArray[np.float32], k: int, wanted: Filter | None) -> Found:
+        """Return the nearest rows, from one statement."""
+        matching = sql.SQL("true" if wanted is None else "fields @@ %(path)s::jsonpath")
+        values = {"queries": _vectors(queries), "k": k, "path": wanted and _path(wanted)}
+        lists: Found = [[] for _ in queries]
+        for number, score, document in self._run(_SEARCH, self._name, matching, values=values):
+            lists[number - 1].append((score, document))
+        return lists
+
+    def drop(self) -> None:
+        """Delete the table, if there is one."""
+        self._run("DROP TABLE IF EXISTS {}", self._name)
+
+    def _run(self, statement: str, *parts: sql.Composable, values: Any = None, is_limited: bool = True) -> Any:
+        """Run a statement, and return its rows. A connection that is lost is made again by the next statement."""
+        if self._connection is None or self._connection.closed:
+            limits = {"connect_timeout": self._timeout_s, "tcp_user_timeout": 1000 * self._timeout_s}
+            self._connection = psycopg.connect(self._url, password=self._password or None, autocommit=True, **limits)
+            self._connection.execute(_SET)
+        self._connection.execute(f"SET statement_timeout = {1000 * self._timeout_s * is_limited}")
+        cursor = self._connection.execute(sql.SQL(statement).format(*parts), values)
+        return cursor.fetchall() if cursor.description else []
+
+
+def _vectors(vectors: NDArray[np.float32]) -> list[str]:
+    return [json.dumps(vector) for vector in vectors.tolist()]
+
+
+def _path(wanted: Filter) -> str:
+    """Return the filter as a predicate of a path of JSON. The names and values in it are digests and numbers."""
+    match wanted:
+        case All(parts):
+            return " && ".join(f"({_path(part)})" for part in parts) or "1 == 1"
+        case AnyOf(parts):
+            return " || ".join(f"({_path(part)})" for part in parts) or "1 == 2"
+        case Not(part):
+            return f"!({_path(part)})"
+        case Exists(key):
+            return f"exists($.{key})"
+        case OneOf(key, values):
+            return f"exists($.{key}[*] ? ({' || '.join(f'@ == {json.dumps(value)}' for value in values)}))"
+        case Between(key, bounds):
+            return f"exists($.{key}[*] ? ({' && '.join(f'@ {_OPERATORS[name]} {value!r}' for name, value in bounds)}))"

@@ -1,0 +1,127 @@
+"""Pushing a version of an index into a vector engine, and removing the collections of versions that are gone."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from zlib import crc32
+
+from shoal.errors import IndexCorrupt, IndexNotFound, InvalidRequest, Unavailable
+from shoal_workers.index.engines.engine import WRITE_S, Engine, Rows, open_engine
+from shoal_workers.index.engines.fields import types_of, values_of
+from shoal_workers.index.files.documents import to_line
+from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
+from shoal_workers.index.files.manifest import ENGINE_FILES
+from shoal_workers.index.index import Index
+from shoal_workers.index.versions import changing, list_versions
+
+#: A file beside the versions of an index with the address of each collection that was begun for one of them, a line
+#: each. A collection without a version is removed after the next push.
+COLLECTIONS = ".collections"
+
+#: Number of rows that are written in one call.
+ROWS_AT_ONCE = 500
+
+#: Largest number of characters of the index's name in the name of a collection, which has 63 at most.
+_NAME_CHARS = 30
+
+
+def push(folder: Path, to: str, password: str, report: Callable[[int, int], object]) -> str:
+    """Write the rows of a version into an engine, and return the name of the version that is searched there.
+
+    It is the current version, or the newest one if the current one is in an engine. A push that was interrupted goes
+    on. `report` is called with the number of written rows, and of all. Raises IndexNotFound, IndexCorrupt,
+    InvalidRequest for a bad address or an index of chunks, MissingExtra, and Unavailable if the engine does not answer.
+    """
+    index = _open_source(folder)
+    address = f"{to}#{folder.resolve().name[:_NAME_CHARS]}-{index.folder.name}"
+    engine = open_engine(address, password, WRITE_S)
+    with changing(folder):
+        _note(folder, [*_noted(folder), address])
+    try:
+        _write(index, engine, report)
+        if (count := engine.count()) != index.manifest.count:
+            engine.drop()  # the next push begins anew
+    except engine.outages as error:
+        raise Unavailable(f"{address} does not answer ({type(error).__name__}): start it, and push again") from error
+    if count != index.manifest.count:
+        raise IndexCorrupt(f"{address} has {count:,} rows after {index.manifest.count:,} were written: push again")
+    return _save(folder, index, address)
+
+
+def remove_collections(folder: Path, password: str) -> list[str]:
+    """Remove the collections that no version of the index needs; return the addresses that do not answer."""
+    manifests = [version.manifest for version in list_versions(folder)]
+    if None in manifests:
+        return []  # a version that cannot be read may be in any of the collections
+    wanted, failed = {manifest.engine for manifest in manifests if manifest}, []
+    for address in set(_noted(folder)) - wanted:
+        engine = open_engine(address, password, WRITE_S)
+        try:
+            engine.drop()
+        except engine.outages:
+            failed.append(address)
+    with changing(folder):
+        _note(folder, [address for address in _noted(folder) if address in wanted or address in failed])
+    return failed
+
+
+def _open_source(folder: Path) -> Index:
+    """Open the version to push, after comparing all its files with their checksums."""
+    for version in sorted(list_versions(folder), key=lambda version: not version.is_current):
+        if version.manifest and not version.manifest.engine:
+            index = Index.open_version(version.folder)
+            index.files.check_rest()
+            if version.manifest.chunk_tokens:
+                raise InvalidRequest(f"{version.folder} has chunks, which no engine groups: build it without them")
+            if not version.manifest.dimension:
+                raise InvalidRequest(f"{version.folder} has words alone, and an engine searches vectors: use the files")
+            return index
+    raise IndexNotFound(f"{folder} has no version of files to push: build one with --no-publish")
+
+
+def _write(index: Index, engine: Engine, report: Callable[[int, int], object]) -> None:
+    """Write the rows that the collection lacks. The last group of an interrupted push is written again."""
+    count = index.manifest.count
+    engine.create(index.manifest.dimension, types_of(index.columns))
+    first = engine.count() // ROWS_AT_ONCE * ROWS_AT_ONCE
+    values = islice(values_of(index.columns, count), first, None)
+    for start in range(first, count, ROWS_AT_ONCE):
+        stop = min(count, start + ROWS_AT_ONCE)
+        documents = [to_line(index.document_of(row, index.live)).decode() for row in range(start, stop)]
+        engine.add(Rows(start, index.vectors[start:stop], documents, list(islice(values, stop - start))))
+        report(stop, count)
+    engine.finish()
+
+
+def _noted(folder: Path) -> list[str]:
+    """Return the addresses of all collections that were begun."""
+    with suppress(FileNotFoundError):
+        return (folder / COLLECTIONS).read_text("utf-8").split()
+    return []
+
+
+def _note(folder: Path, addresses: list[str]) -> None:
+    replace_file(folder / COLLECTIONS, "".join(f"{address}\n" for address in dict.fromkeys(addresses)))
+
+
+def _save(folder: Path, index: Index, address: str) -> str:
+    """Write the folder of the version, in one step, and return its name, which differs for each address."""
+    name = f"{index.folder.name}-{crc32(address.encode()):08x}"
+    scratch = folder / f".{name}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    for file in ENGINE_FILES:
+        shutil.copyfile(index.folder / file, scratch / file)
+    checksums = {file: index.manifest.checksums[file] for file in ENGINE_FILES}
+    manifest = replace(index.manifest, version=name, engine=address, checksums=checksums)
+    replace(manifest, language="", token_digest="", token_width=0, num_tokens=0).save(scratch)
+    sync_files(scratch)
+    with changing(folder):
+        if not (folder / name).exists():
+            scratch.rename(folder / name)
+            sync_folder(folder)
+    shutil.rmtree(scratch, ignore_errors=True)
+    return name
