@@ -300,14 +300,15 @@ class FailsOnce(Consumer):
         return super().reclaim(*args, **options)
 
 
-def test_heartbeats_are_not_trusted_right_after_redis_was_away(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [FailsOnce, Consumer])
+def test_heartbeats_are_not_trusted_right_after_redis_was_away_nor_after_a_start(
+    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, kind: type[Consumer]
 ) -> None:
     monkeypatch.setattr(shoal_workers.loop.admission, "ALIVE_S", 3_600.0)
     monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     queue.put("interactive", [Embed(["storm"], id="others")])
     queue.take("a", LANES, 1)  # the heartbeat of this worker expires while Redis is away
-    worker = Worker(FailsOnce(queue.broker, queue.keys, "b"), engine, {}, Bucketing(64))
+    worker = Worker(kind(queue.broker, queue.keys, "b"), engine, {}, Bucketing(64))
     thread = threading.Thread(target=worker.run)
     thread.start()
     for job_id in ("first", "second"):  # the worker looks for jobs of dead workers before it takes each one

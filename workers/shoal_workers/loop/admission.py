@@ -170,7 +170,7 @@ class Admission:
         return works
 
     def distrust_heartbeats(self) -> None:
-        """After Redis was away, assume that all workers are alive until each has had time for a heartbeat."""
+        """After a start or an outage of Redis, assume that all workers live until each has had time for a heartbeat."""
         self._trust_heartbeats_at = time.monotonic() + ALIVE_S
 
     def _reclaim(self, held: Collection[Work]) -> None:

@@ -88,6 +88,7 @@ class Worker:
     def run(self) -> None:
         """Step until `stop` is called; while Redis does not answer, wait for it."""
         is_away = False
+        self.admission.distrust_heartbeats()  # Redis may have come back just now
         while not self._stopping.is_set():
             try:
                 self.activity.mark("joining the pool")
