@@ -167,8 +167,11 @@ class JsonRequest(Request):
 
     @property
     def is_held_back(self) -> bool:
-        """True if the client sends the body only once the server reads it, and the reading has not begun."""
-        return "HTTP_EXPECT" in self.environ and not self.is_read
+        """True if the client sends the body only once the server reads it, and the reading has not begun.
+
+        A WSGI server may ask for the body before it calls the application.
+        """
+        return BODY in self.environ and "HTTP_EXPECT" in self.environ and not self.is_read
 
     @property
     def body(self) -> ReceivedBody:
@@ -229,9 +232,9 @@ class JsonRequest(Request):
         """Return the size of a small body, or of an upload, that nothing has read. It is dropped before the response.
 
         If the body stayed unread, the server would close the connection, and the kernel would reset it. A client that
-        still sends its body could then lose the response. With an Expect header, a client sends no body unless asked.
+        still sends its body could then lose the response.
         """
-        if self.is_read or "HTTP_EXPECT" in self.environ:
+        if self.is_read or self.is_held_back:
             return 0
         size = self.declared_bytes or 0
         if self.is_upload:

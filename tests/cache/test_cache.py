@@ -27,7 +27,7 @@ from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.contract.replies import TIMINGS, Reply
-from shoal.errors import InvalidText, ShoalError, TextTooLong
+from shoal.errors import InvalidRequest, InvalidText, ShoalError, TextTooLong
 from shoal.operations import Embed, Search
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
@@ -339,6 +339,8 @@ class TestClient:
         assert (reply.cached, reply.timings) == (100, dict.fromkeys(TIMINGS, 0.0))
         assert queue_of(client).backlog()["interactive"] == 0
         assert np.shape(client.embed("storm 7", dimensions=3)) == (3,)
+        with pytest.raises(InvalidRequest, match="it takes one of interactive, bulk"):
+            client.call(Embed(texts), lane="slow")
 
     def test_only_missing_texts_are_sent_and_the_reply_is_in_order(self, client: Client, worker: Worker) -> None:
         texts, new = [f"storm {n}" for n in range(100)], ["rain", "market", LONG]

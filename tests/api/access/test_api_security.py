@@ -367,7 +367,7 @@ def test_small_bodies_that_no_route_reads_are_read_and_dropped(make_app: MakeApp
     for size, headers, num_read in (
         (MAX_DROPPED_BYTES, {}, MAX_DROPPED_BYTES),
         (MAX_DROPPED_BYTES + 1, {}, 0),
-        (20, {"Expect": "100-continue"}, 0),
+        (20, {"Expect": "100-continue"}, 20),  # a WSGI server may have asked for the body before
         (20, {"Transfer-Encoding": "chunked"}, 0),
     ):
         body = io.BytesIO(b"x" * size)

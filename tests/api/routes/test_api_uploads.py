@@ -493,6 +493,7 @@ class TestServer:
             (upload, 10, b"HTTP/1.1 100 "),
             (f"{upload}&webhook=http://127.0.0.1/", 10**6, b"HTTP/1.1 403 "),
             ("/embed", 10**9, b"HTTP/1.1 413 "),
+            ("/nowhere", 10, b"HTTP/1.1 404 "),
         ):
             head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {num_bytes}\r\n"
             with closing(server.send(head.encode() + b"Expect: 100-continue\r\n\r\n")) as connection:

@@ -1,5 +1,6 @@
 """/embed, /search and /score: their answers, and every kind of refusal."""
 
+import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -272,6 +273,9 @@ def test_a_body_over_the_limit_is_refused(make_app: MakeApp) -> None:
     assert (code, "1,000 bytes" in message) == ("too_large", True)
     response = api.post("/embed", data=b"{}", environ_overrides={"CONTENT_LENGTH": "9" * 5_000})
     assert error_of(response, 413)[0] == "too_large"
+    body = io.BytesIO(b"x" * 2_000)  # a WSGI server may have asked for it before
+    refused = api.post("/embed", input_stream=body, content_length=2_000, headers={"Expect": "100-continue"})
+    assert (refused.status_code, body.tell()) == (413, 2_000)
 
 
 class TestNoAnswer:
@@ -297,11 +301,11 @@ class TestNoAnswer:
     def test_a_request_waits_in_the_lane_that_it_names(
         self, make_app: MakeApp, path: str, body: dict[str, Any]
     ) -> None:
-        api = make_app(max_backlog=1, request_timeout_s=0.05).test_client()
+        api, hasty = make_app(max_backlog=1).test_client(), make_app(request_timeout_s=0.05).test_client()
         headers = {"Prefer": "respond-async"}
         assert api.post(path, json=body | {"lane": "bulk"}, headers=headers).status_code == 202
         assert "bulk" in error_of(post(api, path, **body, lane="bulk"), 429)[1]
-        assert error_of(post(api, path, **body), 504)[0] == "timeout"
+        assert error_of(post(hasty, path, **body), 504)[0] == "timeout"
 
 
 class TestRedisAway:

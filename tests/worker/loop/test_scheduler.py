@@ -99,9 +99,8 @@ class Chooser(Scheduler):
 def pipeline(how: Callable[..., list[Tokens]] = tokenize, max_tokens: int = 100) -> Pipeline:
     """Return the pipeline of a model of 100 tokens that has a tokenizer and no engine."""
     model = SimpleNamespace(name="words", max_tokens=100)
-    encoder: Any = SimpleNamespace(
-        model=model, fingerprint="f", tokenize=how, runs_aside=False, max_tokens=lambda is_query: model.max_tokens
-    )
+    encoder: Any = SimpleNamespace(model=model, fingerprint="f", tokenize=how, runs_aside=False)
+    encoder.max_tokens, encoder.needs_pass = lambda is_query: model.max_tokens, lambda text: True
     return Pipeline(encoder, Bucketing(max_tokens))
 
 

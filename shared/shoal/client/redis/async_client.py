@@ -22,6 +22,7 @@ from shoal.client.questions import (
     as_list,
     by_text,
     check_key,
+    check_lane,
     hits_of,
     job_of,
     options_of,
@@ -226,6 +227,7 @@ class AsyncClient:
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
     ) -> Reply:
         """Wait for the reply to the job and return it, as `Client.call` does."""
+        check_lane(lane)  # a job whose texts are all cached is not put
         timeout_s, job = self.timeout_s if timeout_s is None else timeout_s, job.pinned(self.fingerprint)
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
 
