@@ -336,6 +336,23 @@ class TestThreads:
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
 
+    def test_a_fork_can_end(self, prepared: Path) -> None:
+        command = [sys.executable, "-W", "ignore", "-c", FORK, str(prepared / "model"), str(PATIENCE_S)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+#: A program whose fork ends with it, or is ended by an alarm.
+FORK = """
+import os, signal, sys
+from pathlib import Path
+from shoal_workers.encoding.encoder import Encoder
+
+encoder = Encoder.open(Path(sys.argv[1]), "avx512", "int8", 2)
+if fork := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]))
+signal.alarm(int(float(sys.argv[2])))
+"""
 
 #: A program that ends during a pass.
 PROGRAM = """
