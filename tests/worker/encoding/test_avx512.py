@@ -77,10 +77,10 @@ class Sizes(NamedTuple):
     types: int = 1
 
 
-SMALL, UNTILED, LARGE = Sizes(64, 2, 128), Sizes(160, 5, 80), Sizes(384, 12, 1536)
+SMALL, UNTILED, LARGE = Sizes(64, 2, 128), Sizes(96, 3, 96), Sizes(384, 12, 1536)
 
 #: Together they have every activation, both widths of heads, several groups of inputs, and panels that are not full.
-#: AMX has no tiles for groups of 80.
+#: AMX has no tiles for groups of 96 in int8.
 SIZES = [
     SMALL,
     Sizes(64, 1, 192, "gelu_tanh", types=2),
@@ -208,9 +208,11 @@ class TestVectors:
 @needs_kernel
 class TestAmx:
     @pytest.mark.skipif(bool({"amx_tile", "amx_bf16", "amx_int8"} - processors._flags()), reason="there is no AMX")
-    @pytest.mark.parametrize(("sizes", "may_use_amx"), [(SMALL, True), (SMALL, False), (UNTILED, True)])
-    def test_a_model_uses_it_if_it_may_and_can(self, sizes: Sizes, may_use_amx: bool) -> None:
-        assert opened(transformer(sizes), "bf16", 1, may_use_amx).model.uses_amx == (may_use_amx and sizes is SMALL)
+    @pytest.mark.parametrize(("precision", "may_use_amx"), PATHS)
+    @pytest.mark.parametrize("sizes", [SMALL, UNTILED])
+    def test_a_model_uses_it_if_it_may_and_can(self, sizes: Sizes, precision: str, may_use_amx: bool) -> None:
+        fits = sizes is SMALL or precision == "bf16"
+        assert opened(transformer(sizes), precision, 1, may_use_amx).model.uses_amx == (may_use_amx and fits)
 
     def test_a_model_runs_without_if_linux_does_not_permit_it(self, prepared: Path) -> None:
         command = [sys.executable, "-W", "ignore", "-c", REFUSED, str(prepared / "model")]
@@ -334,6 +336,23 @@ class TestThreads:
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
 
+    def test_a_fork_can_end(self, prepared: Path) -> None:
+        command = [sys.executable, "-W", "ignore", "-c", FORK, str(prepared / "model"), str(PATIENCE_S)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+#: A program whose fork ends with it, or is ended by an alarm.
+FORK = """
+import os, signal, sys
+from pathlib import Path
+from shoal_workers.encoding.encoder import Encoder
+
+encoder = Encoder.open(Path(sys.argv[1]), "avx512", "int8", 2)
+if fork := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]))
+signal.alarm(int(float(sys.argv[2])))
+"""
 
 #: A program that ends during a pass.
 PROGRAM = """
@@ -511,6 +530,7 @@ class TestChoice:
         turned = replace(made, layers=(made.layers[0]._replace(attention=Attention(theta=10_000.0)), *made.layers[1:]))
         assert find_unsupported(turned) == "rotary positions"
         assert find_unsupported(replace(made, num_heads=8)) == "heads of 8 numbers"
+        assert find_unsupported(transformer(Sizes(160, 5, 80))) == "160 and 80 numbers a token"
         assert find_unsupported(transformer(Sizes(96, 3, 80))) == "96 and 80 numbers a token"
 
 

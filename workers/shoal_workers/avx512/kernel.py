@@ -1,6 +1,7 @@
 """The kernel's Python interface: models, compute threads and passes."""
 
 import ctypes
+import os
 import weakref
 from collections.abc import Callable
 from functools import cache
@@ -65,7 +66,13 @@ class KernelThreads:
         self.handle = model.library.open_pool(model.handle, number)
         if not self.handle:
             raise MemoryError(f"there is no memory for {number} compute threads, or the system gives none")
-        self._close = _finalizer(self, model.library.close_pool, self.handle, model)
+        process = os.getpid()
+
+        def close(handle: int) -> None:
+            if os.getpid() == process:  # a fork would wait for ever: it has none of the threads
+                model.library.close_pool(handle)
+
+        self._close = _finalizer(self, close, self.handle, model)
 
 
 class KernelPass:

@@ -19,10 +19,11 @@ from shoal_workers.process import processors
 SOURCE = Path(__file__).with_name("kernel.cpp")
 
 #: The options of the compiler. They name the instructions that the kernel uses, whatever the compiling machine has.
-#: Warnings are off, because the headers of g++ 12 give thousands. The compiler's libraries are linked into the file.
+#: Warnings are off, because the headers of g++ 12 give thousands. The compiler's libraries are linked into the
+#: file: only the used parts, hidden from other libraries of the process. Thus an older glibc suffices.
 FLAGS = "-O3 -std=c++20 -march=x86-64-v4 -mavx512vnni -mavx512bf16 -mtune=znver3 -mprefer-vector-width=512"
 FLAGS += " -ffp-contract=fast -fno-math-errno -fno-trapping-math -w -shared -fPIC -pthread"
-FLAGS += " -static-libstdc++ -static-libgcc"
+FLAGS += " -static-libstdc++ -static-libgcc -Wl,--gc-sections -Wl,--exclude-libs,ALL"
 
 #: Longest time to compile, in seconds. Usually it takes 5 s.
 COMPILE_WITHIN_S = 300.0
