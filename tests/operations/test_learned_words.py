@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,11 @@ from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder
 from shoal_workers.index.files.manifest import LEXICAL
 from shoal_workers.index.index import Index
+from shoal_workers.index.long_tasks import MigrateIndex, build_index
 from shoal_workers.index.serving.version_opener import VersionOpener
 from shoal_workers.index.vectors.exact_search import ONE_THREAD
 from shoal_workers.loop.worker import Worker
+from shoal_workers.model.heads.head import QueryForm
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.service import service
 from shoal_workers.service.service import announced
@@ -270,8 +273,33 @@ class TestWordsAlone:
         again = build(Source(tmp_path / "texts.csv"), tmp_path / "index", LocalEncoder(words_encoder))
         assert again.is_unchanged
 
+    def test_are_searched_by_the_weights_that_a_table_gives_queries(
+        self, queue: Queue, words_encoder: Encoder, words_alone: Index
+    ) -> None:
+        model = replace(words_encoder.model, query_form=QueryForm(48))
+        table = np.zeros(1_000, np.float32)
+        table[words_encoder.tokenize(["rain"])[0].ids[1]] = 0.5
+        parts = words_encoder.tokenizer, words_encoder.engine, words_encoder._head_graphs
+        worker = Worker(queue.consumer(), Encoder(model, *parts, table), {"default": words_alone}, Bucketing(4_096))
+        job = put(queue, "europe rain")
+        drive(worker)
+        (found,) = hits(replies(queue, job)[0])
+        assert {hit["id"] for hit in found} == {name for name, text in DOCUMENTS.items() if "rain" in text.split()}
+
+    @pytest.mark.parametrize(("language", "kept"), [("english", "english"), (None, "learned")])
+    def test_may_be_left_for_and_taken_by_a_migration(
+        self, words_encoder: Encoder, encoder: Encoder, tmp_path: Path, language: str | None, kept: str
+    ) -> None:
+        out, (one, other) = tmp_path / "index", [encoder, words_encoder][:: 1 if language is None else -1]
+        built(tmp_path, one, None)
+        request = MigrateIndex.of("index", out, publish=True, language=language or "learned")
+        build_index(request, out, LocalEncoder(other), lambda _: None)
+        index = Index.open(out)
+        assert index.manifest.language == kept
+        assert index.manifest.dimension == (0 if kept == "learned" else encoder.model.dimension)
+
     def test_are_the_only_words_of_such_a_model(self, words_encoder: Encoder, tmp_path: Path) -> None:
-        with pytest.raises(Unsupported, match=r"language is english, and .* makes no vectors: its indexes"):
+        with pytest.raises(Unsupported, match=r"makes no vectors: .* alone, so name the language learned"):
             built(tmp_path, words_encoder, "english")
 
 

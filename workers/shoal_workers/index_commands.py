@@ -9,6 +9,7 @@ import click
 
 from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines
+from shoal.contract.languages import LANGUAGES
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.process.progress import StepBar
 from shoal.settings import Settings
@@ -36,8 +37,9 @@ index.add_command(build)
 @click.argument("index_name", metavar="INDEX")
 @click.option("--no-publish", is_flag=True, help="Leave the current version until `shoal index publish`.")
 @click.option("--local", is_flag=True, help="Embed in this process, even if a pool answers.")
-@settings_options(*REDIS_SETTINGS, *MODEL_SETTINGS, "indexes", "index_home", "index_store", "kept_versions")
-def migrate(settings: Settings, index_name: str, no_publish: bool, local: bool) -> None:
+@click.option("--language", type=click.Choice(LANGUAGES), metavar="LANGUAGE", help="As for a build. [default: kept]")
+@settings_options(*REDIS_SETTINGS, *MODEL_SETTINGS, "reranker", "indexes", "index_home", "index_store", "kept_versions")
+def migrate(settings: Settings, index_name: str, no_publish: bool, local: bool, language: str | None) -> None:
     """Embed the documents of INDEX anew, and publish the new version when it is done.
 
     The model is the pool's, or with --local the model of the settings. The source is the current version, which is
@@ -50,7 +52,7 @@ def migrate(settings: Settings, index_name: str, no_publish: bool, local: bool) 
     from shoal_workers.index.long_tasks import MigrateIndex
 
     folder = _folder(settings, index_name)
-    build_here(settings, MigrateIndex.of(index_name, folder, not no_publish), folder, local)
+    build_here(settings, MigrateIndex.of(index_name, folder, not no_publish, language), folder, local)
 
 
 @index.command()

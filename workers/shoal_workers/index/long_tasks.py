@@ -112,10 +112,14 @@ class MigrateIndex(BuildIndex):
     is_migration: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, name: str, folder: Path, publish: bool) -> Self:
-        """Return the migration of the index in `folder`. Raises IndexNotFound and IndexCorrupt."""
+    def of(cls, name: str, folder: Path, publish: bool, language: str | None = None) -> Self:
+        """Return the migration of the index in `folder`; without a `language`, words keep theirs.
+
+        Raises IndexNotFound and IndexCorrupt.
+        """
         version = current_version(folder)
-        return cls(name, str(version), publish=publish, **VersionDocuments(version).build_arguments())
+        arguments = VersionDocuments(version).build_arguments()
+        return cls(name, str(version), publish=publish, **arguments | ({"language": language} if language else {}))
 
     def open_source(self, settings: Settings) -> Source:
         """Return the documents of the current version as a source."""

@@ -72,6 +72,7 @@ class SearchWork(PairsWork):
         reranks = served.reranker(job.reranker) if job.uses_reranker else None
         prompt = served.embeds.encoder.prompt(job.options, cls.prompts)
         work = cls(delivery, job, served.embeds, prompt, served.now, searcher=served.searcher, reranks=reranks)
+        work.is_query = served.embeds.encoder.model.has_query_table
         if work.can_weigh_words and (not opening.done() or opening.exception() or opening.result().has_learned_words):
             work.weigh_words()
         return work

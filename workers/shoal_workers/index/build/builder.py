@@ -150,7 +150,7 @@ def _language_for(model: ModelInfo, language: str | None) -> str | None:
     if language is not None:
         raise Unsupported(
             f"language is {language}, and {model.name} makes no vectors: its indexes have learned words alone, so "
-            "leave the language out"
+            "name the language learned"
         )
     return LEARNED
 
