@@ -84,7 +84,9 @@ class RankedSearch:
         self._index = index
         self._live = index.live
         self._job = job
-        self._options = replace(job.search, mode=job.search.mode or index.default_mode)
+        self._options = job.search
+        if not (job.search.mode or index.manifest.dimension):
+            self._options = replace(job.search, mode=index.default_mode)  # it checks all options again
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
         self._going_on = going_on
         self._ranker = Ranker(index, self._live, self._options, self._pages, shared)
@@ -272,11 +274,12 @@ class RankedSearch:
 
     def _explain(self, query: Query, place: Place) -> dict[str, Any]:
         """Return the parts that a score is made of."""
-        explained: dict[str, Any] = {"mode": self._options.mode}
+        mode = self._options.mode or self._index.default_mode
+        explained: dict[str, Any] = {"mode": mode}
         if self._index.manifest.dimension:
             (vector,) = self._index.vectors_at([place.row], self._live)
             explained["cosine"] = float(np.vecdot(vector, query.vector))
-        if self._options.mode != "dense" and query.texts:
+        if mode != "dense" and query.texts:
             explained |= self._ranker.words(query).explain(place.row)
         if self._options.boost is not None:
             explained["boost"] = float(self._ranker.boosts[place.row])
