@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
 from redis.retry import Retry
 
 from shoal.errors import InvalidRequest
@@ -18,6 +18,9 @@ from shoal_workers.index.engines.fields import is_list
 
 #: Number of rows that a search visits at least.
 EF_SEARCH = 200
+
+#: Number of rows that a search with a filter visits at most, until it has enough rows that match: all rows.
+MAX_VISITED = 10**9
 
 #: The operators of ranges in a filter of Redis.
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
@@ -36,7 +39,7 @@ class VectorSet:
     false wherever it names an attribute that is missing.
     """
 
-    outages = (ConnectionError, TimeoutError)
+    outages, refusals = (ConnectionError, TimeoutError), (RedisError,)
 
     def __init__(self, redis: Any, name: str):  # the client has no types of the commands that it sends as they are
         self._redis = redis
@@ -71,7 +74,7 @@ class VectorSet:
         """Return the nearest rows, from two round trips: one for the rows, and one for their documents."""
         options: tuple[Any, ...] = ("WITHSCORES", "COUNT", k, "EF", max(k, EF_SEARCH))
         if wanted is not None:
-            options += ("FILTER", _expression(wanted))
+            options += ("FILTER", _expression(wanted), "FILTER-EF", MAX_VISITED)
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.execute_command("VCARD", self._vectors)
         for query in queries:
