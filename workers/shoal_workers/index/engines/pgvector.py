@@ -18,8 +18,11 @@ from shoal_workers.index.engines.engine import Found, Rows
 #: Longest vector that pgvector indexes.
 MAX_DIMENSION = 2_000
 
+#: Number of rows that a search looks at together, at least.
+EF_SEARCH = 100
+
 #: How a search goes through the graph of neighbours. With a filter, it goes on until it has enough rows.
-_SET = "SET hnsw.ef_search = 100; SET hnsw.iterative_scan = strict_order"
+_SET = "SET hnsw.iterative_scan = strict_order"
 
 _CREATE = """CREATE TABLE IF NOT EXISTS {}
 (row bigint PRIMARY KEY, vector vector({}) NOT NULL, document text NOT NULL, fields jsonb NOT NULL)"""
@@ -39,7 +42,7 @@ _EXACT = _SEARCH.replace("BY distance", "BY (vector <#> q.v) + 0")
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
-class _Connection(psycopg.Connection[Any]):
+class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
     """A connection that is lost if the answer to a statement takes more than `limit_s`, as from a server that hangs."""
 
     limit_s = math.inf
@@ -106,14 +109,15 @@ class Table:
         self._run("ANALYZE {}", self._name, is_limited=False)
 
     def search(self, queries: NDArray[np.float32], k: int, wanted: Filter | None) -> Found:
-        """Return the nearest rows, from one statement. If a filter leaves too few of the graph, all rows are read."""
+        """Return the nearest rows, from one statement. If the graph leads to too few, all rows are read."""
         matching = sql.SQL("true" if wanted is None else "fields @@ %(path)s::jsonpath")
         values = {"queries": _vectors(queries), "k": k, "path": wanted and _path(wanted)}
+        self._run(f"SET hnsw.ef_search = {max(k, EF_SEARCH)}")
         for statement in (_SEARCH, _EXACT):
             lists: Found = [[] for _ in queries]
             for number, score, document in self._run(statement, self._name, matching, values=values):
                 lists[number - 1].append((score, document))
-            if wanted is None or all(len(rows) == k for rows in lists):
+            if all(len(rows) == k for rows in lists):
                 break
         return lists
 
