@@ -91,7 +91,7 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 #: The only rooms and modules that may import each of these libraries.
 HOMES = {
     "msgpack": {"shoal.contract.wire", "shoal.contract.outline"},
-    "redis": {"shoal.broker", "shoal_workers.index.engines.redis"},
+    "redis": {"shoal.broker"},
     "psycopg": {"shoal_workers.index.engines.pgvector"},
     "fsspec": {"shoal.records.source_file", "shoal_workers.index.store.store"},
     "backports": {"shoal.records.line_records"},

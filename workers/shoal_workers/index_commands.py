@@ -93,7 +93,7 @@ def remove(settings: Settings, index_name: str, ids: tuple[str, ...]) -> None:
 
 @index.command()
 @click.argument("index_name", metavar="INDEX")
-@click.option("--to", required=True, metavar="URL", help="Address of the engine: qdrant://, postgresql://, redis://, …")
+@click.option("--to", required=True, metavar="URL", help="Address of the engine, which begins with postgresql://.")
 @settings_options(*REDIS_SETTINGS, *CHANGE_SETTINGS, "kept_versions", "engine_password")
 def push(settings: Settings, index_name: str, to: str) -> None:
     """Copy INDEX into a vector engine, and publish the version there: workers keep nothing of it.
@@ -101,6 +101,8 @@ def push(settings: Settings, index_name: str, to: str) -> None:
     The version is the current one, or the newest one if the current one is in an engine already. After an
     interruption, the same command goes on. Older versions there are removed.
     """
+    from shoal.client.redis.client import Client
+    from shoal_workers.index.long_tasks import changes_of, name_of
     from shoal_workers.index.push import push, remove_collections
     from shoal_workers.index.versions import changing, remove_old
 
@@ -111,7 +113,9 @@ def push(settings: Settings, index_name: str, to: str) -> None:
         progress.done, progress.total = num, count
         progress.tick()
 
-    version = push(folder, to, settings.engine_password, report)
+    with Client.from_settings(settings) as client:
+        changes = changes_of(name_of(settings, folder), client)
+        version = push(folder, to, settings.engine_password, report, changes)
     progress.finish()
     _switch(settings, index_name, version)
     with changing(folder):

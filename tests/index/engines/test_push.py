@@ -1,18 +1,23 @@
 """Pushing an index into an engine, and searching it there, with real processes."""
 
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from changes import unit_vectors
+from blocking import ChangeLog, as_written
+from changes import change, unit_vectors
 from conftest import free_port
 from index_versions import write_version
-from vector_engines import Engine
+from queues import Queue
+from vector_engines import Engine, PostgreSQL
 
-from shoal.errors import IndexCorrupt, IndexNotFound, InvalidRequest, Unavailable
+from shoal.errors import IndexBusy, IndexCorrupt, IndexNotFound, InvalidRequest, Unavailable
 from shoal.operations import Search
 from shoal.records.document import Document
+from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.engine_index import EngineIndex, open_version
 from shoal_workers.index.engines.engine import open_engine
 from shoal_workers.index.files.manifest import Manifest
@@ -66,33 +71,72 @@ def test_a_push_that_was_interrupted_goes_on_and_old_collections_are_removed(eng
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("http://localhost", "is no address of an engine: it begins with one of postgresql://, "),
-        ("redis://:secret@localhost", "has a password: set SHOAL_ENGINE_PASSWORD"),
-        ("redis://localhost:99999999", "is no address of an engine: Port out of range"),
-        ("redis:folder", "it names no host"),
+        ("http://localhost", "is no address of an engine: it begins with one of postgresql://"),
+        ("postgresql://:secret@localhost", "has a password: set SHOAL_ENGINE_PASSWORD"),
+        ("postgresql://localhost:99999999", "is no address of an engine: Port out of range"),
+        ("postgresql:folder", "it names no host"),
+        ("postgresql://:secret@localhost:port", "has a password"),
+        ("postgresql://localhost/db?password=secret", "has a password"),
+        ("postgresql://localhost/my db", "has white space"),
+        ("postgresql://localhost/db#news", "after the # are"),
+        ("postgresql://localhost/db?secrets=1", "cannot hold the index: invalid URI query parameter"),
     ],
 )
 def test_a_bad_address_is_refused_with_a_sentence(url: str, reason: str, tmp_path: Path) -> None:
     publish(tmp_path / "news", "v1", 1)
     with pytest.raises(InvalidRequest, match=re.escape(reason)) as raised:
         push(tmp_path / "news", url, "", lambda *_: None)
-    assert "secret" not in raised.value.message
+    assert "secret@" not in raised.value.message
+    assert "=secret" not in raised.value.message
+
+
+def test_changes_since_the_build_are_not_left_behind(tmp_path: Path, queue: Queue) -> None:
+    publish(tmp_path / "news", "v1", 1)
+    change_log = ChangeLog(queue.broker, queue.keys)
+    as_written(change_log).append("news", change([], ["0"]))
+    with pytest.raises(InvalidRequest, match="v1 lacks later changes of documents"):
+        push(tmp_path / "news", "postgresql://localhost", "", lambda *_: None, IndexChanges(change_log, "news"))
+
+
+def test_a_second_push_at_the_same_time_is_refused(engine: Engine, tmp_path: Path) -> None:
+    folder = tmp_path / f"twice-{engine.name}"
+    publish(folder, "v1", 1)
+
+    def push_again(*_: int) -> None:
+        for again in (lambda: push(folder, engine.url, "", lambda *_: None), lambda: remove_collections(folder, "")):
+            with pytest.raises(IndexBusy, match="is being pushed already"):
+                again()
+
+    assert open_version(folder / push(folder, engine.url, "", push_again)).count == 1
+
+
+def test_a_server_that_hangs_is_left_after_a_while(postgresql: PostgreSQL) -> None:
+    table = open_engine(f"{postgresql.url}#hangs", "", timeout_s=1)
+    assert table.count() == 0
+    process: int = table._connection.info.backend_pid  # type: ignore[attr-defined]
+    os.kill(process, signal.SIGSTOP)
+    try:
+        with pytest.raises(table.outages, match="no answer after 2 s"):
+            table.count()
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert table.count() == 0
 
 
 def test_an_index_of_chunks_is_not_pushed(tmp_path: Path) -> None:
     publish(tmp_path / "news", "v1", 1, chunk_tokens=8)
     with pytest.raises(InvalidRequest, match="v1 has chunks, which no engine groups"):
-        push(tmp_path / "news", "redis://localhost", "", lambda *_: None)
+        push(tmp_path / "news", "postgresql://localhost", "", lambda *_: None)
 
 
 def test_an_index_without_a_version_of_files_is_not_pushed(tmp_path: Path) -> None:
     with pytest.raises(IndexNotFound, match="holds no index"):
-        push(tmp_path, "redis://localhost", "", lambda *_: None)
+        push(tmp_path, "postgresql://localhost", "", lambda *_: None)
 
 
 def test_an_engine_that_does_not_answer_is_named(tmp_path: Path) -> None:
     publish(tmp_path / "news", "v1", 1)
-    url = f"redis://127.0.0.1:{free_port()}"
+    url = f"postgresql://127.0.0.1:{free_port()}"
     with pytest.raises(Unavailable, match=f"{url}#news-v1 does not answer"):
         push(tmp_path / "news", url, "", lambda *_: None)
     assert [one.name for one in find_versions(tmp_path / "news")] == ["v1"]

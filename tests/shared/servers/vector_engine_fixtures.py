@@ -1,6 +1,5 @@
 """The vector engines that tests share."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,9 +13,7 @@ def postgresql() -> Iterator[PostgreSQL]:
         yield server
 
 
-@pytest.fixture(scope="module", params=["pgvector", pytest.param("redis", marks=pytest.mark.wide)])
-def engine(request: pytest.FixtureRequest) -> Engine:
-    """Return each of the engines. No package has a server of Redis 8."""
-    if request.param == "pgvector":
-        return Engine("pgvector", request.getfixturevalue("postgresql").url)
-    return Engine("redis", os.environ.get("TEST_REDIS8_URL") or pytest.skip("needs TEST_REDIS8_URL"))
+@pytest.fixture(scope="module")
+def engine(postgresql: PostgreSQL) -> Engine:
+    """Return the engine of the server."""
+    return Engine("pgvector", postgresql.url)

@@ -61,7 +61,7 @@ class EngineIndex(Index):
         Raises InvalidRequest for an option that the engine does not take, or that does not fit the index.
         """
         options, fields = jobs[0].search, self.fields_at(self.live)
-        if refused := options.to_map().keys() - OPTIONS:
+        if refused := {name for name in options.to_map().keys() - OPTIONS if (name, options.mode) != ("mode", "dense")}:
             raise InvalidRequest(
                 f"{min(refused)} does not go with this index, which is in {self.engine}: leave it out, or search an "
                 "index that the workers have in files"
@@ -78,7 +78,7 @@ class EngineIndex(Index):
 
     def _search(self, queries: NDArray[np.float32], k: int, wanted: Filter | None) -> Found:
         """Call the engine. Raises Unavailable if it does not answer, and IndexCorrupt if it lacks rows."""
-        away = Unavailable(f"{self.engine}, which has the index, does not answer: start it, or try again")
+        away = Unavailable(f"{self.engine}, which has the index, does not answer: start it, or check its password")
         if time.monotonic() < self._fails_until:
             raise away
         try:

@@ -1,14 +1,17 @@
 """Pushing a version of an index into a vector engine, and removing the collections of versions that are gone."""
 
+import fcntl
+import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
-from shoal.errors import IndexCorrupt, IndexNotFound, InvalidRequest, Unavailable
+from shoal.errors import IndexBusy, IndexCorrupt, IndexNotFound, InvalidRequest, Unavailable
+from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.engines.engine import WRITE_S, Engine, Rows, open_engine
 from shoal_workers.index.engines.fields import types_of, values_of
 from shoal_workers.index.files.documents import to_line
@@ -21,6 +24,9 @@ from shoal_workers.index.versions import changing, list_versions
 #: each. A collection without a version is removed after the next push.
 COLLECTIONS = ".collections"
 
+#: A file whose lock a push holds.
+LOCK = ".pushing"
+
 #: Number of rows that are written in one call.
 ROWS_AT_ONCE = 500
 
@@ -28,15 +34,30 @@ ROWS_AT_ONCE = 500
 _NAME_CHARS = 30
 
 
-def push(folder: Path, to: str, password: str, report: Callable[[int, int], object]) -> str:
+def push(
+    folder: Path,
+    to: str,
+    password: str,
+    report: Callable[[int, int], object],
+    changes: IndexChanges | None = None,
+) -> str:
     """Write the rows of a version into an engine, and return the name of the version that is searched there.
 
     It is the current version, or the newest one if the current one is in an engine. A push that was interrupted goes
     on. `report` is called with the number of written rows, and of all. Raises IndexNotFound, IndexCorrupt,
-    InvalidRequest for a bad address or an index of chunks, MissingExtra, and Unavailable if the engine does not answer.
+    InvalidRequest for a bad address, an index of chunks, or `changes` that the version lacks, IndexBusy during another
+    push, MissingExtra, and Unavailable if the engine does not answer.
     """
-    index = _open_source(folder)
-    address = f"{to}#{folder.resolve().name[:_NAME_CHARS]}-{index.folder.name}"
+    with _alone(folder):
+        index = _open_source(folder)
+        with suppress(Unavailable):
+            if changes and next(changes.since(index.manifest.changes_through), None):
+                raise InvalidRequest(f"{index.folder} lacks later changes of documents: build and publish it again")
+        address = f"{to}#{folder.resolve().name[:_NAME_CHARS]}-{index.folder.name}"
+        return _push(folder, index, address, password, report)
+
+
+def _push(folder: Path, index: Index, address: str, password: str, report: Callable[[int, int], object]) -> str:
     engine = open_engine(address, password, WRITE_S)
     with changing(folder):
         _note(folder, [*_noted(folder), address])
@@ -45,14 +66,42 @@ def push(folder: Path, to: str, password: str, report: Callable[[int, int], obje
         if (count := engine.count()) != index.manifest.count:
             engine.drop()  # the next push begins anew
     except engine.outages as error:
-        raise Unavailable(f"{address} does not answer ({type(error).__name__}): start it, and push again") from error
+        reason = f"({type(error).__name__}): start it, or check SHOAL_ENGINE_PASSWORD, and push again"
+        raise Unavailable(f"{address} does not answer {reason}") from error
+    except engine.refusals as error:
+        reason, _, _ = str(error).partition("\n")  # the next lines may have values
+        raise InvalidRequest(f"{address} cannot hold the index: {reason}") from error
     if count != index.manifest.count:
         raise IndexCorrupt(f"{address} has {count:,} rows after {index.manifest.count:,} were written: push again")
     return _save(folder, index, address)
 
 
 def remove_collections(folder: Path, password: str) -> list[str]:
-    """Remove the collections that no version of the index needs; return the addresses that do not answer."""
+    """Remove the collections that no version of the index needs; return the addresses that do not answer.
+
+    Raises IndexBusy during a push, which may write one of them.
+    """
+    with _alone(folder):
+        return _remove_collections(folder, password)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of pushes. Raises IndexBusy while another process holds it, and IndexNotFound."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise IndexNotFound(f"{folder} holds no index ({error.strerror}): check its name") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise IndexBusy(f"{folder} is being pushed already: wait until that push has ended, or stop it") from None
+    finally:
+        os.close(lock)
+
+
+def _remove_collections(folder: Path, password: str) -> list[str]:
     manifests = [version.manifest for version in list_versions(folder)]
     if None in manifests:
         return []  # a version that cannot be read may be in any of the collections
@@ -99,7 +148,7 @@ def _write(index: Index, engine: Engine, report: Callable[[int, int], object]) -
 def _noted(folder: Path) -> list[str]:
     """Return the addresses of all collections that were begun."""
     with suppress(FileNotFoundError):
-        return (folder / COLLECTIONS).read_text("utf-8").split()
+        return (folder / COLLECTIONS).read_text("utf-8").splitlines()
     return []
 
 

@@ -1,4 +1,4 @@
-"""The contract between an index and a vector engine, and the address of an index in one: `redis://host:6379#news`."""
+"""The contract between an index and a vector engine, and the address of an index in one: `postgresql://user@host/database#news`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from shoal.operations.search_filter import Filter
 from shoal.process.extra import install_command
 
 #: The module of each scheme of an address. It has the name of its extra.
-MODULES = {"postgresql": "pgvector", "redis": "redis", "rediss": "redis"}
+MODULES = {"postgresql": "pgvector"}
 
 #: Longest time for a search, and for writing a group of rows, which an engine may index meanwhile, in seconds.
 SEARCH_S, WRITE_S = 5, 60
@@ -24,6 +24,9 @@ SEARCH_S, WRITE_S = 5, 60
 Found = list[list[tuple[float, str]]]
 
 _COLLECTION = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+
+#: A password before the host, or among the parameters.
+_PASSWORD = re.compile(r"//[^/@]*:[^?#]*@|[?&](ssl)?password=", re.IGNORECASE)
 
 
 class Rows(NamedTuple):
@@ -36,9 +39,13 @@ class Rows(NamedTuple):
 
 
 class Engine(Protocol):
-    """A collection of rows in a vector engine, used by one thread at a time; `outages` mean that it does not answer."""
+    """A collection of rows in a vector engine, used by one thread at a time.
+
+    `outages` mean that the engine does not answer, and `refusals` that it does not do what it is asked.
+    """
 
     outages: tuple[type[Exception], ...]
+    refusals: tuple[type[Exception], ...]
 
     def create(self, dimension: int, fields: Mapping[str, type]) -> None:
         """Make the collection if there is none. The values of a field have the type str or float."""
@@ -61,17 +68,20 @@ class Engine(Protocol):
 
 def engine_of(address: str) -> str:
     """Return the name of the engine that an address names. Raises InvalidRequest for a bad address."""
+    if _PASSWORD.search(address):  # first, because the other messages have the address
+        raise InvalidRequest("the address of an engine has a password: set SHOAL_ENGINE_PASSWORD instead")
     try:
         url = urlsplit(address)
         if not (url.hostname or url.path.startswith("/")) or url.port == 0:
             raise ValueError("it names no host")
+        if url.scheme not in MODULES:
+            raise ValueError(f"it begins with one of {', '.join(f'{scheme}://' for scheme in MODULES)}")
+        if not _COLLECTION.fullmatch(url.fragment):
+            raise ValueError("after the # are up to 63 letters, digits, points, hyphens and underscores")
+        if re.search(r"\s", address):
+            raise ValueError("it has white space: write %20")
     except ValueError as error:
         raise InvalidRequest(f"{excerpt(address)} is no address of an engine: {error}") from error
-    if url.password is not None:
-        raise InvalidRequest("the address of an engine has a password: set SHOAL_ENGINE_PASSWORD instead")
-    if url.scheme not in MODULES or not _COLLECTION.fullmatch(url.fragment):
-        schemes = ", ".join(f"{scheme}://" for scheme in MODULES)
-        raise InvalidRequest(f"{excerpt(address)} is no address of an engine: it begins with one of {schemes}")
     return MODULES[url.scheme]
 
 

@@ -1,6 +1,8 @@
 """Tables in PostgreSQL with the extension pgvector, at `postgresql://user@host/database`."""
 
 import json
+import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +18,11 @@ from shoal_workers.index.engines.engine import Found, Rows
 #: Longest vector that pgvector indexes.
 MAX_DIMENSION = 2_000
 
+#: Number of rows that a search looks at together, at least.
+EF_SEARCH = 100
+
 #: How a search goes through the graph of neighbours. With a filter, it goes on until it has enough rows.
-_SET = "SET hnsw.ef_search = 100; SET hnsw.iterative_scan = strict_order"
+_SET = "SET hnsw.iterative_scan = strict_order"
 
 _CREATE = """CREATE TABLE IF NOT EXISTS {}
 (row bigint PRIMARY KEY, vector vector({}) NOT NULL, document text NOT NULL, fields jsonb NOT NULL)"""
@@ -30,8 +35,32 @@ _SEARCH = """SELECT q.n, -found.distance, found.document FROM unnest(%(queries)s
 LATERAL (SELECT document, vector <#> q.v AS distance FROM {} WHERE {} ORDER BY distance LIMIT %(k)s) found
 ORDER BY q.n, found.distance"""
 
+#: The same without the graph, in which a scan ends after 20,000 rows.
+_EXACT = _SEARCH.replace("BY distance", "BY (vector <#> q.v) + 0")
+
 #: The operators of ranges in a path of JSON.
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+
+
+class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
+    """A connection that is lost if the answer to a statement takes more than `limit_s`, as from a server that hangs."""
+
+    limit_s = math.inf
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        """Return what the generator of a statement returns. The generator is resumed every 0.1 s at least."""
+        return super().wait(self._limited(gen), *args, **options)
+
+    def _limited(self, steps: Any) -> Any:
+        end = time.monotonic() + self.limit_s
+        try:
+            ready = yield next(steps)
+            while time.monotonic() < end:
+                ready = yield steps.send(ready)
+        except StopIteration as done:
+            return done.value
+        self.close()
+        raise psycopg.OperationalError(f"there is no answer after {self.limit_s} s")
 
 
 def open_collection(url: str, name: str, password: str, timeout_s: int) -> "Table":
@@ -42,12 +71,12 @@ def open_collection(url: str, name: str, password: str, timeout_s: int) -> "Tabl
 class Table:
     """A table of PostgreSQL."""
 
-    outages = (psycopg.OperationalError, psycopg.InterfaceError)
+    outages, refusals = (psycopg.OperationalError, psycopg.InterfaceError), (psycopg.Error,)
 
     def __init__(self, url: str, name: str, password: str, timeout_s: int):
         self._url, self._name, self._password, self._timeout_s = url, sql.Identifier(name), password, timeout_s
         self._graph = sql.Identifier(f"{name[:59]}_nn")
-        self._connection: psycopg.Connection | None = None
+        self._connection: _Connection | None = None
 
     def __del__(self) -> None:
         if self._connection:
@@ -80,12 +109,16 @@ class Table:
         self._run("ANALYZE {}", self._name, is_limited=False)
 
     def search(self, queries: NDArray[np.float32], k: int, wanted: Filter | None) -> Found:
-        """Return the nearest rows, from one statement."""
+        """Return the nearest rows, from one statement. If the graph leads to too few, all rows are read."""
         matching = sql.SQL("true" if wanted is None else "fields @@ %(path)s::jsonpath")
         values = {"queries": _vectors(queries), "k": k, "path": wanted and _path(wanted)}
-        lists: Found = [[] for _ in queries]
-        for number, score, document in self._run(_SEARCH, self._name, matching, values=values):
-            lists[number - 1].append((score, document))
+        self._run(f"SET hnsw.ef_search = {max(k, EF_SEARCH)}")
+        for statement in (_SEARCH, _EXACT):
+            lists: Found = [[] for _ in queries]
+            for number, score, document in self._run(statement, self._name, matching, values=values):
+                lists[number - 1].append((score, document))
+            if all(len(rows) == k for rows in lists):
+                break
         return lists
 
     def drop(self) -> None:
@@ -96,8 +129,11 @@ class Table:
         """Run a statement, and return its rows. A connection that is lost is made again by the next statement."""
         if self._connection is None or self._connection.closed:
             limits = {"connect_timeout": self._timeout_s, "tcp_user_timeout": 1000 * self._timeout_s}
-            self._connection = psycopg.connect(self._url, password=self._password or None, autocommit=True, **limits)
+            password = self._password or None
+            self._connection = _Connection.connect(self._url, password=password, autocommit=True, **limits)
+            self._connection.limit_s = self._timeout_s + 1
             self._connection.execute(_SET)
+        self._connection.limit_s = self._timeout_s + 1 if is_limited else math.inf
         self._connection.execute(f"SET statement_timeout = {1000 * self._timeout_s * is_limited}")
         cursor = self._connection.execute(sql.SQL(statement).format(*parts), values)
         return cursor.fetchall() if cursor.description else []
