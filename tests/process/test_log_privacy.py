@@ -38,6 +38,7 @@ class LeakyEncoder(Encoder):
 
 class LeakyIndex:
     fault = group_field = ""
+    default_mode = "dense"
 
     def search(self, *_: object) -> None:
         raise RuntimeError(f"cannot search for {SECRET}")

@@ -102,8 +102,8 @@ def push(settings: Settings, index_name: str, to: str) -> None:
     interruption, the same command goes on. Older versions there are removed.
     """
     from shoal.client.redis.client import Client
+    from shoal_workers.index.build.push import push, remove_collections
     from shoal_workers.index.long_tasks import changes_of, name_of
-    from shoal_workers.index.push import push, remove_collections
     from shoal_workers.index.versions import changing, remove_old
 
     folder = _folder(settings, index_name)

@@ -16,9 +16,9 @@ from vector_engines import Engine
 from shoal.operations import Search
 from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
+from shoal_workers.index.build.push import push
 from shoal_workers.index.engine_index import EngineIndex, open_version
 from shoal_workers.index.index import Index
-from shoal_workers.index.push import push
 from shoal_workers.index.versions import make_current
 
 pytest_plugins = ["vector_engine_fixtures"]

@@ -18,10 +18,10 @@ from shoal.errors import IndexBusy, IndexCorrupt, IndexNotFound, InvalidRequest,
 from shoal.operations import Search
 from shoal.records.document import Document
 from shoal_workers.index.build.folding import IndexChanges
+from shoal_workers.index.build.push import ROWS_AT_ONCE, push, remove_collections
 from shoal_workers.index.engine_index import EngineIndex, open_version
 from shoal_workers.index.engines.engine import open_engine
 from shoal_workers.index.files.manifest import Manifest
-from shoal_workers.index.push import ROWS_AT_ONCE, push, remove_collections
 from shoal_workers.index.versions import find_versions, make_current, remove_old
 
 pytest_plugins = ["vector_engine_fixtures"]
