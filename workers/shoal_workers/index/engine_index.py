@@ -87,7 +87,7 @@ class EngineIndex(Index):
             self._fails_until = time.monotonic() + RETRY_AFTER_S
             log.warning("%s does not answer: %s", self.manifest.engine, logs.places(error))
             raise away from error
-        except Exception:
+        except self._engine.refusals:
             if (count := self._engine.count()) < (wanted_count := self.manifest.count):
                 raise IndexCorrupt(
                     f"{self.engine} has {count:,} of {wanted_count:,} rows of the index: push it again"

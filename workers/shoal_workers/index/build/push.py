@@ -13,7 +13,7 @@ from zlib import crc32
 from shoal.errors import IndexBusy, IndexCorrupt, IndexNotFound, InvalidRequest, Unavailable
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.engines.engine import WRITE_S, Engine, Rows, open_engine
-from shoal_workers.index.engines.fields import types_of, values_of
+from shoal_workers.index.engines.fields import values_of
 from shoal_workers.index.files.documents import to_line
 from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
 from shoal_workers.index.files.manifest import ENGINE_FILES
@@ -134,7 +134,7 @@ def _open_source(folder: Path) -> Index:
 def _write(index: Index, engine: Engine, report: Callable[[int, int], object]) -> None:
     """Write the rows that the collection lacks. The last group of an interrupted push is written again."""
     count = index.manifest.count
-    engine.create(index.manifest.dimension, types_of(index.columns))
+    engine.create(index.manifest.dimension)
     first = engine.count() // ROWS_AT_ONCE * ROWS_AT_ONCE
     values = islice(values_of(index.columns, count), first, None)
     for start in range(first, count, ROWS_AT_ONCE):

@@ -47,8 +47,8 @@ class Engine(Protocol):
     outages: tuple[type[Exception], ...]
     refusals: tuple[type[Exception], ...]
 
-    def create(self, dimension: int, fields: Mapping[str, type]) -> None:
-        """Make the collection if there is none. The values of a field have the type str or float."""
+    def create(self, dimension: int) -> None:
+        """Make the collection if there is none."""
 
     def count(self) -> int:
         """Return the number of rows; 0 if there is no collection."""

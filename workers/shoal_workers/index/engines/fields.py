@@ -1,7 +1,6 @@
 """Documents' fields in the form that engines keep and compare: numbers, and digests of keywords.
 
-A field is called `f` and its number in the index, or `l` and its number if some document has several values. So no name
-and no value of a document needs quoting in any engine's language.
+A field is called `f` and its number in the index. So no name and no value of a document needs quoting.
 """
 
 from collections.abc import Iterator
@@ -20,16 +19,6 @@ from shoal_workers.index.search.filtering import check_filter, wrong_kind
 DIGEST_BYTES = 8
 
 
-def types_of(columns: Columns) -> dict[str, type]:
-    """Return the type of each field's values, keyed by the field's name in engines."""
-    return {key: str if columns[name].kind == "keyword" else float for name, key in _keys(columns).items()}
-
-
-def is_list(key: str) -> bool:
-    """Return True if some document has several values of the field."""
-    return key.startswith("l")
-
-
 def values_of(columns: Columns, count: int) -> Iterator[dict[str, Any]]:
     """Yield the values of each of `count` rows, keyed by the field's name in engines. Empty fields are left out."""
     keys = [(key, columns[name], _by_row(columns[name])) for name, key in _keys(columns).items()]
@@ -38,7 +27,7 @@ def values_of(columns: Columns, count: int) -> Iterator[dict[str, Any]]:
         for key, column, (codes, starts) in keys:
             terms = [_term(column.kind, column.value(code)) for code in codes[starts[row] : starts[row + 1]].tolist()]
             if terms:
-                found[key] = terms if is_list(key) else terms[0]
+                found[key] = terms
         yield found
 
 
@@ -94,7 +83,7 @@ def _term(kind: str, value: Any) -> str | float:
 
 
 def _keys(columns: Columns) -> dict[str, str]:
-    return {name: f"{'l' if column.is_list else 'f'}{n}" for n, (name, column) in enumerate(columns.items())}
+    return {name: f"f{n}" for n, name in enumerate(columns)}
 
 
 def _by_row(column: Column) -> Any:

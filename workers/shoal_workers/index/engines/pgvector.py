@@ -3,7 +3,6 @@
 import json
 import math
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -82,7 +81,7 @@ class Table:
         if self._connection:
             self._connection.close()
 
-    def create(self, dimension: int, fields: Mapping[str, type]) -> None:
+    def create(self, dimension: int) -> None:
         """Make the table, and the extension, if there are none. Raises InvalidRequest for vectors that are too long."""
         if dimension > MAX_DIMENSION:
             raise InvalidRequest(f"pgvector indexes vectors of {MAX_DIMENSION:,} numbers, and these have {dimension:,}")
