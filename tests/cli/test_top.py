@@ -1,4 +1,4 @@
-"""`shoal top`: its tables, its keys, other sizes of the terminal, and no terminal."""
+"""`shoal top`: its tables, and its end in a terminal and without one."""
 
 import fcntl
 import io
@@ -10,20 +10,18 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api_stub import MakeApp, StubWorker
-from conftest import PATIENCE_S, wait_until
 from http_servers import Listen
 from process import environment, run
 from rich.console import Console
 
-from shoal.cli.pool_screen import View, pool_tables
+from shoal.cli.pool_screen import pool_tables
 from shoal_api.access import api_keys
 
 pytest_plugins = ["api_fixtures", "cli_fixtures", "http_fixtures"]
@@ -49,21 +47,22 @@ ODD = {"lanes": 7, "workers": [1], "rates": [], "num_dead": "x", "time": None, "
 JOB = {"id": "j-1", "status": "running", "kind": "embed_file", "progress": {"step": "embedding", "fraction": 0.5}}
 
 
-def shown(pool: Mapping[str, Any], order: str = "id", width: int = 120) -> str:
+def shown(pool: Mapping[str, Any], width: int = 120) -> str:
     """Return the tables as text."""
     console = Console(width=width, color_system=None, file=io.StringIO())
     with console.capture() as printed:
-        console.print(pool_tables(pool, order, [0.0, 5.0, 10.0]))
+        console.print(pool_tables(pool))
     return printed.get()
 
 
 class TestTables:
     def test_tables_show_lanes_rates_workers_and_long_jobs(self) -> None:
         text = shown(POOL | {"long_jobs": [JOB, JOB | {"id": "j-2", "status": "done"}]})
-        assert re.search(r"interactive +12,345 +3 +5 +1 min 30 s +250 ms +- +-", text)
-        assert re.search(r"^10 +- +100 +- +- +- +4 +▁▄█$", text, re.MULTILINE)
-        assert re.search(r"b +ready +m +- +- +7\.0 +50 % +- +1,024 MB", text)
-        assert re.search(r"j-1 +running +embed_file +embedding", text)
+        assert re.search(r"^lane +jobs +texts +bytes +oldest age +wait p50", text)
+        assert re.search(r"interactive +12,345 +3 +5 MB +1 min 30 s +250 ms +- +-", text)
+        assert re.search(r"^ *10 +- +80 +- +- +- +4$", text, re.MULTILINE)
+        assert re.search(r"b +ready +m +- +- +- +7\.0 +50 % +- +1,024 MB", text)
+        assert re.search(r"j-1 +running +embed_file +embedding +50 %", text)
         assert "j-2" not in text
 
     def test_no_text_of_a_pool_controls_the_terminal(self) -> None:
@@ -74,7 +73,6 @@ class TestTables:
     def test_missing_and_odd_values_are_left_out(self) -> None:
         for pool in ({}, ODD):
             assert "no worker is alive" in shown(pool)
-            assert View(pool).render("pool x")
 
     @pytest.mark.parametrize("width", [10, 50, 300])
     def test_no_line_is_wider_than_the_terminal(self, width: int) -> None:
@@ -82,102 +80,26 @@ class TestTables:
         assert max(map(len, text.splitlines())) <= width
         assert width < 50 or re.search(r"^inter", text, re.MULTILINE)
 
-    def test_workers_are_sorted(self) -> None:
-        view, found = View(POOL), []
-        for _ in range(5):
-            text = shown(POOL, order=view.order)
-            found.append((view.order, text.index("gone") < text.index("ready")))
-            view.press("s")
-        assert found == [("id", True), ("texts", True), ("busy", False), ("memory", False), ("id", True)]
-
-
-class Screen:
-    """A `shoal` command in its own terminal. `output` has all that the command has written."""
-
-    def __init__(self, *arguments: str, **settings: Any):
-        self._main, self._terminal = pty.openpty()
-        self.resize(40, 120, is_told=False)
-        plain = {name: value for name, value in settings.items() if name.isupper()}
-        env = environment(**{name: value for name, value in settings.items() if name not in plain})
-        for name in ("COLUMNS", "LINES", "NO_COLOR"):
-            env.pop(name, None)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "shoal", *arguments],
-            env=env | {"TERM": "xterm-256color"} | plain,
-            stdin=self._terminal,
-            stdout=self._terminal,
-            stderr=self._terminal,
-            start_new_session=True,
-        )
-        os.close(self._terminal)
-        self.output = ""
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                data = os.read(self._main, 65_536)
-            except OSError:  # the process has ended
-                return
-            if not data:
-                return
-            self.output += data.decode(errors="replace")
-
-    def resize(self, rows: int, columns: int, is_told: bool = True) -> None:
-        """Give the terminal another size."""
-        fcntl.ioctl(self._main, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        if is_told:
-            self._process.send_signal(signal.SIGWINCH)
-
-    def press(self, keys: str) -> None:
-        """Press keys."""
-        os.write(self._main, keys.encode())
-
-    def wait(self) -> int:
-        """Wait until the process has ended, and return its exit code."""
-        code = self._process.wait(PATIENCE_S)
-        self._reader.join()
-        os.close(self._main)
-        return code
-
-    def kill(self) -> None:
-        """End the process if it runs."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self.wait()
-
-
-@contextmanager
-def screen(*arguments: str, **settings: Any) -> Iterator[Screen]:
-    """Run a command in a terminal."""
-    screen = Screen(*arguments, **settings)
-    try:
-        yield screen
-    finally:
-        screen.kill()
-
 
 class TestTerminal:
-    def test_top_shows_the_pool_and_obeys_keys_and_sizes(self, pool_settings: dict[str, str], stub: StubWorker) -> None:
-        with screen("top", "--every", "600", **pool_settings) as top:
-            wait_until(lambda: "sort: id" in top.output and "stub" in top.output)
-            for key, text in (("s", "sort: texts"), ("p", "paused"), ("\x1b[A", "paused"), ("p", "p pause")):
-                begin = len(top.output)
-                top.press(key)
-                wait_until(lambda begin=begin, text=text: text in top.output[begin:])  # type: ignore[misc]
-            top.resize(10, 60)
-            wait_until(lambda: 50 < longest(last_frame(top.output)) <= 60)
-            top.press("q")
-            assert top.wait() == 0
-        assert "\x1b[?1049l" in top.output  # the terminal again shows its former content
-
-    def test_top_waits_for_an_absent_redis(self, pool_settings: dict[str, str]) -> None:
-        with screen("top", **pool_settings | {"redis_url": "redis://127.0.0.1:1"}) as top:
-            wait_until(lambda: "[unavailable]" in top.output)
-            os.kill(top._process.pid, signal.SIGINT)
-            assert top.wait() == 0
-        assert "Traceback" not in top.output
+    def test_top_waits_for_an_absent_redis_and_ctrl_c_ends_it(self, pool_settings: dict[str, str]) -> None:
+        main, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 60, 0, 0))
+        env = environment(**pool_settings | {"redis_url": "redis://127.0.0.1:1"}) | {"TERM": "xterm-256color"}
+        command = [sys.executable, "-m", "shoal", "top"]
+        with subprocess.Popen(command, env=env, stdin=terminal, stdout=terminal, stderr=terminal) as top:
+            os.close(terminal)
+            output = ""
+            while "[unavailable]" not in output:
+                output += os.read(main, 65_536).decode()
+            top.send_signal(signal.SIGINT)
+            with suppress(OSError):  # the end of the process
+                while data := os.read(main, 65_536):
+                    output += data.decode()
+        os.close(main)
+        assert top.returncode == 0
+        assert output.count("\x1b[?1049l") == 1  # the terminal again shows its former content
+        assert "Traceback" not in output
 
 
 class TestNoTerminal:
@@ -192,14 +114,3 @@ class TestNoTerminal:
         assert re.search(r"^interactive +0 +0", done.stdout, re.MULTILINE)
         assert "\x1b" not in done.stdout
         assert refused.stderr.endswith(" [unauthorized]\n")
-
-
-def last_frame(output: str) -> Sequence[str]:
-    """Return the lines of the last screen, without their colours."""
-    frame = output.rpartition("\x1b[H")[2]
-    return [re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", line).rstrip("\r") for line in frame.splitlines()]
-
-
-def longest(lines: Sequence[str]) -> int:
-    """Return the length of the longest line."""
-    return max(map(len, lines), default=0)

@@ -61,7 +61,7 @@ def status(settings: Settings, this_worker: bool) -> None:
 def top(settings: Settings, url: str | None, key: str | None, every_s: float) -> None:
     """Show lanes, rates, workers and long jobs, live.
 
-    The key q quits, p pauses, and s sorts the workers. Without a terminal, the command prints the pool once, and ends.
+    Ctrl-C ends it. Without a terminal, the command prints the pool once, and ends.
     """
     from shoal.cli.pool_screen import print_pool, watch_pool  # imported late: it loads rich
 
