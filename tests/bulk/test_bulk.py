@@ -388,6 +388,7 @@ class TestRefused:
             ({"text_column": 3}, "text_column is 3: it takes the name of a column"),
             ({"format": "csv"}, 'format is "csv": it takes one of safetensors, npy, parquet, jsonl'),
             ({"part_rows": 0}, "part_rows is 0: it takes a whole number"),
+            ({"part_rows": 131_073}, "from 1 to 131,072"),
             ({"part_rows": True}, "part_rows is true"),
             ({"options": ["dimensions"]}, "options is .*: it takes a map"),
             ({"options": {"size": 3}}, 'there is no option "size"'),

@@ -7,8 +7,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.bulk.job_stream import Group, JobStream, Row, groups
-from shoal.bulk.part_file import SUFFIXES, PartFile, load_pyarrow
+from shoal.bulk.part_file import SUFFIXES, load_pyarrow
 from shoal.bulk.served_model import served_model, wait_for_model
 from shoal.bulk.vector_folder import BAD_ROWS, Part, VectorFolder, VectorManifest
 from shoal.client.redis.client import Client
@@ -23,6 +25,9 @@ from shoal.task_progress import Report, TaskProgress
 
 #: Default number of rows of a part. A run that was stopped repeats at most one part, usually under a minute of work.
 PART_ROWS = 8_192
+
+#: Largest number of rows of a part, which is in memory until it is written: 200 MB with 384 dimensions.
+MAX_PART_ROWS = 131_072
 
 #: Number of skipped rows between two reports of progress.
 _SKIPPED_AT_A_TIME = 1_000
@@ -56,8 +61,8 @@ class BulkRequest:
         if self.format not in SUFFIXES:
             raise InvalidRequest(f"format is {excerpt(self.format)}: it takes one of {', '.join(SUFFIXES)}")
         rows = PART_ROWS if self.part_rows is None else self.part_rows
-        if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows < 2**31:
-            raise InvalidRequest(f"part_rows is {excerpt(rows)}: it takes a whole number from 1")
+        if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_PART_ROWS:
+            raise InvalidRequest(f"part_rows is {excerpt(rows)}: it takes a whole number from 1 to {MAX_PART_ROWS:,}")
         if not isinstance(self.options, Mapping):
             raise InvalidRequest(f"options is {excerpt(self.options)}: it takes a map")
         if unknown := sorted(self.options.keys() - set(OPTION_NAMES)):
@@ -194,17 +199,21 @@ class _Run:
         if (first := next(answered, None)) is None:
             return None
         manifest, first_row, num_bad = self.manifest, self.num_rows, self.bad_rows.num
-        with self.folder.part(len(manifest.parts), manifest.format, manifest.dimension) as files:
-            for group in chain([first], answered):
-                self._write(group, files)
-                self._report("embedding")
-                if self.num_rows - first_row == manifest.part_rows:
-                    break
-            self.bad_rows.sync()
-            checksums, sizes = self.folder.finish_part(files)
-        return Part(first_row, self.num_rows - first_row, self.bad_rows.num - num_bad, checksums, sizes)
+        ids, vectors = list[str](), [np.empty((0, manifest.dimension), np.float32)]
+        for group in chain([first], answered):
+            ids += self._good_ids(group)
+            if group.vectors is not None:
+                vectors.append(group.vectors)
+            self.num_rows += len(group.rows)
+            self._report("embedding")
+            if self.num_rows - first_row == manifest.part_rows:
+                break
+        self.bad_rows.sync()
+        written = self.folder.write_part(len(manifest.parts), manifest.format, ids, np.concatenate(vectors))
+        return Part(first_row, self.num_rows - first_row, self.bad_rows.num - num_bad, *written)
 
-    def _write(self, group: Group, files: PartFile) -> None:
+    def _good_ids(self, group: Group) -> list[str]:
+        """Return the ids of the group's rows that have a vector, and write down the other rows."""
         ids, num_documents = [], 0
         for row in group.rows:
             if isinstance(row, BadRow):
@@ -215,9 +224,7 @@ class _Run:
             else:
                 ids.append(row.id)
             num_documents += 1
-        if group.vectors is not None:
-            files.write(ids, group.vectors)
-        self.num_rows += len(group.rows)
+        return ids
 
     def _check_unchanged(self) -> None:
         """Raise InvalidRequest for a changed source, ModelMismatch for a changed model, NotReady if workers differ."""

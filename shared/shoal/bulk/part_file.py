@@ -1,22 +1,17 @@
-"""The files of one part of a folder of vectors, in each format. They are written in constant memory."""
+"""The files of one part of a folder of vectors, in each format."""
 
 import json
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from shoal.errors import MissingExtra
 from shoal.process.extra import install_command
 
-#: Size of the header of a .safetensors or .npy file, in bytes. It has the number of rows, and so is written last.
-_HEADER_BYTES = 128
-
-#: Number of rows in a row group of a .parquet file. They stay in memory until the group is full.
+#: Number of rows in a row group of a .parquet file.
 _GROUP_ROWS = 2_048
 
 #: The endings of the file names of a part, for each format.
@@ -28,99 +23,45 @@ SUFFIXES = {
 }
 
 
-class PartFile:
-    """A part that is being written in the format .jsonl: each line is an object with `id` and `vector`.
+def write_files(format_name: str, paths: Sequence[Path], ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
+    """Write a part: its ids, and its vectors `[rows, dimension]`. `paths` has a file for each ending of the format.
 
-    `paths` has a file for each ending of the format, in the order of `SUFFIXES`. After `finish` the files are complete.
+    Raises OSError, and MissingExtra for .parquet without pyarrow.
     """
-
-    def __init__(self, paths: Sequence[Path], dimension: int):
-        self.paths = paths
-        self._dimension = dimension
-        self._files: list[BinaryIO] = [path.open("wb") for path in paths]
-
-    def write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Append rows: their ids, and their vectors `[rows, dimension]`."""
-        rows = zip(ids, vectors.tolist(), strict=True)
-        self._files[0].writelines(_line({"id": id_, "vector": vector}) for id_, vector in rows)
-
-    def finish(self) -> None:
-        """Write what the format still needs: the rows in memory, the header or the end."""
-
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._files:
-            file.close()
+    with paths[0].open("wb") as file:
+        _WRITERS[format_name](file, ids, vectors)
+    for path in paths[1:]:
+        with path.open("wb") as file:
+            file.writelines(map(_line, ids))
 
 
-class _RawPart(PartFile):
-    """A part in the format .safetensors or .npy: a file with the bytes of the vectors, and a file with their ids."""
-
-    def __init__(self, paths: Sequence[Path], dimension: int):
-        super().__init__(paths, dimension)
-        self._num_rows = 0
-        self._files[0].write(bytes(_HEADER_BYTES))
-
-    def write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Append rows."""
-        self._files[0].write(np.ascontiguousarray(vectors, "<f4").tobytes())
-        self._files[1].writelines(map(_line, ids))
-        self._num_rows += len(ids)
-
-    def finish(self) -> None:
-        """Write the header."""
-        shape, header = (self._num_rows, self._dimension), BytesIO()
-        if self.paths[0].suffix == ".npy":
-            npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
-        else:
-            about = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * shape[0] * shape[1]]}
-            header.write((_HEADER_BYTES - 8).to_bytes(8, "little"))
-            header.write(json.dumps({"vectors": about}, separators=(",", ":")).encode().ljust(_HEADER_BYTES - 8))
-        assert header.tell() == _HEADER_BYTES  # numpy leaves room for any number of rows
-        self._files[0].seek(0)
-        self._files[0].write(header.getvalue())
+def _write_safetensors(file: BinaryIO, _: Sequence[str], vectors: NDArray[np.float32]) -> None:
+    about = {"vectors": {"dtype": "F32", "shape": vectors.shape, "data_offsets": [0, vectors.nbytes]}}
+    header = json.dumps(about, separators=(",", ":")).encode()
+    header = header.ljust(-8 * (-len(header) // 8))  # vectors begin at a multiple of 8 bytes
+    file.write(len(header).to_bytes(8, "little") + header)
+    vectors.astype("<f4").tofile(file)
 
 
-class _ParquetPart(PartFile):
-    """A part in the format .parquet, with the columns `id` and `vector`, a list of fixed length. Needs pyarrow."""
-
-    def __init__(self, paths: Sequence[Path], dimension: int):
-        super().__init__(paths, dimension)
-        pa = self._pa = load_pyarrow()
-        self._schema = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32(), dimension))])
-        self._writer = pa.parquet.ParquetWriter(self._files[0], self._schema, compression="none", use_dictionary=False)
-        self._ids: list[str] = []
-        self._vectors: list[NDArray[np.float32]] = []
-
-    def write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Keep rows in memory, and write them once they fill a row group."""
-        self._ids += ids
-        self._vectors.append(vectors)
-        if len(self._ids) >= _GROUP_ROWS:
-            self._write_group()
-
-    def finish(self) -> None:
-        """Write the rows in memory and the end of the table."""
-        if self._ids:
-            self._write_group()
-        self._writer.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._writer.is_open = False  # otherwise pyarrow would write the end of the table into an unfinished part
-        super().close()
-
-    def _write_group(self) -> None:
-        flat = self._pa.array(np.concatenate(self._vectors).ravel())
-        columns = [self._pa.array(self._ids), self._pa.FixedSizeListArray.from_arrays(flat, self._dimension)]
-        self._writer.write_table(self._pa.table(columns, schema=self._schema))
-        self._ids, self._vectors = [], []
+def _write_jsonl(file: BinaryIO, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
+    rows = zip(ids, vectors, strict=True)
+    file.writelines(_line({"id": id_, "vector": vector.tolist()}) for id_, vector in rows)
 
 
-def open_part(format_name: str, paths: Sequence[Path], dimension: int) -> PartFile:
-    """Open the files of a part for writing. Raises OSError, and MissingExtra for .parquet without pyarrow."""
-    classes: dict[str, type[PartFile]] = {"jsonl": PartFile, "parquet": _ParquetPart}
-    return classes.get(format_name, _RawPart)(paths, dimension)
+def _write_parquet(file: BinaryIO, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
+    pa = load_pyarrow()
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    table = pa.table({"id": pa.array(ids, pa.string()), "vector": column})
+    pa.parquet.write_table(table, file, row_group_size=_GROUP_ROWS, compression="none", use_dictionary=False)
+
+
+#: The function that writes the first file of a part, for each format.
+_WRITERS = {
+    "safetensors": _write_safetensors,
+    "npy": lambda file, _, vectors: np.save(file, vectors),
+    "parquet": _write_parquet,
+    "jsonl": _write_jsonl,
+}
 
 
 def load_pyarrow() -> Any:

@@ -13,13 +13,16 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from shoal.bulk.part_file import SUFFIXES, PartFile, open_part
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.bulk.part_file import SUFFIXES, write_files
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, FileError, FolderBusy, InvalidRequest, ModelMismatch
 
@@ -198,32 +201,24 @@ class VectorFolder:
         scratch.rename(self.path / MANIFEST)
         self._sync()
 
-    @contextmanager
-    def part(self, number: int, format_name: str, dimension: int) -> Iterator[PartFile]:
-        """Open the files of a part. The end of the `with` block deletes them, except after `finish_part`."""
-        scratch = [self.path / f".{name}" for name in _file_names(number, format_name)]
+    def write_part(
+        self, number: int, format_name: str, ids: Sequence[str], vectors: NDArray[np.float32]
+    ) -> tuple[dict[str, str], dict[str, int]]:
+        """Write a part, and return the checksums and sizes of its files by name once they are on disk."""
+        names = _file_names(number, format_name)
+        scratch = [self.path / f".{name}" for name in names]
+        checksums, sizes = {}, {}
         try:
-            part = open_part(format_name, scratch, dimension)
-            try:
-                yield part
-            finally:
-                part.close()
+            write_files(format_name, scratch, ids, vectors)
+            for name, path in zip(names, scratch, strict=True):
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+                    checksums[name] = hashlib.file_digest(file, "sha256").hexdigest()
+                    sizes[name] = file.tell()
+                path.rename(self.path / name)
         finally:
             for path in scratch:
                 path.unlink(missing_ok=True)
-
-    def finish_part(self, part: PartFile) -> tuple[dict[str, str], dict[str, int]]:
-        """Wait until the files of a part are on disk, rename them, and return their checksums and sizes by name."""
-        part.finish()
-        part.close()
-        checksums, sizes = {}, {}
-        for scratch in part.paths:
-            name = scratch.name.removeprefix(".")
-            with scratch.open("rb") as file:
-                os.fsync(file.fileno())
-                checksums[name] = hashlib.file_digest(file, "sha256").hexdigest()
-                sizes[name] = file.tell()
-            scratch.rename(self.path / name)
         self._sync()
         return checksums, sizes
 
