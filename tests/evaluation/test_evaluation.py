@@ -23,7 +23,7 @@ from shoal.cli.main import main
 from shoal.errors import InvalidRequest
 from shoal.evaluation.collection import Collection
 from shoal.evaluation.evaluation import Evaluation
-from shoal.evaluation.report import svg, tables, ticks
+from shoal.evaluation.report import svg, tables
 from shoal.evaluation.run import NUM_ROUNDS, Setting, Times, run, times
 from shoal_api.access import api_keys
 from shoal_workers.build_command import build
@@ -141,18 +141,17 @@ class TestEvaluations:
         assert "against" not in tables(evaluation_of(1))
         assert lines[-1] == "| rank=1 | +36.9 (+36.9 to +36.9) | < 0.001 | < 0.001 | 40 | 0 | 0 |"
 
-
-class TestPictures:
-    def test_the_picture_has_each_setting_and_its_time(self) -> None:
-        root = ElementTree.fromstring(svg(evaluation_of(2, 1, times=[Times(1.25, 2.5), None]), "a <b> & c"))
+    @pytest.mark.parametrize("ranks", [(2, 1), (1, 1)])
+    def test_the_picture_has_each_setting_with_its_figures(self, ranks: tuple[int, int]) -> None:
+        root = ElementTree.fromstring(svg(evaluation_of(*ranks, times=[Times(1.25, 2.5), None]), "a <b> & c"))
         texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
-        assert {"a <b> & c", "rank=1", "rank=2", "nDCG@10 x 100", "1.25"} <= set(texts)
-        assert len(list(root.iter("{http://www.w3.org/2000/svg}circle"))) == 2
-
-    def test_the_axis_has_round_numbers(self) -> None:
-        assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
-        assert ticks(37.2, 41.9) == [37, 38, 39, 40, 41, 42]
-        assert len(ticks(0, 0)) >= 2  # all settings are equal
+        first = ("63.1 (63.1 to 63.1)", "100.0 (100.0 to 100.0)")[ranks == (1, 1)]
+        assert texts == [
+            *("a <b> & c: nDCG@10 x 100", f"rank={ranks[0]}", f"{first}, 1.25 ms"),
+            *(f"rank={ranks[1]}", "100.0 (100.0 to 100.0)"),
+        ]
+        centres = [float(each.get("cx", "")) for each in root.iter("{http://www.w3.org/2000/svg}circle")]
+        assert (centres[1] - centres[0] > 400) == (ranks == (2, 1))
 
 
 @pytest.fixture
@@ -241,17 +240,6 @@ class TestCommands:
         assert "--depth is 5, less than -k, 10" in shoal.invoke(main, ["eval", "x", "--depth", "5"]).stderr
         assert "there is no file x/queries.jsonl" in shoal.invoke(main, ["eval", "x"]).stderr
         assert "no/such is no folder" in shoal.invoke(main, ["eval", "x", "--json", "no/such/a.json"]).stderr
-
-    def test_the_page_expects_less_than_the_luckiest_setting_has(self, tmp_path: Path) -> None:
-        """If many settings are only noise, the best of them looks better than it is."""
-        noise = [np.random.default_rng(n).random(100).tolist() for n in range(50)]
-        settings = [{"setting": "", "options": {}, "values": {"nDCG@10": dict(enumerate(each))}} for each in noise]
-        (tmp_path / "tuning.json").write_text(json.dumps({"settings": settings}))
-        (program,) = re.findall(r"```python\n(.*?)```", read("docs/search.md").split("### Tune")[1], re.DOTALL)
-        said = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path, text=True)
-        best, expected = map(float, re.findall(r"\d+\.\d", said))
-        assert best > 55
-        assert expected < best - 2
 
     def test_the_page_tunes_a_search(self, shoal: CliRunner, beir: Path) -> None:
         """The first command tries the modes, the program names the best one, and the second command reranks it."""

@@ -6,16 +6,10 @@ from html import escape
 
 from shoal.evaluation.evaluation import CONFIDENCE, Evaluation, Interval
 
-#: Sizes in pixels: a row, the upper and lower margin, a character of a name, and the two panels.
-_ROW, _TOP, _BOTTOM, _CHARACTER, _PANEL, _TIMES = 26, 44, 44, 6.7, 420, 130
+#: Sizes in pixels: a row, a character of a name, and the intervals together.
+_ROW, _CHARACTER, _PANEL = 26, 6.7, 420
 
-#: Longest name in the picture, in characters. Longer names are cut.
-_MAX_NAME = 60
-
-_INK, _GREY, _FIRST, _OTHERS = "#222222", "#d0d0d0", "#8a8a8a", "#0b3c5d"
-
-#: Approximate number of ticks on an axis.
-_NUM_TICKS = 6
+_COLOUR = "#0b3c5d"
 
 
 def tables(evaluation: Evaluation) -> str:
@@ -60,62 +54,28 @@ def _probability(p: float) -> str:
 
 
 def svg(evaluation: Evaluation, title: str) -> str:
-    """Return an SVG chart of the settings: the mean of the compared measure, its interval, and the median search time.
-
-    A line marks the mean of the first setting.
-    """
-    settings = evaluation.settings
-    names = [
-        each.setting if len(each.setting) <= _MAX_NAME else f"{each.setting[: _MAX_NAME - 1]}…" for each in settings
-    ]
-    means = [each.measures[evaluation.measure] for each in settings]
-    marks = ticks(100 * min(each.low for each in means), 100 * max(each.high for each in means))
-    left, bottom = 24 + math.ceil(_CHARACTER * max(map(len, names))), _TOP + _ROW * len(names)
-    has_times = any(each.times for each in settings)
-    right = left + _PANEL + (_TIMES if has_times else 24)
+    """Return a picture of the settings: the mean of the compared measure, its interval, and the median search time."""
+    means = [each.measures[evaluation.measure] for each in evaluation.settings]
+    low, high = min(mean.low for mean in means), max(mean.high for mean in means)
+    left, height = 24 + math.ceil(_CHARACTER * max(len(each.setting) for each in evaluation.settings)), 30 + _ROW
 
     def x(value: float) -> float:
-        return left + 10 + (value - marks[0]) / (marks[-1] - marks[0]) * (_PANEL - 20)
+        return round(left + (value - low) / (high - low or 1.0) * _PANEL, 1)
 
-    parts = [_text(left, 20, title, weight="bold")]
-    for mark in marks:
-        parts += [_line(x(mark), _TOP, x(mark), bottom, _GREY), _text(x(mark), bottom + 16, f"{mark:g}", "middle")]
-    parts += [
-        _text(left + _PANEL / 2, bottom + 34, f"{evaluation.measure} x 100", "middle"),
-        _line(x(100 * means[0].mean), _TOP, x(100 * means[0].mean), bottom, _FIRST, 'stroke-dasharray="4 3"'),
-        _text(right - 24, _TOP - 8, "ms a search" if has_times else "", "end"),
-    ]
-    for n, (name, mean, each) in enumerate(zip(names, means, settings, strict=True)):
-        y, colour = _TOP + _ROW * (n + 0.5), _OTHERS if n else _FIRST
-        parts += [
-            _text(left - 8, y + 4, name, "end"),
-            _line(x(100 * mean.low), y, x(100 * mean.high), y, colour, 'stroke-width="2"'),
-            f'<circle cx="{x(100 * mean.mean):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>',
-            _text(right - 24, y + 4, _ms(each.times.p50_ms) if each.times else "", "end"),
-        ]
-    width, height = right, bottom + _BOTTOM
+    rows = []
+    for n, (mean, each) in enumerate(zip(means, evaluation.settings, strict=True)):
+        y = height + _ROW * n
+        figures = _mean(mean) + (f", {_ms(each.times.p50_ms)} ms" if each.times else "")
+        rows.append(
+            f'<text x="10" y="{y + 4}">{escape(each.setting)}</text>'
+            f'<text x="{left + _PANEL + 14}" y="{y + 4}">{figures}</text>'
+            f'<path stroke="{_COLOUR}" d="M{x(mean.low)},{y}H{x(mean.high)}"/>'
+            f'<circle cx="{x(mean.mean)}" cy="{y}" r="4" fill="{_COLOUR}"/>'
+        )
+    width, height = left + _PANEL + 200, height + _ROW * len(means)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="sans-serif" font-size="12" fill="{_INK}">\n'
-        f'<rect width="{width}" height="{height}" fill="white"/>\n' + "\n".join([*filter(None, parts), "</svg>\n"])
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+        f'font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n'
+        f'<text x="10" y="20" font-weight="bold">{escape(f"{title}: {evaluation.measure} x 100")}</text>\n'
+        + "\n".join([*rows, "</svg>\n"])
     )
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """Return round numbers at equal distances. The first is at most `low`, and the last at least `high`."""
-    rough = max(high - low, 1e-9) / _NUM_TICKS
-    power = 10 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [n * step for n in range(first, max(last, first + 1) + 1)]
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, style: str = "") -> str:
-    """Return the SVG of a line. `style` has further attributes."""
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" {style}/>'
-
-
-def _text(x: float, y: float, words: str, anchor: str = "start", weight: str = "normal") -> str:
-    """Return the SVG of the words, or "" without words."""
-    tag = f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}">'
-    return f"{tag}{escape(words)}</text>" if words else ""

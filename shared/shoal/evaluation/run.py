@@ -113,7 +113,7 @@ def run(
                 if leave_out_own:
                     documents.pop(name, None)
                 rankings[name] = list(documents)[:depth]
-            progress.advance(len(part))
+            progress.done += len(part)
     if not any(collection.judgements[name].keys() & set(ranking) for name, ranking in rankings.items()):
         some = next((document for ranking in rankings.values() for document in ranking), None)
         raise InvalidRequest(

@@ -24,31 +24,22 @@ _CLEAR_LINE = "\r\033[K"
 #: Number of characters in a row on a terminal of unknown width.
 _UNKNOWN_WIDTH = 79
 
-#: Number of characters in a bar.
-_BAR_WIDTH = 24
-
 
 class _StatusLine:
     """The display of a step's state: a line every few seconds, or on a terminal one line that is overwritten."""
 
-    def __init__(self, stream: TextIO | None, now_s: float):
-        self._stream = stream or sys.stderr
-        self._due_s = now_s + FIRST_AFTER_S
-        self._has_shown = False
-        self.is_terminal = self._stream.isatty()
+    def __init__(self, stream: TextIO | None, clock: Callable[[], float]):
+        self._stream, self._clock = stream or sys.stderr, clock
+        self._due_s = clock() + FIRST_AFTER_S
+        self._is_terminal = self._stream.isatty()
 
-    def is_due(self, now_s: float) -> bool:
-        """Return True if the state should be shown now. It is then due again some seconds later."""
+    def show(self, line: Callable[[], str]) -> None:
+        """Write the line if it is time for one."""
+        now_s = self._clock()
         if now_s < self._due_s:
-            return False
-        self._due_s = now_s + (EVERY_S_ON_TERMINAL if self.is_terminal else EVERY_S)
-        return True
-
-    def show(self, text: str) -> None:
-        """Write the state."""
-        self._has_shown = True
-        text = printable(text)
-        if self.is_terminal:
+            return
+        text = printable(line())
+        if self._is_terminal:
             columns = 0
             with suppress(OSError):
                 columns = os.get_terminal_size(self._stream.fileno()).columns
@@ -57,10 +48,11 @@ class _StatusLine:
         else:
             self._stream.write(f"{text}\n")
         self._stream.flush()
+        self._due_s = now_s + (EVERY_S_ON_TERMINAL if self._is_terminal else EVERY_S)
 
     def clear(self) -> None:
         """Remove the line on a terminal."""
-        if self._has_shown and self.is_terminal:
+        if self._is_terminal:
             self._stream.write(_CLEAR_LINE)
             self._stream.flush()
 
@@ -68,9 +60,8 @@ class _StatusLine:
 class StepBar:
     """The progress of one step on standard error: nothing in the first second, then a line every few seconds.
 
-    A line says how much is done, how fast and, if `total` is known, how long the rest takes. On a terminal, a bar
-    precedes it. If a step is one call, a `with` statement writes the lines from a thread. A loop calls `tick`, or
-    iterates `over` its items.
+    A line says how much is done, how fast and, if `total` is known, how long the rest takes. If a step is one call, a
+    `with` statement writes the lines from a thread. A loop calls `tick`, or iterates `over` its items.
     """
 
     def __init__(
@@ -84,45 +75,24 @@ class StepBar:
     ):
         self.label, self.total, self.unit = label, total, unit
         self.done = 0
-        self._clock = clock
-        self._begin_s = clock()
-        self._status_line = _StatusLine(stream, self._begin_s)
-        self.ended = threading.Event()
+        self._clock, self._begin_s = clock, clock()
+        self._status_line = _StatusLine(stream, clock)
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def advance(self, count: int = 1) -> None:
-        """Count `count` more items as done."""
-        self.done += count
 
     def tick(self) -> None:
         """Write a line if it is time for one."""
-        if self._status_line.is_due(self._clock()):
-            self._status_line.show(self.line(with_bar=self._status_line.is_terminal))
+        self._status_line.show(self._line)
 
     def over(self, items: Iterable[T]) -> Generator[T, None, None]:
         """Yield the items, count each one, and write the lines of progress."""
         try:
             for item in items:
                 yield item
-                self.advance()
+                self.done += 1
                 self.tick()
         finally:
             self.finish()
-
-    def line(self, *, with_bar: bool = False) -> str:
-        """Return the state of the step in words, after a bar if `with_bar` and the total is known."""
-        passed_s = self._clock() - self._begin_s
-        if not self.total and not self.done:
-            return f"{self.label} … {passed_s:.0f} s"
-        rate = self.done / passed_s if passed_s else 0.0
-        speed = f"{rate:,.0f}{self.unit} a second"
-        if not self.total:
-            return f"{self.label}: {self.done:,}{self.unit}, {speed}"
-        bar = _bar(self.done / self.total) if with_bar else ""
-        text = f"{self.label}: {bar}{self.done:,} of {self.total:,}{self.unit}"
-        if not rate:
-            return f"{text}, {passed_s:.0f} s so far"
-        return f"{text}, {speed}, {duration((self.total - self.done) / rate)} left"
 
     def finish(self) -> None:
         """End the line on a terminal."""
@@ -133,13 +103,23 @@ class StepBar:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.ended.set()
+        self._ended.set()
         self._thread.join()
         self.finish()
 
     def _run(self) -> None:
-        while not self.ended.wait(EVERY_S_ON_TERMINAL):
+        while not self._ended.wait(EVERY_S_ON_TERMINAL):
             self.tick()
+
+    def _line(self) -> str:
+        """Return the state of the step in words."""
+        passed_s = self._clock() - self._begin_s
+        if not self.done:
+            return f"{self.label} … {duration(passed_s)}"
+        rate = self.done / passed_s
+        of_total = f" of {self.total:,}" if self.total else ""
+        left = f", {duration((self.total - self.done) / rate)} left" if self.total else ""
+        return f"{self.label}: {self.done:,}{of_total}{self.unit}, {rate:,.0f}{self.unit} a second{left}"
 
 
 class RateMeter:
@@ -166,7 +146,7 @@ class TaskBar:
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._clock, self._meter = clock, RateMeter()
-        self._status_line = _StatusLine(stream, clock())
+        self._status_line = _StatusLine(stream, clock)
 
     def __enter__(self) -> Self:
         return self
@@ -176,21 +156,15 @@ class TaskBar:
 
     def __call__(self, progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> None:
         """Show the progress if it is time for a line. A missing rate or time is measured here."""
-        now_s = self._clock()
-        own_rate, own_eta_s = self._meter.measure(progress, now_s)
-        if self._status_line.is_due(now_s):
-            rows_per_s = own_rate if rows_per_s is None else rows_per_s
-            eta_s = own_eta_s if eta_s is None else eta_s
-            self._status_line.show(task_line(progress, rows_per_s, eta_s, with_bar=self._status_line.is_terminal))
+        own_rate, own_eta_s = self._meter.measure(progress, self._clock())
+        rows_per_s = own_rate if rows_per_s is None else rows_per_s
+        eta_s = own_eta_s if eta_s is None else eta_s
+        self._status_line.show(lambda: task_line(progress, rows_per_s, eta_s))
 
 
-def task_line(
-    progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None, *, with_bar: bool = False
-) -> str:
-    """Return the progress of a long job in words, after a bar if `with_bar`."""
-    words = []
-    if progress.fraction is not None:
-        words.append(f"{_bar(progress.fraction) if with_bar else ''}{100 * progress.fraction:.0f} %")
+def task_line(progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> str:
+    """Return the progress of a long job in words."""
+    words = [] if progress.fraction is None else [f"{100 * progress.fraction:.0f} %"]
     words.append(f"{progress.rows:,} rows")
     if rows_per_s:
         words.append(f"{rows_per_s:,.0f} a second")
@@ -199,11 +173,6 @@ def task_line(
     if progress.num_bad:
         words.append(f"{progress.num_bad:,} bad")
     return f"{progress.step or 'waiting'}: {', '.join(words)}"
-
-
-def _bar(fraction: float) -> str:
-    filled = int(min(1.0, max(0.0, fraction)) * _BAR_WIDTH)
-    return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] "
 
 
 def duration(seconds: float) -> str:
