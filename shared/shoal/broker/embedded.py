@@ -22,14 +22,6 @@ _OTHER_PORTS = range(15_000, 32_000)
 
 _NUM_TRIED = 100
 
-#: Words in a server's log which mean that the server cannot read the data in its folder.
-_CANNOT_READ = re.compile(
-    r"RDB format version|loading DB|Bad file format|AOF loading aborted|AOF manifest|AOF file|[Ee]rror reading"
-)
-
-#: If the server has ended without a line in its log, a disk with less free space than this is thought to be full.
-_MIN_FREE_BYTES = 2**20
-
 #: The first version that keeps its data in `appendonlydir`. Older versions do not look there, and would start empty.
 _FIRST_WITH_APPENDONLYDIR = 7
 
@@ -103,7 +95,7 @@ def command(settings: Settings) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     server = find_server()
     if (folder / "appendonlydir").exists() and _major_version(server) < _FIRST_WITH_APPENDONLYDIR:
-        raise BadSetting(_unreadable(server, folder, "older versions do not know the folder appendonlydir"))
+        raise BadSetting(f"{server} is too old for the folder appendonlydir. {_remedy(server, folder)}")
     if _lacks_manifest(folder / "appendonlydir"):
         raise BadSetting(
             f"{folder / 'appendonlydir' / _MANIFEST} is missing, and without it the data beside it would be lost: "
@@ -135,22 +127,17 @@ def why_it_ended(settings: Settings) -> str:
     log = log_file(settings)
     lines = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
     reasons = [reason for line in lines if (reason := line.partition(" # ")[2]) and "WARNING" not in reason]
-    reason = "; ".join(reasons)
-    home = settings.home_folder
-    is_too_full_for_log = not reason and home.exists() and shutil.disk_usage(home).free < _MIN_FREE_BYTES
-    if "No space left" in reason or is_too_full_for_log:
-        return f"the disk of {_folder(settings)} is full: make room, or choose another --home"
-    if _CANNOT_READ.search(reason):
-        return _unreadable(find_server(), _folder(settings), reason)
-    return f"the Redis server ended at once ({reason or 'it said nothing'}): {log} may say more"
+    reason = "; ".join(reasons) or "it said nothing, as on a full disk"
+    remedy = _remedy(find_server(), _folder(settings))
+    return f"the Redis server ended at once ({reason}), and {log} may say more. {remedy}"
 
 
-def _unreadable(server: str, folder: Path, reason: str) -> str:
+def _remedy(server: str, folder: Path) -> str:
     return (
-        f"{server} cannot read the data in {folder} ({reason}): another version or kind of server wrote it, or it is "
-        "damaged. Choose another --home to begin anew; or start the server that wrote it, "
+        f"If {server} cannot read the data in {folder}, another version or kind of server wrote it, or it is damaged: "
+        "choose another --home to begin anew; or start the server that wrote it, "
         f"`redis-server --dir '{folder}' --appendonly yes --port 6379`, "
-        "and name it with --redis-url redis://127.0.0.1:6379/0"
+        "and name it with --redis-url redis://127.0.0.1:6379/0. On a full disk, make room"
     )
 
 

@@ -1,7 +1,6 @@
 """The commands `shoal job`: look at long jobs, pause, resume, cancel, retry and delete them."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -150,30 +149,16 @@ def _outline(status: "LongJobStatus") -> str:
 
 
 def _print_details(status: "LongJobStatus") -> None:
-    """Print a line for each known value of a job."""
-    progress, webhook = status.progress, status.webhook
-    lines: list[tuple[str, object]] = [("id", status.id), ("kind", status.kind), ("status", status.status)]
-    lines += [(name, value) for name, value in status.arguments.items() if value not in (None, "", {})]
-    eta_s = None if status.has_ended else progress.eta_s
-    lines.append(("progress", task_line(progress, progress.rows_per_s, eta_s)))
-    times = {"submitted": status.submitted_at, "started": status.started_at, "ended": status.ended_at}
-    lines += [(name, when(time_s)) for name, time_s in times.items() if time_s is not None]
-    if webhook:
-        answer = "" if webhook["answer"] is None else f" answered {webhook['answer']}"
-        error = f" ({_error_line(webhook['error'])})" if webhook["error"] else ""
-        lines.append(("webhook", f"{webhook['status']}, {webhook['url']}{answer}{error}"))
-    if status.worker:
-        lines.append(("runner", status.worker))
-    lines += [("left out", message) for message in progress.first_bad]
+    """Print a line for each known value of a job, and for each of the first rows that it left out."""
+    progress, times = status.progress, ("submitted_at", "started_at", "ended_at")
+    shown = {"id": status.id, "kind": status.kind, "status": status.status, **status.arguments}
+    shown["progress"] = task_line(progress, progress.rows_per_s, None if status.has_ended else progress.eta_s)
+    shown |= {name: when(time_s) for name in times if (time_s := getattr(status, name)) is not None}
+    shown |= {"runner": status.worker, "webhook": status.webhook, "result": status.result, "error": status.error}
+    for name, value in shown.items():
+        if value not in (None, "", {}):
+            echo(f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+    for message in progress.first_bad:
+        echo(f"left out: {message}")
     if (more := progress.num_bad - len(progress.first_bad)) > 0:
-        lines.append(("left out", f"{more:,} more rows"))
-    shown = ("first_bad", *status.arguments)
-    lines += [(name, value) for name, value in (status.result or {}).items() if name not in shown]
-    if status.error:
-        lines.append(("error", _error_line(status.error)))
-    for name, value in lines:
-        echo(f"{name}: {value}")
-
-
-def _error_line(error: Mapping[str, str]) -> str:
-    return f"{error['message']} [{error['code']}]"
+        echo(f"left out: {more:,} more rows")
