@@ -1,32 +1,35 @@
 """Plants the faults of mutants.toml in a copy of the code, one at a time, and checks that their tests notice them.
 
-It replaces mutmut and cosmic-ray: they change no Lua, and half of their random faults break no promise. Each run is a
-fork of a process that has imported the libraries. A run that takes far longer than its tests on the unchanged code has
-noticed the fault.
+It replaces mutmut and cosmic-ray: they change no Lua, and half of their random faults break no promise. Tests that take
+longer than `LIMIT_S` have noticed the fault.
 """
 
 import argparse
 import json
+import os
 import re
+import shutil
+import subprocess
 import sys
-import time
+import tempfile
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from mutation_tree import NO_TESTS, PASSED, TOO_LONG, Tree
 
 ROOT = Path(__file__).parent.parent
 
 #: Seconds for which a test waits for an event: with a fault, and without one.
 PATIENCE_S, USUAL_PATIENCE_S = 5.0, 60.0
 
-#: Longest time of a run: this factor times the time of its tests without the fault, plus these seconds.
-MAX_SLOWER, SPARE_S = 2, 15.0
+#: Longest time of the tests of one fault, and of all tests on the unchanged code, in seconds.
+LIMIT_S, ALL_LIMIT_S = 300.0, 3_600.0
 
 
 def main() -> None:
@@ -55,15 +58,18 @@ def _run(faults: Sequence[dict[str, Any]], results: Path) -> list[tuple[dict[str
     noticed = {json.loads(line)["id"] for line in results.read_text().splitlines()} if results.exists() else set()
     left = [fault for fault in faults if _id(fault) not in noticed]
     outcomes = [(fault, "noticed") for fault in faults if fault not in left]
-    if left:
-        with Tree.copy(ROOT) as tree, results.open("a") as file:
-            seconds = _seconds(tree, sorted({test for fault in left for test in fault["tests"]}))
-            for fault in left:
-                outcome, by = _try(tree, fault, seconds)
-                print(f"{outcome:8}  {fault['file']}: {fault['name']}  ({by})", flush=True)
-                outcomes.append((fault, outcome))
-                if outcome == "noticed":
-                    print(json.dumps({"id": _id(fault), "name": fault["name"], "by": by}), file=file, flush=True)
+    with tempfile.TemporaryDirectory(prefix="shoal-mutants-") as folder, results.open("a") as file:
+        tree = _copy(Path(folder, "tree"))
+        tests = sorted({test for fault in left for test in fault["tests"]})
+        code, printed = _test(tree, tests, ALL_LIMIT_S, USUAL_PATIENCE_S) if left else (pytest.ExitCode.OK, "")
+        if code != pytest.ExitCode.OK:
+            sys.exit(f"the tests do not pass on the code as it is:\n{printed[-3_000:]}")
+        for fault in left:
+            outcome, by = _try(tree, fault)
+            print(f"{outcome:8}  {fault['file']}: {fault['name']}  ({by})", flush=True)
+            outcomes.append((fault, outcome))
+            if outcome == "noticed":
+                print(json.dumps({"id": _id(fault), "name": fault["name"], "by": by}), file=file, flush=True)
     return outcomes
 
 
@@ -72,43 +78,51 @@ def _id(fault: dict[str, Any]) -> str:
     return sha256(json.dumps([fault[part] for part in ("file", "old", "new", "tests")]).encode()).hexdigest()[:12]
 
 
-class _Stopwatch:
-    """A plugin of pytest that writes the seconds of each test into a file."""
-
-    def __init__(self, file: Path):
-        self._file, self._seconds = file, Counter[str]()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the seconds of the set-up, the call or the end of a test."""
-        self._seconds[report.nodeid] += report.duration  # type: ignore[assignment]
-
-    def pytest_sessionfinish(self) -> None:
-        """Write the seconds of all tests into the file."""
-        self._file.write_text(json.dumps(self._seconds))
+def _copy(tree: Path) -> Path:
+    """Copy the repository with its uncommitted changes."""
+    listed = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, capture_output=True, check=True, text=True).stdout.split("\0")[:-1]:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # the file is deleted, but this is not committed yet
+            shutil.copy(ROOT / name, tree / name)
+    return tree
 
 
-def _seconds(tree: Tree, tests: Sequence[str]) -> dict[str, float]:
-    """Run the tests on the unchanged code; return the seconds of each."""
-    file = tree.root.parent / "seconds.json"
-    if tree.test(tests, 3_600, USUAL_PATIENCE_S, [_Stopwatch(file)]) != PASSED:
-        sys.exit(f"the tests do not pass on the code as it is:\n{tree.log.read_text()[-3_000:]}")
-    found: dict[str, float] = json.loads(file.read_text())
-    return found
-
-
-def _try(tree: Tree, fault: dict[str, Any], seconds: dict[str, float]) -> tuple[str, str]:
+def _try(tree: Path, fault: dict[str, Any]) -> tuple[str, str]:
     """Return the outcome of a fault, and the test that noticed it or another reason."""
-    source = (tree.root / fault["file"]).read_text("utf-8")
+    file = tree / fault["file"]
+    source = file.read_text("utf-8")
     if (times := source.count(fault["old"])) != 1:
         return "stale", f"the file has its text {times} times and not once: write it anew"
-    usual_s = sum(s for test, s in seconds.items() if {test, test.partition("::")[0]} & {*fault["tests"]})
-    started = time.monotonic()
-    with tree.changed(fault["file"], source.replace(fault["old"], fault["new"])):
-        code = tree.test(fault["tests"], SPARE_S + MAX_SLOWER * usual_s, PATIENCE_S)
-    if code in (PASSED, NO_TESTS):
-        return "survived", f"{time.monotonic() - started:.1f} s"
-    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", tree.log.read_text(errors="replace"), re.MULTILINE)
-    return "noticed", "time" if code == TOO_LONG else failed[1] if failed else f"exit code {code}"
+    file.write_text(source.replace(fault["old"], fault["new"]), "utf-8")
+    try:
+        code, printed = _test(tree, fault["tests"], LIMIT_S, PATIENCE_S)
+    finally:
+        file.write_text(source, "utf-8")
+    if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return "survived", "its tests pass"
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", printed, re.MULTILINE)
+    return "noticed", failed[1] if failed else f"exit code {code}"
+
+
+def _test(tree: Path, tests: Sequence[str], limit_s: float, patience_s: float) -> tuple[int | None, str]:
+    """Run the tests until one fails; return the exit code, which is None after `limit_s`, and what they printed."""
+    path = os.pathsep.join(str(tree / package) for package in ("shared", "api", "workers"))
+    variables = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TEST_PATIENCE_S": str(patience_s), "CI": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-m", "not wide", "-p", "no:cacheprovider"]
+    with tempfile.TemporaryFile("w+") as output:
+        pipes: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT}
+        run = subprocess.Popen([*command, *tests], cwd=tree, env=os.environ | variables, **pipes)
+        code: int | None = None
+        with suppress(subprocess.TimeoutExpired):
+            code = run.wait(limit_s)
+        if code is None:
+            for process in [*psutil.Process(run.pid).children(recursive=True), run]:
+                with suppress(psutil.Error):
+                    process.kill()
+            run.wait()
+        output.seek(0)
+        return code, output.read()
 
 
 if __name__ == "__main__":
