@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -86,9 +86,9 @@ class Other:
         """Announce the worker with other values."""
         self._pool.announce("other", self._about | values)
 
-    def announce(self, without: str = "", **index_values: Any) -> None:
-        """Announce the worker with other values of the index `default`, and without one value."""
-        index = {k: v for k, v in self._about["indexes"]["default"].items() if k != without} | index_values
+    def announce(self, **index_values: Any) -> None:
+        """Announce the worker with other values of the index `default`."""
+        index = self._about["indexes"]["default"] | index_values
         self._pool.announce("other", self._about | {"indexes": {"default": index}})
 
 
@@ -183,15 +183,10 @@ class TestClient:
         with pytest.raises(NotReady, match="no worker is ready"):
             client.index("default").add([DOCUMENT])
 
-    def test_the_index_of_a_sleeping_model_may_change(self, client: Client, log: Log, other: Other) -> None:
-        other.announce_with(state="asleep")
-        assert client.index("default").delete(["7"]) == 1
-        assert log.sizes() == [1]
-
     def test_nothing_is_written_while_workers_differ(
         self, served: Worker, client: Client, log: Log, other: Other
     ) -> None:
-        for values in ({"digest": "d"}, {"dimension": 7}, {"prompt": "query"}):
+        for values in ({"digest": "d"}, {"dimension": 7}, {"prompt": "query"}, {"digest": 5}, {"dimension": "7"}):
             other.announce(**values)
             with pytest.raises(NotReady, match=r"with different models, .* so nothing is written"):
                 client.index("default").add([DOCUMENT])
@@ -202,22 +197,6 @@ class TestClient:
             client.index("default").add([DOCUMENT])
         assert log.changes() == []
         assert client.index("default").delete(["7"]) == 1
-
-    def test_nothing_is_written_while_a_worker_of_an_older_version_serves_the_index(
-        self, served: Worker, client: Client, log: Log, other: Other
-    ) -> None:
-        others: list[Callable[[], None]] = [
-            lambda: other.announce_with(fingerprint=None),
-            lambda: other.announce(without="prompt"),
-            lambda: other.announce(without="changes_through"),
-            lambda: other.announce(digest=5),
-            lambda: other.announce(dimension="7"),
-        ]
-        for announce in others:
-            announce()
-            with pytest.raises(NotReady, match="older version of Shoal"):
-                client.index("default").add([DOCUMENT])
-        assert log.changes() == []
 
 
 @pytest.mark.parametrize(

@@ -7,39 +7,10 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import BadDocument, InvalidRequest
-from shoal.evaluation.collection import Collection, Files, read_judgements, read_queries, write_run, write_source
+from shoal.evaluation.collection import Collection, Files, read_judgements, read_queries, write_source
 from shoal.records.source_file import SourceRules
 
 RULES = SourceRules()
-
-TOPICS = """
-<top>
-<num> Number: 301
-<title> International Organized Crime
-
-<desc> Description:
-Identify organizations that participate in
-international criminal activity.
-
-<narr> Narrative:
-A relevant document must name them.
-</top>
-
-<top>
-<num> 302 </num>
-<title>Poliomyelitis &amp; Post-Polio</title>
-<desc>Is the disease under control?</desc>
-</top>
-"""
-
-XML_TOPICS = """<?xml version="1.0"?>
-<topics task="COVIDSearch">
-  <topic number="1">
-    <query>coronavirus origin</query>
-    <question>what is the origin of COVID-19</question>
-  </topic>
-</topics>
-"""
 
 
 def written(folder: Path, name: str, text: str) -> str:
@@ -92,24 +63,6 @@ class TestQueries:
         queries = read_queries(written(tmp_path, "queries.tsv.gz", text), RULES)
         assert queries == {"1048585": "what is paula deen's brother", "2": "a b"}
 
-    def test_topics_of_trec_are_read(self, tmp_path: Path) -> None:
-        path = written(tmp_path, "topics.301-450", TOPICS)
-        assert read_queries(path, RULES) == {
-            "301": "International Organized Crime",
-            "302": "Poliomyelitis & Post-Polio",
-        }
-        assert read_queries(path, RULES, "desc") == {
-            "301": "Identify organizations that participate in international criminal activity.",
-            "302": "Is the disease under control?",
-        }
-
-    def test_topics_with_attributes_are_read(self, tmp_path: Path) -> None:
-        path = written(tmp_path, "topics.xml", XML_TOPICS)
-        assert read_queries(path, RULES) == {"1": "coronavirus origin"}
-        assert read_queries(path, RULES, "question") == {"1": "what is the origin of COVID-19"}
-        with pytest.raises(BadDocument, match="topic 1: it has no desc"):
-            read_queries(path, RULES, "desc")
-
     def test_a_bad_query_is_named(self, tmp_path: Path) -> None:
         wrong = {
             '{"_id": "1", "text": "a"}\n{"_id": "1", "text": "b"}': "line 2: there is another query",
@@ -118,14 +71,12 @@ class TestQueries:
             '{"_id": "1", "text": ["a"]}': "line 1: the id or the text is no string",
             '{"_id": ' + "[" * 100_000: "line 1: .* is no JSON object",
             "a query without an id": r"line 1: the query has no text: write an id and a text \(a tab between them",
-            "<top><title>a</title></top>": "topic 1: the query has no id",
         }
         for text, what in wrong.items():
             with pytest.raises(BadDocument, match=what):
                 read_queries(written(tmp_path, "queries", text), RULES)
-        for none in ("\n\n", "<html></html>"):
-            with pytest.raises(InvalidRequest, match="has no queries"):
-                read_queries(written(tmp_path, "queries", none), RULES)
+        with pytest.raises(InvalidRequest, match="has no queries"):
+            read_queries(written(tmp_path, "queries", "\n\n"), RULES)
 
 
 class TestCollections:
@@ -177,8 +128,3 @@ class TestCorpora:
             corpus = written(tmp_path, "corpus.jsonl", f'{{"_id": "a", "text": "b"}}\n{line}\n')
             with pytest.raises(BadDocument, match="line 2"):
                 write_source(corpus, tmp_path / "source.jsonl", RULES)
-
-
-def test_a_run_is_written_as_trec_eval_reads_it(tmp_path: Path) -> None:
-    write_run(tmp_path / "1.run", {"q 1": ["d1", "d 2"], "2": []})
-    assert (tmp_path / "1.run").read_text() == "q_1 Q0 d1 1 1.000000 shoal\nq_1 Q0 d_2 2 0.500000 shoal\n"

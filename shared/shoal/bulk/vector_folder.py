@@ -53,8 +53,7 @@ class Part:
 class VectorManifest:
     """A description of a folder of vectors. `is_complete` is True once the parts cover all rows of the source.
 
-    The `fingerprint` changes with everything that vectors depend on, except texts and options. Folders of earlier
-    releases have no fingerprint.
+    The `fingerprint` changes with everything that vectors depend on, except texts and options.
     """
 
     source: dict[str, Any]
@@ -66,9 +65,9 @@ class VectorManifest:
     model: str
     digest: str
     dimension: int
+    fingerprint: str
     parts: tuple[Part, ...] = ()
     is_complete: bool = False
-    fingerprint: str = ""
     layout: int = LAYOUT
 
     @property
@@ -124,12 +123,10 @@ class VectorManifest:
                 f"{other.model} ({other.digest:.12}): write to another folder"
             )
         if self.fingerprint != other.fingerprint:
-            reason = (
-                "the workers had another engine or precision, other prompts or another length of texts"
-                if self.fingerprint
-                else "the folder does not say with which engine, precision, prompts and length of texts"
+            raise ModelMismatch(
+                f"{folder} cannot be continued, as the workers had another engine or precision, other prompts or "
+                "another length of texts: write to another folder"
             )
-            raise ModelMismatch(f"{folder} cannot be continued, as {reason}: write to another folder")
 
     def without_damaged(self, folder: Path) -> "VectorManifest":
         """Return the manifest without the first damaged part, which has a missing or changed file, and later parts."""

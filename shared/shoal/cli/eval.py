@@ -16,7 +16,7 @@ from shoal.client.http.client import HttpClient
 from shoal.client.questions import Questions
 from shoal.client.redis.client import Client
 from shoal.errors import UnknownIndex
-from shoal.evaluation.collection import Collection, Files, write_run, write_source
+from shoal.evaluation.collection import Collection, Files, write_source
 from shoal.evaluation.evaluation import Evaluation
 from shoal.evaluation.report import svg, tables
 from shoal.evaluation.run import Setting, run, times
@@ -38,7 +38,6 @@ class EvalArguments:
     queries: str | None
     qrels: str | None
     split: str
-    topic_field: str | None
     index: str
     build: str
     k: int
@@ -52,10 +51,9 @@ class EvalArguments:
 @click.command("eval", short_help="Measure the quality of search by queries with judgements.")
 @click.argument("folder", required=False)
 @click.option("--corpus", help="Documents, as corpus.jsonl of BEIR: for an index that is not served yet.")
-@click.option("--queries", help="Queries: JSON lines of BEIR, topics of TREC, or lines of id, tab, text.")
+@click.option("--queries", help="Queries: JSON lines of BEIR, or lines of id, tab, text.")
 @click.option("--qrels", help="Judgements, in the format of BEIR or of TREC.")
 @click.option("--split", default="test", show_default=True, help="FOLDER: the judgements in qrels/SPLIT.tsv.")
-@click.option("--topic-field", help="TREC: the field of a topic to search for. [default: title, else query]")
 @click.option("--index", default="default", show_default=True, help="Index to search.")
 @click.option("--build", default="", help='Flags of `shoal index build` for the corpus, as "--language english".')
 @click.option("-k", type=click.IntRange(1, MAX_K), default=10, show_default=True, help="Hits for nDCG and MRR.")
@@ -70,7 +68,6 @@ class EvalArguments:
 @click.option("--no-times", is_flag=True, help="Leave out the times of single searches.")
 @click.option("--json", "out", type=OutputFile(), help="Save every figure here.")
 @click.option("--plot", type=OutputFile(), help="Draw a picture (SVG) here.")
-@click.option("--runs", type=click.Path(file_okay=False, path_type=Path), help="Folder for the hits, as TREC runs.")
 @settings_options(*REDIS_SETTINGS, "request_timeout_s", "index_home")
 def eval_(
     settings: Settings,
@@ -78,7 +75,6 @@ def eval_(
     no_times: bool,
     out: Path | None,
     plot: Path | None,
-    runs: Path | None,
     **options: Any,
 ) -> None:
     """Measure how well a running service finds the documents that people judged to be relevant.
@@ -93,7 +89,7 @@ def eval_(
     if asked.depth < asked.k:
         raise click.UsageError(f"--depth is {asked.depth}, less than -k, {asked.k}: raise it")
     files = Files.of(asked.folder, asked.corpus, asked.queries, asked.qrels, asked.split)
-    collection = Collection.read(files, SourceRules.from_settings(settings), asked.topic_field)
+    collection = Collection.read(files, SourceRules.from_settings(settings))
     client: Client | HttpClient
     if asked.url:
         client = HttpClient(asked.url, asked.api_key, timeout_s=settings.request_timeout_s)
@@ -112,10 +108,6 @@ def eval_(
     click.echo(tables(evaluation))
     write_output(out, json.dumps(asdict(evaluation), indent=2))
     write_output(plot, svg(evaluation, f"{Path(asked.folder or files.queries).resolve().name}, index {asked.index}"))
-    if runs:
-        runs.mkdir(parents=True, exist_ok=True)
-        for number, rankings in enumerate(found, 1):
-            write_run(runs / f"{number}.run", rankings)
 
 
 def _is_served(client: Questions, index: str) -> bool:

@@ -1,10 +1,9 @@
-"""Test collections: queries with judgements of documents, in the formats of BEIR and TREC."""
+"""Test collections: queries with judgements of documents, in the format of BEIR; judgements also in that of TREC."""
 
-import html
 import json
 import os.path
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +18,6 @@ from shoal.records.source_file import SourceRules, is_url, open_file, path_of, s
 
 #: Names of the fields that may have a query's id and text in a line of JSON, in order of preference.
 _IDS, _TEXTS = ("_id", "id", "query_id"), ("text", "query", "title")
-
-#: The fields of a TREC topic that may contain the query, in order of preference.
-_TOPIC_FIELDS = ("title", "query")
-
-_TOPIC = re.compile(r"<(top|topic)\b([^>]*)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
-_NUMBER = re.compile(r"""\bnumber\s*=\s*["']([^"']*)["']""")
-
-#: The label that TREC puts before the content of a field.
-_LABEL = re.compile(r"^\s*(?:Number|Topic|Description|Narrative)\s*:\s*")
 
 _GAIN = re.compile(r"[-+]?\d{1,9}(\.0*)?")
 
@@ -72,12 +62,12 @@ class Collection:
     num_left_out: int = 0
 
     @classmethod
-    def read(cls, files: Files, rules: SourceRules, topic_field: str | None = None) -> Self:
+    def read(cls, files: Files, rules: SourceRules) -> Self:
         """Read the queries and the judgements.
 
         Raises InvalidRequest if they do not belong together, and the errors of `read_queries` and `read_judgements`.
         """
-        queries, judgements = read_queries(files.queries, rules, topic_field), read_judgements(files.qrels, rules)
+        queries, judgements = read_queries(files.queries, rules), read_judgements(files.qrels, rules)
         if not judgements.keys() & queries.keys():
             raise InvalidRequest(
                 f"{files.qrels} judges none of the queries of {files.queries}: give files of one collection"
@@ -106,19 +96,14 @@ def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
                 yield label.at(number), text.rstrip("\r\n")
 
 
-def read_queries(path: str, rules: SourceRules, topic_field: str | None = None) -> dict[str, str]:
+def read_queries(path: str, rules: SourceRules) -> dict[str, str]:
     """Return the texts of the queries in a file, by the queries' ids.
 
-    The first character shows the format. With `{`, each line is a JSON object with `_id` and `text`. With `<`, the
-    file has TREC topics, whose query is the `topic_field` (default `title`, else `query`). Otherwise, each line has an
-    id, a tab and a text. Raises BadDocument for a bad query or a second query with the same id, and the errors of
-    `lines_of`.
+    If the file begins with `{`, each line is a JSON object with `_id` and `text`, else an id, a tab and a text. Raises
+    BadDocument for a bad query or a second query with the same id, and the errors of `lines_of`.
     """
     lines, queries = [*lines_of(path, rules)], dict[str, str]()
-    kind = lines[0][1].lstrip()[0] if lines else ""
-    if kind == "<":
-        found = _topics(shown(path), "\n".join(line for _, line in lines), topic_field)
-    elif kind == "{":
+    if lines and lines[0][1].lstrip()[0] == "{":
         objects = ((where, _object(where, line)) for where, line in lines)
         found = (
             (where, _value_of(where, values, _IDS, str | int), _value_of(where, values, _TEXTS))
@@ -137,7 +122,7 @@ def read_queries(path: str, rules: SourceRules, topic_field: str | None = None) 
             raise BadDocument(f"{where}: there is another query {excerpt(name)}: ids must differ")
         queries[name] = " ".join(text.split())
     if not queries:
-        raise InvalidRequest(f"{shown(path)} has no queries: give a file of BEIR or TREC, or lines of id, tab, text")
+        raise InvalidRequest(f"{shown(path)} has no queries: give a file of BEIR, or lines of id, tab, text")
     return queries
 
 
@@ -187,36 +172,6 @@ def write_source(corpus: str, source: Path, rules: SourceRules) -> None:
             if title or text:
                 about = {"id": document, "text": f"{title} {text}".strip()} | ({"title": title} if title else {})
                 file.write(json.dumps(about) + "\n")
-
-
-def write_run(path: Path, rankings: Mapping[str, Sequence[str]]) -> None:
-    """Write the documents found for each query in the format of trec_eval: query, Q0, document, rank, score, name.
-
-    The score is 1 / rank, because trec_eval sorts by score. In ids, underscores replace white space.
-    """
-    with path.open("w", encoding="utf-8") as file:
-        for query, ranking in rankings.items():
-            for rank, document in enumerate(ranking, 1):
-                file.write(f"{'_'.join(query.split())} Q0 {'_'.join(document.split())} {rank} {1 / rank:.6f} shoal\n")
-
-
-def _topics(path: str, text: str, field: str | None) -> Iterator[tuple[str, str, str]]:
-    for number, (_, attributes, body) in enumerate(_TOPIC.findall(text), 1):
-        where = f"{path}, topic {number}"
-        found = [text for name in ((field,) if field else _TOPIC_FIELDS) if (text := _field(body, name))]
-        if not found:
-            raise BadDocument(f"{where}: it has no {field or 'title or query'}: name another field")
-        attribute = _NUMBER.search(attributes)
-        yield where, _plain_text(attribute[1]) if attribute else _field(body, "num"), found[0]
-
-
-def _field(body: str, name: str) -> str:
-    found = re.search(rf"<{re.escape(name)}>([^<]*)", body, re.IGNORECASE)
-    return _plain_text(found[1]) if found else ""
-
-
-def _plain_text(text: str) -> str:
-    return " ".join(html.unescape(_LABEL.sub("", text)).split())
 
 
 def _object(where: str, line: str) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class SteadyWorker:
         self.about = {"state": "ready", "model": MODEL, "digest": digest, "dimension": DIMENSION}
         self.about["fingerprint"] = FINGERPRINT
         self.num_answered = 0
+        self._answers: list[Answer] = []  # they stay here until Redis has them
 
     def announce(self) -> None:
         """Announce the worker to the pool."""
@@ -49,11 +50,11 @@ class SteadyWorker:
         self.announce()
         if self.num_answered >= self.max_jobs:
             return
-        answers = []
-        for delivery in self.queue.take("steady", LANES, 1, 0.02):
+        for delivery in [] if self._answers else self.queue.take("steady", LANES, 1, 0.02):
             job = delivery.job()
-            answers.append(Answer(delivery, steady_reply(job, str(self.about["model"])), job.reply_to))
-        self.num_answered += self.queue.reply(answers)
+            self._answers.append(Answer(delivery, steady_reply(job, str(self.about["model"])), job.reply_to))
+        self.num_answered += self.queue.reply(self._answers)
+        self._answers = []
 
     @contextmanager
     def running(self) -> Iterator["SteadyWorker"]:

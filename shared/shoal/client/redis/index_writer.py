@@ -70,7 +70,7 @@ class IndexModel(NamedTuple):
 
     @classmethod
     def of(cls, about: Mapping[str, Any], index: str) -> Self | None:
-        """Return the properties from a worker's heartbeat; None if the worker supports no changes of indexes."""
+        """Return the properties from a worker's heartbeat; None if the heartbeat lacks one."""
         served = about["indexes"][index]
         name, fingerprint = about.get("model"), about.get("fingerprint")
         digest, dimension, prompt = map(served.get, ("digest", "dimension", "prompt"))
@@ -78,8 +78,7 @@ class IndexModel(NamedTuple):
         if not isinstance(dimension, int) or not all(isinstance(word, str) for word in words):
             return None
         is_learned = served.get("language") == LEARNED
-        known = cls(str(name), str(digest), dimension, str(prompt), str(fingerprint), is_learned)
-        return known if "changes_through" in served else None
+        return cls(str(name), str(digest), dimension, str(prompt), str(fingerprint), is_learned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +195,7 @@ class IndexWriter:
         if not is_for_vectors:
             found = {model and model._replace(fingerprint="") for model in found}
         model, *others = found
-        if model is None or None in others:
-            raise NotReady(
-                f"a worker that serves index {self.name} is of an older version of Shoal, and would not find what is "
-                "added: update it"
-            )
-        if others:
+        if model is None or others:
             raise self._other_model()
         return model
 
