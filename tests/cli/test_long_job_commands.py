@@ -49,8 +49,9 @@ def test_a_failed_job_is_shown_with_its_error_and_the_rows_it_left_out(capsys: p
     status = LongJobStatus("a", "embed_file", "failed", {}, 0.0, progress=progress, error=error | {"message": "gone"})
     assert long_job._outline(status).endswith("(file_error: gone)")
     long_job._print_details(status)
-    said = ['error: {"code": "file_error", "message": "gone"}', "left out: row 1: empty", "left out: 6 more rows"]
-    assert capsys.readouterr().out.splitlines()[-3:] == said
+    said = ["id: a", "kind: embed_file", "status: failed", "progress: waiting: 9 rows, 7 bad"]
+    said += ["submitted_at: 1970-01-01T00:00:00+00:00", 'error: {"code": "file_error", "message": "gone"}']
+    assert capsys.readouterr().out.splitlines() == [*said, "left out: row 1: empty", "left out: 6 more rows"]
 
 
 def test_a_job_is_paused_resumed_retried_and_deleted(shoal: CliRunner, client: Client, tmp_path: Path) -> None:

@@ -203,7 +203,11 @@ def test_cached_vectors_are_not_joined_with_vectors_of_another_fingerprint(
 
 @pytest.mark.parametrize(
     ("fingerprints", "wanted", "num_asked"),
-    [(chain("aabab", repeat("b")), "b", 3), (chain(["a", "", "a", "", "a"], repeat("x")), None, 0)],
+    [
+        (chain("aabab", repeat("b")), "b", 3),
+        (chain(["a", "", "a", "", "a"], repeat("x")), None, 0),
+        (chain(["a", "b", "a", "b", ""], repeat("x")), "b", 2),  # the last reply has none
+    ],
 )
 def test_parts_of_a_list_have_one_fingerprint(
     client: Client, queue: Queue, fingerprints: Iterator[str], wanted: str | None, num_asked: int
@@ -211,7 +215,7 @@ def test_parts_of_a_list_have_one_fingerprint(
     with answering_with(queue, fingerprints) as asked:
         found = client.embed(TEXTS)
     assert asked == [None] * 5 + [wanted] * num_asked
-    assert wanted is None or np.all(found == ord(wanted))
+    assert wanted is None or {*np.unique(found)} <= {0, ord(wanted)}
 
 
 def test_a_stream_goes_on_with_the_fingerprint_of_its_first_vectors(make_client: MakeClient, queue: Queue) -> None:
@@ -227,13 +231,6 @@ def test_parts_of_two_fingerprints_are_never_joined() -> None:
     for some in (parts, parts[1:]):  # the first part may have no fingerprint
         with pytest.raises(NotReady, match=r'different models, "" \(f\) and "" \(g\): send it again'):
             Reply.join([*some, Reply("b", hits=[[]], fingerprint="g")])
-
-
-def test_parts_are_computed_again_though_the_last_has_no_fingerprint(client: Client, queue: Queue) -> None:
-    with answering_with(queue, chain(["a", "b", "a", "b", ""], repeat("x"))) as asked:
-        found = client.embed(TEXTS)
-    assert asked == [None] * 5 + ["b"] * 2
-    assert np.all(found[:-1] == ord("b"))
 
 
 def test_a_rerank_may_ask_for_the_fingerprint_of_the_reranker(

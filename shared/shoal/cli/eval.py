@@ -2,10 +2,11 @@
 
 import json
 import shlex
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -27,25 +28,6 @@ from shoal.settings import Settings
 
 #: Longest time until workers serve a new index, in seconds.
 SERVED_WITHIN_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class EvalArguments:
-    """The arguments of `shoal eval` that name the collection, the service and the ranks."""
-
-    folder: str | None
-    corpus: str | None
-    queries: str | None
-    qrels: str | None
-    split: str
-    index: str
-    build: str
-    k: int
-    depth: int
-    id_field: str
-    leave_out_own: bool
-    url: str
-    api_key: str = field(repr=False)
 
 
 @click.command("eval", short_help="Measure the quality of search by queries with judgements.")
@@ -85,7 +67,7 @@ def eval_(
     Each --setting is evaluated, and compared with the first one query by query. Without --setting, the service's
     defaults are evaluated.
     """
-    asked, parsed = EvalArguments(**options), [Setting.parse(each) for each in words or ("",)]
+    asked, parsed = SimpleNamespace(**options), [Setting.parse(each) for each in words or ("",)]
     if asked.depth < asked.k:
         raise click.UsageError(f"--depth is {asked.depth}, less than -k, {asked.k}: raise it")
     files = Files.of(asked.folder, asked.corpus, asked.queries, asked.qrels, asked.split)
@@ -118,7 +100,7 @@ def _is_served(client: Questions, index: str) -> bool:
     return True
 
 
-def _build(settings: Settings, asked: EvalArguments, corpus: str | None) -> None:
+def _build(settings: Settings, asked: SimpleNamespace, corpus: str | None) -> None:
     """Build an index of the corpus with `shoal index build`. Raises UnknownIndex for a URL or without a corpus."""
     from shoal.cli.main import main
 
