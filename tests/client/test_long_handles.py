@@ -97,7 +97,8 @@ class TestSourceFile:
         monkeypatch.chdir(tmp_path)
         assert place_of("news.csv") == str(tmp_path / "news.csv")
         assert place_of(tmp_path / "news.csv") == str(tmp_path / "news.csv")
-        assert place_of("s3://bucket/news.csv") == "s3://bucket/news.csv"
+        with pytest.raises(InvalidRequest, match=r'"s3://…" is a URL: .* download it'):
+            place_of("s3://bucket/news.csv")
 
     def test_no_file_is_replaced(self, tmp_path: Path) -> None:
         path = tmp_path / "items.jsonl"
@@ -124,7 +125,7 @@ def test_texts_are_written_beside_the_vectors(client: Client, tmp_path: Path) ->
 
 def test_the_texts_of_a_refused_call_are_deleted(client: Client, tmp_path: Path) -> None:
     out = tmp_path / "vectors"
-    with pytest.raises(InvalidRequest, match="webhook is "):
+    with pytest.raises(InvalidRequest, match="the webhook "):
         client.bulk(["storm"], out, webhook="ftp://x")
     client.bulk(["storm"], tmp_path / "other", idempotency_key="a")
     with pytest.raises(InvalidRequest, match="the idempotency key"):
@@ -214,9 +215,9 @@ class TestOverHttp:
 
     def test_a_url_is_sent_as_the_source(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [answer(id=ID, status="queued")]
-        http.index("news").build("s3://bucket/news.jsonl", webhook="https://example.org/done", idempotency_key="once")
+        http.index("news").build(ServerFile("news.jsonl"), webhook="https://example.org/done", idempotency_key="once")
         assert wire.unpack(canned.bodies[0][1]) == {
-            "source": "s3://bucket/news.jsonl",
+            "source": "news.jsonl",
             "webhook": "https://example.org/done",
         }
         (path, headers), *_ = canned.requests

@@ -158,9 +158,7 @@ def _source(fields: Fields, folder: JobFolder) -> str:
         )
     settings = context().settings
     place = allowed_path(fields.source, settings)
-    if place.startswith(("http://", "https://")):
-        check_address(place, settings.private_host_names())
-    elif not json_request().is_admin and Path(place).is_relative_to((settings.files_folder / JOBS).resolve()):
+    if not json_request().is_admin and Path(place).is_relative_to((settings.files_folder / JOBS).resolve()):
         raise PathNotAllowed(f"{excerpt(fields.source)} is among the files of jobs, which only their own clients read")
     return fields.source
 

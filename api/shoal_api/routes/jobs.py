@@ -169,7 +169,7 @@ def retry_job(path: JobPath) -> Response:
 
 @long_jobs_api.post("/v1/bulk", responses={202: LongJobSubmitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
 def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
-    """Embed a file, which is below a root, at a URL, or, with `name`, in the body."""
+    """Embed a file, which is below a root, or, with `name`, in the body."""
     fields = body if query.name is None else query
 
     def arguments(folder: JobFolder) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The sources of long jobs: a local file, a file of the server, a URL, or the program's own texts."""
+"""The sources of long jobs: a local file, a file of the server, or the program's own texts."""
 
 import json
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +14,7 @@ from typing import Any, Self, TypeAlias
 from shoal.client.parts import batches
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, InvalidRequest, ShoalError, Unavailable
+from shoal.process.allowed_path import local_path
 
 #: A text, or a document: a map with its text and, optionally, its id and further fields.
 Item: TypeAlias = str | Mapping[str, Any]
@@ -32,16 +33,15 @@ class ServerFile:
     path: str
 
 
-#: The path of a file, a URL, or a file of the server.
+#: The path of a file, or a file of the server.
 File: TypeAlias = str | PathLike[str] | ServerFile
 
 
 def place_of(file: File) -> str:
-    """Return the absolute path of a local file, a URL unchanged, or the path of a server's file unchanged."""
+    """Return the absolute path of a local file, or the path of a server's file. Raises InvalidRequest for a URL."""
     if isinstance(file, ServerFile):
         return file.path
-    text = fspath(file)
-    return text if "://" in text else str(Path(text).expanduser().absolute())
+    return str(Path(local_path(fspath(file))).expanduser().absolute())
 
 
 class ItemFile:

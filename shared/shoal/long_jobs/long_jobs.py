@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from shoal.broker.broker import Broker
 from shoal.contract import traceparent, wire
@@ -17,7 +16,7 @@ from shoal.long_jobs.status import ENDED, LongJobStatus
 from shoal.long_jobs.submission import BUILD, JOB_ID, KINDS, LONG, QUEUES, QUICK, Kind, Submission, queue_name
 from shoal.process.closing import Closing
 from shoal.process.extra import install_command
-from shoal.process.private_network import without_query
+from shoal.process.private_network import split_url, without_query
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
@@ -315,12 +314,5 @@ def check(arguments: Mapping[str, Any], webhook: str | None) -> None:
     """Raise InvalidRequest for arguments that JSON cannot express, and for a webhook that is not an HTTP URL."""
     if not wire.is_json(dict(arguments)) or len(wire.pack(dict(arguments))) > MAX_ARGUMENT_BYTES:
         raise InvalidRequest(f"arguments takes values that JSON can hold, of at most {MAX_ARGUMENT_BYTES:,} bytes")
-    if webhook is None:
-        return
-    try:
-        parts = urlsplit(webhook)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.username or parts.password)
-    except ValueError:
-        is_url = False
-    if not is_url or len(webhook) > 2_048:
-        raise InvalidRequest(f"webhook is {excerpt(webhook)}: it takes an http:// or https:// URL without a password")
+    if webhook is not None:
+        split_url(webhook)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from shoal.contract.excerpt import excerpt
-from shoal.errors import BadDocument, FileError, MissingExtra
+from shoal.errors import BadDocument, MissingExtra
 from shoal.process.extra import install_command
 from shoal.process.system_limits import limited_memory
 from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
@@ -145,7 +145,6 @@ def _check_columns(schema: Any, label: SourceLabel) -> None:
 def _parquet(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     from pyarrow import parquet
 
-    _need_positions(file, label)
     columns = parquet.ParquetFile(file.stream).schema
     # If repeated values were copied, a small file could fill the memory.
     repeatable = [
@@ -172,7 +171,6 @@ def _arrow(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     from pyarrow import ipc
 
     if file.stream.peek(len(_ARROW_FILE)).startswith(_ARROW_FILE):
-        _need_positions(file, label)
         found = ipc.open_file(file.stream)
         _check_columns(found.schema, label)
         yield from map(found.get_batch, range(found.num_record_batches))
@@ -180,12 +178,6 @@ def _arrow(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
         stream = ipc.open_stream(file.stream)
         _check_columns(stream.schema, label)
         yield from stream
-
-
-def _need_positions(file: SourceFile, label: SourceLabel) -> None:
-    """Raise FileError for a file that can be read only from beginning to end."""
-    if not file.stream.seekable():
-        raise FileError(f"{label.path} is sent as a whole only: download it, and name the file on this machine")
 
 
 #: Yields the rows of a .parquet file. Needs memory for a page of each column and a batch of rows.
