@@ -116,16 +116,12 @@ def test_a_deleted_job_leaves_no_keys(jobs: LongJobs, rq: Rq, keys: Keys) -> Non
             jobs.delete(job_id)
 
 
-def test_an_idempotency_key_belongs_to_its_client(jobs: LongJobs, rq: Rq, keys: Keys) -> None:
+def test_an_idempotency_key_belongs_to_its_client(jobs: LongJobs) -> None:
     first = submit(jobs, idempotency_key="a", client="ann")
     assert submit(jobs, idempotency_key="a", client="ann") == first
     assert submit(jobs, idempotency_key="a", client="bob") != first
     with pytest.raises(InvalidRequest, match="used for another long job"):
         jobs.submit("embed_file", {"source": "b.csv", "out": "a"}, idempotency_key="a", client="ann")
-    for value in (b"\xff\xfe", b"a/b", b"x" * 1_000):  # values from another program, none of them an id
-        for key in rq.connection.scan_iter(f"{keys.once('*').replace('{', '?').replace('}', '?')}"):
-            rq.connection.set(key, value, keepttl=True)
-        assert submit(jobs, idempotency_key="a", client="ann") != first
 
 
 def test_the_newest_jobs_are_listed_first(jobs: LongJobs, rq: Rq, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +150,7 @@ def test_the_newest_jobs_are_listed_first(jobs: LongJobs, rq: Rq, keys: Keys, mo
     ],
 )
 def test_a_wrong_submission_is_refused(
-    jobs: LongJobs, kind: str, arguments: dict[str, Any], options: dict[str, str], message: str
+    jobs: LongJobs, kind: str, arguments: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         jobs.submit(kind, arguments, **options)

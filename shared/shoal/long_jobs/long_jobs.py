@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
@@ -39,7 +40,7 @@ DELETED_S = 30 * 86_400
 #: runner lists itself again within 2 s.
 UNLISTED_S = 4.0
 
-#: Time for which an idempotency key is remembered, in seconds.
+#: Time for which an idempotency key is remembered, in seconds: a day.
 ONCE_S = 86_400
 
 #: The list of a client, and the list of all clients, keep this many of the newest jobs.
@@ -99,23 +100,39 @@ class LongJobs(Closing):
         idempotency_key: str | None = None,
         client: str = "",
         job_id: str | None = None,
+        upload_bytes: int = 0,
     ) -> str:
-        """Put a job into its queue and return its id, 24 hex digits: `job_id` from `new_job_id`, or else a new id.
+        """Put a job into its queue and return its id, 24 hex digits: `job_id`, or else a new id.
 
         The runner sends a request to the URL `webhook` when the job ends. A second call within a day with the same
-        `idempotency_key` and `client` returns the id of the first job. Raises InvalidRequest for an unknown kind, for
-        arguments that JSON cannot express, for a webhook that is not an HTTP URL, and for a key used for another job.
+        `idempotency_key` and `client`, or with the same `job_id`, returns the id of the first job. Raises
+        InvalidRequest for an unknown kind, for arguments that JSON cannot express, for a webhook that is not an HTTP
+        URL, and for a key or an id used for another job.
         """
         if kind not in self._kinds:
             raise InvalidRequest(f"kind is {excerpt(kind)}: it takes one of {', '.join(self._kinds)}")
         check(arguments, webhook)
-        submission = Submission(kind, dict(arguments), webhook or "", client, traceparent.current())
-        once = blake2b(wire.pack({"long": [client, idempotency_key]})).hexdigest() if idempotency_key else ""
+        submission = Submission(kind, dict(arguments), webhook or "", client, upload_bytes, traceparent.current())
+        job_id = job_id or self.id_of(client, idempotency_key)
         with self._broker.lending():
-            job_id = self._put(submission, job_id or new_job_id(), once)
+            self._put(submission, job_id)
             if self._get(job_id).submission != submission:
                 raise InvalidRequest("the idempotency key was used for another long job: take a new key")
-            return job_id
+        return job_id
+
+    def id_of(self, client: str, idempotency_key: str | None) -> str:
+        """Return a new id without a key, else the id for the client's key and the day; yesterday's is used for 24 h."""
+        if not idempotency_key:
+            return secrets.token_hex(12)
+        today = int(time.time() / ONCE_S)
+        before, now = (
+            blake2b(wire.pack({"once": [client, idempotency_key, day]}), digest_size=12).hexdigest()
+            for day in (today - 1, today)
+        )
+        with suppress(UnknownJob), self._broker.lending():
+            if time.time() - self._get(before).created_at.timestamp() < ONCE_S:
+                return before
+        return now
 
     def status(self, job_id: str) -> LongJobStatus:
         """Return the state of a job with its progress, and with its result once the job is done."""
@@ -202,8 +219,8 @@ class LongJobs(Closing):
             if job.status not in ENDED:
                 raise JobNotEnded(f"job {job.id} is {job.status}: wait until it has ended, or cancel it first")
             job.forget(pipeline)
-            for key in (self._keys.long_jobs, self._list_of(job.submission.client)):
-                pipeline.zrem(key, job.id)
+            for listed in self._lists_of(job):
+                pipeline.zrem(listed, job.id)
             if job.submission.kind == BUILD and job.status != "done":
                 pipeline.set(self._keys.deleted_build(job.id), "", ex=DELETED_S)
 
@@ -231,28 +248,21 @@ class LongJobs(Closing):
             time.sleep(_LOOK_EVERY_S)
         return True
 
-    def _put(self, submission: Submission, job_id: str, once: str) -> str:
-        """Put a job and return its id, or the id of the earlier job with the same idempotency key `once`."""
-        key, lists = self._keys.once(once), (self._keys.long_jobs, self._list_of(submission.client))
+    def _put(self, submission: Submission, job_id: str) -> None:
+        """Put a job, unless there is one with this id."""
+        job = self._job_class.new(submission, job_id, self._keys.root, self._connection)
 
-        def attempt(pipeline: Any) -> Any:
-            first: Any = once and pipeline.get(key)
-            name = _id_in(first or b"") or job_id
-            job = self._job_class.new(submission, name, self._keys.root, self._connection)
-            pipeline.watch(job.key)
+        def attempt(pipeline: Any) -> None:
             is_new = not pipeline.exists(job.key)
             pipeline.multi()
             if is_new:
                 job.enqueue(pipeline)
-                if once:
-                    pipeline.set(key, name, ex=ONCE_S)
-                for listed in lists if job.kind.queue == LONG else ():
-                    pipeline.zadd(listed, {name: job.created_at.timestamp()})
+                for listed in self._lists_of(job) if job.kind.queue == LONG else ():
+                    pipeline.zadd(listed, {job_id: job.created_at.timestamp()})
                     pipeline.zremrangebyrank(listed, 0, -MAX_LISTED - 1)
                     pipeline.expire(listed, LISTED_S)
-            return name
 
-        return str(self._connection.transaction(attempt, key, value_from_callable=True))
+        self._connection.transaction(attempt, job.key)
 
     def _get(self, job_id: str) -> "LongJob":
         """Return the job. Raises UnknownJob."""
@@ -273,6 +283,9 @@ class LongJobs(Closing):
     def _list_of(self, client: str) -> str:
         return self._keys.long_jobs_of(blake2b(client.encode(), digest_size=16).hexdigest())
 
+    def _lists_of(self, job: "LongJob") -> tuple[str, str]:
+        return self._keys.long_jobs, self._list_of(job.submission.client)
+
     def _webhook(self, job: "LongJob") -> dict[str, Any] | None:
         """Return the state of a job's webhook, or None once Redis has deleted the state."""
         url = without_query(job.submission.webhook)
@@ -286,11 +299,6 @@ class LongJobs(Closing):
         if isinstance(result := sender.result_if_done(), dict):
             return pending | {"status": "sent", "answer": result.get("status")}
         return pending | {"status": "failed" if sender.status in ENDED else "pending", "error": sender.describe().error}
-
-
-def new_job_id() -> str:
-    """Return an id for a new job."""
-    return secrets.token_hex(12)
 
 
 def _id_in(name: bytes) -> str:

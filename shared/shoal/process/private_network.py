@@ -32,7 +32,8 @@ def split_url(url: str) -> SplitResult:
         is_usable = False
     if not is_usable:
         raise InvalidRequest(
-            f"the webhook {excerpt(without_query(url))} is no URL that can be used: write http:// or https:// and a host"
+            f"the webhook {excerpt(without_query(url))} is no URL that can be used: write http:// or https:// and "
+            "a host"
         )
     if parts.username is not None or parts.password is not None:
         raise InvalidRequest(f"the URL of {excerpt(parts.hostname)} has a user name: leave it out")

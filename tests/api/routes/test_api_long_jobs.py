@@ -202,7 +202,7 @@ class TestKeys:
 
         places = [submitted(put(name, **first)) for name in ("ann", "ann", "bob")]
         assert (places[0] == places[1], len(set(places))) == (True, 2)
-        assert "asks something else" in error_of(put("ann", **other), 422)[1]
+        assert "was used for another long job" in error_of(put("ann", **other), 422)[1]
         assert error_of(put("ann", "", **first), 422)[0] == "invalid_request"
 
     def test_files_that_other_clients_uploaded_are_no_source(self, guarded: Guarded) -> None:
