@@ -79,7 +79,7 @@ def build(
 ) -> None:
     """Build a version of an index from the documents in SOURCE.
 
-    It is a file (.csv, .tsv, .jsonl, .txt, .parquet or .arrow), packed or not, a document (.html, .md, .pdf), or a
+    It is a file (.csv, .tsv, .jsonl, .txt or .parquet), packed or not, a document (.html, .md, .pdf), or a
     folder of documents.
 
     Without SOURCE, take the sample headlines that come with Shoal. The workers of a pool that answers embed the texts;

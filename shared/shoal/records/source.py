@@ -11,7 +11,6 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.extraction.reader_client import KINDS, ReaderClient
 from shoal.process.allowed_path import local_path
-from shoal.records.arrow_records import read_arrow, read_parquet
 from shoal.records.document import (
     RESERVED_NAMES,
     BadRow,
@@ -24,6 +23,7 @@ from shoal.records.document import (
 )
 from shoal.records.document_files import ReadFiles, folder_fingerprint, kind_of, list_files, read_document, read_folder
 from shoal.records.line_records import PACKED_ENDINGS, read_csv, read_jsonl, read_tsv, read_txt
+from shoal.records.parquet_records import read_parquet
 from shoal.records.source_file import SourceFile, SourceRules, open_file
 from shoal.settings import DEFAULTS
 
@@ -54,8 +54,6 @@ _READERS: dict[str, tuple[Reader, str]] = {
         for ending, read in _TEXT_READERS.items()
     },
     ".parquet": (read_parquet, "row"),
-    ".arrow": (read_arrow, "row"),
-    ".feather": (read_arrow, "row"),
 }
 
 

@@ -17,7 +17,7 @@ from shoal.settings import Settings
 BLOCK_BYTES = 256 * 1024
 
 #: Beyond the first `FREE_BYTES` of rows, each byte of a file may unpack to at most `MAX_EXPANSION` bytes of rows: a KiB
-#: of Arrow can unpack to a TiB. Each row counts `ROW_BYTES` more than its values.
+#: of .parquet can unpack to a TiB. Each row counts `ROW_BYTES` more than its values.
 MAX_EXPANSION, FREE_BYTES, ROW_BYTES = 250, 2**30, 150
 
 
