@@ -40,9 +40,6 @@ _MAX_NAME_BYTES = 200
 #: How many folders of earlier jobs are checked when a folder is made. Folders that no job needs are removed.
 _CHECKED_AT_A_TIME = 20
 
-#: Age from which a folder is checked, in seconds. A younger folder may be about to be locked.
-_MIN_AGE_S = 60.0
-
 #: Time for which the upload of a job that failed or was cancelled is kept, so that the job can be retried.
 _RETRY_KEPT_S = 86_400.0
 
@@ -116,15 +113,12 @@ class UploadStore(JobFolders):
         for name in names:
             folder = self.folder / name
             with suppress(OSError, ShoalError):  # several requests may check a folder; Overloaded: a request fills it
-                age_s = time.time() - folder.stat().st_mtime
-                if age_s < _MIN_AGE_S:
-                    continue
                 try:
                     job = self._status_of(name.partition("-")[2])
                 except UnknownJob:
                     with locked(folder):
-                        # An incomplete upload was left by a process that died.
-                        if age_s > _UNKNOWN_KEPT_S or (folder / _PARTIAL).exists():
+                        is_old = time.time() - folder.stat().st_mtime > _UNKNOWN_KEPT_S
+                        if is_old or (folder / _PARTIAL).exists():  # a process that died has left it
                             shutil.rmtree(folder, ignore_errors=True)
                     continue
                 if job.status == "done" or (job.has_ended and time.time() - (job.ended_at or math.inf) > _RETRY_KEPT_S):

@@ -111,7 +111,10 @@ class LongJobs(Closing):
         """
         if kind not in self._kinds:
             raise InvalidRequest(f"kind is {excerpt(kind)}: it takes one of {', '.join(self._kinds)}")
-        check(arguments, webhook)
+        if not wire.is_json(dict(arguments)) or len(wire.pack(dict(arguments))) > MAX_ARGUMENT_BYTES:
+            raise InvalidRequest(f"arguments takes values that JSON can hold, of at most {MAX_ARGUMENT_BYTES:,} bytes")
+        if webhook is not None:
+            split_url(webhook)
         submission = Submission(kind, dict(arguments), webhook or "", client, upload_bytes, traceparent.current())
         job_id = job_id or self.id_of(client, idempotency_key)
         with self._broker.lending():
@@ -316,11 +319,3 @@ def _refuse_end(job: "LongJob", done: str) -> None:
     if job.status in ENDED or job.wanted == "cancel":
         state = job.status if job.status in ENDED else "being cancelled"
         raise InvalidRequest(f"job {job.id} is {state}: it cannot be {done}")
-
-
-def check(arguments: Mapping[str, Any], webhook: str | None) -> None:
-    """Raise InvalidRequest for arguments that JSON cannot express, and for a webhook that is not an HTTP URL."""
-    if not wire.is_json(dict(arguments)) or len(wire.pack(dict(arguments))) > MAX_ARGUMENT_BYTES:
-        raise InvalidRequest(f"arguments takes values that JSON can hold, of at most {MAX_ARGUMENT_BYTES:,} bytes")
-    if webhook is not None:
-        split_url(webhook)

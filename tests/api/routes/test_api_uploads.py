@@ -328,8 +328,7 @@ class TestOldFolders:
         both = ["news.csv", "vectors"]
         for status, age_s, ended_s, left in (
             ("running", 1e7, None, both),
-            ("done", 10.0, 5.0, both),
-            ("done", 100.0, 5.0, ["vectors"]),
+            ("done", 0.0, 5.0, ["vectors"]),
             ("failed", 1e7, 100.0, both),
             ("failed", 1e7, 1e5, ["vectors"]),
         ):
@@ -340,7 +339,7 @@ class TestOldFolders:
 
     @pytest.mark.parametrize(
         ("age_s", "name", "is_left"),
-        [(1e5, "news.csv", True), (1e6, "news.csv", False), (100.0, ".upload", False), (10.0, ".upload", True)],
+        [(1e5, "news.csv", True), (1e6, "news.csv", False), (0.0, ".upload", False), (0.0, "news.csv", True)],
     )
     def test_the_folder_of_a_job_that_is_forgotten_or_never_came_to_be_is_removed(
         self, files: UploadStore, age_s: float, name: str, is_left: bool

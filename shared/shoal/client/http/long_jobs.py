@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
 from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongHandle
-from shoal.client.job_source import File, Item, ItemFile, ServerFile, place_of
+from shoal.client.job_source import File, Item, ServerFile, place_of, write_items
 from shoal.client.parts import bounded_groups, noting_num_written
 from shoal.contract import wire
 from shoal.contract.checks import check_known
@@ -227,9 +227,9 @@ def _as_file(source: str | PathLike[str] | Iterable[Item]) -> Iterator[Path]:
             raise InvalidRequest(f"there is no file {path}: give the path of a file, or texts in a list")
         yield path
         return
-    with TemporaryDirectory(prefix="shoal-") as folder, ItemFile(Path(folder) / "texts.jsonl") as file:
-        file.write(source)
-        yield file.path
+    with TemporaryDirectory(prefix="shoal-") as folder:
+        write_items(path := Path(folder) / "texts.jsonl", source)
+        yield path
 
 
 def _files_of(manifest: bytes) -> Iterator[tuple[str, str, int]]:
