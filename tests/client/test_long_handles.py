@@ -168,13 +168,14 @@ class TestOverHttp:
 
     def test_texts_are_uploaded_as_a_file(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [answer(id=ID, status="queued")]
-        http.bulk(iter(["storm", {"id": "7", "text": "rain"}]))
+        given: list[Any] = ["storm", {"id": "7", "text": "rain"}, 7, {"text": {1}}]
+        http.bulk(iter(given[:2]))
         assert canned.bodies[0][1].splitlines() == [b'{"text": "storm"}', b'{"id": "7", "text": "rain"}']
-        for wrong in (7, {"text": {1}}):
+        for wrong in given[2:]:
             with pytest.raises(InvalidRequest, match="text 1 is "):
-                http.bulk(["storm", wrong])  # type: ignore[list-item]
+                http.bulk([given[0], wrong])
 
-    def test_a_url_is_sent_as_the_source(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_a_file_of_the_server_is_named(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [answer(id=ID, status="queued")]
         http.index("news").build(ServerFile("news.jsonl"), webhook="https://example.org/done", idempotency_key="once")
         assert wire.unpack(canned.bodies[0][1]) == {

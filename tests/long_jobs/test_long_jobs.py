@@ -116,12 +116,19 @@ def test_a_deleted_job_leaves_no_keys(jobs: LongJobs, rq: Rq, keys: Keys) -> Non
             jobs.delete(job_id)
 
 
-def test_an_idempotency_key_belongs_to_its_client(jobs: LongJobs) -> None:
+def test_an_idempotency_key_belongs_to_its_client(jobs: LongJobs, rq: Rq, keys: Keys) -> None:
     first = submit(jobs, idempotency_key="a", client="ann")
     assert submit(jobs, idempotency_key="a", client="ann") == first
     assert submit(jobs, idempotency_key="a", client="bob") != first
     with pytest.raises(InvalidRequest, match="used for another long job"):
         jobs.submit("embed_file", {"source": "b.csv", "out": "a"}, idempotency_key="a", client="ann")
+    for key in rq.connection.scan_iter(f"{keys.once('*').replace('{', '?').replace('}', '?')}"):
+        assert 86_000 < rq.connection.ttl(key) <= 86_400
+        for value in (b"\xff\xfe", b"a/b", b"x" * 1_000):  # values from another program, none of them an id
+            rq.connection.set(key, value)
+            assert submit(jobs, idempotency_key="a", client="ann") != first
+        rq.connection.delete(key)
+    assert submit(jobs, idempotency_key="a", client="ann") != first
 
 
 def test_the_newest_jobs_are_listed_first(jobs: LongJobs, rq: Rq, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:

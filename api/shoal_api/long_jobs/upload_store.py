@@ -67,8 +67,8 @@ class UploadStore(JobFolders):
             names = self.names()
             self._clean(sample(names, min(_CHECKED_AT_A_TIME, len(names))))
         path = self.folder / f"{owner_name(client)}-{job_id}"
-        folder = JobFolder(self, path)
         with translated(self.folder), ExitStack() as lock:
+            folder = JobFolder(self, path)
             while True:  # another request may remove the folder at this moment
                 path.mkdir(parents=True, exist_ok=True)
                 with suppress(FileNotFoundError):

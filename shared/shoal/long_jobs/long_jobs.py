@@ -3,7 +3,6 @@
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
@@ -40,7 +39,7 @@ DELETED_S = 30 * 86_400
 #: runner lists itself again within 2 s.
 UNLISTED_S = 4.0
 
-#: Time for which an idempotency key is remembered, in seconds: a day.
+#: Time for which an idempotency key is remembered, in seconds.
 ONCE_S = 86_400
 
 #: The list of a client, and the list of all clients, keep this many of the newest jobs.
@@ -124,18 +123,15 @@ class LongJobs(Closing):
         return job_id
 
     def id_of(self, client: str, idempotency_key: str | None) -> str:
-        """Return a new id without a key, else the id for the client's key and the day; yesterday's is used for 24 h."""
+        """Return the id that belongs to the client's key for a day, or a new id without a key."""
+        new = secrets.token_hex(12)
         if not idempotency_key:
-            return secrets.token_hex(12)
-        today = int(time.time() / ONCE_S)
-        before, now = (
-            blake2b(wire.pack({"once": [client, idempotency_key, day]}), digest_size=12).hexdigest()
-            for day in (today - 1, today)
-        )
-        with suppress(UnknownJob), self._broker.lending():
-            if time.time() - self._get(before).created_at.timestamp() < ONCE_S:
-                return before
-        return now
+            return new
+        name = self._keys.once(blake2b(wire.pack({"long": [client, idempotency_key]})).hexdigest())
+        with self._broker.lending():
+            self._connection.set(name, new, nx=True, ex=ONCE_S)
+            found: Any = self._connection.get(name)
+        return _id_in(found or b"") or new
 
     def status(self, job_id: str) -> LongJobStatus:
         """Return the state of a job with its progress, and with its result once the job is done."""

@@ -101,16 +101,6 @@ class TestUpload:
         assert list(jobs.iterdir()) == []
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
-    def test_after_a_day_an_idempotency_key_makes_a_new_job(
-        self, api: FlaskClient, jobs: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        first = submitted(upload(api, key="a"))
-        clock = time.time()
-        monkeypatch.setattr(time, "time", lambda: clock + 86_300.0)
-        assert submitted(upload(api, key="a")) == first
-        monkeypatch.setattr(time, "time", lambda: clock + 86_500.0)
-        assert submitted(upload(api, key="a")) != first
-
     @pytest.mark.parametrize("is_put", [True, False])
     def test_an_upload_is_kept_if_redis_may_have_its_job(
         self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch, is_put: bool
