@@ -109,7 +109,7 @@ def submit_with_file(
     try:
         job_id = long_jobs.id_of(client, None if key is None else check_key(key))
         with uploads.new(client, job_id) as folder:
-            folder.is_kept = is_known = key is not None and _is_known(job_id)
+            is_known = key is not None and _is_known(job_id)
             _check(query, fields)
             given = arguments(folder) | {"source": _source(fields, folder)}
             size = (request.content_length or 0) if json_request().is_upload else 0

@@ -101,6 +101,13 @@ class TestUpload:
         assert list(jobs.iterdir()) == []
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
+    def test_a_repetition_that_is_refused_leaves_the_upload(self, api: FlaskClient, jobs: Path) -> None:
+        submitted(upload(api, key="a"))
+        assert "was used for another long job" in error_of(upload(api, data=b"other", key="a"), 422)[1]
+        assert error_of(upload(api, name="..", key="a"), 422)
+        (place,) = jobs.glob("*/news.csv")
+        assert place.read_bytes() == CONTENT
+
     @pytest.mark.parametrize("is_put", [True, False])
     def test_an_upload_is_kept_if_redis_may_have_its_job(
         self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch, is_put: bool
