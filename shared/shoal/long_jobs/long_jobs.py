@@ -1,5 +1,6 @@
 """Long jobs: any program with access to Redis can submit, read, pause, resume, cancel and delete them."""
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -41,6 +42,9 @@ UNLISTED_S = 4.0
 
 #: Time for which an idempotency key is remembered, in seconds.
 ONCE_S = 86_400
+
+#: An id of a new job. It becomes a part of a folder's name, so no other value from Redis is used.
+NEW_ID = re.compile(rb"[0-9a-f]{24}")
 
 #: The list of a client, and the list of all clients, keep this many of the newest jobs.
 MAX_LISTED = 10_000
@@ -131,7 +135,7 @@ class LongJobs(Closing):
         with self._broker.lending():
             self._connection.set(name, new, nx=True, ex=ONCE_S)
             found: Any = self._connection.get(name)
-        return _id_in(found or b"") or new
+        return found.decode() if NEW_ID.fullmatch(found or b"") else new
 
     def status(self, job_id: str) -> LongJobStatus:
         """Return the state of a job with its progress, and with its result once the job is done."""
