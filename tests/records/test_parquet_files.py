@@ -65,6 +65,8 @@ def test_bad_rows_are_left_out(save: Save) -> None:
     assert rows(save({"id": ["a", None], "text": ["one", "two"]})) == ["one", 2]
     assert rows(save({"text": invalid(b"one", b"\xff", b"two")})) == ["one", 2, "two"]
     assert rows(save({"text": [1, 2]})) == [1, 2]
+    path = save({"text": invalid(*[b"one"] * 3_000, b"\xff")})
+    assert refusal(path).startswith(f"{path}, row 3001: a value cannot be read")
     large = "x" * (MAX_ROW_BYTES + 1)
     assert rows(save({"text": ["one", "two", "three"], "page": ["", large, ""]})) == ["one", 2, "three"]
     path = save({"text": ["one"], "score": [1.0]})
