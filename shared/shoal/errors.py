@@ -64,11 +64,11 @@ class Forbidden(ShoalError):
 
 
 class PathNotAllowed(ShoalError):
-    """Error raised when a long job names a file, folder or URL that is not below a configured root."""
+    """Error raised when a long job names a file or folder that is not below a configured root."""
 
 
 class AddressNotAllowed(ShoalError):
-    """Error raised when a URL leads into a private network, and the settings do not allow its host."""
+    """Error raised when a webhook leads into a private network, and the settings do not allow its host."""
 
 
 class RateLimited(ShoalError):

@@ -50,14 +50,17 @@ class JobFolders:
             return name.partition("-")[0] if _FOLDER_NAME.fullmatch(name) else ""
         return ""
 
+    def sizes(self, owner: str, size_of: Callable[[Path], int]) -> tuple[int, int]:
+        """Return the sum of `size_of` over all folders, and over the owner's folders."""
+        sizes = {name: size_of(self.folder / name) for name in self.names()}
+        return sum(sizes.values()), sum(size for name, size in sizes.items() if owner and name.startswith(owner))
+
     def check_results(self, owner: str) -> None:
         """Raise DiskFull if all results, or the owner's results, need too much space.
 
         One owner's results may need at most as much space as all results leave free of the limit.
         """
-        sizes = {name: _num_result_bytes(self.folder / name / RESULT) for name in self.names()}
-        num_used = sum(sizes.values())
-        num_owned = sum(size for name, size in sizes.items() if name.startswith(owner))
+        num_used, num_owned = self.sizes(owner, _num_result_bytes)
         if num_owned > self._max_result_bytes - num_used:
             raise DiskFull(
                 f"results of jobs take {num_used:,} of {self._max_result_bytes:,} bytes (SHOAL_MAX_RESULTS_MB), "
@@ -95,6 +98,6 @@ def file_size(file: Path | os.DirEntry[str]) -> int:
 
 
 def _num_result_bytes(folder: Path) -> int:
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as files:
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder / RESULT) as files:
         return sum(map(file_size, files))
     return 0

@@ -34,9 +34,6 @@ MAX_POOL_CHARS = 100
 #: A path below which a protocol may be mounted, or an empty string.
 _PREFIX = re.compile(r"(/[A-Za-z0-9._-]+)*")
 
-#: A root that is a URL. Long jobs may read and write URLs that begin with it.
-_ROOT_URL = re.compile(r"https?://|[a-z][a-z0-9+.-]*://[^/?#:@]+(:[0-9]+)?(/[^?#]*)?")
-
 #: The URL of a store of indexes. A web server cannot be a store, because nothing can be written there.
 _STORE_URL = re.compile(r"(?!https?:)[a-z][a-z0-9+.-]*://[^?#\s]+")
 
@@ -185,8 +182,7 @@ class Settings:
     long_jobs: int = _setting(2, "Long jobs that a runner does at a time; with 0, `shoal serve` starts no runner.", 0)
     roots: str = _setting(
         "",
-        "Folders, or beginnings of URLs, that long jobs may read and write, separated by commas. None: `files` in the "
-        "home folder.",
+        "Folders that long jobs may read and write, separated by commas. None: `files` in the home folder.",
     )
     max_upload_mb: int = _setting(4_096, "Largest file that may be uploaded for a long job, in MB.", 1)
     max_uploads_mb: int = _setting(
@@ -201,9 +197,7 @@ class Settings:
     max_long_jobs_per_client: int = _setting(
         100, "Most long jobs of a client, submitted over HTTP, that have not ended; more are refused as overloaded.", 1
     )
-    private_hosts: str = _setting(
-        "", "Hosts in private networks that sources and webhooks may name, separated by commas."
-    )
+    private_hosts: str = _setting("", "Hosts in private networks that webhooks may name, separated by commas.")
     webhook_secret: str = _setting("", "Secret with which webhooks are signed; none: they are not signed.")
 
     workers: int = _setting(1, "Worker processes that `shoal serve` starts.", 0)
@@ -231,7 +225,6 @@ class Settings:
                 raise BadSetting(f"model_aliases has {excerpt(name)}, the name of a further pool: leave it out")
         self.index_folders()
         self.root_folders()
-        self.root_urls()
         self.protocol_prefixes()
         if self.index_store and ("::" in self.index_store or not _STORE_URL.fullmatch(self.index_store)):
             raise BadSetting(  # without the value, which may contain a password
@@ -326,19 +319,10 @@ class Settings:
 
     def root_folders(self) -> list[Path]:
         """Return the absolute paths of the folders in `roots`. If there are none, it is `files` in the home folder."""
-        folders = [_absolute("roots", part) for part in _parts(self.roots) if "://" not in part]
-        return folders or [self.home_folder / "files"]
-
-    def root_urls(self) -> list[str]:
-        """Return the URLs in `roots`. Each is the beginning of allowed URLs."""
-        urls = [part for part in _parts(self.roots) if "://" in part]
-        for url in urls:
-            if not _ROOT_URL.fullmatch(url):
-                raise BadSetting(
-                    f"roots has {excerpt(url)}: it takes folders, and URLs with a host or bucket such as s3://bucket/; "
-                    "http:// and https:// alone are all public hosts"
-                )
-        return urls
+        parts = _parts(self.roots)
+        if urls := [part for part in parts if "://" in part]:
+            raise BadSetting(f"roots has {excerpt(urls[0])}: it takes folders, because a long job reads no URL")
+        return [_absolute("roots", part) for part in parts] or [self.home_folder / "files"]
 
     def private_host_names(self) -> frozenset[str]:
         """Return the hosts in `private_hosts`, in lower case."""

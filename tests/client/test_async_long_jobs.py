@@ -1,7 +1,6 @@
 """Long jobs in an event loop: they do not block the loop, and tasks are cancelled and clients closed meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -52,24 +51,6 @@ class TestCancelling:
             assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]
             assert await job.status() == "queued"
             assert await job.cancel() == "cancelled"
-
-    def test_a_cancelled_submission_leaves_no_file(self, queue: Queue, redis_url: str, tmp_path: Path) -> None:
-        file = tmp_path / "vectors.jsonl"
-
-        async def texts() -> AsyncIterator[str]:
-            for _ in range(1_000):
-                yield "storm"
-            await asyncio.Event().wait()
-
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                task = asyncio.create_task(client.bulk(texts(), tmp_path / "vectors"))
-                await wait_for(lambda: file.exists() and file.stat().st_size)
-                task.cancel()
-                assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]
-
-        asyncio.run(use())
-        assert not file.exists()
 
 
 class TestClosing:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from http_servers import Canned, CannedServer, Listen
 
 from shoal import Client, HttpClient, ServerFile
 from shoal.client.handles import LongHandle, LongWait
-from shoal.client.job_source import ItemFile, place_of
+from shoal.client.job_source import place_of
 from shoal.contract import wire
 from shoal.errors import (
     BadDocument,
@@ -84,12 +85,6 @@ class TestLongHandle:
             handle(status("cancelled")).wait()
 
 
-def write_items(path: Path, items: Sequence[Any]) -> None:
-    """Write the items into a new file."""
-    with ItemFile(path) as file:
-        file.write(items)
-
-
 class TestSourceFile:
     def test_a_local_path_is_made_absolute_and_a_url_stays(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -97,55 +92,19 @@ class TestSourceFile:
         monkeypatch.chdir(tmp_path)
         assert place_of("news.csv") == str(tmp_path / "news.csv")
         assert place_of(tmp_path / "news.csv") == str(tmp_path / "news.csv")
-        assert place_of("s3://bucket/news.csv") == "s3://bucket/news.csv"
-
-    def test_no_file_is_replaced(self, tmp_path: Path) -> None:
-        path = tmp_path / "items.jsonl"
-        path.write_text("mine")
-        with pytest.raises(InvalidRequest, match=r"items\.jsonl has the texts of an earlier call"):
-            write_items(path, ["storm"])
-        assert path.read_text() == "mine"
-
-    def test_an_item_that_is_no_text_is_named_and_leaves_no_file(self, tmp_path: Path) -> None:
-        for wrong in (7, {"text": {1}}):
-            with pytest.raises(InvalidRequest, match="text 1 is "):
-                write_items(tmp_path / "items.jsonl", ["storm", wrong])
-        assert list(tmp_path.iterdir()) == []
+        with pytest.raises(InvalidRequest, match=r'"s3://…" is a URL: .* download it'):
+            place_of("s3://bucket/news.csv")
 
 
-def test_texts_are_written_beside_the_vectors(client: Client, tmp_path: Path) -> None:
-    job = client.bulk(["storm", "rain"], tmp_path / "vectors", dimensions=8)
-    assert (tmp_path / "vectors.jsonl").read_text().splitlines() == ['{"text": "storm"}', '{"text": "rain"}']
+def test_a_long_job_over_redis_needs_a_file(client: Client, tmp_path: Path) -> None:
+    wrong: Any = [{"id": "1", "text": "storm"}]
+    for submit in (client.index("news").build, partial(client.bulk, out=tmp_path)):
+        with pytest.raises(InvalidRequest, match="source has texts: write them into a file"):
+            submit(wrong)
+    job = client.bulk("news.csv", tmp_path / "vectors", dimensions=8)
     arguments = client.long_jobs.status(job.id).arguments
-    assert arguments["source"] == str(tmp_path / "vectors.jsonl")
     assert (arguments["out"], arguments["options"]) == (str(tmp_path / "vectors"), {"dimensions": 8})
     job.cancel()
-
-
-def test_the_texts_of_a_refused_call_are_deleted(client: Client, tmp_path: Path) -> None:
-    out = tmp_path / "vectors"
-    with pytest.raises(InvalidRequest, match="webhook is "):
-        client.bulk(["storm"], out, webhook="ftp://x")
-    client.bulk(["storm"], tmp_path / "other", idempotency_key="a")
-    with pytest.raises(InvalidRequest, match="the idempotency key"):
-        client.bulk(["storm"], out, idempotency_key="a")
-    assert [path.name for path in tmp_path.iterdir()] == [ItemFile.beside("other", "a").path.name]
-    client.bulk(["storm"], out).cancel()
-
-
-def test_the_same_texts_with_the_same_key_are_the_same_job(client: Client, tmp_path: Path) -> None:
-    first, again, other = (client.bulk(["storm"], tmp_path / "vectors", idempotency_key=key) for key in "aab")
-    assert first.id == again.id != other.id
-    sources = [client.long_jobs.status(job.id).arguments["source"] for job in (first, other)]
-    with pytest.raises(InvalidRequest, match="has the texts of an earlier call"):
-        client.bulk(["rain"], tmp_path / "vectors", idempotency_key="a")
-    assert {Path(source).read_text() for source in sources} == {'{"text": "storm"}\n'}
-    assert sorted(map(str, tmp_path.iterdir())) == sorted(sources)
-
-
-def test_a_build_over_redis_needs_a_file(client: Client) -> None:
-    with pytest.raises(InvalidRequest, match="source has documents: write them into a file"):
-        client.index("news").build([{"id": "1", "text": "storm"}])
 
 
 def answer(**values: Any) -> Canned:
@@ -209,14 +168,18 @@ class TestOverHttp:
 
     def test_texts_are_uploaded_as_a_file(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [answer(id=ID, status="queued")]
-        http.bulk(f"text {number}" for number in range(3))
-        assert canned.bodies[0][1].splitlines()[1] == b'{"text": "text 1"}'
+        given: list[Any] = ["storm", {"id": "7", "text": "rain"}, 7, {"text": {1}}]
+        http.bulk(iter(given[:2]))
+        assert canned.bodies[0][1].splitlines() == [b'{"text": "storm"}', b'{"id": "7", "text": "rain"}']
+        for wrong in given[2:]:
+            with pytest.raises(InvalidRequest, match="text 1 is "):
+                http.bulk([given[0], wrong])
 
-    def test_a_url_is_sent_as_the_source(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_a_file_of_the_server_is_named(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [answer(id=ID, status="queued")]
-        http.index("news").build("s3://bucket/news.jsonl", webhook="https://example.org/done", idempotency_key="once")
+        http.index("news").build(ServerFile("news.jsonl"), webhook="https://example.org/done", idempotency_key="once")
         assert wire.unpack(canned.bodies[0][1]) == {
-            "source": "s3://bucket/news.jsonl",
+            "source": "news.jsonl",
             "webhook": "https://example.org/done",
         }
         (path, headers), *_ = canned.requests

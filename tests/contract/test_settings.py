@@ -51,8 +51,7 @@ def test_a_child_process_gets_the_same_settings() -> None:
         ("engine", "onnx", 'engine is "onnx": it takes one of auto, avx512, openvino, torch'),
         ("indexes", "a=", 'indexes has "a="'),
         ("indexes", "a=x,a=y", "with distinct names"),
-        ("roots", "s3://", 'roots has "s3://": it takes folders, and URLs with a host or bucket'),
-        ("roots", "https://user@host/", "it takes folders, and URLs"),
+        ("roots", "/a,s3://bucket/", 'roots has "s3://bucket/": it takes folders'),
         ("roots", "~no-such-user/x", "there is no user of that name"),
     ],
 )
@@ -72,11 +71,10 @@ def test_indexes_have_names() -> None:
 
 def test_folders_are_absolute_and_below_the_home_folder_unless_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
-    settings = Settings(roots="/a, s3://bucket/x/ ,/b,https://", index_home="/y")
+    settings = Settings(roots="/a, /b,", index_home="/y")
     assert (settings.root_folders(), settings.files_folder) == ([Path("/a"), Path("/b")], Path("/a"))
-    assert settings.root_urls() == ["s3://bucket/x/", "https://"]
     assert settings.index_home_folder == Path("/y")
-    settings = Settings(home="~/x", roots="s3://bucket")
+    settings = Settings(home="~/x")
     assert settings.home_folder == Path("/home/somebody/x")
     assert settings.index_home_folder == settings.home_folder / "indexes"
     assert settings.root_folders() == [settings.home_folder / "files"]

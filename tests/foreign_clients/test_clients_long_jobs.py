@@ -1,6 +1,5 @@
 """The tests of long jobs that all clients share, on a real Redis, with and without a runner."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,17 +96,6 @@ class TestWithoutARunner:
             "text_column": "text",
             "options": {"normalize": False},
         }
-        job.cancel()
-
-    def test_texts_and_documents_are_submitted_as_a_file(
-        self, client: AnyClient, long_jobs: LongJobs, tmp_path: Path
-    ) -> None:
-        job = bulk(client, iter(["storm", {"id": "7", "text": "rain"}]), tmp_path / "vectors")
-        place = Settings().files_folder / long_jobs.status(job.id).arguments["source"]
-        assert [json.loads(line) for line in place.read_text().splitlines()] == [
-            {"text": "storm"},
-            {"id": "7", "text": "rain"},
-        ]
         job.cancel()
 
     def test_a_file_of_the_server_is_not_uploaded(

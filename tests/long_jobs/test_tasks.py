@@ -158,7 +158,7 @@ def test_changes_are_kept_until_the_store_has_the_version(
     [
         ("embed_file", {"source": "/etc/passwd", "out": "a"}, PathNotAllowed),
         ("embed_file", {"source": "a.jsonl", "out": "../a"}, PathNotAllowed),
-        ("embed_file", {"source": "a.jsonl", "out": "s3://bucket/a"}, PathNotAllowed),
+        ("embed_file", {"source": "a.jsonl", "out": "s3://bucket/a"}, InvalidRequest),
         ("embed_file", {"source": "a.jsonl", "out": "a", "client": 1}, InvalidRequest),
         ("build_index", {"name": "news", "source": "/etc/passwd"}, PathNotAllowed),
         ("build_index", {"name": "../news", "source": "a.jsonl"}, InvalidRequest),

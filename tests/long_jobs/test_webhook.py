@@ -4,16 +4,15 @@ import hashlib
 import hmac
 import json
 import socket
-import threading
+import ssl
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PATIENCE_S, RedisServer, wait_until
+from certificates import certificate, has_openssl
+from conftest import RedisServer, wait_until
+from http_servers import Canned, CannedServer, running
 from test_runner import Place
 
 from shoal.errors import AddressNotAllowed, Unavailable
@@ -23,44 +22,16 @@ from shoal_workers.long_jobs.webhook import SIGNATURE, send, send_webhook
 
 SECRET = "s3cret-of-webhooks"
 
-
-class Receiver(HTTPServer):
-    """A server that keeps the requests it receives, and answers with `statuses`, and then with 200."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.received: list[tuple[dict[str, str], bytes]] = []
-        self.statuses: list[int] = []
-        self.url = f"http://127.0.0.1:{self.server_port}/reports?a=b"
+LOOPBACK = frozenset({"127.0.0.1"})
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        """Keep the request."""
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.received.append((dict(self.headers), body))
-        self.send_response(self.server.statuses.pop(0) if self.server.statuses else 200)
-        self.send_header("Location", self.server.url)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Print nothing."""
-
-
-@contextmanager
-def receiving() -> Iterator[Receiver]:
-    """Yield a receiver that answers requests."""
-    with Receiver() as receiver:
-        thread = threading.Thread(target=receiver.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield receiver
-        finally:
-            receiver.shutdown()
-            thread.join()
+@pytest.fixture
+def receiver() -> Iterator[CannedServer]:
+    """Return a server that keeps the requests it receives. It answers with 200 if a test names no other answer."""
+    server = CannedServer()
+    server.answers = [Canned()]
+    with running(server):
+        yield server
 
 
 def is_signed(headers: dict[str, str], body: bytes) -> bool:
@@ -70,24 +41,24 @@ def is_signed(headers: dict[str, str], body: bytes) -> bool:
     return hmac.compare_digest(wanted, signature)
 
 
-def test_a_runner_reports_the_end_of_each_job(own_redis: RedisServer, tmp_path: Path) -> None:
-    place = Place(own_redis, tmp_path)
-    with receiving() as receiver:
-        receiver.statuses = [503, 302]
-        ids = [
-            place.jobs.submit(kind, {"folder": str(tmp_path), "times": 0, "dies": False}, webhook=receiver.url)
-            for kind in ("recover", "refuse", "count")
-        ]
-        place.jobs.cancel(ids[2])
-        place.start(webhook_secret=SECRET, private_hosts="127.0.0.1")
-        wait_until(lambda: len(receiver.received) == 5)
-        reports = [json.loads(body) for headers, body in receiver.received if is_signed(headers, body)]
-        assert len(reports) == 5
-        states = {values["id"]: (values["status"], values["result"]) for values in reports}
-        assert states == {ids[0]: ("done", "done"), ids[1]: ("failed", None), ids[2]: ("cancelled", None)}
-        assert all("webhook" not in values for values in reports)
-        sent = {"url": receiver.url.removesuffix("?a=b"), "status": "sent", "answer": 200, "error": None}
-        wait_until(lambda: all(place.jobs.status(job_id).webhook == sent for job_id in ids))
+def test_a_runner_reports_the_end_of_each_job(own_redis: RedisServer, tmp_path: Path, receiver: CannedServer) -> None:
+    place, url = Place(own_redis, tmp_path), f"{receiver.url}/reports?a=b"
+    receiver.answers = [Canned(503), Canned(302, headers={"Location": url}), Canned()]
+    ids = [
+        place.jobs.submit(kind, {"folder": str(tmp_path), "times": 0, "dies": False}, webhook=url)
+        for kind in ("recover", "refuse", "count")
+    ]
+    place.jobs.cancel(ids[2])
+    place.start(webhook_secret=SECRET, private_hosts="127.0.0.1")
+    wait_until(lambda: len(receiver.requests) == 5)
+    told = zip(receiver.requests, receiver.bodies, strict=True)
+    assert all(is_signed(headers, body) for (_, headers), (_, body) in told)
+    reports = [json.loads(body) for _, body in receiver.bodies]
+    states = {values["id"]: (values["status"], values["result"]) for values in reports}
+    assert states == {ids[0]: ("done", "done"), ids[1]: ("failed", None), ids[2]: ("cancelled", None)}
+    assert all("webhook" not in values for values in reports)
+    sent = {"url": f"{receiver.url}/reports", "status": "sent", "answer": 200, "error": None}
+    wait_until(lambda: all(place.jobs.status(job_id).webhook == sent for job_id in ids))
     place.close()
     assert SECRET not in place.log
     assert "a=b" not in place.log
@@ -116,44 +87,57 @@ def test_a_webhook_that_is_not_sent_is_shown_with_the_reason(own_redis: RedisSer
     place.close()
 
 
-def test_a_webhook_without_a_secret_is_not_signed() -> None:
-    with receiving() as receiver:
-        assert send(receiver.url, {"a": 1}, "", {"127.0.0.1"}) == 200
-        ((headers, body),) = receiver.received
-    assert SIGNATURE not in headers
-    assert (json.loads(body), headers["Content-Type"]) == ({"a": 1}, "application/json")
+def test_without_a_secret_it_is_not_signed_and_no_proxy_is_used(
+    receiver: CannedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert send(f"{receiver.url}/a b?q=ü&x=%20", {"a": 1}, "", LOOPBACK) == 200
+    ((path, headers),) = receiver.requests
+    assert (path, headers["Host"]) == ("/a%20b?q=%C3%BC&x=%20", f"127.0.0.1:{receiver.server_port}")
+    assert (SIGNATURE in headers, headers["Content-Type"]) == (False, "application/json")
+    assert receiver.bodies == [("POST", b'{"a":1}')]
 
 
-def test_an_answer_other_than_success_is_an_error() -> None:
-    with receiving() as receiver:
-        receiver.statuses = [302, 500]
-        for status in (302, 500):
-            with pytest.raises(Unavailable, match=f"answered {status}: a webhook takes"):
-                send(receiver.url, {}, "", {"127.0.0.1"})
-        assert len(receiver.received) == 2
-        with pytest.raises(AddressNotAllowed):
-            send(receiver.url, {}, "", set())
-        assert len(receiver.received) == 2
+def test_an_answer_other_than_success_is_an_error_that_shows_no_query(receiver: CannedServer) -> None:
+    receiver.answers = [Canned(302, headers={"Location": receiver.url}), Canned(500), Canned(0), Canned(99_999)]
+    for words in ("answered 302: a webhook takes", "answered 500", "does not answer", "does not answer"):
+        with pytest.raises(Unavailable, match=words) as caught:
+            send(f"{receiver.url}/a?key=secret", {}, "", LOOPBACK)
+        assert "secret" not in caught.value.message
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(Unavailable, match=r"/a does not answer \(.*refused"):
+            send(f"http://127.0.0.1:{taken.getsockname()[1]}/a", {}, "", LOOPBACK)
+    with pytest.raises(AddressNotAllowed):
+        send(receiver.url, {}, "", set())
+    assert len(receiver.requests) == 4
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 99999999999999999999 OK\r\n\r\n"])
-def test_a_webhook_whose_connection_breaks_is_sent_again(answer: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
-        sending = threads.submit(send, f"http://127.0.0.1:{server.getsockname()[1]}/", {}, "", {"127.0.0.1"})
-        with server.accept()[0] as connection:
-            connection.recv(65_536)
-            connection.sendall(answer)
-        with pytest.raises(Unavailable):
-            sending.result(PATIENCE_S)
+@pytest.mark.skipif(not has_openssl(), reason="needs openssl 3")
+def test_the_certificate_is_checked_against_the_name(
+    receiver: CannedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate(tmp_path, "authority")
+    certificate(tmp_path, "server", "authority", "DNS:localhost")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    receiver.socket = tls.wrap_socket(receiver.socket, server_side=True)
+    hosts, port = {"localhost", "127.0.0.1"}, receiver.server_port
+    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        send(f"https://localhost:{port}/", {}, "", hosts)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    assert send(f"https://localhost:{port}/", {}, "", hosts) == 200
+    with pytest.raises(Unavailable, match="IP address mismatch"):
+        send(f"https://127.0.0.1:{port}/", {}, "", hosts)
 
 
-def test_only_the_end_of_a_job_is_reported(own_redis: RedisServer) -> None:
+def test_only_the_end_of_a_job_is_reported(own_redis: RedisServer, receiver: CannedServer) -> None:
     settings = Settings(redis_url=own_redis.url, private_hosts="127.0.0.1")
-    with LongJobs(settings) as jobs, receiving() as receiver:
+    with LongJobs(settings) as jobs:
         arguments = {"url": receiver.url, "id": jobs.submit("embed_file", {"source": "a.csv", "out": "a"})}
         assert send_webhook(settings, arguments, "webhook", print) == {"status": None}
         jobs.cancel(arguments["id"])
         assert send_webhook(settings, arguments, "webhook", print) == {"status": 200}
         jobs.delete(arguments["id"])
         assert send_webhook(settings, arguments, "webhook", print) == {"status": None}
-    assert [json.loads(body)["status"] for _, body in receiver.received] == ["cancelled"]
+    assert [json.loads(body)["status"] for _, body in receiver.bodies] == ["cancelled"]

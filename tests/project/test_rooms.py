@@ -93,7 +93,7 @@ HOMES = {
     "msgpack": {"shoal.contract.wire", "shoal.contract.outline"},
     "redis": {"shoal.broker"},
     "psycopg": {"shoal_workers.index.engines.pgvector"},
-    "fsspec": {"shoal.records.source_file", "shoal_workers.index.store.store"},
+    "fsspec": {"shoal_workers.index.store.store"},
     "backports": {"shoal.records.line_records"},
     "httpx2": {"shoal.client.http.session"},
     "rq": {

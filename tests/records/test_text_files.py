@@ -203,13 +203,6 @@ class TestColumns:
         assert [*source] == [found]
         assert source.ids_are_positions is (found.id == "0")
 
-    def test_a_corpus_of_beir_has_its_own_ids(self, write: Write) -> None:
-        line = '{"_id": "d1", "title": "Storm", "text": "in Europe", "metadata": {}}'
-        found, bad = Source(write("corpus.jsonl", f'{line}\n{{"text": "b"}}\n')).rows()
-        assert found == Document("d1", "in Europe", {"title": "Storm", "metadata": {}})
-        assert isinstance(bad, BadRow)
-        assert bad.reason.endswith('line 2: the id "_id" is missing or empty; every record needs one')
-
     def test_a_table_with_very_many_columns_is_read(self, write: Write) -> None:
         names = ",".join(f"c{n}" for n in range(200_000))
         assert rows(write("a.csv", f"text,{names}\n"), text_column="text") == []
@@ -274,6 +267,7 @@ class TestBadRows:
             ("a.csv", "text\none\n".encode("utf-16"), "line 1: the file is UTF-16"),
             ("a.jsonl", '{"text":"one", "n":NaN}', "NaN"),
             ("a.jsonl", '{"text":"one"', "character 14"),
+            ("a.jsonl", '{"_id":"a","text":"one"}\n{"text":"b"}', 'line 2: the id "_id" is missing or empty'),
             ("a.jsonl", f'{{"text":"one","n":[{"[]," * 100_000}1]}}', "it has 100,002 brackets"),
             ("a.jsonl", f'{{"text":"one","n":{"9" * 5_000}}}', "does not fit in 64 bits"),
         ],

@@ -79,8 +79,8 @@ def build(
 ) -> None:
     """Build a version of an index from the documents in SOURCE.
 
-    It is a file (.csv, .tsv, .jsonl, .txt, .parquet or .arrow), packed or not, a document (.html, .md, .pdf), a URL of
-    one, or a folder of documents.
+    It is a file (.csv, .tsv, .jsonl, .txt or .parquet), packed or not, a document (.html, .md, .pdf), or a
+    folder of documents.
 
     Without SOURCE, take the sample headlines that come with Shoal. The workers of a pool that answers embed the texts;
     without one, or with --local, this process does. Texts that the version built last has are not embedded again, and

@@ -113,10 +113,7 @@ def watch(context: click.Context, /, source: str, every_s: float, **options: Any
     Ctrl-C. The other options are the ones of `shoal index build`.
     """
     from shoal.records.source import Source
-    from shoal.records.source_file import is_url
 
-    if is_url(source):
-        raise InvalidRequest(f"{source} is a URL: watch a file or folder of this machine, or build it by cron")
     watcher = Watcher(
         lambda: Source(source).fingerprint(),
         lambda: context.invoke(build, source=source, **options),

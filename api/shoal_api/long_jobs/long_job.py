@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from shoal.errors import (
     Unsupported,
 )
 from shoal.job_folders import JOBS
-from shoal.long_jobs.long_jobs import LongJobs, new_job_id
+from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import LongJobStatus, public_map, public_text
 from shoal.process.allowed_path import allowed_path
 from shoal.process.private_network import check_address
@@ -105,35 +104,37 @@ def submit_with_file(
     arguments: Callable[[JobFolder], dict[str, Any]],
 ) -> Response:
     """Submit a job whose source is the body, or a file that the body names. `arguments` returns the other arguments."""
-    fields = body if query.name is None else query
+    fields, uploads, long_jobs = body if query.name is None else query, context().uploads, context().long_jobs
     client, key = json_request().client_name, request.headers.get("Idempotency-Key")
     try:
-        with context().uploads.new(client, None if key is None else check_key(key)) as folder:
+        job_id = long_jobs.id_of(client, None if key is None else check_key(key))
+        with uploads.new(client, job_id) as folder:
+            is_known = key is not None and _is_known(job_id)
             _check(query, fields)
-            # A digest of what the request asks for. It covers the size of an upload instead of the content.
-            size = json_request().is_upload and request.content_length
-            asked = f"{kind} {request.path} {fields.model_dump_json()} {size}"
-            digest = blake2b(asked.encode(), digest_size=16).hexdigest()
-            job_id, first_digest = folder.submitted or (new_job_id(), digest)
-            if digest != first_digest:
-                raise InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
-            is_known = False
-            with suppress(UnknownJob):
-                is_known = folder.submitted is not None and bool(context().long_jobs.status(job_id))
+            given = arguments(folder) | {"source": _source(fields, folder)}
+            size = (request.content_length or 0) if json_request().is_upload else 0
             if not is_known:
                 check_room_for_job()
-                given = arguments(folder) | {"source": _source(fields, folder)}
-                folder.keep(job_id, digest)
-                try:
-                    context().long_jobs.submit(kind, given, webhook=fields.webhook, client=client, job_id=job_id)
-                except ShoalError as error:
-                    if not isinstance(error, Unavailable):  # if the connection broke, the job may be in Redis
-                        folder.submitted = None
-                    raise
+                if "out" in given:
+                    uploads.check_results(folder.owner)
+                if fields is query:
+                    folder.receive(json_request(), query.name or "", context().stopping.is_set)
+            folder.is_kept = True
+            try:
+                long_jobs.submit(kind, given, webhook=fields.webhook, client=client, job_id=job_id, upload_bytes=size)
+            except ShoalError as error:
+                folder.is_kept = is_known or isinstance(error, Unavailable)  # then the job may be in Redis
+                raise
     finally:
         if json_request().is_upload:  # many clients read no response before all is sent
             discard_rest(json_request())
-    return accepted(job_id, context().long_jobs.status(job_id).status)
+    return accepted(job_id, long_jobs.status(job_id).status)
+
+
+def _is_known(job_id: str) -> bool:
+    with suppress(UnknownJob):
+        return bool(context().long_jobs.status(job_id))
+    return False
 
 
 def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
@@ -149,18 +150,16 @@ def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
 
 
 def _source(fields: Fields, folder: JobFolder) -> str:
-    """Return the source of the job. If the source is the body, receive it first."""
+    """Return the source of the job: the place for an upload, or the file that the body names."""
     if isinstance(fields, BulkQuery | BuildQuery):
-        return folder.receive(json_request(), fields.name or "", context().stopping.is_set)
+        return folder.place(fields.name or "")
     if fields.source is None:
         raise InvalidRequest(
             "source is missing: name a file, or send one as the body with its `name` in the query: ?name=news.csv"
         )
     settings = context().settings
     place = allowed_path(fields.source, settings)
-    if place.startswith(("http://", "https://")):
-        check_address(place, settings.private_host_names())
-    elif not json_request().is_admin and Path(place).is_relative_to((settings.files_folder / JOBS).resolve()):
+    if not json_request().is_admin and Path(place).is_relative_to((settings.files_folder / JOBS).resolve()):
         raise PathNotAllowed(f"{excerpt(fields.source)} is among the files of jobs, which only their own clients read")
     return fields.source
 

@@ -15,7 +15,6 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import UnknownFile, UnknownJob
-from shoal.job_folders import owner_name
 from shoal.long_jobs.status import public_text
 from shoal.process.allowed_path import allowed_path
 from shoal_api.answers.output_response import output_response, output_type
@@ -169,12 +168,11 @@ def retry_job(path: JobPath) -> Response:
 
 @long_jobs_api.post("/v1/bulk", responses={202: LongJobSubmitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
 def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
-    """Embed a file, which is below a root, at a URL, or, with `name`, in the body."""
+    """Embed a file, which is below a root, or, with `name`, in the body."""
     fields = body if query.name is None else query
 
     def arguments(folder: JobFolder) -> dict[str, object]:
         Options(**fields.options())  # raises InvalidRequest for conflicting options
-        context().uploads.check_results(owner_name(json_request().client_name))
         columns = {"text_column": fields.text_column, "id_column": fields.id_column}
         return {**columns, "format": fields.format, "options": fields.options(), "out": folder.result}
 

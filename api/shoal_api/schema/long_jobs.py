@@ -41,7 +41,7 @@ class _BulkFields(SourceFields, TextOptions):
 
 SOURCE = Field(
     None,
-    description="File of records: a path below one of the roots, or a URL; required unless the file is the body",
+    description="File of records: a path below one of the roots; required unless the file is the body",
     min_length=1,
 )
 NAME = Field(None, description="Name of the file that is the body; without it the body is JSON")

@@ -37,7 +37,7 @@ _SKIPPED_AT_A_TIME = 1_000
 class BulkRequest:
     """The arguments of a bulk embedding, all plain values.
 
-    `source` is the path or URL of a file of records, and `out` is the folder to write. A part has the vectors of the
+    `source` is the path of a file of records, and `out` is the folder to write. A part has the vectors of the
     good rows among `part_rows` rows of the source. If `part_rows` is None, a new folder has `PART_ROWS` rows in a part,
     and a folder that was begun keeps its number. `options` are fields of `shoal.Options`. Raises InvalidRequest for an
     argument that cannot work.

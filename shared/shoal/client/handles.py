@@ -165,9 +165,8 @@ class IndexHandle(ABC):
     def build(self, source: File | Iterable[Item], **options: Unpack[BuildOptions]) -> LongHandle:
         """Submit a build of a new version from a file of documents, and return at once.
 
-        `source` is the path of a file, a `ServerFile`, or a URL that the runner reads. Over HTTP, a file or documents
-        as dicts are uploaded. Over Redis, `source` names a file that the runner has below its roots. The options are
-        the fields of `BuildOptions`.
+        `source` is the path of a file, or a `ServerFile`. Over HTTP, a file or documents as dicts are uploaded. Over
+        Redis, `source` names a file that the runner has below its roots. The options are the fields of `BuildOptions`.
         """
         return LongHandle(self.jobs, self._build(source, options))
 

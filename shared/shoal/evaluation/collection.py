@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, Self
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
+from shoal.process.allowed_path import local_path
 from shoal.records.document import SourceLabel
 from shoal.records.line_records import read_lines
-from shoal.records.source_file import SourceRules, is_url, open_file, path_of, shown
+from shoal.records.source_file import SourceRules, open_file
 
 #: Names of the fields that may have a query's id and text in a line of JSON, in order of preference.
 _IDS, _TEXTS = ("_id", "id", "query_id"), ("text", "query", "title")
@@ -84,10 +85,10 @@ def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
     Raises InvalidRequest if the file does not exist, BadDocument for a line that is too long or not UTF-8, and the
     errors of `open_file`.
     """
-    path = path_of(path)
-    if not is_url(path) and not os.path.isfile(path):
+    path = local_path(path)
+    if not os.path.isfile(path):
         raise InvalidRequest(f"there is no file {path}: give the path of a file, not of a folder")
-    label = SourceLabel(shown(path), "line")
+    label = SourceLabel(path, "line")
     with open_file(path, rules) as file, closing(read_lines(file, label)) as lines:
         for number, text, error in lines:
             if error:
@@ -122,7 +123,7 @@ def read_queries(path: str, rules: SourceRules) -> dict[str, str]:
             raise BadDocument(f"{where}: there is another query {excerpt(name)}: ids must differ")
         queries[name] = " ".join(text.split())
     if not queries:
-        raise InvalidRequest(f"{shown(path)} has no queries: give a file of BEIR, or lines of id, tab, text")
+        raise InvalidRequest(f"{path} has no queries: give a file of BEIR, or lines of id, tab, text")
     return queries
 
 
@@ -152,7 +153,7 @@ def read_judgements(path: str, rules: SourceRules) -> dict[str, dict[str, int]]:
                 "before: leave one of the lines out"
             )
     if not judgements:
-        raise InvalidRequest(f"{shown(path)} has no judgements: give a file of BEIR or TREC with a line for each")
+        raise InvalidRequest(f"{path} has no judgements: give a file of BEIR or TREC with a line for each")
     return judgements
 
 

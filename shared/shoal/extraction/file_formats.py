@@ -1,7 +1,6 @@
 """The texts of web pages, Markdown, PDF and plain text files. Needs selectolax for web pages, and pypdf for PDF."""
 
 import codecs
-import contextlib
 import io
 import re
 from collections.abc import Iterator
@@ -19,12 +18,6 @@ _BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le",
 
 _DECLARED = re.compile(
     rb"""<(?:meta\b[^>]{0,200}?\bcharset|\?xml\b[^>]{0,100}?\bencoding)\s*=\s*["']?\s*([\w:.-]{1,40})""", re.IGNORECASE
-)
-
-#: Python's names of the encodings that browsers know, except the encodings in `_READ_AS`.
-_KNOWN = re.compile(
-    r"utf-8|cp866|koi8-[ru]|mac-roman|cp874|gbk|gb18030|big5|big5hkscs|euc_jp|iso2022_jp|shift_jis|cp932|euc_kr|cp949|"
-    r"johab|iso8859-([2-8]|10|1[3-6])|cp125[0-8]"
 )
 
 #: Encodings that browsers read as another encoding. A page in UTF-16 has no declaration in ASCII.
@@ -77,15 +70,15 @@ def decode(data: bytes, may_declare: bool = False) -> str:
     """
     mark = next(filter(data.startswith, _BYTE_ORDER_MARKS), b"")
     encoding = _BYTE_ORDER_MARKS.get(mark, "utf-8")
-    if not mark and may_declare and (found := _DECLARED.search(data[:DECLARED_BYTES])):
-        label, encoding = found[1].decode("ascii", "replace"), ""
-        with contextlib.suppress(LookupError):
-            encoding = codecs.lookup(label).name
-        encoding = _READ_AS.get(encoding, encoding)
-        if not _KNOWN.fullmatch(encoding):
-            raise UnreadableFile(f"it declares the encoding {label}, which is not known: convert it to UTF-8")
+    declared = _DECLARED.search(data[:DECLARED_BYTES]) if may_declare and not mark else None
     try:
+        if declared:
+            encoding = codecs.lookup(declared[1].decode("ascii", "replace")).name
+            encoding = _READ_AS.get(encoding, encoding)
         text = data[len(mark) :].decode(encoding)
+    except LookupError as error:
+        label = declared[1].decode("ascii", "replace") if declared else encoding
+        raise UnreadableFile(f"it declares the encoding {label}, which is not known: convert it to UTF-8") from error
     except UnicodeDecodeError as error:
         says = "and it declares no other encoding" if encoding == "utf-8" else "which it declares"
         raise UnreadableFile(

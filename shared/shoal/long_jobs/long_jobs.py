@@ -1,5 +1,6 @@
 """Long jobs: any program with access to Redis can submit, read, pause, resume, cancel and delete them."""
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -7,7 +8,6 @@ from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from shoal.broker.broker import Broker
 from shoal.contract import traceparent, wire
@@ -17,7 +17,7 @@ from shoal.long_jobs.status import ENDED, LongJobStatus
 from shoal.long_jobs.submission import BUILD, JOB_ID, KINDS, LONG, QUEUES, QUICK, Kind, Submission, queue_name
 from shoal.process.closing import Closing
 from shoal.process.extra import install_command
-from shoal.process.private_network import without_query
+from shoal.process.private_network import split_url, without_query
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ UNLISTED_S = 4.0
 
 #: Time for which an idempotency key is remembered, in seconds.
 ONCE_S = 86_400
+
+#: An id of a new job. It becomes a part of a folder's name, so no other value from Redis is used.
+NEW_ID = re.compile(rb"[0-9a-f]{24}")
 
 #: The list of a client, and the list of all clients, keep this many of the newest jobs.
 MAX_LISTED = 10_000
@@ -100,23 +103,39 @@ class LongJobs(Closing):
         idempotency_key: str | None = None,
         client: str = "",
         job_id: str | None = None,
+        upload_bytes: int = 0,
     ) -> str:
-        """Put a job into its queue and return its id, 24 hex digits: `job_id` from `new_job_id`, or else a new id.
+        """Put a job into its queue and return its id, 24 hex digits: `job_id`, or else a new id.
 
         The runner sends a request to the URL `webhook` when the job ends. A second call within a day with the same
-        `idempotency_key` and `client` returns the id of the first job. Raises InvalidRequest for an unknown kind, for
-        arguments that JSON cannot express, for a webhook that is not an HTTP URL, and for a key used for another job.
+        `idempotency_key` and `client`, or with the same `job_id`, returns the id of the first job. Raises
+        InvalidRequest for an unknown kind, for arguments that JSON cannot express, for a webhook that is not an HTTP
+        URL, and for a key or an id used for another job.
         """
         if kind not in self._kinds:
             raise InvalidRequest(f"kind is {excerpt(kind)}: it takes one of {', '.join(self._kinds)}")
-        check(arguments, webhook)
-        submission = Submission(kind, dict(arguments), webhook or "", client, traceparent.current())
-        once = blake2b(wire.pack({"long": [client, idempotency_key]})).hexdigest() if idempotency_key else ""
+        if not wire.is_json(dict(arguments)) or len(wire.pack(dict(arguments))) > MAX_ARGUMENT_BYTES:
+            raise InvalidRequest(f"arguments takes values that JSON can hold, of at most {MAX_ARGUMENT_BYTES:,} bytes")
+        if webhook is not None:
+            split_url(webhook)
+        submission = Submission(kind, dict(arguments), webhook or "", client, upload_bytes, traceparent.current())
+        job_id = job_id or self.id_of(client, idempotency_key)
         with self._broker.lending():
-            job_id = self._put(submission, job_id or new_job_id(), once)
+            self._put(submission, job_id)
             if self._get(job_id).submission != submission:
                 raise InvalidRequest("the idempotency key was used for another long job: take a new key")
-            return job_id
+        return job_id
+
+    def id_of(self, client: str, idempotency_key: str | None) -> str:
+        """Return the id that belongs to the client's key for a day, or a new id without a key."""
+        new = secrets.token_hex(12)
+        if not idempotency_key:
+            return new
+        name = self._keys.once(blake2b(wire.pack({"long": [client, idempotency_key]})).hexdigest())
+        with self._broker.lending():
+            self._connection.set(name, new, nx=True, ex=ONCE_S)
+            found: Any = self._connection.get(name)
+        return found.decode() if NEW_ID.fullmatch(found or b"") else new
 
     def status(self, job_id: str) -> LongJobStatus:
         """Return the state of a job with its progress, and with its result once the job is done."""
@@ -203,8 +222,8 @@ class LongJobs(Closing):
             if job.status not in ENDED:
                 raise JobNotEnded(f"job {job.id} is {job.status}: wait until it has ended, or cancel it first")
             job.forget(pipeline)
-            for key in (self._keys.long_jobs, self._list_of(job.submission.client)):
-                pipeline.zrem(key, job.id)
+            for listed in self._lists_of(job):
+                pipeline.zrem(listed, job.id)
             if job.submission.kind == BUILD and job.status != "done":
                 pipeline.set(self._keys.deleted_build(job.id), "", ex=DELETED_S)
 
@@ -232,28 +251,21 @@ class LongJobs(Closing):
             time.sleep(_LOOK_EVERY_S)
         return True
 
-    def _put(self, submission: Submission, job_id: str, once: str) -> str:
-        """Put a job and return its id, or the id of the earlier job with the same idempotency key `once`."""
-        key, lists = self._keys.once(once), (self._keys.long_jobs, self._list_of(submission.client))
+    def _put(self, submission: Submission, job_id: str) -> None:
+        """Put a job, unless there is one with this id."""
+        job = self._job_class.new(submission, job_id, self._keys.root, self._connection)
 
-        def attempt(pipeline: Any) -> Any:
-            first: Any = once and pipeline.get(key)
-            name = _id_in(first or b"") or job_id
-            job = self._job_class.new(submission, name, self._keys.root, self._connection)
-            pipeline.watch(job.key)
+        def attempt(pipeline: Any) -> None:
             is_new = not pipeline.exists(job.key)
             pipeline.multi()
             if is_new:
                 job.enqueue(pipeline)
-                if once:
-                    pipeline.set(key, name, ex=ONCE_S)
-                for listed in lists if job.kind.queue == LONG else ():
-                    pipeline.zadd(listed, {name: job.created_at.timestamp()})
+                for listed in self._lists_of(job) if job.kind.queue == LONG else ():
+                    pipeline.zadd(listed, {job_id: job.created_at.timestamp()})
                     pipeline.zremrangebyrank(listed, 0, -MAX_LISTED - 1)
                     pipeline.expire(listed, LISTED_S)
-            return name
 
-        return str(self._connection.transaction(attempt, key, value_from_callable=True))
+        self._connection.transaction(attempt, job.key)
 
     def _get(self, job_id: str) -> "LongJob":
         """Return the job. Raises UnknownJob."""
@@ -274,6 +286,9 @@ class LongJobs(Closing):
     def _list_of(self, client: str) -> str:
         return self._keys.long_jobs_of(blake2b(client.encode(), digest_size=16).hexdigest())
 
+    def _lists_of(self, job: "LongJob") -> tuple[str, str]:
+        return self._keys.long_jobs, self._list_of(job.submission.client)
+
     def _webhook(self, job: "LongJob") -> dict[str, Any] | None:
         """Return the state of a job's webhook, or None once Redis has deleted the state."""
         url = without_query(job.submission.webhook)
@@ -287,11 +302,6 @@ class LongJobs(Closing):
         if isinstance(result := sender.result_if_done(), dict):
             return pending | {"status": "sent", "answer": result.get("status")}
         return pending | {"status": "failed" if sender.status in ENDED else "pending", "error": sender.describe().error}
-
-
-def new_job_id() -> str:
-    """Return an id for a new job."""
-    return secrets.token_hex(12)
 
 
 def _id_in(name: bytes) -> str:
@@ -309,18 +319,3 @@ def _refuse_end(job: "LongJob", done: str) -> None:
     if job.status in ENDED or job.wanted == "cancel":
         state = job.status if job.status in ENDED else "being cancelled"
         raise InvalidRequest(f"job {job.id} is {state}: it cannot be {done}")
-
-
-def check(arguments: Mapping[str, Any], webhook: str | None) -> None:
-    """Raise InvalidRequest for arguments that JSON cannot express, and for a webhook that is not an HTTP URL."""
-    if not wire.is_json(dict(arguments)) or len(wire.pack(dict(arguments))) > MAX_ARGUMENT_BYTES:
-        raise InvalidRequest(f"arguments takes values that JSON can hold, of at most {MAX_ARGUMENT_BYTES:,} bytes")
-    if webhook is None:
-        return
-    try:
-        parts = urlsplit(webhook)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.username or parts.password)
-    except ValueError:
-        is_url = False
-    if not is_url or len(webhook) > 2_048:
-        raise InvalidRequest(f"webhook is {excerpt(webhook)}: it takes an http:// or https:// URL without a password")

@@ -55,12 +55,16 @@ def queue_name(root: str, queue: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The words of the submitter of a long job. Submissions that differ only in their traces are equal."""
+    """The words of the submitter of a long job, with the size of the upload that is its source, or 0.
+
+    Submissions that differ only in their traces are equal.
+    """
 
     kind: str
     arguments: dict[str, Any]
     webhook: str = ""
     client: str = ""
+    upload_bytes: int = 0
     traceparent: str | None = field(default=None, compare=False)
 
     def to_map(self) -> dict[str, Any]:
@@ -79,9 +83,9 @@ class Submission:
                 [],
                 {"arguments": dict(arguments), "webhook": str(url), "client": str(client), **rest},
             ]:
-                trace = traceparent.valid(rest.get("traceparent"))
+                trace, size = traceparent.valid(rest.get("traceparent")), rest.get("upload_bytes")
             case _:
                 raise MalformedJob("it is no long job of Shoal's: submit jobs by the API, a client or the command line")
         if not wire.is_json(arguments):
             raise MalformedJob("arguments has values that JSON cannot hold")
-        return cls(kind, arguments, url, client, trace)
+        return cls(kind, arguments, url, client, size if isinstance(size, int) else 0, trace)

@@ -1,49 +1,31 @@
-"""Paths that long jobs may use: paths below the folders and URLs in the setting `roots`."""
+"""Paths of users, and the paths that long jobs may use: paths below the folders in the setting `roots`."""
 
-import re
-from collections.abc import Iterable
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from shoal.contract.excerpt import excerpt
-from shoal.errors import PathNotAllowed
-from shoal.process.private_network import without_query
+from shoal.errors import InvalidRequest, PathNotAllowed
 from shoal.settings import Settings
 
-_FILE = "file://"
+
+def local_path(name: str) -> str:
+    """Return the path in a file:// URL, and any other path unchanged. Raises InvalidRequest for any other URL."""
+    scheme, colon, rest = name.partition("://")
+    if colon and scheme != "file":
+        raise InvalidRequest(
+            f"{excerpt(f'{scheme}://…')} is a URL: name a file or folder, and download it first, for example by curl -O"
+        )
+    return unquote(rest) if colon else name
 
 
 def allowed_path(path: str, settings: Settings) -> str:
-    """Return an absolute path with links followed, or a URL unchanged. Raises PathNotAllowed."""
-    if "://" in path and not path.startswith(_FILE):
-        if is_below(path, settings.root_urls()):
-            return path
-        raise PathNotAllowed(
-            f"{excerpt(without_query(path))} is below none of the URLs that long jobs may use: {_REMEDY}"
-        )
+    """Return an absolute path with links followed. Raises PathNotAllowed, and InvalidRequest for a URL."""
     try:
-        local = unquote(path.removeprefix(_FILE)) if path.startswith(_FILE) else path
-        found = (settings.files_folder / local).resolve()
+        found = (settings.files_folder / local_path(path)).resolve()
         if any(found.is_relative_to(folder.resolve()) for folder in settings.root_folders()):
             return str(found)
     except (OSError, ValueError, RuntimeError) as error:  # for example for a circle of links or a NUL byte
         raise PathNotAllowed(f"{excerpt(path)} is no path of a file or folder: correct it") from error
-    raise PathNotAllowed(f"{excerpt(path)} is below none of the folders that long jobs may use: {_REMEDY}")
-
-
-_REMEDY = "move it there, or add its folder or the beginning of its URL to SHOAL_ROOTS"
-
-
-def is_below(url: str, roots: Iterable[str]) -> bool:
-    """Return True if a URL has the scheme and the server or bucket of a root, and a path below the root's path."""
-    return any(_is_below(url, root) for root in roots)
-
-
-def _is_below(url: str, root: str) -> bool:
-    try:
-        found, allowed = urlsplit(url), urlsplit(root)
-    except ValueError:
-        return False
-    segments = re.split(r"[/\\]", unquote(unquote(found.path)))
-    is_plain = "::" not in url and not {".", ".."} & set(segments)
-    is_there = (found.scheme, found.netloc) == (allowed.scheme, allowed.netloc or found.netloc)
-    return is_there and is_plain and f"{found.path}/".startswith(f"{allowed.path.rstrip('/')}/")
+    raise PathNotAllowed(
+        f"{excerpt(path)} is below none of the folders that long jobs may use: move it there, or add its folder to "
+        "SHOAL_ROOTS"
+    )

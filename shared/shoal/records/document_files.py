@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn, Self
 
 from shoal import __version__
 from shoal.contract.excerpt import excerpt
-from shoal.errors import BadDocument, FileError, InvalidRequest, PathNotAllowed
+from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
 from shoal.extraction.reader_client import KINDS, TEXTS_VERSION, ReaderClient, UnreadableFile
 from shoal.records.document import Record
 from shoal.records.source_file import BLOCK_BYTES, SourceFile, SourceRules, open_file
@@ -182,17 +182,14 @@ def kind_of(name: str, kinds: dict[str, str] = KINDS) -> str | None:
 def read_document(
     file: SourceFile, document_id: str, path: str, kind: str, reader: ReaderClient, waiting: Callable[[], object]
 ) -> Record | BadDocument:
-    """Return the record of an open file: its text, title and, if the file is on this machine, time of change."""
+    """Return the record of an open file: its text, title and time of change."""
     try:
         found = reader.read(kind, iter(lambda: file.stream.read(BLOCK_BYTES), b""), waiting)
     except UnreadableFile as error:
         return BadDocument(f"{path}: {error}")
-    record: Record = {"id": document_id, "text": found.text}
-    if found.title:
-        record["title"] = found.title
-    if isinstance(file.modified, int):
-        record["modified"] = f"{datetime.fromtimestamp(file.modified // 10**9, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return record
+    modified = f"{datetime.fromtimestamp(file.modified_ns // 10**9, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    title = {"title": found.title} if found.title else {}
+    return {"id": document_id, "text": found.text, **title, "modified": modified}
 
 
 def read_folder(
@@ -218,7 +215,7 @@ def read_folder(
                     found = read_document(opened, file.path, path, file.kind, reader, waiting)
             except UnicodeEncodeError:
                 found = BadDocument(f"{path!a}: its name is not UTF-8: rename it")
-            except (InvalidRequest, FileError, PathNotAllowed) as error:  # the file is gone, or must not be read
+            except (InvalidRequest, PathNotAllowed) as error:  # the file is gone, or must not be read
                 found = BadDocument(error.message)
             if read_files and not isinstance(found, BadDocument):
                 read_files.keep(file, found)

@@ -17,7 +17,7 @@ from shoal.contract.wire import MAX_DEPTH
 from shoal.errors import BadDocument, MissingExtra
 from shoal.process.extra import install_command
 from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
-from shoal.records.source_file import SourceFile, name_of
+from shoal.records.source_file import SourceFile
 
 #: The endings of the names of packed files. Python has zstd since 3.14; for earlier versions, the extra `zstd` has it.
 PACKED_ENDINGS = (".gz", ".zst")
@@ -67,7 +67,7 @@ def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, No
     Raises BadDocument if a packed file is damaged, for UTF-16, and for over `MAX_BLANK_CHARS` of blank lines. Raises
     MissingExtra for zstd without its package.
     """
-    number, num_blank, name = 0, 0, name_of(label.path).lower()
+    number, num_blank, name = 0, 0, label.path.lower()
     packed, faults = _unpacked(file.stream, name)
     # The decoder turns invalid bytes into surrogates, so that a message can name their line.
     with packed, io.TextIOWrapper(packed, ENCODING, "surrogateescape", newline="") as text:

@@ -10,7 +10,7 @@ from pathlib import Path
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.extraction.reader_client import KINDS, ReaderClient
-from shoal.records.arrow_records import read_arrow, read_parquet
+from shoal.process.allowed_path import local_path
 from shoal.records.document import (
     RESERVED_NAMES,
     BadRow,
@@ -23,7 +23,8 @@ from shoal.records.document import (
 )
 from shoal.records.document_files import ReadFiles, folder_fingerprint, kind_of, list_files, read_document, read_folder
 from shoal.records.line_records import PACKED_ENDINGS, read_csv, read_jsonl, read_tsv, read_txt
-from shoal.records.source_file import SourceFile, SourceRules, is_url, name_of, open_file, path_of, shown
+from shoal.records.parquet_records import read_parquet
+from shoal.records.source_file import SourceFile, SourceRules, open_file
 from shoal.settings import DEFAULTS
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ USUAL_ID_COLUMNS = ("id", "_id")
 #: If no column is called "text" and several columns remain, a column with one of these names is the text.
 USUAL_TEXT_COLUMNS = ("headline", "title", "content", "body", "sentence")
 
-#: Default rules of a source: hosts in private networks are not allowed, and there are no roots.
+#: Default rules of a source: there are no roots.
 NO_ROOTS = SourceRules()
 
 #: The fingerprint of a file contains a hash of this many bytes at its beginning.
@@ -53,25 +54,23 @@ _READERS: dict[str, tuple[Reader, str]] = {
         for ending, read in _TEXT_READERS.items()
     },
     ".parquet": (read_parquet, "row"),
-    ".arrow": (read_arrow, "row"),
-    ".feather": (read_arrow, "row"),
 }
 
 
 class Source:
     """A file of records, a file that is one document, or a folder of documents. Each iteration reads it anew.
 
-    `path` is a file or folder on this machine, an http or https URL, or a URL that fsspec opens. The ending of a name
-    says the format. Without `text_column` the text is the column "text", else the only column beside the id, else the
-    only column whose name is in `USUAL_TEXT_COLUMNS`. Without `id_column` the id is the first column of
-    `USUAL_ID_COLUMNS` that there is, else the position of the record, counted from 0. No other column may have one of
-    the `reserved` names. The `rules` say which places are allowed. The default rules refuse all private networks.
+    `path` is a file or folder on this machine. The ending of its name says the format. Without `text_column` the text
+    is the column "text", else the only column beside the id, else the only column whose name is in
+    `USUAL_TEXT_COLUMNS`. Without `id_column` the id is the first column of `USUAL_ID_COLUMNS` that there is, else the
+    position of the record, counted from 0. No other column may have one of the `reserved` names. The `rules`
+    say which places are allowed.
 
     Once a row was read, `ids_are_positions` is True if the ids are positions.
 
-    The constructor raises InvalidRequest if the file does not exist or its format is unknown. Iterating raises
-    InvalidRequest for a column that cannot be used, BadDocument, InvalidRequest or FileError for a file that cannot be
-    read, AddressNotAllowed, PathNotAllowed, and MissingExtra.
+    The constructor raises InvalidRequest if the file does not exist or its format is unknown, and for a URL. Iterating
+    raises InvalidRequest for a column that cannot be used, BadDocument or InvalidRequest for a file that cannot be
+    read, PathNotAllowed, and MissingExtra.
     """
 
     def __init__(
@@ -84,8 +83,8 @@ class Source:
         max_text_chars: int = DEFAULTS.max_text_chars,
         rules: SourceRules = NO_ROOTS,
     ):
-        self.path = path_of(str(path))
-        self.name = name_of(self.path)
+        self.path = local_path(str(path))
+        self.name = self.path.rpartition("/")[2]
         self.text_column = text_column
         self.id_column = id_column
         self.ids_are_positions = False
@@ -93,8 +92,8 @@ class Source:
         self._max_text_chars = max_text_chars
         self._rules = rules
         self._fraction: Callable[[], float | None] = lambda: None
-        self.is_folder = not is_url(self.path) and os.path.isdir(self.path)
-        if not is_url(self.path) and not self.is_folder and not os.path.isfile(self.path):
+        self.is_folder = os.path.isdir(self.path)
+        if not self.is_folder and not os.path.isfile(self.path):
             raise InvalidRequest(f"there is no file or folder {self.path}: check its name")
         self._kind = None if self.is_folder else kind_of(self.name)
         self._read: Reader | None = None
@@ -103,9 +102,9 @@ class Source:
             endings = [ending for ending in _READERS if self.name.lower().endswith(ending)]
             if not endings:
                 known = ", ".join([*_READERS, *KINDS])
-                raise InvalidRequest(f"{shown(self.path)} is of no known kind; its name must end in one of {known}")
+                raise InvalidRequest(f"{self.path} is of no known kind; its name must end in one of {known}")
             self._read, unit = _READERS[endings[0]]
-        self.label = SourceLabel(shown(self.path), unit)
+        self.label = SourceLabel(self.path, unit)
 
     def __iter__(self) -> Iterator[Document]:
         """Yield the documents. Raises BadDocument at the first bad row."""
@@ -148,18 +147,17 @@ class Source:
                 yield row
 
     def fingerprint(self) -> dict[str, int | str]:
-        """Return `name`, `size_bytes` (-1 if unknown), `modified` and `sha256`, which differ if the source has changed.
+        """Return `name`, `size_bytes`, `modified` and `sha256`, which differ if the source has changed.
 
-        For a file on this machine, `modified` is in nanoseconds. For other files it is a string from the server, or ""
-        if it sends none. The hash covers the first `FINGERPRINT_BYTES`. Raises the errors of an iteration.
+        `modified` is in nanoseconds. The hash covers the first `FINGERPRINT_BYTES`. Raises the errors of an iteration.
         """
         if self.is_folder:
             return folder_fingerprint(Path(self.path), self._rules)
         with open_file(self.path, self._rules) as file:
             return {
                 "name": self.name,
-                "size_bytes": -1 if file.size_bytes is None else file.size_bytes,
-                "modified": file.modified,
+                "size_bytes": file.size_bytes,
+                "modified": file.modified_ns,
                 "sha256": hashlib.sha256(file.stream.read(FINGERPRINT_BYTES)).hexdigest(),
             }
 

@@ -40,6 +40,9 @@ CONTENT = b"text\none\ntwo\n"
 
 MB = 2**20
 
+#: Ids of two jobs.
+A, B = 24 * "a", 24 * "b"
+
 
 @pytest.fixture
 def jobs(settings: Settings) -> Path:
@@ -98,15 +101,12 @@ class TestUpload:
         assert list(jobs.iterdir()) == []
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
-    def test_after_a_day_an_idempotency_key_makes_a_new_job(
-        self, api: FlaskClient, jobs: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        first = submitted(upload(api, key="a"))
-        clock = time.time()
-        monkeypatch.setattr(time, "time", lambda: clock + 86_300.0)
-        assert submitted(upload(api, key="a")) == first
-        monkeypatch.setattr(time, "time", lambda: clock + 86_500.0)
-        assert submitted(upload(api, key="a")) != first
+    def test_a_repetition_that_is_refused_leaves_the_upload(self, api: FlaskClient, jobs: Path) -> None:
+        submitted(upload(api, key="a"))
+        assert "was used for another long job" in error_of(upload(api, data=b"other", key="a"), 422)[1]
+        assert error_of(upload(api, name="..", key="a"), 422)
+        (place,) = jobs.glob("*/news.csv")
+        assert place.read_bytes() == CONTENT
 
     @pytest.mark.parametrize("is_put", [True, False])
     def test_an_upload_is_kept_if_redis_may_have_its_job(
@@ -153,7 +153,7 @@ class TestUpload:
         self, make_app: MakeApp, settings: Settings
     ) -> None:
         app = make_app()
-        with app.own.uploads.new("127.0.0.1", "a"):
+        with app.own.uploads.new("127.0.0.1", app.own.long_jobs.id_of("127.0.0.1", "a")):
             refused = upload(app.test_client(), key="a")
             assert error_of(refused, 429)[0] == "overloaded"
         submitted(upload(app.test_client(), key="a"))
@@ -191,7 +191,6 @@ class TestDelete:
         assert api.delete(place).get_json()["status"] == "deleted"
         assert list(jobs.iterdir()) == []
         again = submitted(upload(api, key="a"))
-        assert again != place
         assert (jobs.parents[1] / api.get(again).get_json()["arguments"]["source"]).read_bytes() == CONTENT
 
     def test_a_job_that_was_retried_just_now_keeps_its_files(
@@ -203,7 +202,7 @@ class TestDelete:
         monkeypatch.setattr(app.own.long_jobs, "delete", delete)
         assert error_of(app.test_client().delete(place), 409)[0] == "job_not_ended"
         (folder,) = jobs.iterdir()
-        assert sorted(path.name for path in folder.iterdir()) == [".job", "news.csv", "vectors"]
+        assert sorted(path.name for path in folder.iterdir()) == ["news.csv", "vectors"]
         assert upload(app.test_client(), key="a").headers["Location"] == place
 
     def test_a_folder_that_cannot_be_removed_is_reported_and_removed_later(
@@ -217,7 +216,7 @@ class TestDelete:
         assert (code, "not all of its files" in message, str(folder) in message) == ("internal", True, False)
         assert f"{folder} is left of a deleted job" in caplog.text
         assert error_of(api.delete(place), 404)[0] == "unknown_job"
-        os.utime(folder, (time.time() - 100.0,) * 2)
+        os.utime(folder, (0, 0))
         submitted(upload(api))
         assert not folder.exists()
 
@@ -308,16 +307,14 @@ class TestOldFolders:
 
         return UploadStore(settings, status_of)
 
-    def make(self, files: UploadStore, job_id: str | None, age_s: float) -> Path:
-        """Make the folder of a job with an upload and a result, or of an upload that was cut off."""
-        with files.new("ann") as folder:
-            folder.keep(job_id or "", "")
+    def make(self, files: UploadStore, job_id: str, age_s: float) -> Path:
+        """Make the folder of a job with an upload and a result."""
+        with files.new("ann", job_id) as folder:
+            folder.is_kept = True
         path = files.folder / Path(folder.result).parts[2]
-        (path / "vectors").mkdir()
+        (path / "vectors").mkdir(exist_ok=True)
         (path / "vectors" / "manifest.json").touch()
         (path / "news.csv").write_bytes(CONTENT)
-        if job_id is None:
-            (path / ".job").unlink()
         changed = path.stat().st_mtime - age_s
         os.utime(path, (changed, changed))
         return path
@@ -328,63 +325,61 @@ class TestOldFolders:
         both = ["news.csv", "vectors"]
         for status, age_s, ended_s, left in (
             ("running", 1e7, None, both),
-            ("done", 10.0, 5.0, both),
-            ("done", 100.0, 5.0, ["vectors"]),
+            ("done", 0.0, 5.0, ["vectors"]),
             ("failed", 1e7, 100.0, both),
             ("failed", 1e7, 1e5, ["vectors"]),
         ):
-            states["a"] = LongJobStatus("a", "embed_file", status, {}, 0.0, ended_at=ended_s and time.time() - ended_s)
-            path = self.make(files, "a", age_s)
-            with files.new("bob"):
-                assert sorted(entry.name for entry in path.iterdir() if entry.name != ".job") == left
+            states[A] = LongJobStatus(A, "embed_file", status, {}, 0.0, ended_at=ended_s and time.time() - ended_s)
+            path = self.make(files, A, age_s)
+            with files.new("bob", B):
+                assert sorted(entry.name for entry in path.iterdir()) == left
 
-    def test_the_folder_of_a_job_that_is_forgotten_or_never_came_to_be_is_removed(self, files: UploadStore) -> None:
-        for job_id, age_s, is_left in (("unknown", 1e5, True), ("unknown", 1e6, False), (None, 100.0, False)):
-            path = self.make(files, job_id, age_s)
-            with files.new("bob"):
-                assert path.exists() == is_left
-
-    def test_a_folder_with_a_damaged_id_is_kept_as_one_of_an_unknown_job(self, files: UploadStore) -> None:
-        path = self.make(files, "a", 1e5)
-        for damaged in (b"", bytes(60), b"\xff\xfe"):
-            (path / ".job").write_bytes(damaged)
-            os.utime(path, (0, time.time() - 1e5))
-            with files.new("bob"):
-                assert path.exists()
+    @pytest.mark.parametrize(
+        ("age_s", "name", "is_left"),
+        [(1e5, "news.csv", True), (1e6, "news.csv", False), (0.0, ".upload", False), (0.0, "news.csv", True)],
+    )
+    def test_the_folder_of_a_job_that_is_forgotten_or_never_came_to_be_is_removed(
+        self, files: UploadStore, age_s: float, name: str, is_left: bool
+    ) -> None:
+        path = self.make(files, A, age_s)
+        (path / "news.csv").rename(path / name)
+        os.utime(path, (0, time.time() - age_s))
+        with files.new("bob", B):
+            assert path.exists() == is_left
 
     def test_old_folders_make_room_for_an_upload_that_would_be_refused(
         self, files: UploadStore, states: dict[str, LongJobStatus], settings: Settings
     ) -> None:
-        upload = self.make(files, "a", 100.0) / "news.csv"
+        upload = self.make(files, A, 100.0) / "news.csv"
         with open(upload, "wb") as file:
             file.truncate(settings.max_uploads_mb * 2**20)
-        states["a"] = LongJobStatus("a", "embed_file", "running", {}, 0.0)
+        states[A] = LongJobStatus(A, "embed_file", "running", {}, 0.0)
         with pytest.raises(Overloaded):
             files.check_space(num_bytes=1)
         assert upload.exists()
-        states["a"] = LongJobStatus("a", "embed_file", "done", {}, 0.0, ended_at=time.time())
+        states[A] = LongJobStatus(A, "embed_file", "done", {}, 0.0, ended_at=time.time())
         files.check_space(num_bytes=1)
         assert not upload.exists()
 
     def test_folders_of_another_pool_are_left_alone(self, files: UploadStore, settings: Settings) -> None:
-        path = self.make(files, "a", 1e7)
-        with UploadStore(replace(settings, pool="other"), _none).new("bob"):
+        path = self.make(files, A, 1e7)
+        with UploadStore(replace(settings, pool="other"), _none).new("bob", B):
             assert path.exists()
 
     def test_a_request_whose_folder_is_removed_before_it_is_locked_makes_another(
         self, files: UploadStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         flock, first = fcntl.flock, ExitStack()
-        first.enter_context(files.new("ann", "a"))
+        first.enter_context(files.new("ann", A))
 
         def lock(descriptor: int, operation: int) -> None:
             first.close()
             flock(descriptor, operation)
 
         monkeypatch.setattr(fcntl, "flock", lock)
-        with files.new("ann", "a") as folder:
-            folder.keep("b", "")
-        assert [(path / ".job").read_text() for path in files.folder.iterdir()] == ["b "]
+        with files.new("ann", A) as folder:
+            folder.is_kept = True
+        assert len(list(files.folder.iterdir())) == 1
 
     def test_a_file_that_is_renamed_meanwhile_hides_no_other(self, tmp_path: Path) -> None:
         for name in ("a", "b"):
@@ -395,10 +390,10 @@ class TestOldFolders:
         assert sum(map(file_size, files)) == 10
 
     def test_a_folder_that_is_being_filled_stays(self, files: UploadStore) -> None:
-        with files.new("ann") as folder:
+        with files.new("ann", A) as folder:
             path = files.folder / Path(folder.result).parts[2]
             os.utime(path, (0, 0))
-            with files.new("bob"):
+            with files.new("bob", B):
                 assert path.exists()
         assert not path.exists()
 

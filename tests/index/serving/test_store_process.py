@@ -67,7 +67,7 @@ class TestSettings:
         with pytest.raises(BadSetting, match='index_store is a "nostore" URL'):
             check_store(replace(settings, index_store="nostore://host"))
         monkeypatch.setitem(sys.modules, "fsspec", None)
-        with pytest.raises(MissingExtra, match=r"index_store needs fsspec; run: .*remote"):
+        with pytest.raises(MissingExtra, match=r"index_store needs fsspec; run: .*s3"):
             check_protocol("s3://bucket/indexes")
 
     def test_without_a_store_nothing_is_copied(self, settings: Settings) -> None:

@@ -2,16 +2,20 @@
 
 import hmac
 import json
+import socket
+import ssl
 import time
 from collections.abc import Collection, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from hashlib import sha256
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
+from urllib.parse import quote
 
 from shoal.errors import FileError, InvalidRequest, Unavailable, UnknownJob
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import public_map
-from shoal.process.private_network import send_request, without_query
+from shoal.process.private_network import check_address, split_url, without_query
 from shoal.settings import Settings
 from shoal.task_progress import Report
 
@@ -20,6 +24,9 @@ SIGNATURE = "Shoal-Signature"
 
 #: Longest wait for the connection to the receiver, and for each part of its answer, in seconds.
 WEBHOOK_TIMEOUT_S = 5.0
+
+#: Characters of a path or a query that are not escaped.
+_SENT_AS_IS = "%/:=&?~+!$,;'@()*[]"
 
 
 def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
@@ -52,10 +59,33 @@ def send(url: str, values: Mapping[str, Any], secret: str, private_hosts: Collec
     if secret:
         headers[SIGNATURE] = sign(secret, body, int(time.time()))
     try:
-        with closing(send_request(url, private_hosts, "POST", body, headers, WEBHOOK_TIMEOUT_S)) as response:
-            status = int(response.status)
-    except FileError as error:
+        status = _post(url, private_hosts, body, headers)
+    except (OSError, HTTPException) as error:
+        raise Unavailable(f"{without_query(url)} does not answer ({error or type(error).__name__})") from error
+    except FileError as error:  # a server of names may not have answered
         raise Unavailable(error.message) from error
     if not 200 <= status < 300:
         raise Unavailable(f"{without_query(url)} answered {status}: a webhook takes an answer of 200 to 299")
     return status
+
+
+def _post(url: str, private_hosts: Collection[str], body: bytes, headers: Mapping[str, str]) -> int:
+    """Send one request to a checked address, and return the status. Follows no redirect and uses no proxy."""
+    parts, addresses = split_url(url), check_address(url, private_hosts)
+    has_tls, host = parts.scheme == "https", parts.hostname or ""
+    connection: Any = (HTTPSConnection if has_tls else HTTPConnection)(host, parts.port)
+    with closing(connection):
+        connection.sock = _connected(addresses)  # to an address, because the host's name might lead elsewhere by now
+        if has_tls:
+            connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
+        target = quote(f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}", safe=_SENT_AS_IS)
+        connection.request("POST", target, body, {"Connection": "close", **headers})
+        return int(connection.getresponse().status)
+
+
+def _connected(addresses: list[tuple[str, int]]) -> socket.socket:
+    """Return a connection to the first address that accepts it."""
+    for address in addresses[:-1]:
+        with suppress(OSError):
+            return socket.create_connection(address, WEBHOOK_TIMEOUT_S)
+    return socket.create_connection(addresses[-1], WEBHOOK_TIMEOUT_S)

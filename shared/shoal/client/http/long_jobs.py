@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import file_digest
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
 from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongHandle
-from shoal.client.job_source import File, Item, ItemFile, ServerFile, place_of
+from shoal.client.job_source import File, Item, ServerFile, place_of, write_items
 from shoal.client.parts import bounded_groups, noting_num_written
 from shoal.contract import wire
 from shoal.contract.checks import check_known
@@ -97,8 +97,8 @@ class HttpLongJobs:
         """Submit a job and return its id. The source is uploaded if the server cannot read it by itself."""
         headers = {"Idempotency-Key": key or uuid4().hex}
         given = {name: value for name, value in fields.items() if value is not None}
-        if isinstance(source, ServerFile) or (isinstance(source, str) and "://" in source):
-            body = wire.pack({"source": place_of(source)} | given)
+        if isinstance(source, ServerFile):
+            body = wire.pack({"source": source.path} | given)
             return self.client.ask("POST", path, body=body, headers=headers).text("id")
         values = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in given.items()}
         with _as_file(source) as file:
@@ -222,14 +222,14 @@ def job_path(job_id: str) -> str:
 def _as_file(source: str | PathLike[str] | Iterable[Item]) -> Iterator[Path]:
     """Yield the path of the source. Texts are written into a temporary file, which is deleted at the end."""
     if isinstance(source, str | PathLike):
-        path = Path(fspath(source))
+        path = Path(place_of(source))
         if not path.is_file():
-            raise InvalidRequest(f"there is no file {path}: give the path of a file, a URL, or texts in a list")
+            raise InvalidRequest(f"there is no file {path}: give the path of a file, or texts in a list")
         yield path
         return
-    with TemporaryDirectory(prefix="shoal-") as folder, ItemFile(Path(folder) / "texts.jsonl") as file:
-        file.write(source)
-        yield file.path
+    with TemporaryDirectory(prefix="shoal-") as folder:
+        write_items(path := Path(folder) / "texts.jsonl", source)
+        yield path
 
 
 def _files_of(manifest: bytes) -> Iterator[tuple[str, str, int]]:

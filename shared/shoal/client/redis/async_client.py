@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.broker.async_broker import ConnectionMaker
-from shoal.client.job_source import File, Items
+from shoal.client.job_source import File
 from shoal.client.parts import async_batches
 from shoal.client.questions import (
     OtherOutput,
@@ -30,7 +30,7 @@ from shoal.client.questions import (
     vectors,
 )
 from shoal.client.redis.index_writer import IndexWriter
-from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle, BulkJob, WorkThreads
+from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle, WorkThreads, bulk_arguments
 from shoal.client.redis.session import EmbedStream, Session, about, log
 from shoal.contract.jobs import Job, check_deadline
 from shoal.contract.replies import Reply
@@ -210,10 +210,19 @@ class AsyncClient:
         """Return the handle of a job that was submitted earlier, perhaps by another program."""
         return AsyncHandle(self, job_id)
 
-    async def bulk(self, source: File | Items, out: str | PathLike[str], **options: Any) -> AsyncLongHandle:
-        """Submit a job that embeds into the folder `out`, as `Client.bulk` does; `source` may be an async iterable."""
-        job = BulkJob(self.long_jobs, out, **options)
-        return self.long_job(await job.submit_in(self.threads(), source))
+    async def bulk(
+        self,
+        source: File,
+        out: str | PathLike[str],
+        *,
+        webhook: str | None = None,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> AsyncLongHandle:
+        """Submit a job that embeds a file into the folder `out`, as `Client.bulk` does."""
+        arguments, submit = bulk_arguments(source, out, **options), partial(self.long_jobs.submit, webhook=webhook)
+        job_id = await self.threads().do(submit, "embed_file", arguments, idempotency_key=idempotency_key)
+        return self.long_job(job_id)
 
     def index(self, name: str) -> AsyncIndexHandle:
         """Return the handle of an index, for changes of its documents and versions."""

@@ -8,11 +8,11 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from shoal.broker.broker import Broker
 from shoal.client.handles import IndexHandle, LongHandle
-from shoal.client.job_source import File, Item
+from shoal.client.job_source import File
 from shoal.client.parts import batches
 from shoal.client.questions import Questions
 from shoal.client.redis.async_client import AsyncClient, options_from
-from shoal.client.redis.long_jobs import BulkJob, RedisIndexHandle
+from shoal.client.redis.long_jobs import RedisIndexHandle, bulk_arguments
 from shoal.client.redis.loop_thread import LoopThread
 from shoal.client.redis.session import EmbedStream
 from shoal.contract.jobs import Job
@@ -116,7 +116,7 @@ class Client(Questions):
 
     def bulk(
         self,
-        source: File | Iterable[Item],
+        source: File,
         out: str | PathLike[str],
         *,
         text_column: str | None = None,
@@ -126,14 +126,13 @@ class Client(Questions):
         idempotency_key: str | None = None,
         **options: Any,
     ) -> LongHandle:
-        """Submit a job that embeds a file or a URL into the folder `out`, and return at once.
+        """Submit a job that embeds a file into the folder `out`, and return at once.
 
-        The runner reads and writes below its roots. Texts, or documents as dicts, are first written into the file
-        `{out}.jsonl` beside `out`. The program and the runner must share that folder.
+        The runner reads and writes below its roots.
         """
         options |= {"text_column": text_column, "id_column": id_column, "format": format}
-        options |= {"webhook": webhook, "idempotency_key": idempotency_key}
-        return self.long_job(BulkJob(self.long_jobs, out, **options).submit(source))
+        arguments, submit = bulk_arguments(source, out, **options), self.long_jobs.submit
+        return self.long_job(submit("embed_file", arguments, webhook=webhook, idempotency_key=idempotency_key))
 
     def index(self, name: str) -> IndexHandle:
         """Return the handle of an index, for changes of its documents and versions."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from shoal.changes.change import MAX_CHANGES
 from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongWait, OnStatus
-from shoal.client.job_source import BATCH, File, Item, ItemFile, Items, ServerFile, place_of
-from shoal.client.parts import async_batches
+from shoal.client.job_source import File, Item, ServerFile, place_of
 from shoal.client.questions import options_of
 from shoal.contract.checks import check_known
 from shoal.errors import InvalidRequest, NotReady, Unavailable
-from shoal.long_jobs.long_jobs import LongJobs, check
 from shoal.long_jobs.status import Progress
 from shoal.records.given_document import Given
 
@@ -75,53 +73,25 @@ class WorkThreads:
             raise Unavailable("the client was closed while this call waited: call it again")
 
 
-class BulkJob:
-    """A job that embeds a file into the folder `out`. Its options are checked before texts are written beside `out`."""
+def bulk_arguments(
+    source: File,
+    out: str | PathLike[str],
+    *,
+    text_column: str | None = None,
+    id_column: str | None = None,
+    format: str = "safetensors",
+    **options: Any,
+) -> dict[str, Any]:
+    """Return the arguments of a job that embeds a file into the folder `out`. Raises InvalidRequest."""
+    options_of(options)
+    columns = {"text_column": text_column, "id_column": id_column}
+    return {"source": _place(source), "out": place_of(out), "format": format, "options": options, **columns}
 
-    def __init__(
-        self,
-        jobs: LongJobs,
-        out: str | PathLike[str],
-        *,
-        text_column: str | None = None,
-        id_column: str | None = None,
-        format: str = "safetensors",
-        webhook: str | None = None,
-        idempotency_key: str | None = None,
-        **options: Any,
-    ):
-        options_of(options)
-        self._jobs = jobs
-        self._once: dict[str, Any] = {"webhook": webhook, "idempotency_key": idempotency_key}
-        self._arguments: dict[str, Any] = {"out": place_of(out), "format": format, "options": options}
-        self._arguments |= {"text_column": text_column, "id_column": id_column}
 
-    def submit(self, source: File | Iterable[Item]) -> str:
-        """Put the job; return its id."""
-        if isinstance(source, str | PathLike | ServerFile):
-            return self._submit(place_of(source))
-        with self._item_file() as file:
-            file.write(source)
-            return self._submit(str(file.path))
-
-    async def submit_in(self, threads: WorkThreads, source: File | Items) -> str:
-        """Put the job and return its id; blocking calls run in the threads."""
-        if isinstance(source, str | PathLike | ServerFile):
-            return await threads.do(self._submit, place_of(source))
-        with self._item_file() as file:
-            async with aclosing(async_batches(source, BATCH)) as batches:
-                async for batch in batches:
-                    await threads.do(file.append, batch)
-            await threads.do(file.keep)
-            return await threads.do(self._submit, str(file.path))
-
-    def _item_file(self) -> ItemFile:
-        file = ItemFile.beside(self._arguments["out"], self._once["idempotency_key"])
-        check({"source": str(file.path), **self._arguments}, self._once["webhook"])
-        return file
-
-    def _submit(self, source: str) -> str:
-        return self._jobs.submit("embed_file", {"source": source, **self._arguments}, **self._once)
+def _place(source: File | Iterable[Item]) -> str:
+    if not isinstance(source, str | PathLike | ServerFile):
+        raise InvalidRequest("source has texts: write them into a file below the runner's roots, and name that")
+    return place_of(source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +154,10 @@ class AsyncIndexHandle:
         """Delete the documents with these ids; return the number of ids."""
         return (await self.client.writer(self.name).delete(ids)).num
 
-    async def build(self, source: File | Items, **options: Unpack[BuildOptions]) -> AsyncLongHandle:
+    async def build(self, source: File | Iterable[Item], **options: Unpack[BuildOptions]) -> AsyncLongHandle:
         """Submit a build of a new version from a file of documents."""
         check_known("option", options, BuildOptions.__annotations__)
-        if not isinstance(source, str | PathLike | ServerFile):
-            raise InvalidRequest("source has documents: write them into a file below the runner's roots, and name that")
-        arguments: dict[str, Any] = {"name": self.name, "source": place_of(source), **options}
+        arguments: dict[str, Any] = {"name": self.name, "source": _place(source), **options}
         once = {key: arguments.pop(key, None) for key in ("webhook", "idempotency_key")}
         job_id = await self.client.threads().do(self.client.long_jobs.submit, "build_index", arguments, **once)
         return AsyncLongHandle(self.client, job_id)

@@ -132,7 +132,7 @@ def check_protocol(url: str) -> None:
     try:
         from fsspec import get_filesystem_class
     except ImportError:
-        raise MissingExtra(f"index_store needs fsspec; run: {install_command('remote')}") from None
+        raise MissingExtra(f"index_store needs fsspec; run: {install_command('s3')}") from None
     try:
         get_filesystem_class(protocol)
     except ImportError as error:

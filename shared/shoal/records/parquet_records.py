@@ -1,0 +1,122 @@
+"""Records of .parquet files. Needs pyarrow, which the extra `parquet` installs."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from shoal.errors import BadDocument, MissingExtra
+from shoal.process.extra import install_command
+from shoal.process.system_limits import limited_memory
+from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
+from shoal.records.source_file import BLOCK_BYTES, SourceFile
+
+#: Largest number of rows in a batch, and about the largest size of a batch in bytes.
+BATCH_ROWS, BATCH_BYTES = 1_024, 16 * 2**20
+
+#: The logical types of byte arrays that pyarrow can read as a dictionary, which has repeated values once.
+_REPEATABLE = {"STRING", "JSON", "ENUM", "NONE"}
+
+#: Largest amount of memory for reading, in bytes. A small file may have a page of any size.
+MAX_MEMORY_BYTES = 2**30
+
+
+def read_parquet(file: SourceFile, label: SourceLabel) -> Records:
+    """Yield the rows with their numbers. Needs memory for a page of each column and a batch of rows.
+
+    Raises BadDocument, or MissingExtra without pyarrow.
+    """
+    try:
+        import pyarrow
+        import pyarrow.compute  # loaded now, because it cannot be loaded when memory is short
+    except ImportError as error:
+        raise MissingExtra(f"reading parquet needs pyarrow; run: {install_command('parquet')}") from error
+    pyarrow.allocate_buffer(1)  # the first allocation reserves a GiB, which would count as used below
+    number, pieces = 0, _pieces(file, label)
+    try:
+        while True:
+            with limited_memory(MAX_MEMORY_BYTES, pyarrow.total_allocated_bytes):
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            for record in piece:
+                number += 1
+                yield number, record
+    except MemoryError as error:
+        raise BadDocument(
+            f"{label.at(number + 1)}: reading on takes over {MAX_MEMORY_BYTES:,} bytes of memory, the most for "
+            "parquet: write the file again with fewer rows in a row group"
+        ) from error
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise BadDocument(f"{label.at(number + 1)}: not readable as parquet: {error}; write it again") from error
+
+
+def _pieces(file: SourceFile, label: SourceLabel) -> Iterator[list[Record | BadDocument]]:
+    """Yield the rows of each batch, or its rows one by one if they are large or a row is bad."""
+    first = 1
+    for batch in _batches(file, label):
+        found = None
+        with suppress(ValueError, OverflowError):  # for example for a string that is not UTF-8
+            file.count_unpacked(batch.num_rows, size := sum(map(_num_bytes, batch.columns)), label.at(first))
+            found = batch.to_pylist() if size <= MAX_ROW_BYTES else None
+        if found is not None:
+            yield found
+        else:
+            for row in range(batch.num_rows):
+                yield [_record(batch.slice(row, 1), label.at(first + row))]
+        first += batch.num_rows
+
+
+def _record(row: Any, where: str) -> Record | BadDocument:
+    """Return the record in a batch of one row, or its error."""
+    try:
+        if sum(map(_num_bytes, row.columns)) > MAX_ROW_BYTES:
+            return too_long(where)
+        found: Record = row.to_pylist()[0]
+        return found
+    except (ValueError, OverflowError) as error:
+        return BadDocument(f"{where}: a value cannot be read: {error}; correct it")
+
+
+def _num_bytes(array: Any) -> int:
+    """Return about how many bytes the values of an array need, with a copy of each repeated value."""
+    from pyarrow import compute, types
+
+    kind, least = array.type, 8 * len(array)
+    if hasattr(array, "storage"):
+        return _num_bytes(array.storage)
+    if types.is_dictionary(kind):
+        lengths = compute.binary_length(array.dictionary).take(array.indices)
+        return least + int(compute.sum(lengths).as_py() or 0)
+    if types.is_struct(kind):
+        return least + sum(map(_num_bytes, array.flatten()))
+    if types.is_map(kind):
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return least + sum(_num_bytes(values.slice(first, last - first)) for values in (array.keys, array.items))
+    if types.is_nested(kind):
+        return least + _num_bytes(array.flatten())
+    return max(least, int(array.nbytes))
+
+
+def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
+    from pyarrow import parquet
+
+    columns = parquet.ParquetFile(file.stream).schema
+    # If repeated values were copied, a small file could fill the memory.
+    repeatable = [
+        column.path
+        for column in (columns.column(n) for n in range(len(columns)))
+        if column.physical_type == "BYTE_ARRAY" and column.logical_type.type in _REPEATABLE and "." not in column.path
+    ]
+    found = parquet.ParquetFile(
+        file.stream, buffer_size=BLOCK_BYTES, pre_buffer=False, read_dictionary=repeatable or None
+    )
+    refuse_duplicate_columns(label.at(1), found.schema_arrow.names)
+    groups = [found.metadata.row_group(n) for n in range(found.metadata.num_row_groups)]
+    row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    num_rows, num_done = found.metadata.num_rows, 0
+    file.fraction = lambda: num_done / num_rows if num_rows else None
+    batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(row_bytes, 1)))
+    # If a thread of pyarrow got no memory, the process would end.
+    for batch in found.iter_batches(batch_size=batch_rows, use_threads=False):
+        yield batch
+        num_done += batch.num_rows
