@@ -8,8 +8,8 @@ const TYPING_MS = 70;
 
 const MODES = { dense: "Meaning", hybrid: "Both", lexical: "Words" };
 
-/** Draw the box; `modes` are the possible ones, and `change` is called with the changed values of the question, and with a pause in milliseconds. */
-export function searchBox(ask, index, indexes, modes, change) {
+/** Draw the box; `can` has the abilities of the index, and `change` is called with the changed values of the question, and with a pause in milliseconds. */
+export function searchBox(ask, index, indexes, { modes, comparesVectors }, change) {
   const ways = modes.length > 1 ? "by meaning, by words, or by both" : `by ${MODES[modes[0]].toLowerCase()}`;
   const counts = Object.entries(indexes).map(([name, { count }]) => [name, `${name} (${count.toLocaleString("en")})`]);
   const chooseIndex = (name) => change({ index: name, filter: {}, group: "", like: "" });
@@ -19,9 +19,9 @@ export function searchBox(ask, index, indexes, modes, change) {
       <p class="what">Shoal is a service that turns texts into vectors and searches them. What this page asks, programs ask by HTTP.</p>
       ${queryField(ask, change)}
       <div class="row">
-        ${ask.like ? "" : segmented("Search by", Object.fromEntries(modes.map((mode) => [mode, MODES[mode]])), ask.mode, (mode) => change({ mode }))}
+        ${ask.like || modes.length < 2 ? "" : segmented("Search by", Object.fromEntries(modes.map((mode) => [mode, MODES[mode]])), ask.mode, (mode) => change({ mode }))}
         ${counts.length > 1 ? choice("Index", Object.fromEntries(counts), index, chooseIndex) : ""}
-        <span class="hint keys">↓ ↑ through the hits, Enter for details, m for more like one</span>
+        <span class="hint keys">↓ ↑ through the hits, Enter for details${comparesVectors ? ", m for more like one" : ""}</span>
       </div>
     </form>
   `;

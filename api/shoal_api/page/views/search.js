@@ -197,7 +197,7 @@ export function view(state) {
   const shown = asking.fitted(ask, can);
   return html`
     <div class="search" data-asked=${isAsked} aria-busy=${isPending}>
-      ${searchBox(shown, index(), indexes(), can.modes, change)}
+      ${searchBox(shown, index(), indexes(), can, change)}
       <div class="columns">
         ${isAsked && found ? aside(shown, can, state) : ""}
         <div class="found">
