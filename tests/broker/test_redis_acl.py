@@ -1,7 +1,6 @@
 """docs/redis-users.acl on a real server: each user has permission for what it needs, and for nothing else."""
 
 import hashlib
-import json
 import os
 import subprocess
 import sys

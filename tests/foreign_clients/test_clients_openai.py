@@ -1,7 +1,6 @@
 """Clients of OpenAI's API get the vectors of Sentence Transformers from a running service."""
 
 import asyncio
-import importlib
 from typing import Any
 
 import numpy as np
@@ -88,41 +87,3 @@ class TestOpenAI:
                 check_same([client.embeddings.create(model=model, input=text).data[0].embedding], reference([text]))
         with openai.OpenAI(base_url=f"{url}/v1", api_key="wrong") as client, pytest.raises(openai.AuthenticationError):
             client.embeddings.create(model=model, input="a")
-
-
-@pytest.mark.client("langchain-openai")
-def test_langchain(url: str, model: str, reference: Reference) -> None:
-    langchain_openai = importlib.import_module("langchain_openai")
-    embeddings = langchain_openai.OpenAIEmbeddings(
-        base_url=f"{url}/v1", api_key="none", model=model, check_embedding_ctx_length=False
-    )
-    check_same(embeddings.embed_documents(TEXTS), reference(TEXTS))
-    check_same([embeddings.embed_query(TEXTS[0])], reference(TEXTS[:1]))
-
-
-@pytest.mark.client("llama-index-embeddings-openai-like")
-def test_llama_index(url: str, model: str, reference: Reference) -> None:
-    like = importlib.import_module("llama_index.embeddings.openai_like")
-    embeddings = like.OpenAILikeEmbedding(model_name=model, api_base=f"{url}/v1", api_key="none")
-    check_same(embeddings.get_text_embedding_batch(TEXTS[:1] + TEXTS[2:]), reference(TEXTS[:1] + TEXTS[2:]))
-    check_same([embeddings.get_query_embedding(TEXTS[0])], reference(TEXTS[:1]))
-
-
-@pytest.mark.client("haystack-ai")
-def test_haystack(url: str, model: str, reference: Reference) -> None:
-    embedders = importlib.import_module("haystack.components.embedders")
-    haystack = importlib.import_module("haystack")
-    secret = importlib.import_module("haystack.utils").Secret.from_token("none")
-    settings = {"api_base_url": f"{url}/v1", "api_key": secret, "model": model}
-    check_same([embedders.OpenAITextEmbedder(**settings).run("storm in europe")["embedding"]], reference(TEXTS[:1]))
-    documents = [haystack.Document(content=text) for text in TEXTS[2:]]
-    found = embedders.OpenAIDocumentEmbedder(**settings).run(documents)["documents"]
-    check_same([document.embedding for document in found], reference(TEXTS[2:]))
-
-
-@pytest.mark.client("chromadb")
-def test_chroma(url: str, model: str, reference: Reference) -> None:
-    functions = importlib.import_module("chromadb.utils.embedding_functions")
-    embed = functions.OpenAIEmbeddingFunction(api_key="none", api_base=f"{url}/v1", model_name=model)
-    check_same(embed(TEXTS), reference(TEXTS))
-    embed.client.close()

@@ -1,7 +1,6 @@
-"""Clients of Infinity, Ollama and Cohere get the vectors of Sentence Transformers from a running service."""
+"""Clients of Ollama and Cohere get the vectors of Sentence Transformers from a running service."""
 
 import base64
-import importlib
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ from client_reference import Reference, check_same
 
 pytest_plugins = ["client_fixtures"]
 
-infinity_client = pytest.importorskip("infinity_client")
 ollama = pytest.importorskip("ollama")
 cohere = pytest.importorskip("cohere")
 httpx = pytest.importorskip("httpx")
@@ -20,18 +18,6 @@ pytestmark = [pytest.mark.wide, pytest.mark.filterwarnings("ignore")]  # the cli
 TEXTS = ["storm in europe", "market falls", "the rain " * 40]
 #: The tiny model's prompt for queries.
 QUERY = "storm "
-
-
-@pytest.mark.client("infinity_client")
-def test_infinity(url: str, model: str, reference: Reference) -> None:
-    embeddings = importlib.import_module("infinity_client.api.default.embeddings")
-    models = importlib.import_module("infinity_client.api.default.models")
-    shapes = importlib.import_module("infinity_client.models")
-    with infinity_client.Client(base_url=url) as client:
-        answer = embeddings.sync(client=client, body=shapes.OpenAIEmbeddingInputText(input_=TEXTS, model=model))
-        check_same([item.embedding for item in answer.data], reference(TEXTS))
-        found, *_ = models.sync(client=client).data
-        assert (found.id, found.stats["queue_absolute"]) == (model, 0)
 
 
 @pytest.mark.client("ollama")
@@ -66,25 +52,6 @@ class TestOllama:
     def test_an_unknown_model_is_an_error(self, client: Any) -> None:
         with pytest.raises(ollama.ResponseError, match="is not served here"):
             client.embed(model="nomic-embed-text", input="a")
-
-
-@pytest.mark.client("langchain-ollama")
-def test_langchain(url: str, model: str, reference: Reference) -> None:
-    embeddings = importlib.import_module("langchain_ollama").OllamaEmbeddings(base_url=url, model=model)
-    check_same(embeddings.embed_documents(TEXTS), reference(TEXTS))
-    check_same([embeddings.embed_query(TEXTS[0])], reference(TEXTS[:1]))
-
-
-@pytest.mark.client("chromadb")
-def test_chroma(url: str, model: str, reference: Reference) -> None:
-    functions = importlib.import_module("chromadb.utils.embedding_functions")
-    embed = functions.OllamaEmbeddingFunction(url=url, model_name=model)
-    check_same(embed(TEXTS), reference(TEXTS))
-    embed._client.close()
-    embed = functions.CohereEmbeddingFunction(api_key="none", model_name=model)
-    with httpx.Client(timeout=60) as transport:
-        embed.client = cohere.Client(api_key="none", base_url=url, httpx_client=transport)
-        check_same(embed(TEXTS), reference(TEXTS))
 
 
 @pytest.mark.client("cohere")

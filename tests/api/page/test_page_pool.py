@@ -8,7 +8,9 @@ from api_stub import MakeApp, StubWorker
 from blocking import Pool
 from browser import (
     HOSTILE,
+    PHONE,
     OpenPage,
+    enter_key,
     faults_in_both_colours,
     has_run_a_script,
     hold_first,
@@ -26,7 +28,6 @@ from test_pool_meter import recent
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.operations import Embed
 from shoal.settings import Settings
-from shoal_api.access import api_keys
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import about
@@ -40,9 +41,6 @@ pytestmark = pytest.mark.wide
 
 #: Number of rows in a file. A runner still embeds this file when a test looks at the job.
 NUM_ROWS = 50_000
-
-#: The size of a phone's screen.
-PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 
 def quick(app: AsyncFlask) -> AsyncFlask:
@@ -63,9 +61,9 @@ def announce(worker: Worker, **changes: object) -> None:
     pool.announce(worker.id, about(worker) | changes)
 
 
-def bury(queue: Queue, reason: str) -> None:
+def bury(queue: Queue, reason: str, texts: tuple[str, ...] = (HOSTILE, "storm")) -> None:
     """Keep a dead letter."""
-    fields = {"job": Embed([HOSTILE, "storm"], id="poison").pack(), "reason": reason, "lane": "bulk"}
+    fields = {"job": Embed([*texts], id="poison").pack(), "reason": reason, "lane": "bulk"}
     queue.redis.xadd(queue.keys.dead, fields | {"worker": HOSTILE, "deliveries": "3", "traceback": "line 1"})
 
 
@@ -158,16 +156,11 @@ def test_an_api_that_does_not_answer_is_asked_again(open_page: OpenPage, pool_ur
     expect(workers).to_contain_text("stalled")
 
 
-def test_a_key_of_a_user_sees_no_dead_letter(
-    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker, queue: Queue, tmp_path: Path
-) -> None:
-    key = api_keys.add(tmp_path / "keys", "reader", "user", "")
+def test_a_key_of_a_user_sees_no_dead_letter(open_page: OpenPage, keyed: tuple[str, str], queue: Queue) -> None:
+    url, key = keyed
     bury(queue, "poisoned: a secret of others")
-    page = open_page(f"{listen(quick(make_app(api_keys_file=str(tmp_path / 'keys'))))}/#pool")
-    dialog = page.get_by_role("dialog")
-    expect(dialog).to_be_visible()
-    dialog.get_by_label("Key").fill(key)
-    page.keyboard.press("Enter")
+    page = open_page(f"{url}#pool")
+    enter_key(page, key)
     letters = page.get_by_role("region", name="Dead letters")
     expect(letters).to_contain_text("There are 1. The key of an admin shows them.")
     assert "secret" not in page.content()
@@ -261,8 +254,7 @@ def test_a_dead_letter_shows_its_own_texts_and_is_tried_again_once(
     open_page: OpenPage, pool_url: str, queue: Queue
 ) -> None:
     for name in ("first", "second"):
-        fields = {"job": Embed([f"text of the {name}"], id=name).pack(), "reason": name, "lane": "bulk"}
-        queue.redis.xadd(queue.keys.dead, fields | {"worker": "w", "deliveries": "3", "traceback": ""})
+        bury(queue, f"{name} letter", (f"text of the {name}",))
     page = open_page(pool_url)
     first, second = (page.locator(".letters li.panel", has_text=f"{name} ") for name in ("first", "second"))
     late = hold_first(page, "**/v1/dead/*")

@@ -11,6 +11,7 @@ from api_stub import MakeApp
 from browser import (
     HOSTILE,
     HOSTILE_FIELD,
+    PHONE,
     OpenPage,
     faults_in_both_colours,
     has_run_a_script,
@@ -23,8 +24,6 @@ from browser import (
 from http_servers import Listen
 from test_learned_words import sparse_encoder, words_alone, words_encoder  # noqa: F401 (fixtures)
 
-from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.index import Index
 from shoal_workers.loop.worker import Worker
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ expect = sync_api.expect
 pytest_plugins = ["browser_fixtures"]
 
 pytestmark = pytest.mark.wide
-
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 
 def hits(page: "Page") -> list[str]:
@@ -247,10 +244,9 @@ def test_an_index_offers_only_what_it_can_do(
     listen: Listen,
     make_app: MakeApp,
     serve_worker: Callable[..., Worker],
-    words_encoder: Encoder,
-    words_alone: Index,
+    request: pytest.FixtureRequest,
 ) -> None:
-    serve_worker(words_encoder, default=words_alone)
+    serve_worker(request.getfixturevalue("words_encoder"), default=request.getfixturevalue("words_alone"))
     page = open_page(f"{listen(make_app())}/")
     expect(page.get_by_text("7 documents by words")).to_be_visible()
     search(page, "storm europe")
@@ -262,7 +258,8 @@ def test_an_index_offers_only_what_it_can_do(
     assert serious_faults(page) == []
 
     plain = """async (ask) => {
-      const asking = await import("/page/parts/ask.js"), can = asking.abilitiesOf({engine: "postgresql", dimension: 8}, true);
+      const asking = await import("/page/parts/ask.js");
+      const can = asking.abilitiesOf({engine: "postgresql", dimension: 8}, true);
       return asking.wholeBodyOf(asking.fitted({...asking.NOTHING, ...ask}, can), "news", can, ["topic"]);
     }"""
     asked = {"query": "storm", "mode": "lexical", "diversity": 0.5, "group": "topic", "rerank": True}

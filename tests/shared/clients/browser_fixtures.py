@@ -18,6 +18,7 @@ from http_servers import Listen
 from queues import Queue
 
 from shoal.records.source import Source
+from shoal_api.access import api_keys
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
@@ -136,3 +137,10 @@ def serve_many(
 def page_url(listen: Listen, make_app: MakeApp, page_worker: Worker) -> str:
     """Return the URL of the page of an application that `page_worker` serves."""
     return f"{listen(make_app())}/"
+
+
+@pytest.fixture
+def keyed(listen: Listen, make_app: MakeApp, page_worker: Worker, tmp_path: Path) -> tuple[str, str]:
+    """Return the URL of the same page of a service that needs a key, and a key of a user."""
+    key = api_keys.add(tmp_path / "keys", "reader", "user", "")
+    return f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/", key
