@@ -17,8 +17,8 @@ from shoal.task_progress import MAX_SHOWN
 #: The values of a row by the names of their columns.
 Record = dict[str, Any]
 
-#: Pairs of a number and a record or its error. The number is that of the record's first line or, in a .parquet or Arrow
-#: file, of its row, counted from 1.
+#: Pairs of a number and a record or its error. The number is the record's first line, or in a .parquet or Arrow
+#: file its row, counted from 1.
 Records = Iterator[tuple[int, Record | BadDocument]]
 
 #: Size limit of a record, in bytes. A larger record becomes a bad row.

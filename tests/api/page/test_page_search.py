@@ -239,6 +239,7 @@ def test_back_and_forward_lead_through_earlier_queries(open_page: OpenPage, page
     expect(page.locator("#query")).to_have_value("")
 
 
+@pytest.mark.usefixtures("words_encoder", "words_alone")
 def test_an_index_offers_only_what_it_can_do(
     open_page: OpenPage,
     listen: Listen,

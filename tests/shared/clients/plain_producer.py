@@ -62,7 +62,7 @@ class PlainProducer:
 
     def replies(self, address: str, count: int) -> dict[str, Any]:
         """Read so many replies at an address, and delete them."""
-        key, found = f"{self.root}:replies:{address}", {}
+        key, found = f"{self.root}:replies:{address}", dict[str, Any]()
         while len(found) < count:
             streams = self.redis.xread({key: 0}, 1_000, int(PATIENCE_S * 1_000))
             for place, fields in streams[0][1]:
