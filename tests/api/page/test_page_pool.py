@@ -207,6 +207,25 @@ def test_a_duration_is_shown_as_people_say_it(open_page: OpenPage, page_url: str
     assert told == ["0.4 ms", "250 ms", "1.5 s", "59 s", "1 min", "1 min 40 s", "1 h", "1 h 30 min", "2 days 7 h"]
 
 
+def test_a_chart_draws_what_is_known_with_gaps_between(open_page: OpenPage, page_url: str) -> None:
+    draw = """async (given) => {
+      const { render } = await import("/page/vendor/lit-html.js");
+      const { chart } = await import("/page/parts/chart.js");
+      render(chart("Title", (value) => `${value} s`, given.series, given.frame), document.body);
+    }"""
+    series = [["queue", [1, 2, None, 4, 1]], ["bulk", [0, 0, 0, 0, 0]]]
+    page = open_page(page_url)
+    page.evaluate(draw, {"series": series, "frame": {"times": [0, 60, 120, 180, 240], "everyS": 15, "keptS": 600}})
+    assert page.locator(".chart path").first.get_attribute("d") == "M0 75M100 50M300 0M400 75"
+    assert page.locator(".chart path").last.get_attribute("d") == "M0 100M100 100M200 100M300 100M400 100"
+    expect(page.locator(".chart li")).to_have_text(["queue 1 s", "bulk 0 s"])
+    page.evaluate(draw, {"series": series, "frame": {"times": [0, 60, 120, 180, 240], "everyS": 60, "keptS": 120}})
+    assert page.locator(".chart path").first.get_attribute("d") == "M-400 75L-200 50M200 0L400 75"
+    page.get_by_text("as a table").click()
+    expect(page.get_by_role("row")).to_have_count(6)
+    expect(page.get_by_role("row").nth(4)).to_contain_text("2 s")
+
+
 def test_a_job_shows_its_progress(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, settings: Settings, stub: StubWorker, rq: Rq, tmp_path: Path
 ) -> None:
