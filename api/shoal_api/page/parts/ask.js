@@ -14,7 +14,7 @@ export const NOTHING = {
 };
 
 /** Number of hits, or of groups of hits, on a page. */
-export const PAGE_SIZE = 20;
+const PAGE_SIZE = 20;
 
 /** Number of documents that the reranker reads. */
 const RERANKED = 50;

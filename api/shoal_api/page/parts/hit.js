@@ -11,7 +11,7 @@ const OWN = new Set(["id", "score", "text", "snippet", "explain"]);
 const MAX_CHIP_CHARS = 48;
 
 /** Return the fields of the document. */
-export function fieldsOf(hit) {
+function fieldsOf(hit) {
   return Object.entries(hit).filter(([name, value]) => !OWN.has(name) && value !== null && value !== "");
 }
 
