@@ -36,8 +36,7 @@ export function enter(given) {
   context = given;
   document.addEventListener("keydown", onKey);
   const { params } = context.state;
-  if (params) ask = asking.askOf(params);
-  if (params) settling = { control: "", until: 0 };
+  if (params) [ask, settling] = [asking.askOf(params), { control: "", until: 0 }];
   if (error || found?.asked !== ask) submit();
   if (params && matchMedia("(pointer: fine)").matches) requestAnimationFrame(() => input()?.focus());
 }
@@ -97,7 +96,8 @@ async function submit() {
   isPending = true;
   context.render();
   try {
-    if (asking.isAsked(ask)) await search(signal);
+    const fitted = asking.fitted(ask, abilities());
+    if (asking.isAsked(fitted)) await search(fitted, signal);
     else await showExamples(signal);
     error = null;
   } catch (failure) {
@@ -112,9 +112,8 @@ async function submit() {
   context.render();
 }
 
-async function search(signal) {
+async function search(fitted, signal) {
   const asked = ask;
-  const fitted = asking.fitted(asked, abilities());
   const answer = await send(fitted, "", signal);
   open.clear();
   found = { asked, ask: fitted, ...pageOf(answer), timing: timingOf(answer) };
@@ -192,9 +191,9 @@ function filter(field, value) {
 /** Draw the view. */
 export function view(state) {
   requestAnimationFrame(watchEnd);
-  const isAsked = asking.isAsked(ask);
   const can = abilities();
   const shown = asking.fitted(ask, can);
+  const isAsked = asking.isAsked(shown);
   return html`
     <div class="search" data-asked=${isAsked} aria-busy=${isPending}>
       ${searchBox(shown, index(), indexes(), can, change)}
