@@ -201,6 +201,7 @@ def test_a_next_page_that_fails_leaves_the_hits(open_page: OpenPage, page_url: s
     page.unroute("**/search")
     again.click()
     expect(page.locator(".hit")).to_have_count(40)
+    assert len(set(hits(page))) == 40
 
 
 def test_a_page_by_plain_http_copies_too(open_page: OpenPage, page_url: str) -> None:
