@@ -19,30 +19,31 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import redis
 from disk import ignore_syncs
 from hypothesis import HealthCheck, settings
 from queues import ALIVE_S, Queue
+from tcp_proxy import Proxy
 from threadpoolctl import threadpool_limits
 
 from shoal import Client
 from shoal.broker.embedded import find_server
 from shoal.contract.keys import Keys
 from shoal.errors import MissingExtra
+from shoal.records.source import Source
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.document_encoder import LocalEncoder
+from shoal_workers.index.index import Index
+from shoal_workers.loop.worker import Worker
+from shoal_workers.model.model import prepared_folder
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-
-if TYPE_CHECKING:
-    from tcp_proxy import Proxy
-
-    from shoal_workers.encoding.encoder import Encoder
-    from shoal_workers.encoding.reranker import Reranker
-    from shoal_workers.index.index import Index
-    from shoal_workers.loop.worker import Worker
 
 # A file of tests may use what another one defines; all have different names.
 sys.path += [str(folder) for folder in sorted(TESTS.rglob("*")) if any(folder.glob("test_*.py"))]
@@ -301,10 +302,8 @@ def own_redis(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer
 
 
 @pytest.fixture
-def proxy(own_redis: RedisServer) -> Iterator["Proxy"]:
+def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
     """A proxy in front of the test's own Redis."""
-    from tcp_proxy import Proxy
-
     with Proxy(own_redis.port) as proxy:
         yield proxy
 
@@ -428,8 +427,6 @@ def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def home(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home folder of this process's own, in which the tiny models are prepared for serving."""
-    from shoal_workers.model.model import prepared_folder
-
     home = tmp_path_factory.mktemp("home")
     for name in ("model", "reranker"):
         shutil.copytree(tiny_source.parent / "prepared" / name, prepared_folder(home, str(tiny_source.with_name(name))))
@@ -439,8 +436,6 @@ def home(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_model(tiny_source: Path, home: Path) -> Path:
     """The prepared tiny model."""
-    from shoal_workers.model.model import prepared_folder
-
     return prepared_folder(home, str(tiny_source))
 
 
@@ -451,18 +446,14 @@ def own_model(tiny_model: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def encoder(tiny_model: Path) -> "Encoder":
+def encoder(tiny_model: Path) -> Encoder:
     """The tiny model, opened in f32."""
-    from shoal_workers.encoding.encoder import Encoder
-
     return Encoder.open(tiny_model, "openvino", "f32", 1)
 
 
 @pytest.fixture(scope="session")
-def encoder_of_two_threads(tiny_model: Path) -> "Encoder":
+def encoder_of_two_threads(tiny_model: Path) -> Encoder:
     """The same on two threads, so that batches run aside."""
-    from shoal_workers.encoding.encoder import Encoder
-
     encoder = Encoder.open(tiny_model, "openvino", "f32", 2)
     encoder.engine.start_aside([])  # it opens files that the tests after it use too
     return encoder
@@ -475,32 +466,22 @@ def reranker_source(tiny_source: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def reranker(reranker_source: Path, home: Path) -> "Reranker":
+def reranker(reranker_source: Path, home: Path) -> Reranker:
     """The tiny cross-encoder, opened in f32."""
-    from shoal_workers.encoding.reranker import Reranker
-    from shoal_workers.model.model import prepared_folder
-
     return Reranker.open(prepared_folder(home, str(reranker_source)), "openvino", "f32", 1)
 
 
 @pytest.fixture(scope="session")
-def reranker_of_two_threads(reranker_source: Path, home: Path) -> "Reranker":
+def reranker_of_two_threads(reranker_source: Path, home: Path) -> Reranker:
     """The same on two threads."""
-    from shoal_workers.encoding.reranker import Reranker
-    from shoal_workers.model.model import prepared_folder
-
     reranker = Reranker.open(prepared_folder(home, str(reranker_source)), "openvino", "f32", 2)
     reranker.engine.start_aside([])
     return reranker
 
 
 @pytest.fixture(scope="session")
-def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -> Path:
+def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
     """An index of every pair of two of the `WORDS`, for reading only."""
-    from shoal.records.source import Source
-    from shoal_workers.index.build.builder import build
-    from shoal_workers.index.build.document_encoder import LocalEncoder
-
     folder = tmp_path_factory.mktemp("index")
     pairs = [f"{first} {second}" for first in WORDS for second in WORDS]
     (folder / "pairs.csv").write_text("id,text\n" + "".join(f"{n},{pair}\n" for n, pair in enumerate(pairs)))
@@ -509,26 +490,21 @@ def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -
 
 
 @pytest.fixture(scope="session")
-def index(index_folder: Path) -> "Index":
+def index(index_folder: Path) -> Index:
     """The index of the `WORDS`, opened."""
-    from shoal_workers.index.index import Index
-
     return Index.open(index_folder)
 
 
 @pytest.fixture
-def worker(queue: Queue, encoder: "Encoder", index: "Index") -> "Worker":
+def worker(queue: Queue, encoder: Encoder, index: Index) -> Worker:
     """A worker of the test's own pool, to be stepped by hand."""
-    from shoal_workers.encoding.bucketing import Bucketing
-    from shoal_workers.loop.worker import Worker
-
     worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
     worker.pool.alive_s = ALIVE_S
     return worker
 
 
 @pytest.fixture
-def serving(worker: "Worker") -> Iterator["Worker"]:
+def serving(worker: Worker) -> Iterator[Worker]:
     """The same worker, announced to the pool and run by a thread."""
     worker.pool.announce(worker.id, {"state": "ready"})
     with running(worker):
@@ -542,7 +518,7 @@ def run_reference(script: str, *arguments: Path | str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def running(worker: "Worker") -> contextlib.AbstractContextManager[None]:
+def running(worker: Worker) -> contextlib.AbstractContextManager[None]:
     """Step a worker in a thread."""
     return repeating(lambda: worker.step(block_s=0.02))
 

@@ -149,7 +149,7 @@ class Peer:
 
 _BASELINES = ROOT / "scripts" / "baselines"
 
-#: The peers by name, with the fastest flags that we found: `docs/experiments.md` says what was tried.
+#: The peers by name, with the fastest flags that we found.
 PEERS = {
     peer.name: peer
     for peer in (

@@ -12,38 +12,6 @@ pytest_plugins = ["client_fixtures"]
 pytestmark = pytest.mark.wide
 
 TEXTS = ["storm in europe", "market falls", "the rain " * 40]
-#: The tiny model's prompt for queries.
-QUERY = "storm "
-
-
-@pytest.mark.client("langchain-cohere")
-def test_langchain_cohere(older: Older, url: str, model: str, reference: Reference) -> None:
-    code = """
-from langchain_cohere import CohereEmbeddings
-embeddings = CohereEmbeddings(model=model, cohere_api_key="none", base_url=url)
-found = embeddings.embed_documents(texts), [embeddings.embed_query(texts[0])]
-"""
-    documents, query = older(code, url=url, model=model, texts=TEXTS)
-    check_same(documents, reference(TEXTS))
-    check_same(query, reference([QUERY + TEXTS[0]]))
-
-
-@pytest.mark.client("langchain-huggingface")
-def test_langchain_huggingface(older: Older, url: str, reference: Reference) -> None:
-    code = """
-import asyncio
-from huggingface_hub import AsyncInferenceClient, InferenceClient
-from langchain_huggingface import HuggingFaceEndpointEmbeddings
-embeddings = HuggingFaceEndpointEmbeddings(model="any/name", model_kwargs={"truncate": True})
-embeddings.client = InferenceClient(model=url, provider="hf-inference")
-embeddings.async_client = AsyncInferenceClient(model=url, provider="hf-inference")
-documents, query = embeddings.embed_documents(texts), [embeddings.embed_query(texts[0])]
-found = documents, query, asyncio.run(embeddings.aembed_documents(texts))
-"""
-    documents, query, same = older(code, url=url, texts=TEXTS)
-    check_same(documents, reference(TEXTS))
-    check_same(query, reference(TEXTS[:1]))
-    check_same(same, reference(TEXTS))
 
 
 @pytest.mark.client("litellm")

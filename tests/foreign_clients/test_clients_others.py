@@ -1,7 +1,6 @@
-"""Clients of Infinity, Ollama and Cohere get the vectors of Sentence Transformers from a running service."""
+"""Clients of Ollama and Cohere get the vectors of Sentence Transformers from a running service."""
 
 import base64
-import importlib
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ from client_reference import Reference, check_same
 
 pytest_plugins = ["client_fixtures"]
 
-infinity_client = pytest.importorskip("infinity_client")
 ollama = pytest.importorskip("ollama")
 cohere = pytest.importorskip("cohere")
 httpx = pytest.importorskip("httpx")
@@ -20,18 +18,6 @@ pytestmark = [pytest.mark.wide, pytest.mark.filterwarnings("ignore")]  # the cli
 TEXTS = ["storm in europe", "market falls", "the rain " * 40]
 #: The tiny model's prompt for queries.
 QUERY = "storm "
-
-
-@pytest.mark.client("infinity_client")
-def test_infinity(url: str, model: str, reference: Reference) -> None:
-    embeddings = importlib.import_module("infinity_client.api.default.embeddings")
-    models = importlib.import_module("infinity_client.api.default.models")
-    shapes = importlib.import_module("infinity_client.models")
-    with infinity_client.Client(base_url=url) as client:
-        answer = embeddings.sync(client=client, body=shapes.OpenAIEmbeddingInputText(input_=TEXTS, model=model))
-        check_same([item.embedding for item in answer.data], reference(TEXTS))
-        found, *_ = models.sync(client=client).data
-        assert (found.id, found.stats["queue_absolute"]) == (model, 0)
 
 
 @pytest.mark.client("ollama")
@@ -47,10 +33,8 @@ class TestOllama:
         check_same(answer.embeddings, reference(TEXTS))
         assert answer.prompt_eval_count > len(TEXTS)
         check_same(client.embed(model=model, input=TEXTS[0], dimensions=8).embeddings, reference(TEXTS[:1])[:, :8])
-        check_same([client.embeddings(model=model, prompt=TEXTS[0]).embedding], reference(TEXTS[:1]))
-
-    def test_too_many_dimensions_give_the_whole_vector(self, client: Any, model: str, reference: Reference) -> None:
         check_same(client.embed(model=model, input=TEXTS[0], dimensions=4_096).embeddings, reference(TEXTS[:1]))
+        check_same([client.embeddings(model=model, prompt=TEXTS[0]).embedding], reference(TEXTS[:1]))
 
     def test_the_served_model_can_be_pulled(self, client: Any, model: str) -> None:
         assert client.pull(model).status == "success"
@@ -68,25 +52,6 @@ class TestOllama:
             client.embed(model="nomic-embed-text", input="a")
 
 
-@pytest.mark.client("langchain-ollama")
-def test_langchain(url: str, model: str, reference: Reference) -> None:
-    embeddings = importlib.import_module("langchain_ollama").OllamaEmbeddings(base_url=url, model=model)
-    check_same(embeddings.embed_documents(TEXTS), reference(TEXTS))
-    check_same([embeddings.embed_query(TEXTS[0])], reference(TEXTS[:1]))
-
-
-@pytest.mark.client("chromadb")
-def test_chroma(url: str, model: str, reference: Reference) -> None:
-    functions = importlib.import_module("chromadb.utils.embedding_functions")
-    embed = functions.OllamaEmbeddingFunction(url=url, model_name=model)
-    check_same(embed(TEXTS), reference(TEXTS))
-    embed._client.close()
-    embed = functions.CohereEmbeddingFunction(api_key="none", model_name=model)
-    with httpx.Client(timeout=60) as transport:
-        embed.client = cohere.Client(api_key="none", base_url=url, httpx_client=transport)
-        check_same(embed(TEXTS), reference(TEXTS))
-
-
 @pytest.mark.client("cohere")
 class TestCohere:
     @pytest.fixture
@@ -95,28 +60,21 @@ class TestCohere:
         with httpx.Client(timeout=60) as transport:
             yield cohere.ClientV2(api_key="none", base_url=url, httpx_client=transport)
 
-    def test_vectors_equal_the_reference(self, client: Any, model: str, reference: Reference) -> None:
-        found = client.embed(model=model, texts=TEXTS, input_type="search_document", embedding_types=["float", "int8"])
-        check_same(found.embeddings.float_, reference(TEXTS))
-        rounded = np.array(found.embeddings.int8)
-        assert ((rounded * reference(TEXTS)).sum(1) / np.linalg.norm(rounded, axis=1)).min() > 0.999
-        assert found.texts == TEXTS
+    def test_vectors_of_every_format_equal_the_reference(self, client: Any, model: str, reference: Reference) -> None:
+        formats, expected = ["float", "int8", "uint8", "base64", "binary", "ubinary"], reference(TEXTS)
+        answer = client.embed(model=model, texts=TEXTS, input_type="search_document", embedding_types=formats)
+        found, rounded = answer.embeddings, np.array(answer.embeddings.int8)
+        check_same(found.float_, expected)
+        check_same([np.frombuffer(base64.b64decode(row), "<f4") for row in found.base64], expected)
+        assert ((rounded * expected).sum(1) / np.linalg.norm(rounded, axis=1)).min() > 0.999
+        assert np.array_equal(np.array(found.uint8) - 128, rounded)
+        assert np.array_equal(found.ubinary, np.packbits(expected >= 0, axis=1))
+        assert np.array_equal(np.array(found.binary) + 128, found.ubinary)
+        assert answer.texts == TEXTS
 
     def test_a_query_gets_the_prompt_of_queries(self, client: Any, model: str, reference: Reference) -> None:
         found = client.embed(model=model, texts=["rain"], input_type="search_query", embedding_types=["float"])
         check_same(found.embeddings.float_, reference([QUERY + "rain"]))
-
-    def test_other_formats_have_the_same_vectors(self, client: Any, model: str, reference: Reference) -> None:
-        formats = ["int8", "uint8", "base64"]
-        found = client.embed(model=model, texts=TEXTS, input_type="search_document", embedding_types=formats).embeddings
-        assert np.array_equal(np.array(found.uint8) - 128, found.int8)
-        check_same([np.frombuffer(base64.b64decode(row), "<f4") for row in found.base64], reference(TEXTS))
-
-    def test_binary_formats_have_the_signs(self, client: Any, model: str, reference: Reference) -> None:
-        formats = ["binary", "ubinary"]
-        found = client.embed(model=model, texts=TEXTS, input_type="search_document", embedding_types=formats)
-        assert np.array_equal(found.embeddings.ubinary, np.packbits(reference(TEXTS) >= 0, axis=1))
-        assert np.array_equal(np.array(found.embeddings.binary) + 128, found.embeddings.ubinary)
 
     def test_the_older_protocol_works_too(self, url: str, model: str, reference: Reference) -> None:
         with httpx.Client(timeout=60) as transport:

@@ -6,17 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from api_stub import MakeApp
-from browser import OpenPage
+from browser import OpenPage, enter_key
 from conftest import PATIENCE_S
-from http_servers import Listen
-
-from shoal_api.access import api_keys
-from shoal_workers.loop.worker import Worker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -42,23 +36,10 @@ ASKED = {
 }
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> str:
-    """A key of the service."""
-    return api_keys.add(tmp_path / "keys", "reader", "user", "")
-
-
-@pytest.fixture
-def url(listen: Listen, make_app: MakeApp, page_worker: Worker, key: str, tmp_path: Path) -> str:
-    """The URL of a service that needs the key."""
-    return f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/"
-
-
-def show(open_page: OpenPage, url: str, key: str, address: str) -> "Page":
+def show(open_page: OpenPage, keyed: tuple[str, str], address: str) -> "Page":
     """Open the page at an address and enter the key; return the page."""
-    page = open_page(url + address, permissions=["clipboard-read", "clipboard-write"])
-    page.get_by_role("dialog").get_by_label("Key").fill(key)
-    page.keyboard.press("Enter")
+    page = open_page(keyed[0] + address, permissions=["clipboard-read", "clipboard-write"])
+    enter_key(page, keyed[1])
     if address.startswith("#search"):
         page.get_by_text("As code").click()
     expect(page.locator(".code code")).to_be_visible()
@@ -86,10 +67,10 @@ def run(command: list[str], key: str, given: str = "") -> str:
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 @pytest.mark.parametrize("asked", ASKED)
-def test_samples_of_a_search_in_curl_and_python_work(open_page: OpenPage, url: str, key: str, asked: str) -> None:
-    page = show(open_page, url, key, ASKED[asked].format("storm"))
-    answer = json.loads(run(["sh", "-c", copy(page, "curl").replace("curl ", "curl -s ", 1)], key))
-    found = json.loads(run([sys.executable, "-"], key, copy(page, "Python") + FOUND).splitlines()[-1])
+def test_samples_of_a_search_in_curl_and_python_work(open_page: OpenPage, keyed: tuple[str, str], asked: str) -> None:
+    page = show(open_page, keyed, ASKED[asked].format("storm"))
+    answer = json.loads(run(["sh", "-c", copy(page, "curl").replace("curl ", "curl -s ", 1)], keyed[1]))
+    found = json.loads(run([sys.executable, "-"], keyed[1], copy(page, "Python") + FOUND).splitlines()[-1])
     texts = page.locator(".hit .text").all_inner_texts()
     assert len(texts) > 1
     assert [hit["text"] for hit in answer["results"][0]][: len(texts)] == texts
@@ -97,8 +78,10 @@ def test_samples_of_a_search_in_curl_and_python_work(open_page: OpenPage, url: s
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
-def test_samples_of_a_comparison_work_with_odd_characters_and_options(open_page: OpenPage, url: str, key: str) -> None:
-    page = show(open_page, url, key, "#compare")
+def test_samples_of_a_comparison_work_with_odd_characters_and_options(
+    open_page: OpenPage, keyed: tuple[str, str]
+) -> None:
+    page = show(open_page, keyed, "#compare")
     page.get_by_label("Up to 20 texts").fill(f"{ODD}\nmarket falls")
     expect(page.locator(".matrix td button")).to_have_count(4)
     page.get_by_label("Dimensions").fill("0.5")
@@ -108,13 +91,13 @@ def test_samples_of_a_comparison_work_with_odd_characters_and_options(open_page:
     command = copy(page, "curl")
     shown = json.loads(command.partition("-d '")[2].rstrip("'").replace("'\\''", "'"))
     assert (shown["inputs"], shown["pooling"]) == ([ODD, "market falls"], "mean")
-    vectors = json.loads(run(["sh", "-c", command.replace("curl ", "curl -s ", 1)], key))
+    vectors = json.loads(run(["sh", "-c", command.replace("curl ", "curl -s ", 1)], keyed[1]))
     assert [len(vector) for vector in vectors] == [shown["dimensions"]] * 2
-    assert run([sys.executable, "-"], key, copy(page, "Python") + FOUND).splitlines()[-1] == "2"
+    assert run([sys.executable, "-"], keyed[1], copy(page, "Python") + FOUND).splitlines()[-1] == "2"
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("openai"), reason="needs openai: scripts/test-clients has it")
-def test_the_sample_for_openais_client_works(open_page: OpenPage, url: str, key: str) -> None:
-    page = show(open_page, url, key, "#compare")
-    printed = run([sys.executable, "-"], key, copy(page, "openai") + FOUND)
+def test_the_sample_for_openais_client_works(open_page: OpenPage, keyed: tuple[str, str]) -> None:
+    page = show(open_page, keyed, "#compare")
+    printed = run([sys.executable, "-"], keyed[1], copy(page, "openai") + FOUND)
     assert int(printed) == len(page.get_by_label("Up to 20 texts").input_value().splitlines())

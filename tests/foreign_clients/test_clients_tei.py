@@ -1,7 +1,6 @@
 """Clients of Text Embeddings Inference get the vectors of Sentence Transformers from a running service."""
 
 import asyncio
-import importlib
 from typing import Any
 
 import numpy as np
@@ -96,31 +95,3 @@ class TestTeiClient:
         assert client.health()
         info = client.info()
         assert (info.server_model_id, info.server_model_metadata.pooling) == (model, "mean")
-
-
-@pytest.mark.client("llama-index-embeddings-text-embeddings-inference")
-def test_llama_index(url: str, reference: Reference) -> None:
-    tei = pytest.importorskip("llama_index.embeddings.text_embeddings_inference")
-    embeddings = tei.TextEmbeddingsInference(model_name="any", base_url=url, query_instruction="", text_instruction="")
-    found = embeddings.get_text_embedding_batch(TEXTS[:2])
-    check_same(found, reference([text.strip() for text in TEXTS[:2]]))
-    check_same([embeddings.get_query_embedding(TEXTS[0])], reference(TEXTS[:1]))
-
-
-@pytest.mark.client("huggingface-api-haystack")
-def test_haystack(url: str, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
-    embedders = importlib.import_module("haystack_integrations.components.embedders.huggingface_api")
-    haystack = importlib.import_module("haystack")
-    place = {"api_type": "text_embeddings_inference", "api_params": {"url": url}}
-    check_same([embedders.HuggingFaceAPITextEmbedder(**place).run(TEXTS[0])["embedding"]], reference(TEXTS[:1]))
-    documents = [haystack.Document(content=text) for text in TEXTS]
-    found = embedders.HuggingFaceAPIDocumentEmbedder(**place, normalize=True).run(documents)["documents"]
-    check_same([document.embedding for document in found], reference(TEXTS))
-    hub.close_session()
-
-
-@pytest.mark.client("chromadb")
-def test_chroma(url: str, reference: Reference) -> None:
-    functions = importlib.import_module("chromadb.utils.embedding_functions")
-    check_same(functions.HuggingFaceEmbeddingServer(url=f"{url}/embed")(TEXTS), reference(TEXTS))

@@ -4,9 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +18,14 @@ from benchmarks.server import Processes
 from benchmarks.trial import Row, Trial, tables
 from benchmarks.wrk import Measured
 from conftest import wait_until
-from http_servers import running
+from http_servers import Canned, CannedServer
 from page import ROOT
 from process import environment
 from stack import Checkout, named
 
 from shoal.errors import BadSetting, ModelMismatch, NotReady
+
+pytest_plugins = ["http_fixtures"]
 
 BENCH = [sys.executable, str(ROOT / "scripts" / "bench.py")]
 
@@ -125,35 +125,11 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     assert (done.returncode, "no scenario 'swim'" in done.stderr) == (2, True)
 
 
-@contextmanager
-def answering(answer: bytes, statuses: Iterator[int], sources: list[str]) -> Iterator[int]:
-    """Run a server that answers all requests alike; yield its port. `sources` gets the address of each client."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            sources.append(self.client_address[0])
-            self.send_response(next(statuses))
-            self.send_header("content-length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    with running(server):
-        yield server.server_port
-
-
-def test_one_connection_asks_from_another_address_and_counts_failures() -> None:
-    sources: list[str] = []
-    with answering(b"[]", iter([200, 503] * 5_000), sources) as port:
-        figures = ask_in_turn(f"http://127.0.0.1:{port}/embed", [b"{}"], 0.2, 0)
-    assert {*sources} == {OTHER}
-    assert figures["failed"] == len(sources) // 2 > 0
+def test_one_connection_asks_from_another_address_and_counts_failures(canned: CannedServer) -> None:
+    canned.answers = [Canned(200, b"[]"), Canned(503, b"[]")] * 5_000
+    figures = ask_in_turn(f"{canned.url}/embed", [b"{}"], 0.2, 0)
+    assert canned.clients == {OTHER}
+    assert figures["failed"] == len(canned.requests) // 2 > 0
     assert 0 < figures["p50 ms"] <= figures["p99 ms"]
 
 
@@ -183,13 +159,12 @@ def test_an_address_of_no_known_kind_is_refused(spec: str) -> None:
         target_of(spec)
 
 
-def test_a_server_does_the_same_work_if_its_vectors_have_the_same_directions() -> None:
-    other = UNIT * 3
-    with answering(json.dumps(other.tolist()).encode(), iter([200] * 2), []) as port:
-        target = target_of(f"tei+http://127.0.0.1:{port}")
-        assert check(target, ["a", "b"], UNIT) == pytest.approx(1)
-        with pytest.raises(ModelMismatch, match=r"0\.995"):
-            check(target, ["a", "b"], UNIT + np.array([[0, 0, 0], [0.1, 0, 0]]))
+def test_a_server_does_the_same_work_if_its_vectors_have_the_same_directions(canned: CannedServer) -> None:
+    canned.answers = [Canned(200, json.dumps((UNIT * 3).tolist()).encode())]
+    target = target_of(f"tei+{canned.url}")
+    assert check(target, ["a", "b"], UNIT) == pytest.approx(1)
+    with pytest.raises(ModelMismatch, match=r"0\.995"):
+        check(target, ["a", "b"], UNIT + np.array([[0, 0, 0], [0.1, 0, 0]]))
 
 
 @pytest.mark.parametrize("name", PEERS)

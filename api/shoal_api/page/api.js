@@ -42,25 +42,22 @@ export class Api {
   }
 
   /** Delete the thing at the path, and return the body of the answer. */
-  async delete(path, body = undefined, options = {}) {
-    return (await this.ask("DELETE", path, body, options)).body;
+  async delete(path) {
+    return (await this.ask("DELETE", path)).body;
   }
 
   /** Return the body and the headers of the answer, and how many milliseconds it took. Throws ApiError, AbortError. */
-  async ask(method, path, body, { signal, timeoutMs = this.timeoutMs } = {}) {
+  async ask(method, path, body = undefined, { signal, timeoutMs = this.timeoutMs } = {}) {
     const started = performance.now();
-    const response = await this.#send(method, path, body, withLimit(timeoutMs, signal));
+    const response = await this.#send(method, path, body, AbortSignal.any([AbortSignal.timeout(timeoutMs), ...(signal ? [signal] : [])]));
     const answer = await response.json().catch(refuse);
     return { body: answer, headers: response.headers, ms: performance.now() - started };
   }
 
   async #send(method, path, body, signal) {
-    const headers = { Accept: "application/json" };
     const key = this.key;
-    if (key) headers.Authorization = `Bearer ${key}`;
-    if (body !== undefined) headers["Content-Type"] = "application/json";
-    const data = body === undefined ? undefined : JSON.stringify(body);
-    const response = await fetch(path, { method, headers, body: data, signal, cache: "no-store" }).catch((error) => {
+    const headers = { Accept: "application/json", "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
+    const response = await fetch(path, { method, headers, body: JSON.stringify(body), signal, cache: "no-store" }).catch((error) => {
       if (error.name === "AbortError") throw error;
       throw new ApiError("away", "The API does not answer. Is it running, and is this device online?");
     });
@@ -70,13 +67,6 @@ export class Api {
     if (error.status === 401) this.onUnauthorized();
     throw error;
   }
-}
-
-/** Return a signal that is aborted after `ms` milliseconds, or when `signal`, if given, is aborted. */
-function withLimit(ms, signal) {
-  const late = new AbortController();
-  setTimeout(() => late.abort(new ApiError("away", "")), ms);
-  return signal ? AbortSignal.any([signal, late.signal]) : late.signal;
 }
 
 /** Throw the error of an answer that broke off, or that is not the API's. */

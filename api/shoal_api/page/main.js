@@ -2,17 +2,12 @@
 
 import { html, render } from "./vendor/lit-html.js";
 import { Api } from "./api.js";
-import * as entries from "./parts/history.js";
 import { notice } from "./parts/notice.js";
 import { banner, serviceOf, STARTING } from "./parts/service.js";
 import { keyDialog } from "./parts/key_dialog.js";
-import { setTheme, themeButton } from "./parts/theme.js";
 
-/** The names of the views, also in addresses and as names of their modules and styles. */
+/** The names of the views, also in addresses and as names of their modules. */
 const VIEWS = ["search", "compare", "pool"];
-
-/** The styles of libraries that a view needs beside its own style. */
-const STYLES = { pool: ["page/vendor/uplot.css"] };
 
 /** Interval at which the page asks for the state of the service. */
 const LOOK_EVERY_MS = 5000;
@@ -25,13 +20,12 @@ const state = {
   info: null,
   service: STARTING,
   params: new URLSearchParams(),
-  kept: {},
   needsKey: false,
   asksKey: false,
   declinesKey: false,
 };
 const api = new Api(() => state.declinesKey || askKey());
-const context = { api, state, render: () => schedule() };
+const context = { api, state, render: schedule };
 
 let viewName = "";
 let view = null;
@@ -49,23 +43,14 @@ function schedule() {
 
 function draw() {
   for (const link of document.querySelectorAll("[data-view]")) {
-    link.toggleAttribute("data-current", link.dataset.view === viewName);
-    if (link.dataset.view === viewName) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    link.ariaCurrent = link.dataset.view === viewName ? "page" : null;
   }
   document.title = view ? `${view.title} · Shoal` : "Shoal";
   document.querySelector("#version").textContent = state.info ? `Shoal ${state.info.version}` : "Shoal";
   render(statusLine(), document.querySelector("#service"));
   render(banner(state.service, askKey), document.querySelector("#banner"));
-  if (view && state.service !== STARTING) drawView(); // until then it accepts no input
+  if (view && state.service !== STARTING) render(view.view(state), document.querySelector("#main")); // until then it accepts no input
   render(state.asksKey ? keyDialog(api.key, state.service.message, useKey) : "", document.querySelector("#dialog"));
-}
-
-function drawView() {
-  render(view.view(state), document.querySelector("#main"));
-  if (state.kept.scroll === undefined) return;
-  scrollTo(0, state.kept.scroll);
-  state.kept = {};
 }
 
 function statusLine() {
@@ -73,7 +58,6 @@ function statusLine() {
   return html`
     <span class="status" data-status=${status} role="status">${label}</span>
     ${state.needsKey ? html`<button class="button quiet" @click=${askKey}>Key</button>` : ""}
-    ${themeButton(schedule)}
   `;
 }
 
@@ -123,13 +107,12 @@ function namesOf(info) {
 async function route(hash) {
   const [name, query] = hash.slice(1).split("?");
   const next = VIEWS.includes(name) ? name : "search";
-  state.kept = entries.turn();
   state.params = new URLSearchParams(query);
   view?.leave();
   if (next !== viewName) {
     scrollTo(0, 0);
     [viewName, view] = [next, null];
-    const loaded = await load(next);
+    const loaded = await import(`./views/${next}.js`).catch(unloaded);
     if (next !== viewName) return;
     view = loaded;
   }
@@ -137,24 +120,10 @@ async function route(hash) {
   schedule();
 }
 
-/** Load the module and the style of a view when it is first opened. */
-async function load(name) {
-  try {
-    const styles = [...(STYLES[name] ?? []), `page/style/${name}.css`];
-    const [module] = await Promise.all([import(`./views/${name}.js`), ...styles.map(loadStyle)]);
-    return module;
-  } catch {
-    const error = { status: 0, code: "away", message: "A part of this page could not be loaded." };
-    const again = () => location.reload();
-    return { title: "Shoal", enter() {}, leave() {}, view: () => notice(error, again) };
-  }
-}
-
-function loadStyle(href) {
-  if (document.querySelector(`link[href="${href}"]`)) return null;
-  const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href });
-  document.head.append(link);
-  return new Promise((resolve, reject) => Object.assign(link, { onload: resolve, onerror: reject }));
+/** Return the view in place of a view that could not be loaded. */
+function unloaded() {
+  const error = { status: 0, code: "away", message: "A part of this page could not be loaded." };
+  return { title: "Shoal", enter() {}, leave() {}, view: () => notice(error, () => location.reload()) };
 }
 
 /** Let the link to a view lead to its last request. */
@@ -181,6 +150,5 @@ addEventListener("hashchange", (event) => {
   route(new URL(event.newURL).hash); // the view that is left may have written its own request into the address since
 });
 setInterval(() => document.hidden || state.asksKey || look(), LOOK_EVERY_MS);
-setTheme();
 route(location.hash);
 look();

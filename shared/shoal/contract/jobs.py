@@ -79,7 +79,7 @@ class Job:
     path: ClassVar[str] = ""
     #: The names of the operation's own fields, here and on the wire.
     own_names: ClassVar[tuple[str, ...]] = ()
-    #: The names of the operation's options, except the options of texts.
+    #: The names of the operation's own options. Options of texts, such as `prompt_name`, are not among them.
     option_names: ClassVar[tuple[str, ...]] = ()
     #: The field of a reply that has one answer for each item, for example for each text.
     answer_name: ClassVar[str] = ""

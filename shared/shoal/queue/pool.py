@@ -1,4 +1,4 @@
-"""The workers of a pool. Each announces itself, and every process can read who is alive and what each serves."""
+"""The workers of a pool. Each announces itself, and every process can read which are alive, and what each serves."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress

@@ -43,7 +43,7 @@ class TestFiles:
         named = re.findall(r'(?:href|src)="(page/[^"]+)"', page)
         views = re.findall(r'data-view="(\w+)"', page)
         assert len(views) == 3
-        for path in [*named, *(f"page/{part}" for name in views for part in (f"views/{name}.js", f"style/{name}.css"))]:
+        for path in [*named, *(f"page/{part}" for name in views for part in (f"views/{name}.js",))]:
             response = api.get(f"/{path}")
             assert response.status_code == 200
             assert response.headers["X-Content-Type-Options"] == "nosniff"

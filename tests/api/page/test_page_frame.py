@@ -2,21 +2,16 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from api_stub import MakeApp
-from browser import OpenPage, look_again, serious_faults, shot, wait_until_drawn
+from browser import OpenPage, enter_key, look_again, serious_faults, shot, wait_until_drawn
 from conftest import RedisServer
 from http_servers import Listen
 
-from shoal_api.access import api_keys
 from shoal_workers.index.index import Index
 from shoal_workers.loop.worker import Worker
-
-if TYPE_CHECKING:
-    pass
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
@@ -26,20 +21,18 @@ pytest_plugins = ["browser_fixtures"]
 pytestmark = pytest.mark.wide
 
 
-def test_without_a_worker_the_page_says_so(open_page: OpenPage, listen: Listen, make_app: MakeApp) -> None:
-    page = open_page(f"{listen(make_app())}/")
-    expect(page.get_by_role("alert")).to_contain_text("No worker is ready")
+def test_without_a_worker_or_redis_the_page_says_so(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer
+) -> None:
+    page = open_page(f"{listen(make_app(redis_url=own_redis.url))}/")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("No worker is ready")
     expect(page.locator(".status")).to_have_text("no worker")
     shot(page, "no-worker")
     assert serious_faults(page) == []
-
-
-def test_without_redis_the_page_says_so(
-    open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer
-) -> None:
     own_redis.stop()
-    page = open_page(f"{listen(make_app(redis_url=own_redis.url))}/")
-    expect(page.get_by_role("alert")).to_contain_text("Redis does not answer")
+    look_again(page)
+    expect(alert).to_contain_text("Redis does not answer")
     shot(page, "no-redis")
     assert serious_faults(page) == []
 
@@ -67,20 +60,16 @@ def test_without_an_index_it_says_how_to_build_one_and_shows_one_that_is_served_
     expect(notice).to_have_count(0)
 
 
-def test_a_key_is_asked_for_and_kept(
-    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker, tmp_path: Path
-) -> None:
-    key = api_keys.add(tmp_path / "keys", "reader", "user", "")
-    page = open_page(f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/")
+def test_a_key_is_asked_for_and_kept(open_page: OpenPage, keyed: tuple[str, str]) -> None:
+    url, key = keyed
+    page = open_page(url)
     dialog = page.get_by_role("dialog")
     expect(dialog).to_be_visible()
     shot(page, "key")
     assert serious_faults(page) == []
-    dialog.get_by_label("Key").fill("wrong")
-    dialog.get_by_role("button", name="Use it").click()
+    enter_key(page, "wrong")
     expect(dialog.get_by_role("alert")).to_contain_text("key")
-    dialog.get_by_label("Key").fill(key)
-    page.keyboard.press("Enter")
+    enter_key(page, key)
     expect(page.locator(".status")).to_have_text("1 worker ready")
     page.locator("#query").fill("storm")
     expect(page.locator(".hit")).to_have_count(20)
@@ -89,14 +78,10 @@ def test_a_key_is_asked_for_and_kept(
     expect(page.locator(".hit")).to_have_count(20)
 
 
-def test_a_user_who_enters_no_possible_key_is_not_asked_again(
-    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker, tmp_path: Path
-) -> None:
-    api_keys.add(tmp_path / "keys", "reader", "user", "")
-    page = open_page(f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/")
+def test_a_user_who_enters_no_possible_key_is_not_asked_again(open_page: OpenPage, keyed: tuple[str, str]) -> None:
+    page = open_page(keyed[0])
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Key").fill("“schlüssel”")  # a header cannot contain this key
-    dialog.get_by_role("button", name="Use it").click()
+    enter_key(page, "“schlüssel”")  # a header cannot contain this key
     expect(dialog.locator("input:invalid")).to_be_visible()
     assert page.evaluate("sessionStorage.length") == 0
     dialog.get_by_role("button", name="Not now").click()
@@ -153,24 +138,13 @@ def test_the_page_works_behind_a_proxy_that_strips_a_prefix(
     expect(page.locator(".code code")).to_contain_text(f"{url}/ai/shoal/search")
 
 
-def test_the_colours_can_be_chosen(open_page: OpenPage, page_url: str) -> None:
-    page = open_page(page_url, color_scheme="light")
-    paper = "getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(paper)
-    page.get_by_role("button", name="Switch to dark colours").click()
-    dark = page.evaluate(paper)
-    assert dark != light
-    page.reload()
-    assert page.evaluate(paper) == dark
-
-
 def test_a_view_is_loaded_when_it_is_opened(open_page: OpenPage, page_url: str) -> None:
     page, asked = open_page("about:blank"), list[str]()
     page.on("request", lambda request: asked.append(request.url.removeprefix(page_url)))
     page.goto(page_url)
     expect(page.get_by_text("Shoal is a service that")).to_be_visible()
     expect(page.get_by_text("shoal index build news.csv")).to_be_visible()
-    assert not [name for name in asked if re.search("compare|pool|chart", name)]
+    assert not [name for name in asked if re.search(r"(compare|pool|chart)\.js", name)]
     page.route("**/views/compare.js", lambda route: route.abort())
     page.get_by_role("link", name="Compare").click()
     expect(page.locator(".notice")).to_contain_text("A part of this page could not be loaded")

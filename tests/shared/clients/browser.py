@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import PATIENCE_S
@@ -16,6 +16,9 @@ HOSTILE = "<img src=x onerror='window.ran = 1'><script>window.ran = 1</script>"
 
 #: The name of a field that would also set a mark.
 HOSTILE_FIELD = "<img src=x onerror='window.ran = 1'>"
+
+#: The window of a phone.
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 #: Opens the page of a service by the service's URL, and returns the page.
 OpenPage = Callable[..., "Page"]
@@ -45,6 +48,12 @@ def wait_for_held(page: "Page", held: "list[Route]") -> None:
             return
         page.wait_for_timeout(10)
     pytest.fail("the page made no such request")
+
+
+def enter_key(page: "Page", key: str) -> None:
+    """Type a key into the dialog that asks for it."""
+    page.get_by_role("dialog").get_by_label("Key").fill(key)
+    page.keyboard.press("Enter")
 
 
 def look_again(page: "Page") -> None:

@@ -5,6 +5,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from http_servers import Listen
 from queues import Queue
 
 from shoal.records.source import Source
+from shoal_api.access import api_keys
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
@@ -96,11 +98,11 @@ def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> 
 
 
 @pytest.fixture
-def serve_indexes(queue: Queue, encoder: Encoder, reranker: Reranker) -> Iterator[Callable[..., Worker]]:
-    """Return a function that starts a worker, in a thread, for the indexes with these names."""
+def serve_worker(queue: Queue, reranker: Reranker) -> Iterator[Callable[..., Worker]]:
+    """Return a function that starts a worker, in a thread, with an encoder and for the indexes with these names."""
     with ExitStack() as stack:
 
-        def serve(**indexes: Index) -> Worker:
+        def serve(encoder: Encoder, **indexes: Index) -> Worker:
             worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096), reranker=reranker)
             Pool(worker.consumer.broker, worker.consumer.keys, alive_s=3_600).announce(worker.id, about(worker))
             stack.enter_context(running(worker))
@@ -110,37 +112,35 @@ def serve_indexes(queue: Queue, encoder: Encoder, reranker: Reranker) -> Iterato
 
 
 @pytest.fixture
+def serve_indexes(serve_worker: Callable[..., Worker], encoder: Encoder) -> Callable[..., Worker]:
+    """Return a function that starts a worker with the tiny model for the indexes with these names."""
+    return partial(serve_worker, encoder)
+
+
+@pytest.fixture
 def page_worker(serve_indexes: Callable[..., Worker], fields_index: Index) -> Worker:
     """Return a worker that serves the index `page_index`."""
     return serve_indexes(default=fields_index)
 
 
 @pytest.fixture
-def serve_documents(
-    listen: Listen,
-    make_app: MakeApp,
-    serve_indexes: Callable[..., Worker],
-    encoder: Encoder,
-    tmp_path: Path,
-) -> Callable[[list[dict[str, Any]]], str]:
-    """Return a function that returns the URL of the page of an application with an index of documents."""
-
-    def serve(documents: list[dict[str, Any]]) -> str:
-        serve_indexes(default=built(documents, tmp_path, encoder))
-        return f"{listen(make_app())}/"
-
-    return serve
-
-
-@pytest.fixture
-def serve_many(serve_documents: Callable[[list[dict[str, Any]]], str]) -> str:
+def serve_many(
+    listen: Listen, make_app: MakeApp, serve_indexes: Callable[..., Worker], encoder: Encoder, tmp_path: Path
+) -> str:
     """Return the URL of the page of an application with an index of 260 documents, each with one of five topics."""
-    return serve_documents(
-        [{"id": str(n), "text": f"{WORDS[n % 8]} {n}", "topic": f"topic {n % 5}"} for n in range(260)]
-    )
+    documents = [{"id": str(n), "text": f"{WORDS[n % 8]} {n}", "topic": f"topic {n % 5}"} for n in range(260)]
+    serve_indexes(default=built(documents, tmp_path, encoder))
+    return f"{listen(make_app())}/"
 
 
 @pytest.fixture
 def page_url(listen: Listen, make_app: MakeApp, page_worker: Worker) -> str:
     """Return the URL of the page of an application that `page_worker` serves."""
     return f"{listen(make_app())}/"
+
+
+@pytest.fixture
+def keyed(listen: Listen, make_app: MakeApp, page_worker: Worker, tmp_path: Path) -> tuple[str, str]:
+    """Return the URL of the same page of a service that needs a key, and a key of a user."""
+    key = api_keys.add(tmp_path / "keys", "reader", "user", "")
+    return f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/", key

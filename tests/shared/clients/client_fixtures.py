@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from api_process import running_api
 from client_programs import Older, run
 from client_reference import Reference
-from conftest import RedisServer, free_port, wait_until
+from conftest import RedisServer, wait_until
 from numpy.typing import NDArray
-from process import Process
 from service import Service, service
 
 from shoal_api.access import api_keys
@@ -63,12 +63,10 @@ def model(tiny_source: Path) -> str:
 @pytest.fixture
 def limited(served: Service, served_settings: dict[str, Any], tmp_path: Path) -> Iterator[tuple[str, str]]:
     """The URL of a second API of the service, and a key for it that may be used once a second."""
-    key, port = api_keys.add(tmp_path / "keys", "slow", "user", "1/second"), free_port()
-    settings = served_settings | {"api_keys_file": tmp_path / "keys"}
-    with Process(tmp_path / "log", "api", "--port", port, **settings) as process:
-        wait_until(Service(process, served.worker, port).listens)
-        yield f"http://127.0.0.1:{port}", key
-        assert process.terminate() == 0, process.output
+    key = api_keys.add(tmp_path / "keys", "slow", "user", "1/second")
+    with running_api(tmp_path / "log", **served_settings, api_keys_file=tmp_path / "keys") as api:
+        yield f"http://127.0.0.1:{api.port}", key
+        assert api.process.terminate() == 0, api.process.output
 
 
 @pytest.fixture(scope="session")

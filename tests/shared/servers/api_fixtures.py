@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_process import ApiProcess, StartApi, serving_api
+from api_process import ApiProcess, StartApi, running_api, serving_api
 from api_stub import MakeApp, StubWorker, close_app
-from conftest import PATIENCE_S, RedisServer, free_port, wait_until
+from conftest import PATIENCE_S, RedisServer
 from flask.testing import FlaskClient
 from keys_file import KeysFile
 from process import Process
@@ -77,12 +77,8 @@ def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
     with ExitStack() as stack:
 
         def start(kind: type[Process] = Process, **changes: Any) -> ApiProcess:
-            port = free_port()
             where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-            process = stack.enter_context(kind(tmp_path / "api.log", "api", "--port", port, **where | changes))
-            api = ApiProcess(process, port, changes.get("host", "127.0.0.1"))
-            wait_until(api.listens)
-            return api
+            return stack.enter_context(running_api(tmp_path / "api.log", kind, **where | changes))
 
         yield start
 

@@ -88,14 +88,22 @@ class ApiProcess:
 
 
 @contextmanager
+def running_api(log: Path, kind: type[Process] = Process, **settings: Any) -> Iterator[ApiProcess]:
+    """Run a server on a free port during the block, which begins when it takes connections."""
+    port = free_port()
+    with kind(log, "api", "--port", port, **settings) as process:
+        api = ApiProcess(process, port, settings.get("host", "127.0.0.1"))
+        wait_until(api.listens)
+        yield api
+
+
+@contextmanager
 def serving_api(redis_server: RedisServer, folder: Path, **changes: Any) -> Iterator[tuple[ApiProcess, StubWorker]]:
     """Run a server with a stub worker behind it during the block."""
-    keys, port = Keys("test", f"shared-{free_port()}"), free_port()
+    keys = Keys("test", f"shared-{free_port()}")
     stub = StubWorker(redis_server.url, keys)
     stub.start()
     settings = {"redis_url": redis_server.url, "key_prefix": keys.prefix, "pool": keys.pool}
-    with Process(folder / "api.log", "api", "--port", port, **settings | changes) as process:
-        api = ApiProcess(process, port)
-        wait_until(api.listens)
+    with running_api(folder / "api.log", **settings | changes) as api:
         yield api, stub
     stub.stop()

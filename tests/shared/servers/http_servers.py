@@ -33,6 +33,8 @@ class CannedServer(ThreadingHTTPServer):
         self.requests: list[tuple[str, dict[str, str]]] = []
         #: The method and the body of each request.
         self.bodies: list[tuple[str, bytes]] = []
+        #: The addresses from which requests came.
+        self.clients: set[str] = set()
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def next_answer(self) -> Canned:
@@ -50,6 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.bodies.append((self.command, body))
         self.server.requests.append((self.path, dict(self.headers)))
+        self.server.clients.add(self.client_address[0])
         status, answer, headers = self.server.next_answer()
         if not status:
             self.close_connection = True

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from api_process import ApiProcess
-from conftest import free_port, wait_until
+from api_process import ApiProcess, running_api
 from process import Process
 
 
@@ -29,12 +28,9 @@ class Service(ApiProcess):
 @contextmanager
 def service(folder: Path, **settings: Any) -> Iterator[Service]:
     """Run both, with their logs in the folder. The block begins once the API listens; the worker may not be ready."""
-    port = free_port()
     with (
-        Process(folder / "api.log", "api", "--port", port, **settings) as api,
         Process(folder / "worker.log", "worker", **settings) as worker,
+        running_api(folder / "api.log", **settings) as api,
     ):
-        service = Service(api, worker, port)
-        wait_until(service.listens)
-        yield service
-        assert (api.terminate(), worker.terminate()) == (0, 0), api.output + worker.output
+        yield Service(api.process, worker, api.port)
+        assert (api.process.terminate(), worker.terminate()) == (0, 0), api.process.output + worker.output

@@ -28,7 +28,7 @@ _FLOATS = ("F32", "F16", "BF16", "F64")
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the files of the weights: one, or those that the index names. Raises ModelNotFound or ModelMismatch."""
+    """Return the weights' files: one, or the files that the index names. Raises ModelNotFound or ModelMismatch."""
     if (folder / FILE).is_file():
         return [folder / FILE]
     if not (folder / INDEX).is_file():

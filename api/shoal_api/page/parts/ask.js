@@ -14,10 +14,13 @@ export const NOTHING = {
 };
 
 /** Number of hits, or of groups of hits, on a page. */
-export const PAGE_SIZE = 20;
+const PAGE_SIZE = 20;
 
 /** Number of documents that the reranker reads. */
 const RERANKED = 50;
+
+/** Number of best documents whose values are counted in a search by meaning, which finds every document, near or far. */
+export const FACETS_TOP_N = 100;
 
 /** Largest number of hits in a group. */
 const GROUP_SIZE = 3;
@@ -59,24 +62,34 @@ export function isAsked(ask) {
   return Boolean(ask.query.trim() || ask.like);
 }
 
-/** Return true if hits come page by page: reranking and diversity, which order hits themselves, have one page. */
-export function hasPages(ask) {
-  return !isReranked(ask) && !ask.diversity;
-}
-
-function isReranked(ask) {
-  return ask.rerank && !ask.like;
-}
-
 /** Return the name of the index that is asked; `indexes` are the served indexes. */
 export function indexOf(ask, indexes) {
   const names = Object.keys(indexes ?? {});
   return ask.index || (names.includes("default") || !names.length ? "default" : names[0]);
 }
 
-/** Return the body of the request that a program would send. */
-export function bodyOf(ask, indexes) {
-  const index = indexOf(ask, indexes);
+/** Return what an index can do; `about` is its description, and `hasWords` is false if its words cannot be searched. */
+export function abilitiesOf(about, hasWords) {
+  const isPlain = Boolean(about?.engine); // a vector engine finds and filters, and does nothing else
+  const hasVectors = about?.dimension !== 0;
+  const modes = hasVectors ? ["dense", ...(isPlain || !hasWords ? [] : ["hybrid", "lexical"])] : ["lexical"];
+  return { modes, isPlain, hasWords: hasWords && !isPlain, comparesVectors: hasVectors && !isPlain };
+}
+
+/** Return the question without what the index cannot do. */
+export function fitted(ask, { modes, isPlain, comparesVectors }) {
+  return {
+    ...ask,
+    mode: modes.includes(ask.mode) ? ask.mode : modes[0],
+    like: comparesVectors ? ask.like : "",
+    diversity: comparesVectors ? ask.diversity : 0,
+    group: isPlain ? "" : ask.group,
+    rerank: ask.rerank && !ask.like,
+  };
+}
+
+/** Return the body of the request that a program would send for a fitted question to the named index. */
+export function bodyOf(ask, index) {
   const body = ask.like ? { like: [ask.like] } : { queries: ask.query.trim() };
   body.k = PAGE_SIZE;
   if (index !== "default") body.index = index;
@@ -84,8 +97,21 @@ export function bodyOf(ask, indexes) {
   if (!ask.like && ask.mode === "hybrid" && ask.alpha !== NOTHING.alpha) body.alpha = ask.alpha;
   if (Object.keys(ask.filter).length) body.filter = ask.filter;
   if (ask.group) Object.assign(body, { group_by: ask.group, group_size: GROUP_SIZE });
-  if (isReranked(ask)) body.rerank = { top_n: RERANKED };
+  if (ask.rerank) body.rerank = { top_n: RERANKED };
   if (ask.diversity) body.diversity = ask.diversity;
+  return body;
+}
+
+/** Return the body with the options for everything that the page shows beside the hits; `counted` are fields whose values are counted. */
+export function wholeBodyOf(ask, index, abilities, counted, cursor = "") {
+  const body = bodyOf(ask, index);
+  if (abilities.isPlain) return body;
+  body.explain = true;
+  if (abilities.hasWords && !ask.like) body.snippet = {};
+  if (!ask.rerank && !ask.diversity) body.cursor = cursor; // these two order hits themselves, and have one page
+  if (!counted.length || cursor) return body;
+  body.facets = counted;
+  if (ask.mode !== "lexical" || ask.like) body.facets_top_n = FACETS_TOP_N;
   return body;
 }
 

@@ -1,21 +1,17 @@
 // Dead letters: jobs that could not be answered, which an operator looks at, tries again or drops.
 
 import { html } from "../vendor/lit-html.js";
-import { section } from "./pool_tables.js";
 import { ago } from "./quantity.js";
+import { section } from "./table.js";
 
 /** Largest number of characters that are shown of a text. */
 const MAX_SHOWN = 400;
 
-/**
- * The dead letters on the page: the open letter, the API's answer about it, and the actions under way. `reload` draws
- * the view again.
- */
+/** The dead letters on the page, with the API's answers about the open ones; `render` draws the view again. */
 export class DeadLetters {
   #api;
   #render;
-  #letter = null;
-  #asked = null;
+  #open = new Map(); // null until the API has answered
   #busy = new Set(); // also letters whose action is done, until the pool no longer lists them
   #message = "";
 
@@ -35,77 +31,64 @@ export class DeadLetters {
   }
 
   #item(letter, now) {
-    const isOpen = this.#letter === letter.id;
-    const isBusy = this.#busy.has(letter.id);
-    const texts = letter.num_texts === null ? "" : ` · ${letter.num_texts} text${letter.num_texts === 1 ? "" : "s"}`;
+    const { id, op, num_texts: numTexts, deliveries, worker } = letter;
+    const [isOpen, isBusy] = [this.#open.has(id), this.#busy.has(id)];
+    const about = [op ?? "unreadable", numTexts === null ? "" : `${numTexts} text${numTexts === 1 ? "" : "s"}`, letter.lane];
+    about.push(`delivered ${deliveries === 1 ? "once" : `${deliveries} times`}${worker ? `, last to ${worker}` : ""}`, ago(letter.time, now));
+    const retry = async () => `The job is tried again as ${(await this.#api.post(`v1/dead/${id}/retry`)).id}.`;
+    const drop = async () => {
+      await this.#api.delete(`v1/dead/${id}`);
+      return "The dead letter was dropped.";
+    };
+    const isSure = () => confirm("Drop this dead letter? Its job and its texts are deleted.");
     return html`
       <li class="panel">
         <p class="reason">${letter.reason}</p>
-        <p class="hint">
-          ${letter.op ?? "unreadable"}${texts} · ${letter.lane} · delivered ${letter.deliveries === 1 ? "once" : `${letter.deliveries} times`}${letter.worker ? html`, last to <span class="name">${letter.worker}</span>` : ""} · ${ago(letter.time, now)}
-          ${letter.job_id ? html`<br><code class="name">${letter.job_id}</code>` : ""}
-        </p>
+        <p class="hint name">${about.filter(Boolean).join(" · ")}${letter.job_id ? html`<br><code>${letter.job_id}</code>` : ""}</p>
         <p class="row">
-          <button class="button" ?disabled=${isBusy} @click=${() => this.#retry(letter)}>Try again</button>
-          <button class="button quiet" ?disabled=${isBusy} @click=${() => this.#drop(letter)}>Drop</button>
-          <button class="button quiet" aria-expanded=${isOpen} @click=${() => this.#toggle(letter)}>${isOpen ? "Hide" : "Show"} texts and traceback</button>
+          <button class="button" ?disabled=${isBusy} @click=${() => this.#change(id, retry)}>Try again</button>
+          <button class="button quiet" ?disabled=${isBusy} @click=${() => isSure() && this.#change(id, drop)}>Drop</button>
+          <button class="button quiet" aria-expanded=${isOpen} @click=${() => this.#toggle(id)}>${isOpen ? "Hide" : "Show"} texts and traceback</button>
         </p>
-        ${isOpen ? this.#details() : ""}
+        ${isOpen ? details(this.#open.get(id)) : ""}
       </li>
     `;
   }
 
-  #details() {
-    if (!this.#asked) return html`<p class="hint">Reading …</p>`;
-    const { asked, traceback, bytes } = this.#asked;
-    return html`
-      ${asked ? html`<ol class="texts">${asked.texts.map((text) => html`<li>${shortened(text)}</li>`)}</ol>` : html`<p class="hint">The job cannot be read. Its first bytes:</p><pre>${bytes}</pre>`}
-      ${traceback ? html`<pre tabindex="0" aria-label="Traceback">${traceback}</pre>` : ""}
-    `;
-  }
-
-  async #toggle(letter) {
-    this.#letter = this.#letter === letter.id ? null : letter.id;
-    this.#asked = null;
+  async #toggle(id) {
+    if (this.#open.delete(id)) return this.#render();
+    this.#open.set(id, null);
     this.#render();
-    if (!this.#letter) return;
     try {
-      const asked = await this.#api.get(`v1/dead/${letter.id}`);
-      if (this.#letter === letter.id) this.#asked = asked;
+      const found = await this.#api.get(`v1/dead/${id}`);
+      if (this.#open.has(id)) this.#open.set(id, found);
     } catch (error) {
       this.#message = error.message;
-      if (this.#letter === letter.id) this.#letter = null;
+      this.#open.delete(id);
     }
     this.#render();
   }
 
-  async #retry(letter) {
-    await this.#change(letter, async () => {
-      const { id } = await this.#api.post(`v1/dead/${letter.id}/retry`);
-      return `The job is tried again as ${id}.`;
-    });
-  }
-
-  async #drop(letter) {
-    if (!confirm("Drop this dead letter? Its job and its texts are deleted.")) return;
-    await this.#change(letter, async () => {
-      await this.#api.delete(`v1/dead/${letter.id}`);
-      return "The dead letter was dropped.";
-    });
-  }
-
-  async #change(letter, work) {
-    if (this.#busy.has(letter.id)) return;
-    this.#busy.add(letter.id);
+  async #change(id, work) {
+    this.#busy.add(id);
     this.#render();
     try {
       this.#message = await work();
     } catch (error) {
       this.#message = error.message;
-      this.#busy.delete(letter.id);
+      this.#busy.delete(id);
     }
     this.#render();
   }
+}
+
+function details(found) {
+  if (!found) return html`<p class="hint">Reading …</p>`;
+  const { asked, traceback, bytes } = found;
+  return html`
+    ${asked ? html`<ol class="texts">${asked.texts.map((text) => html`<li>${shortened(text)}</li>`)}</ol>` : html`<p class="hint">The job cannot be read. Its first bytes:</p><pre>${bytes}</pre>`}
+    ${traceback ? html`<pre tabindex="0" aria-label="Traceback">${traceback}</pre>` : ""}
+  `;
 }
 
 function shortened(text) {

@@ -1,10 +1,7 @@
 // Filters by the fields of an index: the values of keywords with their counts, and ranges of numbers and dates.
 
 import { html } from "../vendor/lit-html.js";
-import { chosenValues, filterName, withCondition, withoutCondition, withValue } from "./ask.js";
-
-/** Number of best documents whose values are counted in a search by meaning, which finds every document, near or far. */
-export const FACETS_TOP_N = 100;
+import { chosenValues, FACETS_TOP_N, filterName, withCondition, withoutCondition, withValue } from "./ask.js";
 
 /** Largest number of fields that are shown, and of values of each field. */
 const MAX_FIELDS = 6;

@@ -11,13 +11,13 @@ const OWN = new Set(["id", "score", "text", "snippet", "explain"]);
 const MAX_CHIP_CHARS = 48;
 
 /** Return the fields of the document. */
-export function fieldsOf(hit) {
+function fieldsOf(hit) {
   return Object.entries(hit).filter(([name, value]) => !OWN.has(name) && value !== null && value !== "");
 }
 
 /**
  * Draw a hit. `kinds` has the kind of each field of the index, and `best` is the best score. `actions` has `like(hit)`,
- * `filter(field, value)` and `toggle(hit)`, which opens and closes its details.
+ * if the index compares vectors, `filter(field, value)` and `toggle(hit)`, which opens and closes its details.
  */
 export function hitRow(hit, ask, kinds, best, isOpen, actions) {
   const { text, highlights } = hit.snippet ?? { text: hit.text ?? "", highlights: [] };
@@ -32,7 +32,7 @@ export function hitRow(hit, ask, kinds, best, isOpen, actions) {
           <div class="row">
             ${chips.map(([name, value]) => chip(name, value, ask, kinds, actions))}
             <span class="actions">
-              <button class="button quiet" @click=${() => actions.like(hit)}>More like this</button>
+              ${actions.like ? html`<button class="button quiet" @click=${() => actions.like(hit)}>More like this</button>` : ""}
               <button class="button quiet" aria-expanded=${isOpen} @click=${() => actions.toggle(hit)}>Details</button>
             </span>
           </div>

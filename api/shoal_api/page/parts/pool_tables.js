@@ -2,103 +2,69 @@
 
 import { html } from "../vendor/lit-html.js";
 import { ago, amount, duration, percent, size } from "./quantity.js";
+import { section, table } from "./table.js";
 
 const STEPS = { queue_s: "queue", tokenize_s: "tokenize", encode_s: "encode", search_s: "search" };
 
 /** Draw the lanes. */
 export function laneTable(lanes) {
-  return section("Lanes", "Waits are those of the last minute.", html`
-    <table class="table stacked">
-      <thead>
-        <tr>
-          <th scope="col">Lane</th>
-          ${["Jobs", "Texts", "Oldest", "Wait, half", "Wait, 95 %", "Longest wait"].map((name) => html`<th scope="col" class="number">${name}</th>`)}
-        </tr>
-      </thead>
-      <tbody>
-        ${lanes.map((lane) => html`
-          <tr>
-            <th scope="row">${lane.lane}</th>
-            ${number("Jobs", amount(lane.num_jobs))}
-            ${number("Texts", amount(lane.num_texts))}
-            ${number("Oldest", lane.num_jobs ? duration(lane.oldest_age_s) : "–")}
-            ${number("Wait, half", duration(lane.wait_p50_s))}
-            ${number("Wait, 95 %", duration(lane.wait_p95_s))}
-            ${number("Longest wait", duration(lane.wait_max_s))}
-          </tr>
-        `)}
-      </tbody>
-    </table>
-  `);
+  const columns = [
+    ["Lane", ({ lane }) => lane],
+    ["Jobs", (lane) => amount(lane.num_jobs), "number"],
+    ["Texts", (lane) => amount(lane.num_texts), "number"],
+    ["Oldest", (lane) => duration(lane.num_jobs ? lane.oldest_age_s : null), "number"],
+    ["Wait, half", (lane) => duration(lane.wait_p50_s), "number"],
+    ["Wait, 95 %", (lane) => duration(lane.wait_p95_s), "number"],
+    ["Longest wait", (lane) => duration(lane.wait_max_s), "number"],
+  ];
+  return section("Lanes", "Waits are those of the last minute.", table(columns, lanes, "Lanes"));
 }
 
 /** Draw the workers; `now` is in Unix seconds. */
 export function workerTable(workers, now) {
-  return section("Workers", "", html`
-    <table class="table stacked">
-      <thead>
-        <tr>
-          <th scope="col">Worker</th>
-          <th scope="col">Model</th>
-          ${["Texts a second", "Busy", "Batch fill", "Memory", "Heartbeat"].map((name) => html`<th scope="col" class="number">${name}</th>`)}
-        </tr>
-      </thead>
-      <tbody>${workers.map((worker) => workerRow(worker, now))}</tbody>
-    </table>
-  `);
+  const columns = [
+    ["Worker", ({ state, id }) => html`${stateOf(state)} <span class="name">${id}</span>`],
+    ["Model", model],
+    ["Texts a second", workerRate, "number"],
+    ["Busy", ({ busy }) => share(busy), "number"],
+    ["Batch fill", (worker) => share(worker.batch_fill), "number"],
+    ["Memory", (worker) => size(worker.memory_bytes), "number"],
+    ["Heartbeat", (worker) => ago(worker.state === "gone" ? worker.seen_at : worker.written_at, now), "number"],
+  ];
+  return section("Workers", "", table(columns, workers, "Workers"));
 }
 
-function workerRow(worker, now) {
-  const isGone = worker.state === "gone";
-  return html`
-    <tr data-state=${worker.state}>
-      <th scope="row">
-        <span class="state" data-state=${worker.state}>${worker.state}</span>
-        <span class="name">${worker.id}</span>
-      </th>
-      <td data-label="Model">
-        <span class="name">${worker.model ?? "–"}</span>
-        <span class="hint">${[worker.engine, worker.precision, threads(worker.threads)].filter(Boolean).join(" · ")}</span>
-      </td>
-      ${number("Texts a second", amount(worker.computed_texts_per_s), worker.texts_per_s > 0 && !isGone ? `of ${amount(worker.texts_per_s)} when busy` : "")}
-      ${isGone ? number("Busy", "–") : share("Busy", worker.busy)}
-      ${isGone ? number("Batch fill", "–") : share("Batch fill", worker.batch_fill)}
-      ${number("Memory", size(worker.memory_bytes))}
-      ${number("Heartbeat", ago(isGone ? worker.seen_at : worker.written_at, now))}
-    </tr>
-  `;
+function stateOf(state) {
+  return html`<span class="state" data-state=${state}>${state}</span>`;
+}
+
+function model({ model, engine, precision, threads }) {
+  const run = [engine, precision, threads && `${threads} thread${threads > 1 ? "s" : ""}`].filter(Boolean).join(" · ");
+  return html`<span class="name">${model ?? "–"}</span> <span class="hint">${run}</span>`;
+}
+
+function workerRate({ computed_texts_per_s: rate, texts_per_s: most }) {
+  return html`${amount(rate)} ${rate !== null && most > 0 ? html`<span class="hint">of ${amount(most)} when busy</span>` : ""}`;
+}
+
+function share(value) {
+  return html`${percent(value)} <span class="bar" aria-hidden="true"><span .style=${`--share:${Math.min(1, value ?? 0)}`}></span></span>`;
 }
 
 /** Draw the jobs that were answered last; with `hasClients`, the table has a column of clients. */
 export function recentTable(jobs, now, hasClients) {
   if (!jobs.length) return section("Recent jobs", "", html`<p class="hint">No job was answered yet. A search will show here.</p>`);
-  const names = ["Answered", "Job", ...(hasClients ? ["From"] : []), "Lane", "Texts", "Time"];
+  const columns = [
+    ["Job", ({ op, error, id }) => html`${op ?? "unreadable"} ${error ? html`<span class="failure">${error}</span>` : ""} <code class="name">${id ?? "–"}</code>`],
+    ["Answered", (job) => ago(job.ended_at, now)],
+    ...(hasClients ? [["From", ({ client }) => html`<span class="name">${client || "–"}</span>`]] : []),
+    ["Lane", ({ lane }) => lane],
+    ["Texts", (job) => html`${amount(job.num_texts)} ${job.num_cached ? html`<span class="hint">${amount(job.num_cached)} cached</span>` : ""}`, "number"],
+    ["Time", jobTime],
+  ];
   return section("Recent jobs", "The last few of each worker, the newest first.", html`
-    <div class="scroll" tabindex="0" role="region" aria-label="Recent jobs">
-      <table class="table stacked recent">
-        <thead><tr>${names.map((name) => html`<th scope="col" class=${name === "Texts" ? "number" : ""}>${name}</th>`)}</tr></thead>
-        <tbody>${jobs.map((job) => recentRow(job, now, hasClients))}</tbody>
-      </table>
-    </div>
+    <div class="scroll" tabindex="0" role="region" aria-label="Recent jobs">${table(columns, jobs, "Recent jobs")}</div>
   `);
-}
-
-function recentRow(job, now, hasClients) {
-  const cached = job.num_cached ? `${amount(job.num_cached)} cached` : "";
-  return html`
-    <tr data-status=${job.status}>
-      <td data-label="Answered">${ago(job.ended_at, now)}</td>
-      <th scope="row">
-        ${job.op ?? "unreadable"}
-        ${job.error ? html`<span class="failure">${job.error}</span>` : ""}
-        <code class="name">${job.id ?? "–"}</code>
-      </th>
-      ${hasClients ? html`<td data-label="From"><span class="name">${job.client || "–"}</span></td>` : ""}
-      <td data-label="Lane">${job.lane}</td>
-      ${number("Texts", amount(job.num_texts), cached)}
-      <td data-label="Time">${jobTime(job)}</td>
-    </tr>
-  `;
 }
 
 /** Draw the time of a job, with a bar of its steps. */
@@ -119,23 +85,13 @@ function jobTime(job) {
 /** Draw the long jobs, if there are any. */
 export function longJobTable(jobs, now) {
   if (!jobs.length) return "";
-  return section("Long jobs", "", html`
-    <table class="table stacked">
-      <thead>
-        <tr>${["Job", "State", "Progress", "Submitted"].map((name) => html`<th scope="col">${name}</th>`)}</tr>
-      </thead>
-      <tbody>
-        ${jobs.map((job) => html`
-          <tr data-status=${job.status}>
-            <th scope="row">${job.kind} <code class="name">${job.id}</code></th>
-            <td data-label="State"><span class="state" data-state=${job.status}>${job.status}</span> ${job.error ? html`<span class="failure" title=${job.error.message}>${job.error.code}</span>` : ""}</td>
-            <td data-label="Progress">${jobProgress(job)}</td>
-            <td data-label="Submitted">${ago(job.submitted_at, now)}</td>
-          </tr>
-        `)}
-      </tbody>
-    </table>
-  `);
+  const columns = [
+    ["Job", ({ kind, id }) => html`${kind} <code class="name">${id}</code>`],
+    ["State", ({ status, error }) => html`${stateOf(status)} ${error ? html`<span class="failure" title=${error.message}>${error.code}</span>` : ""}`],
+    ["Progress", jobProgress],
+    ["Submitted", (job) => ago(job.submitted_at, now)],
+  ];
+  return section("Long jobs", "", table(columns, jobs, "Long jobs"));
 }
 
 function jobProgress({ status, progress, note }) {
@@ -146,34 +102,5 @@ function jobProgress({ status, progress, note }) {
   return html`
     ${fraction == null ? "" : html`<progress max="1" value=${fraction} aria-label="progress"></progress> ${percent(fraction)}`}
     <span class="hint">${told}</span>
-  `;
-}
-
-/** Draw a part of the view with its heading. */
-export function section(title, hint, content) {
-  return html`
-    <section class="part" aria-label=${title}>
-      <h2>${title}</h2>
-      ${hint ? html`<p class="hint">${hint}</p>` : ""}
-      ${content}
-    </section>
-  `;
-}
-
-function threads(count) {
-  return count ? `${count} thread${count > 1 ? "s" : ""}` : "";
-}
-
-function number(label, value, more = "") {
-  return html`<td class="number" data-label=${label}>${value}${more ? html`<span class="hint">${more}</span>` : ""}</td>`;
-}
-
-function share(label, value) {
-  const told = percent(value);
-  return html`
-    <td class="number" data-label=${label}>
-      ${told}
-      <span class="bar" aria-hidden="true"><span .style=${`--share:${Math.min(1, value ?? 0)}`}></span></span>
-    </td>
   `;
 }

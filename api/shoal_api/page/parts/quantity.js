@@ -5,11 +5,6 @@ const UNKNOWN = "–";
 /** Units of time, each with its seconds and the number of such units from which the next unit is used. */
 const TIMES = [["ms", 0.001, 1000], ["s", 1, 60], ["min", 60, 60], ["h", 3600, 48], ["days", 86400, Infinity]];
 
-/** Times in seconds that are round, for the axis of a chart. */
-export const ROUND_TIMES = [0.001, 0.01, 0.1, 1]
-  .flatMap((unit) => [1, 2, 5].map((step) => step * unit))
-  .concat([10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 18000, 36000, 86400]);
-
 const SIZES = [["KB", 2 ** 10], ["MB", 2 ** 20], ["GB", 2 ** 30]];
 
 function isKnown(value) {

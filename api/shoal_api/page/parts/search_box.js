@@ -8,27 +8,23 @@ const TYPING_MS = 70;
 
 const MODES = { dense: "Meaning", hybrid: "Both", lexical: "Words" };
 
-/** Draw the box; `change` is called with the changed values of the question, and with a pause in milliseconds. */
-export function searchBox(ask, index, indexes, hasWords, change) {
-  const modes = hasWords ? MODES : { dense: MODES.dense };
+/** Draw the box; `can` has the abilities of the index, and `change` is called with the changed values of the question, and with a pause in milliseconds. */
+export function searchBox(ask, index, indexes, { modes, comparesVectors }, change) {
+  const ways = modes.length > 1 ? "by meaning, by words, or by both" : `by ${MODES[modes[0]].toLowerCase()}`;
   const counts = Object.entries(indexes).map(([name, { count }]) => [name, `${name} (${count.toLocaleString("en")})`]);
   const chooseIndex = (name) => change({ index: name, filter: {}, group: "", like: "" });
   return html`
     <form class="search-box" role="search" @submit=${(event) => event.preventDefault() || change({})}>
-      <h1>${lead(indexes[index])}</h1>
+      <h1>${indexes[index] ? `Search ${indexes[index].count.toLocaleString("en")} documents ${ways}` : "Search"}</h1>
       <p class="what">Shoal is a service that turns texts into vectors and searches them. What this page asks, programs ask by HTTP.</p>
       ${queryField(ask, change)}
       <div class="row">
-        ${ask.like ? "" : segmented("Search by", modes, ask.mode, (mode) => change({ mode }))}
+        ${ask.like || modes.length < 2 ? "" : segmented("Search by", Object.fromEntries(modes.map((mode) => [mode, MODES[mode]])), ask.mode, (mode) => change({ mode }))}
         ${counts.length > 1 ? choice("Index", Object.fromEntries(counts), index, chooseIndex) : ""}
-        <span class="hint keys">↓ ↑ through the hits, Enter for details, m for more like one</span>
+        <span class="hint keys">↓ ↑ through the hits, Enter for details${comparesVectors ? ", m for more like one" : ""}</span>
       </div>
     </form>
   `;
-}
-
-function lead(about) {
-  return about ? `Search ${about.count.toLocaleString("en")} documents by meaning, by words, or by both` : "Search";
 }
 
 function queryField(ask, change) {

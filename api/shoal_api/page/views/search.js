@@ -4,8 +4,7 @@ import { html } from "../vendor/lit-html.js";
 import * as asking from "../parts/ask.js";
 import { codeSamples } from "../parts/code.js";
 import { exampleList, findExamples } from "../parts/examples.js";
-import { chosenFilters, countedFields, FACETS_TOP_N, facetPanel } from "../parts/facets.js";
-import { keep, note } from "../parts/history.js";
+import { chosenFilters, countedFields, facetPanel } from "../parts/facets.js";
 import { hitRow } from "../parts/hit.js";
 import { empty, notice } from "../parts/notice.js";
 import { searchBox } from "../parts/search_box.js";
@@ -13,6 +12,9 @@ import { searchOptions, searchSamples } from "../parts/search_options.js";
 import { timingBar, timingOf } from "../parts/timing.js";
 
 export const title = "Search";
+
+/** Time after which a change by typing or sliding is settled, so that the next change gets an entry of its own in the browser's history. */
+const SETTLED_MS = 2000;
 
 let context = { state: {} };
 let ask = asking.NOTHING;
@@ -22,21 +24,21 @@ let error = null;
 let isPending = false;
 let isAsideOpen = false;
 let timer = 0;
+let settling = { control: "", until: 0 };
 let request = new AbortController();
 const open = new Set();
-const wordless = new Set(); // indexes that an earlier release built without words
+const wordless = new Set(); // indexes whose words an earlier release built
 
 const pages = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && showMore());
 
-/** Show the hits of the question in the address; ask again if it has no answer. */
+/** Ask the question in the address, or the last question again if it has no answer. */
 export function enter(given) {
   context = given;
   document.addEventListener("keydown", onKey);
-  const { params, kept } = context.state;
-  if (params) ask = kept.found?.ask ?? asking.askOf(params);
-  if (params && kept.found) [found, error] = [kept.found, null];
-  if (error || found?.ask !== ask) submit();
-  if (params && !kept.found && matchMedia("(pointer: fine)").matches) requestAnimationFrame(() => input()?.focus());
+  const { params } = context.state;
+  if (params) [ask, settling] = [asking.askOf(params), { control: "", until: 0 }];
+  if (error || found?.asked !== ask) submit();
+  if (params && matchMedia("(pointer: fine)").matches) requestAnimationFrame(() => input()?.focus());
 }
 
 /** Stop the request under way. */
@@ -59,6 +61,10 @@ function index() {
   return asking.indexOf(ask, indexes());
 }
 
+function abilities() {
+  return asking.abilitiesOf(indexes()[index()], !wordless.has(index()));
+}
+
 function kinds() {
   return indexes()[index()]?.fields;
 }
@@ -72,9 +78,13 @@ function change(changes, delayMs = 0) {
   context.render();
 }
 
-function submitNoted(moved) {
+/** Ask, with the question in the address: in a new entry of the history, or, while a `control` is typed into or slid, in its last entry. */
+function submitNoted(control) {
   const query = asking.paramsOf(ask).toString();
-  note(query ? `#search?${query}` : "#search", moved);
+  const hash = query ? `#search?${query}` : "#search";
+  const goesOn = control && control === settling.control && performance.now() < settling.until;
+  settling = { control, until: performance.now() + SETTLED_MS };
+  if (hash !== (location.hash || "#search")) history[goesOn ? "replaceState" : "pushState"](null, "", hash);
   return submit();
 }
 
@@ -86,49 +96,38 @@ async function submit() {
   isPending = true;
   context.render();
   try {
-    if (asking.isAsked(ask)) await search(signal);
+    const fitted = asking.fitted(ask, abilities());
+    if (asking.isAsked(fitted)) await search(fitted, signal);
     else await showExamples(signal);
     error = null;
   } catch (failure) {
     if (signal.aborted) return;
-    if (failure.code === "index_mismatch" && !wordless.has(index())) return forgoWords();
+    if (failure.code === "index_mismatch" && !wordless.has(index())) {
+      wordless.add(index());
+      return submit();
+    }
     error = failure;
   }
   isPending = false;
   context.render();
 }
 
-async function search(signal) {
+async function search(fitted, signal) {
   const asked = ask;
-  const answer = await context.api.ask("POST", "search", wholeBody(asked), { signal });
+  const answer = await send(fitted, "", signal);
   open.clear();
-  found = { ask: asked, ...pageOf(answer), timing: timingOf(answer) };
-  keep({ found });
+  found = { asked, ask: fitted, ...pageOf(answer), timing: timingOf(answer) };
+}
+
+function send(fitted, cursor, signal) {
+  const counted = countedFields(kinds());
+  return context.api.ask("POST", "search", asking.wholeBodyOf(fitted, index(), abilities(), counted, cursor), { signal });
 }
 
 async function showExamples(signal) {
   found = null;
   const name = index();
-  if (indexes()[name] && !examples[name]) examples[name] = await findExamples(context.api, name, signal);
-}
-
-/** Ask again without the options that need the words of documents. */
-function forgoWords() {
-  wordless.add(index());
-  ask = { ...ask, mode: "dense" };
-  return submit();
-}
-
-/** Return the body of the request, with the options for everything that the page shows beside the hits. */
-function wholeBody(asked, cursor = "") {
-  const body = { ...asking.bodyOf(asked, indexes()), explain: true };
-  if (!wordless.has(index()) && !asked.like) body.snippet = {};
-  if (asking.hasPages(asked)) body.cursor = cursor;
-  const counted = countedFields(kinds());
-  if (!counted.length || cursor) return body;
-  body.facets = counted;
-  if (asked.mode !== "lexical" || asked.like) body.facets_top_n = FACETS_TOP_N;
-  return body;
+  if (indexes()[name]?.dimension && !examples[name]) examples[name] = await findExamples(context.api, name, signal);
 }
 
 function pageOf({ body }) {
@@ -141,9 +140,8 @@ async function showMore() {
   const { signal } = request;
   isPending = true;
   try {
-    const next = pageOf(await context.api.ask("POST", "search", wholeBody(found.ask, found.cursor), { signal }));
+    const next = pageOf(await send(found.ask, found.cursor, signal));
     found = { ...found, hits: [...found.hits, ...next.hits], cursor: next.cursor, trouble: null };
-    keep({ found });
   } catch (failure) {
     if (signal.aborted) return;
     found = { ...found, trouble: failure };
@@ -164,7 +162,7 @@ function onKey(event) {
   if (event.key === "ArrowDown") focusOn(event, hits[place + 1]);
   if (event.key === "ArrowUp" && place >= 0) focusOn(event, hits[place - 1] ?? input());
   if (event.key === "Enter" && place >= 0) toggle(found.hits[place]);
-  if (event.key === "m" && place >= 0) {
+  if (event.key === "m" && place >= 0 && abilities().comparesVectors) {
     event.preventDefault(); // like() moves the focus to the box, and the letter would be typed there
     like(found.hits[place]);
   }
@@ -186,21 +184,25 @@ function like(hit) {
   input().focus();
 }
 
-const actions = { toggle, like, filter: (field, value) => change({ filter: asking.withValue(ask.filter, field, value) }) };
+function filter(field, value) {
+  change({ filter: asking.withValue(ask.filter, field, value) });
+}
 
 /** Draw the view. */
 export function view(state) {
   requestAnimationFrame(watchEnd);
-  const isAsked = asking.isAsked(ask);
+  const can = abilities();
+  const shown = asking.fitted(ask, can);
+  const isAsked = asking.isAsked(shown);
   return html`
     <div class="search" data-asked=${isAsked} aria-busy=${isPending}>
-      ${searchBox(ask, index(), indexes(), !wordless.has(index()), change)}
+      ${searchBox(shown, index(), indexes(), can, change)}
       <div class="columns">
-        ${isAsked && found ? aside(state) : ""}
+        ${isAsked && found ? aside(shown, can, state) : ""}
         <div class="found">
           ${isAsked ? chosenFilters(ask.filter, (filter) => change({ filter })) : ""}
-          ${isAsked && found && !error ? foundLine(state) : ""}
-          ${content(isAsked)}
+          ${isAsked && found && !error ? foundLine(shown, state) : ""}
+          ${content(isAsked, can)}
         </div>
       </div>
     </div>
@@ -213,18 +215,19 @@ function watchEnd() {
   if (end) pages.observe(end);
 }
 
-function content(isAsked) {
+function content(isAsked, can) {
   if (context.state.service?.status === "ready" && !Object.keys(indexes()).length) {
     return empty("No index is served yet", html`Build one of a file, and serve it: <code>shoal index build news.csv --name news</code>`);
   }
   if (error) return notice(error, submit);
   if (!isAsked) return [examples[index()]?.length ? exampleList(examples[index()], (query) => change({ query })) : "", ownFile()];
-  return found ? hitList() : "";
+  return found ? hitList(can) : "";
 }
 
-function hitList() {
+function hitList({ comparesVectors }) {
   if (!found.hits.length) return empty("Nothing is found", "Try other words, search by meaning, or take filters away.");
   const best = Math.max(...found.hits.map((hit) => hit.score));
+  const actions = { toggle, filter, like: comparesVectors && like };
   return html`
     <ol class="hits">${found.hits.map((hit) => hitRow(hit, { ...found.ask, filter: ask.filter }, kinds(), best, open.has(hit.id), actions))}</ol>
     ${found.trouble ? notice(found.trouble, showMore) : found.cursor ? html`<button id="more" class="button quiet" @click=${showMore}>More hits</button>` : ""}
@@ -232,13 +235,13 @@ function hitList() {
 }
 
 /** Draw the summary of the hits, with the request as code behind a button. */
-function foundLine(state) {
+function foundLine(shown, state) {
   return html`
     <div class="found-line">
       <h2 class="hint" role="status">${found.hits.length ? summary() : ""}</h2>
       <details>
         <summary>As code</summary>
-        ${codeSamples(searchSamples(ask, state.info, state.needsKey), context.render)}
+        ${codeSamples(searchSamples(shown, index(), state.needsKey), context.render)}
       </details>
     </div>
   `;
@@ -255,7 +258,7 @@ function ownFile() {
   return html`<p class="hint">Your own documents: <code>shoal index build news.csv --name news</code>, and this page offers them beside these.</p>`;
 }
 
-function aside(state) {
+function aside(shown, can, state) {
   const toggleAside = () => {
     isAsideOpen = !isAsideOpen;
     context.render();
@@ -266,7 +269,7 @@ function aside(state) {
       <button class="button quiet opener" aria-expanded=${isAsideOpen} @click=${toggleAside}>Filters and options</button>
       <div class="choices">
         ${facetPanel(kinds(), found, ask.filter, (filter) => change({ filter }))}
-        ${searchOptions(ask, state.info, kinds(), change)}
+        ${searchOptions(shown, state.info, kinds(), can, change)}
       </div>
     </aside>
   `;

@@ -29,7 +29,7 @@ MAX_FIELD_BYTES = 64 * 2**20
 
 
 class Cutter:
-    """Cuts documents into chunks of at most `chunk_tokens` tokens, of which neighbours share at most `overlap`."""
+    """Cuts documents into chunks of at most `chunk_tokens` tokens. Neighbours share at most `overlap` tokens."""
 
     def __init__(self, chunker: Chunker, chunk_tokens: int, overlap: int):
         #: The largest number of tokens in a chunk, and the largest number that two neighbours share.

@@ -54,7 +54,7 @@ class Engine(Protocol):
         """Return the number of rows; 0 if there is no collection."""
 
     def add(self, rows: Rows) -> None:
-        """Add rows, of which some may be there already."""
+        """Add rows. Some may be there already."""
 
     def finish(self) -> None:
         """Prepare the collection for searches, once it has all rows."""

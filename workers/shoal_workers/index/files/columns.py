@@ -204,7 +204,7 @@ def _read_fields(folder: Path) -> tuple[list[dict[str, Any]], int]:
         for about in fields:
             if about.keys() != _ENTRIES or type(about["name"]) is not str or about["kind"] not in KINDS:
                 raise ValueError("a field has other entries than a build writes, no name, or an unknown kind")
-            about["name"].encode()  # a heartbeat contains it, and no lone surrogate fits there
+            about["name"].encode()  # raises for a lone surrogate, which no heartbeat can contain
             numbers = (about["num_terms"], about["num_postings"], about["num_bytes"])
             if type(about["is_list"]) is not bool or any(
                 type(number) is not int or not 0 <= number < 2**48 for number in numbers

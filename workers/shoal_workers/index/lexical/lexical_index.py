@@ -34,7 +34,7 @@ K1, B = 1.2, 0.75
 IMPACT_STEP = (K1 + 1) / 255
 
 #: Version of terms and impacts. It is raised by one whenever a text gets other terms or impacts. Learned words have a
-#: version of their own, so that a release that does not know them refuses the words alone, and not the whole index.
+#: version of their own, so that an earlier release refuses searches by words, and not the whole index.
 VERSION, LEARNED_VERSION = 1, 2
 
 #: Number of characters of a query, the first ones, in which words are looked for. The texts that are embedded have the
