@@ -1,4 +1,4 @@
-"""The commands `shoal index` except `build` and `watch`, for versions of an index and for served documents."""
+"""The commands `shoal index` except `build`, for versions of an index and for served documents."""
 
 import json
 from contextlib import suppress

@@ -115,9 +115,10 @@ def test_the_few_documents_that_match_are_found_far_from_the_query(tmp_path: Pat
     vectors[:, 0] = np.where(np.arange(COUNT) < 3, -1, 1)
     pushed = pushed_to(engine, tmp_path / f"rare-{engine.name}", documents, vectors)
     query = np.eye(1, DIMENSION, dtype=np.float32)[0]
-    pushed._engine._run("SELECT 1")  # type: ignore[attr-defined]
+    pushed._table._run("SELECT 1")
+    assert pushed._table._connection
     # A scan of the graph ends early, as in a large table.
-    pushed._engine._connection.execute("SET hnsw.max_scan_tuples = 100; SET enable_seqscan = off")  # type: ignore[attr-defined]
+    pushed._table._connection.execute("SET hnsw.max_scan_tuples = 100; SET enable_seqscan = off")
     assert {hit["id"] for hit in hits_of(pushed, query, 3, filter={"is": "rare"}, mode="dense")} == {"0", "1", "2"}
 
 
