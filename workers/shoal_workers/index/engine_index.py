@@ -42,7 +42,7 @@ class EngineIndex(Index):
     """A version in a vector engine. It has no files of vectors, so of an index's methods only the ones here apply."""
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, password: str):
-        self.folder, self.manifest, self.files, self.change_fault = folder, manifest, files, ""
+        self.folder, self.manifest, self.files = folder, manifest, files
         check_address(manifest.engine)
         self.columns = Columns.without_rows(folder)
         self._lexical = IndexMismatch(f"the words of an index in {ENGINE} are not searched")

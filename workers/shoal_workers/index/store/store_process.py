@@ -48,35 +48,29 @@ LOCK = ".lock"
 #: Pause before the process that copies is started again, in seconds.
 RESTART_AFTER_S = 10.0
 
-#: Time without a failure after which a failure with the same message is logged again, in seconds.
-QUIET_S = 120.0
-
 
 def check_store(settings: Settings) -> None:
-    """Raise MissingExtra or BadSetting if the settings name a store that cannot be used. The store is not contacted."""
+    """Raise MissingExtra or BadSetting if the settings name a store that cannot be used. The store is not contacted.
+
+    The check has a process of its own, because the packages of a store take memory.
+    """
     if settings.index_store:
         run_store_process(settings, "check")
 
 
 def upload_index(
-    settings: Settings,
-    folder: Path,
-    report: Callable[[], None] = lambda: None,
-    *,
-    is_published: bool,
-    is_anew: bool = False,
+    settings: Settings, folder: Path, report: Callable[[], None] = lambda: None, *, is_anew: bool = False
 ) -> bool:
     """Upload the index in `folder` to the store; return False if the store is not for this index.
 
-    The store is for indexes in `index_home`. `store.upload` describes `is_published` and `is_anew`. `report` is called
-    often, and may raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt; the next upload of the
-    index then completes this one.
+    The store is for indexes in `index_home`. `store.upload` describes `is_anew`. `report` is called often, and may
+    raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt; the next upload of the index then
+    completes this one.
     """
     if not settings.index_store or folder.absolute().parent.resolve() != settings.index_home_folder.resolve():
         return False
-    command = "publish" if is_published else "renew" if is_anew else "upload"
     try:
-        run_store_process(settings, command, folder.name, report=report)
+        run_store_process(settings, "renew" if is_anew else "upload", folder.name, report=report)
     except (FileError, Unavailable, IndexCorrupt, Internal) as error:
         raise type(error)(f"{error.message}; what was done is done in {folder}, and not yet in the store") from None
     return True
@@ -145,8 +139,7 @@ def main(parent: str, command: str, *names: str) -> int:
             return 0
         store = IndexStore.open(settings.index_store, tick)
         if command != "copy":
-            folder = settings.index_home_folder / names[0]
-            upload(folder, store, is_published=command == "publish", is_anew=command == "renew")
+            upload(settings.index_home_folder / names[0], store, is_anew=command == "renew")
             return 0
         os.nice(NICENESS)
         upload_missing(settings.index_home_folder, store)
@@ -197,21 +190,19 @@ def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
         if stopping.is_set():
             raise Cancelled("the worker stops")
 
-    folder, message, failed_at = settings.index_copies_folder, "", 0.0
+    folder, message = settings.index_copies_folder, ""
     while not stopping.is_set():
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            run_store_process(settings, "copy", report=check_stop, keeps_open=[lock])
         except BlockingIOError:  # another worker copies
             stopping.wait(LOOK_EVERY_S)
-            continue
-        try:
-            run_store_process(settings, "copy", report=check_stop, keeps_open=[lock])
         except Cancelled:
             return
         except Exception as error:  # any error: without this thread, no new version would be served any more
-            if str(error) != message or time.monotonic() - failed_at > QUIET_S:
+            if str(error) != message:
                 log.warning("%s; the copies of indexes are served", error)
-            message, failed_at = str(error), time.monotonic()
+            message = str(error)
             with suppress(OSError):
                 save_errors(folder, dict.fromkeys(copied_names(folder), message))
             stopping.wait(RESTART_AFTER_S)
