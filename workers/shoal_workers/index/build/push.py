@@ -1,10 +1,8 @@
 """Pushing a version of an index into a vector engine, and removing the collections of versions that are gone."""
 
-import fcntl
-import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,7 +14,7 @@ from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.engines.engine import WRITE_S, open_table
 from shoal_workers.index.engines.fields import values_of
 from shoal_workers.index.files.documents import to_line
-from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
+from shoal_workers.index.files.durable_file import locked, replace_file, sync_files, sync_folder
 from shoal_workers.index.files.manifest import ENGINE_FILES
 from shoal_workers.index.index import Index
 from shoal_workers.index.versions import changing, list_versions
@@ -92,17 +90,14 @@ def remove_collections(folder: Path, password: str) -> list[str]:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the lock of pushes. Raises IndexBusy while another process holds it, and IndexNotFound."""
-    try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise IndexNotFound(f"{folder} holds no index ({error.strerror}): check its name") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder / LOCK))
+        except BlockingIOError:
+            raise IndexBusy(f"{folder} is being pushed already: wait until that push has ended, or stop it") from None
+        except OSError as error:
+            raise IndexNotFound(f"{folder} holds no index ({error.strerror}): check its name") from error
         yield
-    except BlockingIOError:
-        raise IndexBusy(f"{folder} is being pushed already: wait until that push has ended, or stop it") from None
-    finally:
-        os.close(lock)
 
 
 def _remove_collections(folder: Path, password: str) -> list[str]:
