@@ -1,14 +1,13 @@
 """The process that uses the store of indexes. No other process waits if the store hangs, or loads its packages.
 
 It is started as `python -m shoal_workers.index.store.store_process PARENT COMMAND …`, with the settings in the
-environment. It prints dots while it works, and ends with the line of its error, as commands do. On each machine, one
-worker at a time has a thread that runs this process to copy indexes.
+environment. It ends with the line of its error, as commands do; if the store hangs, an alarm ends it. On each machine,
+one worker at a time has a thread that runs this process to copy indexes.
 """
 
 import fcntl
 import logging
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from shoal.errors import Cancelled, FileError, IndexCorrupt, Internal, ShoalError, Unavailable, parse
 from shoal.process import logs
@@ -30,17 +30,14 @@ log = logging.getLogger(__name__)
 #: Interval at which copies are compared with the store, in seconds.
 LOOK_EVERY_S = 2.0
 
-#: Longest time without a step, in seconds. After it, the store counts as hanging, and the process is killed.
+#: Longest time without a step, in seconds. After it, the store counts as hanging, and the process ends.
 MAX_SILENCE_S = 300.0
 
-#: Longest time between two calls of `report`, and shortest time between two dots, in seconds.
-REPORT_EVERY_S, DOT_EVERY_S = 0.2, 0.5
+#: Time between two calls of `report`, in seconds.
+REPORT_EVERY_S = 0.2
 
 #: Niceness of the process that copies, so that the workers beside it go first.
 NICENESS = 10
-
-#: Number of bytes at the end of the output that are kept. The last line is read from them.
-_MAX_LINE_BYTES = 4_096
 
 #: The worker that copies holds a lock on this file; the other workers of the machine wait until that worker ends.
 LOCK = ".lock"
@@ -88,51 +85,43 @@ def run_store_process(
     The process keeps the descriptors `keeps_open` open. Raises the error that the process reports, and Unavailable if
     it hangs.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "shoal_workers.index.store.store_process", str(os.getpid()), *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        env=os.environ | settings.to_environment(),
-        pass_fds=keeps_open,
-        process_group=0,  # Ctrl-C reaches the parent process alone, which ends this one
-    )
-    assert process.stdout is not None
-    with process.stdout as output, selectors.DefaultSelector() as selector:
-        selector.register(output, selectors.EVENT_READ)
-        heard_at, text, piece = time.monotonic(), b"", b"."
+    command = [sys.executable, "-m", "shoal_workers.index.store.store_process", str(os.getpid()), str(max_silence_s)]
+    with TemporaryFile() as output:
+        process = subprocess.Popen(
+            [*command, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            env=os.environ | settings.to_environment(),
+            pass_fds=keeps_open,
+            process_group=0,  # Ctrl-C reaches the parent process alone, which ends this one
+        )
         try:
-            while piece:
+            while process.returncode is None:
                 report()
-                if selector.select(REPORT_EVERY_S):
-                    piece = os.read(output.fileno(), _MAX_LINE_BYTES)
-                    heard_at, text = time.monotonic(), (text + piece)[-_MAX_LINE_BYTES:]
-                elif time.monotonic() - heard_at > max_silence_s:
-                    raise Unavailable(
-                        f"the store of indexes has not answered for {max_silence_s:g} s: check its address"
-                    )
-            code = process.wait()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(REPORT_EVERY_S)
         finally:
             process.kill()
             process.wait()
-    if code:
-        last_line = text.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        output.seek(0)
+        last_line = output.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+    if process.returncode == -signal.SIGALRM:
+        raise Unavailable(f"the store of indexes has not answered for {max_silence_s:g} s: check its address")
+    if code := process.returncode:
         raise parse(last_line) or Internal(f"the process that uses the store ended with exit code {code}: see the log")
 
 
-def main(parent: str, command: str, *names: str) -> int:
+def main(parent: str, max_silence_s: str, command: str, *names: str) -> int:
     """Run the command and return the exit code; print no text of a library, which may contain a password."""
     die_with_parent(signal.SIGKILL, int(parent))
     settings = Settings.from_environment()
     logs.configure(settings, "critical")
     logging.getLogger("shoal_workers").setLevel(settings.log_level.upper())
-    next_s = 0.0
 
-    def tick() -> None:  # prints a dot for the parent process, but not too many
-        nonlocal next_s
-        if (now_s := time.monotonic()) >= next_s:
-            print(".", flush=True)
-            next_s = now_s + DOT_EVERY_S
+    def tick() -> None:
+        signal.setitimer(signal.ITIMER_REAL, float(max_silence_s))
 
+    tick()
     try:
         if command == "check":
             check_protocol(settings.index_store)
