@@ -19,7 +19,7 @@ from shoal.changes.change_log import START, ChangeLog
 from shoal.errors import IndexCorrupt, Overloaded, Unavailable
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.documents import HashTable, hash_of, keep_lines, read_lines, to_line
-from shoal_workers.index.files.manifest import CHANGES, Manifest, checksum
+from shoal_workers.index.files.manifest import CHANGES, Manifest
 from shoal_workers.index.versions import find_versions
 
 log = logging.getLogger(__name__)
@@ -118,8 +118,7 @@ def _former(out: Path) -> tuple[Path, Manifest] | None:
         try:
             if version.manifest is None:
                 raise IndexCorrupt(version.error or f"{version.folder} cannot be read")
-            expected = version.manifest.checksums.get(CHANGES)
-            if expected and checksum(version.folder / CHANGES) != expected:
+            if not version.manifest.has_whole(version.folder, [CHANGES]):
                 raise IndexCorrupt(f"{version.folder / CHANGES} is not what was built")
             return version.folder, version.manifest
         except IndexCorrupt as error:

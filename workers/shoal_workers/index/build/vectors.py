@@ -15,7 +15,7 @@ from shoal.bulk.served_model import ModelInfo
 from shoal.errors import IndexCorrupt
 from shoal_workers.index.files.array_file import open_array, write_header
 from shoal_workers.index.files.documents import Documents, HashTable
-from shoal_workers.index.files.manifest import HASHES, VECTORS, Manifest, checksum
+from shoal_workers.index.files.manifest import HASHES, VECTORS, Manifest
 from shoal_workers.index.lexical.lexical_file import learned_words
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.versions import find_versions
@@ -54,9 +54,8 @@ class FormerVersion:
                 continue
             if found == model and model.fingerprint:
                 try:
-                    for name in (VECTORS, HASHES):
-                        if checksum(folder / name) != manifest.checksums[name]:
-                            raise IndexCorrupt(f"{folder / name} is not what was built")
+                    if not manifest.has_whole(folder, (VECTORS, HASHES)):
+                        raise IndexCorrupt(f"{folder / VECTORS} or {HASHES} is not what was built")
                     vectors = open_array(folder / VECTORS, np.float32, (manifest.count, manifest.dimension))
                     return cls(folder.name, vectors, HashTable.open(folder, HASHES, manifest.count), words)
                 except IndexCorrupt as error:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import IndexCorrupt
 from shoal_workers.index.files.array_file import open_array
-from shoal_workers.index.files.manifest import TOKEN_FILES, TOKEN_PLACES, TOKENS, Manifest, checksum
+from shoal_workers.index.files.manifest import TOKEN_FILES, TOKEN_PLACES, TOKENS, Manifest
 
 #: Largest code.
 MAX_CODE = 127
@@ -55,9 +55,7 @@ class TokenVectors:
         """Return the token vectors of a version if the model with this digest made them and their files are whole."""
         try:
             manifest = Manifest.read(folder)
-            if manifest.token_digest == digest and all(
-                checksum(folder / name) == manifest.checksums[name] for name in TOKEN_FILES
-            ):
+            if manifest.token_digest == digest and manifest.has_whole(folder, TOKEN_FILES):
                 return cls.open(folder, manifest)
         except IndexCorrupt:
             pass

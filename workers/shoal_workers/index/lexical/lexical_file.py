@@ -26,7 +26,6 @@ from shoal_workers.index.files.manifest import (
     STARTS,
     TERMS,
     Manifest,
-    checksum,
 )
 from shoal_workers.index.lexical.analyzer import NUM_SAMPLED, Analyzer, find_language
 from shoal_workers.index.lexical.lexical_index import LEARNED_VERSION, VERSION, LexicalIndex, impacts, terms_of
@@ -134,8 +133,7 @@ def learned_words(version: Path) -> LexicalIndex | None:
     """Return the lexical index of a version if its words are learned and its files are undamaged."""
     manifest = Manifest.read(version)
     try:
-        are_alike = [checksum(version / name) == manifest.checksums[name] for name in LEXICAL_FILES]
-        found = LexicalIndex.open(version, manifest.count) if all(are_alike) else None
+        found = LexicalIndex.open(version, manifest.count) if manifest.has_whole(version, LEXICAL_FILES) else None
     except (IndexCorrupt, IndexMismatch, NotReady):
         return None
     return found if found and found.is_learned else None
