@@ -143,7 +143,7 @@ def build_here(settings: Settings, request: "BuildIndex", folder: Path, local: b
         if not result.is_published:
             changed = ", as another version became the current one meanwhile" if request.publish else ""
             click.echo(f"it is not published{changed}: shoal index publish {folder} {result.version}", err=True)
-        upload_changes(settings, folder, is_published=result.is_published)
+        upload_changes(settings, folder)
         if changes:
             changes.forget_folded(folder)
 
@@ -179,12 +179,12 @@ def _print_result(result: "BuildResult", folder: Path) -> None:
         click.echo(f"{result.num_bad:,} rows were left out: {folder / result.version / BAD_ROWS} lists them", err=True)
 
 
-def upload_changes(settings: Settings, folder: Path, *, is_published: bool, is_anew: bool = False) -> bool:
+def upload_changes(settings: Settings, folder: Path, *, is_anew: bool = False) -> bool:
     """Upload the folder of an index to the store; return False if the index does not belong in the store."""
     from shoal_workers.index.store.store_process import upload_index
 
     with StepBar("uploading"):
-        is_uploaded = upload_index(settings, folder, is_published=is_published, is_anew=is_anew)
+        is_uploaded = upload_index(settings, folder, is_anew=is_anew)
     if is_uploaded:
         click.echo("the store of indexes is up to date", err=True)
     return is_uploaded

@@ -10,11 +10,8 @@ from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
 from shoal.process import logs
 from shoal.settings import Settings
 from shoal_workers.index_commands import index
-from shoal_workers.watch_command import watch
 
 __all__ = ["host", "index", "jobs", "model", "worker"]
-
-index.add_command(watch)
 
 INDEX_SETTINGS = ("indexes", "index_home", "index_store")
 LOG_SETTINGS = ("log_level", "log_format", "tracing")

@@ -1,4 +1,4 @@
-"""The commands `shoal index` except `build` and `watch`, for versions of an index and for served documents."""
+"""The commands `shoal index` except `build`, for versions of an index and for served documents."""
 
 import json
 from contextlib import suppress
@@ -175,7 +175,7 @@ def delete(settings: Settings, index_name: str, version: str) -> None:
     folder = _folder(settings, index_name)
     delete(folder, version)
     click.echo(f"{folder}: version {version} is deleted")
-    upload_changes(settings, folder, is_published=False)
+    upload_changes(settings, folder)
 
 
 @index.command()
@@ -184,7 +184,7 @@ def delete(settings: Settings, index_name: str, version: str) -> None:
 def upload(settings: Settings, index_name: str) -> None:
     """Write the versions of an index to the store again, where some of their files are damaged or missing."""
     folder = _folder(settings, index_name)
-    if not upload_changes(settings, folder, is_published=False, is_anew=True):
+    if not upload_changes(settings, folder, is_anew=True):
         raise InvalidRequest(f"{folder} goes to no store: set SHOAL_INDEX_STORE, for an index in SHOAL_INDEX_HOME")
 
 
@@ -238,6 +238,6 @@ def _switch(settings: Settings, index_name: str, version: str | None) -> None:
         else:
             publish(folder, version, digest)
         click.echo(f"{folder}: version {version} is published")
-        upload_changes(settings, folder, is_published=True)
+        upload_changes(settings, folder)
         if changes:
             changes.forget_folded(folder)

@@ -14,7 +14,7 @@ from test_builder import MadeVectors
 
 from shoal.changes.change import Change
 from shoal.contract.options import Options
-from shoal.errors import BadDocument, InvalidRequest, ModelMismatch, ModelNotFound, Unavailable
+from shoal.errors import BadDocument, InvalidRequest, ModelMismatch, ModelNotFound
 from shoal.operations import Search
 from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
@@ -129,13 +129,6 @@ def test_a_document_that_gives_no_chunks_is_a_bad_row(chunked: Chunked, document
     with pytest.raises(BadDocument, match=f"source.jsonl, line 2: {reason}"):
         chunked.build(*documents, sizes=(4, 0))
     assert chunked.build(*documents, sizes=(4, 0), skips_bad=True).num_bad == 1
-
-
-def test_an_interrupted_build_goes_on_only_with_chunks_of_the_same_size(chunked: Chunked) -> None:
-    with pytest.raises(Unavailable):
-        chunked.build({"id": "a", "text": LONG}, encoder=MadeVectors(breaks=Unavailable("away")))
-    chunked.build({"id": "a", "text": LONG}, sizes=(10, 0))
-    assert Index.open(chunked.out).manifest.chunk_tokens == 10
 
 
 def test_a_long_job_cuts_with_the_tokenizer_of_the_model(tmp_path: Path, encoder: Encoder, home: Path) -> None:

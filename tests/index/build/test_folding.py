@@ -13,19 +13,18 @@ import numpy as np
 import pytest
 from blocking import ChangeLog, as_written
 from queues import Queue
-from test_builder import MadeVectors, contents, names, stop_at
+from test_builder import MadeVectors
 
 from shoal.broker.broker import Broker
 from shoal.changes.change import Change
 from shoal.changes.change_log import START
 from shoal.contract.keys import Keys
-from shoal.errors import BadDocument, InvalidRequest, Unavailable
+from shoal.errors import BadDocument, InvalidRequest
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.folding import IndexChanges
-from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.files.documents import read_lines
 from shoal_workers.index.files.manifest import CHANGES, DOCUMENTS, MANIFEST, Manifest
 from shoal_workers.index.index import Index, current_version
@@ -256,18 +255,6 @@ class TestRedis:
         with closing(Broker.connect("redis://127.0.0.1:1/0")) as broker:
             IndexChanges(ChangeLog(broker, Keys()), INDEX).forget_folded(news.out)
         assert "Redis keeps changes that its versions have until the next build" in caplog.text
-
-
-def test_an_interrupted_build_goes_on_with_the_changes_that_it_began_with(news: News, tmp_path: Path) -> None:
-    news.source = source_of(tmp_path, range(4_200))
-    news.append({"new": "storm", "d7": "changed"}, ["d5"])
-    build(news.source, tmp_path / "undisturbed", MadeVectors(), changes=news.changes)
-    with pytest.raises(Unavailable):
-        news.build(stop_at("reading"))
-    news.append({"later": "rain"}, ["d6"])
-    news.build()
-    assert contents(news.out) == contents(tmp_path / "undisturbed")
-    assert SCRATCH not in names(news.out)
 
 
 def test_every_version_shows_all_changes(news: News) -> None:

@@ -97,9 +97,7 @@ def test_an_interrupted_migration_goes_on_and_the_version_before_is_served_until
     with pytest.raises(Unavailable):
         migrate(out, OtherVectors(breaks=Unavailable("away")))
     assert current_name(out) == first.version
-    begun = json.loads((out / ".building" / "state.json").read_text())["version"]
-    result = migrate(out)
-    assert result.version == begun == current_name(out)
+    assert migrate(out).version == current_name(out)
     assert len(list_versions(out)) == 2
 
 

@@ -115,19 +115,22 @@ def test_the_few_documents_that_match_are_found_far_from_the_query(tmp_path: Pat
     vectors[:, 0] = np.where(np.arange(COUNT) < 3, -1, 1)
     pushed = pushed_to(engine, tmp_path / f"rare-{engine.name}", documents, vectors)
     query = np.eye(1, DIMENSION, dtype=np.float32)[0]
-    pushed._engine._run("SELECT 1")  # type: ignore[attr-defined]
+    pushed._table._run("SELECT 1")
+    assert pushed._table._connection
     # A scan of the graph ends early, as in a large table.
-    pushed._engine._connection.execute("SET hnsw.max_scan_tuples = 100; SET enable_seqscan = off")  # type: ignore[attr-defined]
+    pushed._table._connection.execute("SET hnsw.max_scan_tuples = 100; SET enable_seqscan = off")
     assert {hit["id"] for hit in hits_of(pushed, query, 3, filter={"is": "rare"}, mode="dense")} == {"0", "1", "2"}
 
 
 def test_several_values_are_found(tmp_path: Path, engine: Engine) -> None:
-    documents = [Document("1", "text", {"year": [1999, 2003], "tag": ["a", "b"]}), Document("2", "text", {"year": 2})]
+    fields = {"year": [1999, 2003], "tag": ["a", "b"], "day": "2001-05-03T10:00"}
+    documents = [Document("1", "text", fields), Document("2", "text", {"year": 2})]
     pushed, query = pushed_to(engine, tmp_path / f"lists-{engine.name}", documents, unit_vectors(2)), unit_vectors(1)[0]
     assert [hit["id"] for hit in hits_of(pushed, query, filter={"year": 2003, "tag": {"in": ["b", "c"]}})] == ["1"]
     assert [hit["id"] for hit in hits_of(pushed, query, filter={"not": {"tag": "b"}})] == ["2"]
     wanted = {"year": {"gt": 1999, "lt": 2003}}
     assert hits_of(pushed, query, filter=wanted) == []  # no single value is in between
+    assert hits_of(pushed, query, filter={"day": {"gt": "2001-05-03"}}) == []  # the time is within that day
 
 
 def test_a_reranker_orders_the_hits_of_the_first_stage(scene: Scene) -> None:

@@ -20,7 +20,7 @@ from shoal.records.document import Document
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.push import ROWS_AT_ONCE, push, remove_collections
 from shoal_workers.index.engine_index import EngineIndex, open_version
-from shoal_workers.index.engines.engine import open_engine
+from shoal_workers.index.engines.engine import open_table
 from shoal_workers.index.files.manifest import Manifest
 from shoal_workers.index.versions import find_versions, make_current, remove_old
 
@@ -38,7 +38,7 @@ def publish(folder: Path, name: str, count: int = COUNT, **manifest: Any) -> Non
 
 def collection(folder: Path, version: str) -> Any:
     """Return the collection of a version in an engine."""
-    return open_engine(Manifest.read(folder / version).engine, "")
+    return open_table(Manifest.read(folder / version).engine, "")
 
 
 def test_a_push_that_was_interrupted_goes_on_and_old_collections_are_removed(engine: Engine, tmp_path: Path) -> None:
@@ -64,14 +64,14 @@ def test_a_push_that_was_interrupted_goes_on_and_old_collections_are_removed(eng
     assert [one.name for one in find_versions(folder)] == [newer]
     assert remove_collections(folder, "") == []
     assert collection(folder, newer).count() == 3
-    assert open_engine(f"{url}#{folder.name}-v1", "").count() == 0
+    assert open_table(f"{url}#{folder.name}-v1", "").count() == 0
     assert (folder / ".collections").read_text().split() == [f"{url}#{folder.name}-v2"]
 
 
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("http://localhost", "is no address of an engine: it begins with one of postgresql://"),
+        ("http://localhost", "is no address of an engine: it begins with postgresql://"),
         ("postgresql://:secret@localhost", "has a password: set SHOAL_ENGINE_PASSWORD"),
         ("postgresql://localhost:99999999", "is no address of an engine: Port out of range"),
         ("postgresql:folder", "it names no host"),
@@ -111,9 +111,10 @@ def test_a_second_push_at_the_same_time_is_refused(engine: Engine, tmp_path: Pat
 
 
 def test_a_server_that_hangs_is_left_after_a_while(postgresql: PostgreSQL) -> None:
-    table = open_engine(f"{postgresql.url}#hangs", "", timeout_s=1)
+    table = open_table(f"{postgresql.url}#hangs", "", timeout_s=1)
     assert table.count() == 0
-    process: int = table._connection.info.backend_pid  # type: ignore[attr-defined]
+    assert table._connection
+    process = table._connection.info.backend_pid
     os.kill(process, signal.SIGSTOP)
     try:
         with pytest.raises(table.outages, match="no answer after 2 s"):

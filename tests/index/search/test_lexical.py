@@ -228,9 +228,8 @@ def learn(
     folder: Path, taken_from: NDArray[np.int64], vectors: Sequence[SparseVector], former: LexicalIndex | None
 ) -> None:
     """Write a lexical index with the weights in these sparse vectors of new texts."""
-    weights = weights_of(vectors, 0)
-    (folder / WEIGHTS).write_bytes(weights.tobytes())
-    write_learned(folder, taken_from, len(weights), former, lambda _: None)
+    (folder / WEIGHTS).write_bytes(weights_of(vectors, 0).tobytes())
+    write_learned(folder, taken_from, former, lambda _: None)
 
 
 def random_vectors(draw: np.random.Generator, count: int) -> Iterator[SparseVector]:

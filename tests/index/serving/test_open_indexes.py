@@ -268,6 +268,7 @@ def test_a_version_that_was_withdrawn_is_served_when_its_files_are_right_again(
     indexes.check_files(2 * RETRY_AFTER_S)
     indexes.look(2 * RETRY_AFTER_S)
     assert indexes.errors == {}
+    indexes.check_files(2 * RETRY_AFTER_S)
     assert indexes["news"].files.is_done
     assert versions(indexes) == {"news": "v1"}
 

@@ -22,8 +22,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.search.paging import Cursor
-from shoal_workers.index.serving.open_indexes import OpenIndexes, find_index
-from shoal_workers.index.serving.served_version import MAX_PINNED, PINNED_S
+from shoal_workers.index.serving.open_indexes import MAX_PINNED, PINNED_S, OpenIndexes, find_index
 from shoal_workers.loop.worker import Worker
 
 
@@ -139,7 +138,7 @@ def test_a_version_that_cannot_be_opened_fails_its_own_search_alone(
     def open_version(name: str, folder: Path) -> Index:
         raise MemoryError(f"{name} {folder}")
 
-    monkeypatch.setattr(indexes._pinned, "_open_version", open_version)
+    monkeypatch.setattr(indexes._opener, "open_pinned", open_version)
     worker = Worker(queue.consumer(), encoder, indexes, Bucketing(256))
     search = SearchOptions(cursor=cursor_of("v0"))
     jobs = [Search(["storm"], index="news", reply_to="me", search=one) for one in (search, SearchOptions())]

@@ -21,7 +21,7 @@ from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import current_version
 from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, build_index, manage_index, name_of, where_is
-from shoal_workers.index.versions import HISTORY, ROLLBACK, changing, delete, list_versions, publish, rollback
+from shoal_workers.index.versions import HISTORY, LOCK, ROLLBACK, changing, delete, list_versions, publish, rollback
 
 Build = Callable[..., str]
 
@@ -239,7 +239,7 @@ class TestLongTasks:
 
 def test_one_process_at_a_time_changes_versions(out: Path, built: Build) -> None:
     built()
-    other = os.open(out, os.O_RDONLY)
+    other = os.open(out / LOCK, os.O_RDONLY)
     with changing(out), pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

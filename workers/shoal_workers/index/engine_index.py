@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, Unavailable
 from shoal.operations import Search
-from shoal.operations.search_filter import Filter, parse_filter
+from shoal.operations.search_filter import parse_filter
 from shoal.process import logs
-from shoal_workers.index.engines.engine import Engine, Found, engine_of, open_engine
-from shoal_workers.index.engines.fields import translated
+from shoal_workers.index.engines.engine import ENGINE, check_address, open_table
+from shoal_workers.index.engines.fields import path_of
 from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.manifest import FileCheck, Manifest
 from shoal_workers.index.index import Index, checked_files
@@ -25,6 +25,9 @@ from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.search.fields import HIT_NAMES
 from shoal_workers.index.vectors.exact_search import ONE_THREAD, SearchThreads
+
+if TYPE_CHECKING:
+    from shoal_workers.index.engines.pgvector import Found, Table
 
 log = logging.getLogger(__name__)
 
@@ -39,21 +42,22 @@ class EngineIndex(Index):
     """A version in a vector engine. It has no files of vectors, so of an index's methods only the ones here apply."""
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, password: str):
-        self.folder, self.manifest, self.files, self.change_fault = folder, manifest, files, ""
-        self.columns, self.engine = Columns.without_rows(folder), engine_of(manifest.engine)
-        self._lexical = IndexMismatch(f"the words of an index in {self.engine} are not searched")
+        self.folder, self.manifest, self.files = folder, manifest, files
+        check_address(manifest.engine)
+        self.columns = Columns.without_rows(folder)
+        self._lexical = IndexMismatch(f"the words of an index in {ENGINE} are not searched")
         self.live = self.unchanged()
         self._fields = (self.live, None)
         self._password, self._fails_until = password, 0.0
         self._calls = ThreadPoolExecutor(1, "engine")  # one, so that calls that wait fail at once after an outage
 
     @cached_property
-    def _engine(self) -> Engine:
-        return open_engine(self.manifest.engine, self._password)
+    def _table(self) -> "Table":
+        return open_table(self.manifest.engine, self._password)
 
     def warm_up(self) -> None:
         """Load the client of the engine. Raises MissingExtra."""
-        _ = self._engine
+        _ = self._table
 
     def ask(self, jobs: Sequence[Search], vectors: Sequence[NDArray[np.float32]]) -> list["EngineSearch"]:
         """Begin the search of jobs, given with the vectors of their texts. They are plain, or it is one job.
@@ -63,34 +67,34 @@ class EngineIndex(Index):
         options, fields = jobs[0].search, self.fields_at(self.live)
         if refused := {name for name in options.to_map().keys() - OPTIONS if (name, options.mode) != ("mode", "dense")}:
             raise InvalidRequest(
-                f"{min(refused)} does not go with this index, which is in {self.engine}: leave it out, or search an "
+                f"{min(refused)} does not go with this index, which is in {ENGINE}: leave it out, or search an "
                 "index that the workers have in files"
             )
         for number, name in enumerate(options.fields or ()):
             if name not in HIT_NAMES:
                 fields.check_known(name, f"fields[{number}]")
-        wanted = None if options.filter is None else translated(parse_filter(options.filter), fields)
+        path = None if options.filter is None else path_of(parse_filter(options.filter), fields)
         queries = [queries_of(job, own, (), self, self.live) for job, own in zip(jobs, vectors, strict=True)]
         k = max(_num_found(job) for job in jobs)
         together = np.array([query.vector for own in queries for query in own], np.float32)
-        found, starts = self._calls.submit(self._search, together, k, wanted), np.cumsum([0, *map(len, queries)])
+        found, starts = self._calls.submit(self._search, together, k, path), np.cumsum([0, *map(len, queries)])
         return [EngineSearch(self, *one, found) for one in zip(jobs, queries, starts.tolist(), strict=False)]
 
-    def _search(self, queries: NDArray[np.float32], k: int, wanted: Filter | None) -> Found:
+    def _search(self, queries: NDArray[np.float32], k: int, path: str | None) -> "Found":
         """Call the engine. Raises Unavailable if it does not answer, and IndexCorrupt if it lacks rows."""
-        away = Unavailable(f"{self.engine}, which has the index, does not answer: start it, or check its password")
+        away = Unavailable(f"{ENGINE}, which has the index, does not answer: start it, or check its password")
         if time.monotonic() < self._fails_until:
             raise away
         try:
-            return self._engine.search(queries, k, wanted)
-        except self._engine.outages as error:
+            return self._table.search(queries, k, path)
+        except self._table.outages as error:
             self._fails_until = time.monotonic() + RETRY_AFTER_S
             log.warning("%s does not answer: %s", self.manifest.engine, logs.places(error))
             raise away from error
-        except self._engine.refusals:
-            if (count := self._engine.count()) < (wanted_count := self.manifest.count):
+        except self._table.refusals:
+            if (count := self._table.count()) < (wanted_count := self.manifest.count):
                 raise IndexCorrupt(
-                    f"{self.engine} has {count:,} of {wanted_count:,} rows of the index: push it again"
+                    f"{ENGINE} has {count:,} of {wanted_count:,} rows of the index: push it again"
                 ) from None
             raise
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.changes.change_log import START
 from shoal.contract.excerpt import excerpt
 from shoal.contract.replies import SparseVector
 from shoal.errors import IndexCorrupt, IndexMismatch, NotReady, ShoalError
@@ -44,14 +45,16 @@ class Index:
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` compares the version's files with their
     checksums. `live` has the changes since the version was built. Each search reads `live` once, because `live` is
     replaced as a whole. `change_fault` says why some changes are missing from `live`; it is empty if no changes are
-    missing. `columns` contain the fields of the `documents`.
+    missing. Changes were looked for up to the position `followed_to` of their log. If `needs_all_changes`, all of them
+    are applied anew the next time. `columns` contain the fields of the `documents`.
     """
+
+    change_fault, followed_to, needs_all_changes = "", START, False
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, threads: SearchThreads = ONE_THREAD):
         self.folder = folder
         self.manifest = manifest
         self.files = files
-        self.change_fault = ""
         count, dimension = manifest.count, manifest.dimension
         self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
         quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)

@@ -21,6 +21,9 @@ from shoal_workers.index.index import current_version
 #: listed after the current one were published and then rolled back.
 HISTORY = "history"
 
+#: A file whose lock a change of the versions holds.
+LOCK = ".lock"
+
 #: A file about the last rollback with a key: the key, the version before the rollback, and the version after it.
 ROLLBACK = ".rollback"
 
@@ -171,7 +174,7 @@ def remove_old(folder: Path, built: str, num_kept: int) -> None:
 def changing(folder: Path) -> Iterator[None]:
     """Lock the versions of an index while they are changed. Raises IndexNotFound if there is no such folder."""
     try:
-        lock = os.open(folder, os.O_RDONLY)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise IndexNotFound(f"{folder} holds no index ({error.strerror}): check its name") from error
     try:

@@ -64,7 +64,7 @@ def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, r
             request, folder, encoder, report, settings=settings, resume_key=job_id, changes=changes
         )
         progress = TaskProgress(result.count + result.num_bad, result.num_bad, result.first_bad, 1.0, "uploading")
-        upload_index(settings, folder, lambda: report(progress), is_published=result.is_published)
+        upload_index(settings, folder, lambda: report(progress))
         if changes:  # not earlier: until the upload, other machines serve an older version, which needs the changes
             changes.forget_folded(folder)
     return asdict(result)
@@ -81,7 +81,7 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
         result = long_tasks.manage_index(request, folder, served_digest(client), job_id)
         if request.action != "list":
             uploading = TaskProgress(step="uploading")
-            upload_index(settings, folder, lambda: report(uploading), is_published=request.action != "delete")
+            upload_index(settings, folder, lambda: report(uploading))
             if changes:
                 changes.forget_folded(folder)
     shown: dict[str, Any] = public_values(result, settings)

@@ -10,9 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from shoal.bulk.served_model import ModelInfo
 from shoal.contract.languages import LEARNED
-from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound, Unsupported
+from shoal.errors import IndexCorrupt, IndexNotFound, Unsupported
 from shoal.records.source import Source
 from shoal.task_progress import Report
 from shoal_workers.index.build.chunks import Cutter
@@ -20,17 +22,10 @@ from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges, collect_changes
 from shoal_workers.index.build.new_texts import encode_texts, outputs_of
 from shoal_workers.index.build.reading import read_source, write_columns
-from shoal_workers.index.build.scratch import SCRATCH, STATE, BuildState, open_scratch
+from shoal_workers.index.build.scratch import SCRATCH, BuildState, open_scratch
 from shoal_workers.index.build.token_texts import write_tokens
 from shoal_workers.index.build.validation import Sample
-from shoal_workers.index.build.vectors import (
-    EMBEDDED,
-    FormerVersion,
-    VectorPlan,
-    model_of,
-    write_vectors,
-)
-from shoal_workers.index.files.documents import HashTable
+from shoal_workers.index.build.vectors import FormerVersion, model_of, write_vectors
 from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
 from shoal_workers.index.files.manifest import (
     BAD_ROWS,
@@ -38,9 +33,7 @@ from shoal_workers.index.files.manifest import (
     DOCUMENTS,
     FIELDS,
     FILES,
-    HASHES,
     IDS,
-    LAYOUT,
     LEXICAL,
     MANIFEST,
     TOKEN_FILES,
@@ -48,8 +41,7 @@ from shoal_workers.index.files.manifest import (
     checksum,
 )
 from shoal_workers.index.index import current_version
-from shoal_workers.index.late.token_vectors import LENGTHS
-from shoal_workers.index.lexical.lexical_file import WEIGHTS, language_of, write_learned, write_lexical
+from shoal_workers.index.lexical.lexical_file import language_of, write_learned, write_lexical
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
@@ -114,29 +106,23 @@ def build(
 
     The version is not published if another version than `began_from` became the current one meanwhile. If the build
     `reuses`, texts of the version built last are not embedded again, and a build that would repeat the current version
-    makes no new one. An interrupted build goes on when it is started again with the same arguments. If `key` is not
-    empty, a version that was built with this key is not built again. `num_kept` versions stay. With `skips_bad`, bad
-    rows are left out; with a `cutter`, rows are chunks; the model `late` makes their token vectors. The current
-    version's changes and the `changes` since are folded in, except changes made before `drop_changes_before`. Raises
+    makes no new one. Texts that a killed build has embedded are not embedded again either. If `key` is not empty, a
+    version that was built with this key is not built again. `num_kept` versions stay. With `skips_bad`, bad rows are
+    left out; with a `cutter`, rows are chunks; the model `late` makes their token vectors. The current version's
+    changes and the `changes` since are folded in, except changes made before `drop_changes_before`. Raises
     BadDocument, DiskFull, IndexBusy during another build, IndexCorrupt, and what `report` and the encoder raise.
     """
     began_from, language = began_from or current_name(out), _language_for(encoder.model, language)
     if built := _built_before(out, key):
         return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
     former = FormerVersion.find(out, encoder.model, language == LEARNED) if reuses else None
-    arguments: dict[str, Any] = {"layout": LAYOUT, "source": source.label.path, "fingerprint": source.fingerprint()}
-    arguments |= {"columns": [source.text_column, source.id_column], "skips_bad": skips_bad, "kinds": dict(kinds or {})}
-    arguments |= {"language": language, "chunks": cutter.sizes if cutter else None, "model": asdict(encoder.model)}
-    arguments |= {"former": former and former.name, "token_digest": late.token_digest if late else "", "key": key}
-    arguments |= {"drop_changes_before": drop_changes_before}
-    with open_scratch(out, arguments) as (folder, state):
-        version = _Version(folder, state, source, encoder, report, late)
-        if not state.count:
-            collect_changes(folder, state, out, changes, drop_changes_before)
-            read_source(folder, state, source, skips_bad, report, cutter, reuses)
+    with open_scratch(out, key) as folder:
+        state = BuildState()
+        version = _Version(folder, state, source, encoder, report, cutter, language, late, reuses, key)
+        collect_changes(folder, state, out, changes, drop_changes_before)
+        read_source(folder, state, source, skips_bad, report, cutter, reuses)
         fields = write_columns(folder, state, kinds or {}, report)
         if reuses and (unchanged := version.find_unchanged(out)):
-            (folder / STATE).unlink()  # removed first, so that no other build goes on with this one
             shutil.rmtree(folder, ignore_errors=True)
             return replace(unchanged, fields=fields)
         result = version.fill(former, fields)
@@ -178,7 +164,9 @@ def _publish(out: Path, version: str, publishes: bool, num_kept: int, began_from
         if not (out / version).exists():
             (out / SCRATCH).rename(out / version)
             sync_folder(out)
-        (out / version / STATE).unlink(missing_ok=True)
+            for path in (out / version).iterdir():
+                if path.name not in (*FILES, *TOKEN_FILES, MANIFEST, BAD_ROWS, BUILD):
+                    path.unlink()
         is_published = publishes and (was_published(out, version) or current_name(out) == began_from)
         if is_published and not was_published(out, version):
             make_current(out, version)
@@ -195,7 +183,11 @@ class _Version:
     source: Source
     encoder: DocumentEncoder
     report: Report
-    late: "LateReranker | None" = None
+    cutter: Cutter | None
+    language: str | None
+    late: "LateReranker | None"
+    reuses: bool
+    key: str
 
     def find_unchanged(self, out: Path) -> BuildResult | None:
         """Return the current version as the result of a build that would only repeat it; None for any other build.
@@ -209,62 +201,49 @@ class _Version:
             is_alike = (
                 model.fingerprint
                 and model_of(manifest) == model
-                and [manifest.chunk_tokens, manifest.chunk_overlap] == (state.arguments["chunks"] or [0, 0])
+                and [manifest.chunk_tokens, manifest.chunk_overlap] == (self.cutter.sizes if self.cutter else [0, 0])
                 and manifest.changes_through == state.changes_through
                 and manifest.ids_are_positions == state.ids_are_positions
-                and manifest.token_digest == state.arguments["token_digest"]
+                and manifest.token_digest == (self.late.token_digest if self.late else "")
                 and checksum(folder / BAD_ROWS) == checksum(version / BAD_ROWS)
-                # All other files follow from these.
-                and all(
-                    checksum(folder / name) == manifest.checksums[name] for name in (DOCUMENTS, IDS, CHANGES, FIELDS)
-                )
-                and json.loads((version / LEXICAL).read_text("utf-8"))["language"]
-                == language_of(folder, state.arguments["language"])
+                and manifest.has_whole(folder, (DOCUMENTS, IDS, CHANGES, FIELDS))  # all other files follow from these
+                and json.loads((version / LEXICAL).read_text("utf-8"))["language"] == language_of(folder, self.language)
             )
-            if not is_alike:
+            if not is_alike or not manifest.has_whole(
+                version, manifest.checksums, partial(self._report_step, "comparing")
+            ):
                 return None
-            for name in manifest.checksums:
-                self._report_step("comparing")
-                if checksum(version / name) != manifest.checksums[name]:
-                    return None
             result = self._result(0, state.count)
             return replace(result, version=version.name, is_published=True, is_unchanged=True)
         return None
 
     def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, Any]]) -> BuildResult:
-        """Write the rest of the version's files; if an embedding was interrupted, it is continued."""
+        """Write the rest of the version's files."""
         folder, state, encoder, dimension = self.folder, self.state, self.encoder, self.encoder.model.dimension
-        language, indexing = state.arguments["language"], partial(self._report_step, "indexing words")
+        language, indexing = self.language, partial(self._report_step, "indexing words")
         if language != LEARNED:
             write_lexical(folder, state.count, language, indexing)
-        plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)
-        num_new = len(plan.new_rows)
-        needed = 4 * dimension * (state.count + (num_new if num_new < state.count else 0))
-        if needed > (free := shutil.disk_usage(folder).free):
-            raise DiskFull(
-                f"the vectors of {state.count:,} documents take {needed:,} bytes, and {folder.parent} has {free:,} "
-                "free: free some space; an index there is unchanged"
-            )
-        encode_texts(folder, state, plan, encoder, self.report)
+        outputs = outputs_of(encoder.model, language)
+        plan = encode_texts(folder, state, former, encoder, outputs, self.reuses, self.report)
         if language == LEARNED:
-            write_learned(folder, plan.taken_from, state.num_weights, former.words if former else None, indexing)
+            write_learned(folder, plan.taken_from, former.words if former else None, indexing)
         if self.late:
-            write_tokens(folder, state, former, self.late, self.report)
+            write_tokens(folder, state, former, self.late, self.reuses, self.report)
         vectors = write_vectors(folder, plan, dimension, partial(self._report_step, "copying"))
         width = QuantisedVectors.write(folder, vectors, partial(self._report_step, "quantising"))
         quantised = QuantisedVectors.open(folder, state.count, dimension, width)
         report = partial(self._report_step, "validating")
         report(0)
-        sample = Sample.encode(folder, state, encoder, outputs_of(encoder.model, language), self._report_step)
+        sample = Sample.encode(folder, state, encoder, outputs, self._report_step)
         words = LexicalIndex.open(folder, state.count) if language == LEARNED else None
         found_share = sample.check(vectors, quantised, words, report)
-        self._write_manifest(width, num_new)
-        result = self._result(num_new, int((plan.taken_from >= 0).sum()))
+        is_embedded = plan.taken_from < 0
+        num_embedded = len(np.unique(plan.taken_from[is_embedded]))
+        self._write_manifest(width, num_embedded)
+        result = self._result(num_embedded, int((~is_embedded).sum()))
         result = replace(result, found_share=found_share, fields=fields)
-        if key := state.arguments["key"]:
-            replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
-        for name in (EMBEDDED, WEIGHTS, LENGTHS):
-            (folder / name).unlink(missing_ok=True)
+        if self.key:
+            replace_file(folder / BUILD, json.dumps({"key": self.key, "result": asdict(result)}))
         return result
 
     def _report_step(self, step: str, fraction: float = 1.0) -> None:
@@ -289,7 +268,7 @@ class _Version:
             self._report_step("publishing")
             checksums[name] = checksum(self.folder / name)
         model = asdict(self.encoder.model)
-        chunk_tokens, chunk_overlap = state.arguments["chunks"] or (0, 0)
+        chunk_tokens, chunk_overlap = self.cutter.sizes if self.cutter else (0, 0)
         manifest = Manifest(
             built_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             source=self.source.name,
@@ -301,7 +280,7 @@ class _Version:
             chunk_tokens=chunk_tokens,
             chunk_overlap=chunk_overlap,
             ids_are_positions=state.ids_are_positions,
-            token_digest=state.arguments["token_digest"],
+            token_digest=self.late.token_digest if self.late else "",
             token_width=self.late.model.heads[self.late.output].size if self.late else 0,
             num_tokens=state.num_tokens,
             language=json.loads((self.folder / LEXICAL).read_text("utf-8"))["language"],

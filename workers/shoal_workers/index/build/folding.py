@@ -19,8 +19,7 @@ from shoal.changes.change_log import START, ChangeLog
 from shoal.errors import IndexCorrupt, Overloaded, Unavailable
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.documents import HashTable, hash_of, keep_lines, read_lines, to_line
-from shoal_workers.index.files.durable_file import sync_files
-from shoal_workers.index.files.manifest import CHANGES, Manifest, checksum
+from shoal_workers.index.files.manifest import CHANGES, Manifest
 from shoal_workers.index.versions import find_versions
 
 log = logging.getLogger(__name__)
@@ -73,13 +72,10 @@ def collect_changes(
 ) -> None:
     """Write the changes that a build folds in into its folder, and note their last position in the state of the build.
 
-    An interrupted build keeps the changes that it has. Changes made before `made_since`, in Unix seconds, are left out.
-    Memory grows by some 30 bytes a change. Raises Unavailable.
+    Changes made before `made_since`, in Unix seconds, are left out. Memory grows by some 30 bytes a change. Raises
+    Unavailable.
     """
-    if state.changes_through:
-        return
     hashes = bytearray()
-    state.num_lost = 0
     with (folder / CHANGES).open("wb") as file:
         for state.changes_through, lines in _all_changes(out, changes):
             state.num_lost += lines is None
@@ -92,9 +88,7 @@ def collect_changes(
     np.maximum.at(last_rows, first_rows, np.arange(len(first_rows)))
     is_last = last_rows[first_rows] == np.arange(len(first_rows))
     keep_lines(folder / CHANGES, is_last)
-    sync_files(folder)
     state.changes_through, state.num_changed = state.changes_through or START, int(is_last.sum())
-    state.save(folder)
 
 
 def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str, Iterable[dict[str, Any]] | None]]:
@@ -124,8 +118,7 @@ def _former(out: Path) -> tuple[Path, Manifest] | None:
         try:
             if version.manifest is None:
                 raise IndexCorrupt(version.error or f"{version.folder} cannot be read")
-            expected = version.manifest.checksums.get(CHANGES)
-            if expected and checksum(version.folder / CHANGES) != expected:
+            if not version.manifest.has_whole(version.folder, [CHANGES]):
                 raise IndexCorrupt(f"{version.folder / CHANGES} is not what was built")
             return version.folder, version.manifest
         except IndexCorrupt as error:

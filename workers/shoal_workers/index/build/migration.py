@@ -15,7 +15,7 @@ from shoal_workers.index.build.chunks import CHUNK_FIELDS
 from shoal_workers.index.files.columns import read_kinds
 from shoal_workers.index.files.documents import read_lines
 from shoal_workers.index.files.field_values import DocumentFields
-from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, Manifest, checksum
+from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, Manifest
 
 
 class VersionDocuments(Source):
@@ -26,7 +26,7 @@ class VersionDocuments(Source):
         self._file = folder / DOCUMENTS
         if self._manifest.engine:
             raise InvalidRequest(f"{folder} has its documents in an engine: build the index from its source")
-        if checksum(self._file) != self._manifest.checksums[DOCUMENTS]:
+        if not self._manifest.has_whole(folder, [DOCUMENTS]):
             raise IndexCorrupt(f"{self._file} is not what was built: publish another version, or build again")
         super().__init__(self._file, "text", "id")
         self.name = self._manifest.source

@@ -1,24 +1,26 @@
 """Pushing a version of an index into a vector engine, and removing the collections of versions that are gone."""
 
-import fcntl
-import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from shoal.errors import IndexBusy, IndexCorrupt, IndexNotFound, InvalidRequest, Unavailable
 from shoal_workers.index.build.folding import IndexChanges
-from shoal_workers.index.engines.engine import WRITE_S, Engine, Rows, open_engine
+from shoal_workers.index.engines.engine import WRITE_S, open_table
 from shoal_workers.index.engines.fields import values_of
 from shoal_workers.index.files.documents import to_line
-from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
+from shoal_workers.index.files.durable_file import locked, replace_file, sync_files, sync_folder
 from shoal_workers.index.files.manifest import ENGINE_FILES
 from shoal_workers.index.index import Index
 from shoal_workers.index.versions import changing, list_versions
+
+if TYPE_CHECKING:
+    from shoal_workers.index.engines.pgvector import Table
 
 #: A file beside the versions of an index with the address of each collection that was begun for one of them, a line
 #: each. A collection without a version is removed after the next push.
@@ -58,17 +60,17 @@ def push(
 
 
 def _push(folder: Path, index: Index, address: str, password: str, report: Callable[[int, int], object]) -> str:
-    engine = open_engine(address, password, WRITE_S)
+    table = open_table(address, password, WRITE_S)
     with changing(folder):
         _note(folder, [*_noted(folder), address])
     try:
-        _write(index, engine, report)
-        if (count := engine.count()) != index.manifest.count:
-            engine.drop()  # the next push begins anew
-    except engine.outages as error:
+        _write(index, table, report)
+        if (count := table.count()) != index.manifest.count:
+            table.drop()  # the next push begins anew
+    except table.outages as error:
         reason = f"({type(error).__name__}): start it, or check SHOAL_ENGINE_PASSWORD, and push again"
         raise Unavailable(f"{address} does not answer {reason}") from error
-    except engine.refusals as error:
+    except table.refusals as error:
         reason, _, _ = str(error).partition("\n")  # the next lines may have values
         raise InvalidRequest(f"{address} cannot hold the index: {reason}") from error
     if count != index.manifest.count:
@@ -88,17 +90,14 @@ def remove_collections(folder: Path, password: str) -> list[str]:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the lock of pushes. Raises IndexBusy while another process holds it, and IndexNotFound."""
-    try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise IndexNotFound(f"{folder} holds no index ({error.strerror}): check its name") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder / LOCK))
+        except BlockingIOError:
+            raise IndexBusy(f"{folder} is being pushed already: wait until that push has ended, or stop it") from None
+        except OSError as error:
+            raise IndexNotFound(f"{folder} holds no index ({error.strerror}): check its name") from error
         yield
-    except BlockingIOError:
-        raise IndexBusy(f"{folder} is being pushed already: wait until that push has ended, or stop it") from None
-    finally:
-        os.close(lock)
 
 
 def _remove_collections(folder: Path, password: str) -> list[str]:
@@ -107,10 +106,10 @@ def _remove_collections(folder: Path, password: str) -> list[str]:
         return []  # a version that cannot be read may be in any of the collections
     wanted, failed = {manifest.engine for manifest in manifests if manifest}, []
     for address in set(_noted(folder)) - wanted:
-        engine = open_engine(address, password, WRITE_S)
+        table = open_table(address, password, WRITE_S)
         try:
-            engine.drop()
-        except engine.outages:
+            table.drop()
+        except table.outages:
             failed.append(address)
     with changing(folder):
         _note(folder, [address for address in _noted(folder) if address in wanted or address in failed])
@@ -131,18 +130,18 @@ def _open_source(folder: Path) -> Index:
     raise IndexNotFound(f"{folder} has no version of files to push: build one with --no-publish")
 
 
-def _write(index: Index, engine: Engine, report: Callable[[int, int], object]) -> None:
+def _write(index: Index, table: "Table", report: Callable[[int, int], object]) -> None:
     """Write the rows that the collection lacks. The last group of an interrupted push is written again."""
     count = index.manifest.count
-    engine.create(index.manifest.dimension)
-    first = engine.count() // ROWS_AT_ONCE * ROWS_AT_ONCE
+    table.create(index.manifest.dimension)
+    first = table.count() // ROWS_AT_ONCE * ROWS_AT_ONCE
     values = islice(values_of(index.columns, count), first, None)
     for start in range(first, count, ROWS_AT_ONCE):
         stop = min(count, start + ROWS_AT_ONCE)
         documents = [to_line(index.document_of(row, index.live)).decode() for row in range(start, stop)]
-        engine.add(Rows(start, index.vectors[start:stop], documents, list(islice(values, stop - start))))
+        table.add(start, index.vectors[start:stop], documents, list(islice(values, stop - start)))
         report(stop, count)
-    engine.finish()
+    table.finish()
 
 
 def _noted(folder: Path) -> list[str]:

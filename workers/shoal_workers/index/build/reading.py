@@ -22,7 +22,6 @@ from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.columns import save_columns
 from shoal_workers.index.files.documents import HASH_BYTES, HashTable, hash_of, keep_lines, read_lines, to_line
-from shoal_workers.index.files.durable_file import sync_files
 from shoal_workers.index.files.field_values import DocumentFields
 from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, HASHES, IDS, OFFSETS, READ_FILES
 
@@ -66,9 +65,6 @@ def read_source(
     ids = HashTable.of(reading.id_hashes)
     ids.save(folder, IDS)
     state.num_documents = int((ids.first_rows() == np.arange(state.count)).sum())
-    # A saved state with a count promises that the documents are on the disk, even after a power failure.
-    sync_files(folder)
-    state.save(folder)
 
 
 class _Reading:

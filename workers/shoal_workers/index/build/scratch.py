@@ -1,17 +1,18 @@
-"""The folder in which a version is built. One build at a time uses it, and it stays if the build is killed."""
+"""The folder in which a version is built. One build at a time uses it, and it stays if the build is killed.
 
-import fcntl
+A build begins anew each time. Only the outputs of texts that a killed build has encoded are kept: see `KeptFiles`.
+"""
+
 import json
-import logging
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Self
 
 from shoal.errors import (
     BadDocument,
@@ -26,39 +27,36 @@ from shoal.errors import (
     TooLarge,
 )
 from shoal.task_progress import TaskProgress
-from shoal_workers.index.files.durable_file import replace_file
+from shoal_workers.index.files.durable_file import locked, replace_file
 
-log = logging.getLogger(__name__)
+#: The folder inside the folder of the index, and a file in it with the key of the build.
+SCRATCH, KEY = ".building", "key"
 
-#: The folder inside the folder of the index, and the file in it with the state of the build.
-SCRATCH, STATE = ".building", "state.json"
+#: End of the names of the files that say which other files of a build are kept.
+KEPT = ".kept.json"
 
 #: Errors after which the folder of a build is removed: the build was cancelled, its source or its arguments are wrong,
-#: or files of an interrupted build are damaged, which raises Python's own errors. A build that was
-#: killed, or ended with any other error, goes on when it is started again.
+#: or files are damaged, which raises Python's own errors. After any other error, the kept files stay.
 _FINAL_ERRORS = (
     *(Cancelled, BadDocument, IndexMismatch, ModelMismatch, IndexCorrupt, InvalidRequest, TooLarge),
     *(ValueError, LookupError, TypeError),
 )
 
 
+def _new_name() -> str:
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
 @dataclass(slots=True)
 class BuildState:
-    """The state of a build, saved in its folder.
+    """The numbers of a build, and the name of its `version`.
 
-    A build goes on with the work of an earlier one if both have the same `arguments`, which are plain values.
     `num_rows` counts the rows of the source, and `count` the rows of the index, which are `num_documents` documents or
-    their chunks; `count` is 0 until all rows are written. Changes of the index are folded in up to `changes_through`,
-    which is empty until they are written; `num_lost` counts gaps and unreadable entries of their log. `num_embedded`
-    texts are encoded and safe on the disk, with `num_weights` weights of learned words; so are
-    `num_tokens` token vectors of `num_token_texts` texts. If `ids_are_positions`, the
-    source has no column of ids.
+    their chunks. Changes of the index are folded in up to `changes_through`; `num_lost` counts gaps and unreadable
+    entries of their log. If `ids_are_positions`, the source has no column of ids. There are `num_tokens` token vectors.
     """
 
-    arguments: dict[str, Any]
-    version: str
-    process: int
-    since: str
+    version: str = field(default_factory=_new_name)
     num_rows: int = 0
     num_bad: int = 0
     first_bad: tuple[str, ...] = ()
@@ -67,9 +65,6 @@ class BuildState:
     changes_through: str = ""
     num_changed: int = 0
     num_lost: int = 0
-    num_embedded: int = 0
-    num_weights: int = 0
-    num_token_texts: int = 0
     num_tokens: int = 0
     ids_are_positions: bool = False
 
@@ -82,24 +77,70 @@ class BuildState:
         """Return the progress of a build: its counts, the `step`, and the `fraction` of the step that is done."""
         return TaskProgress(self.num_rows, self.num_bad, self.first_bad, fraction, step)
 
-    def save(self, folder: Path) -> None:
-        """Write the state into the folder of the build, in one step."""
-        replace_file(folder / STATE, json.dumps(asdict(self)))
+
+class KeptFiles:
+    """Files of a build to which outputs of texts are added. What is saved outlives an interruption of the build.
+
+    A build of the same `owner`, a plain value, goes on after what was saved; for another owner, the files are empty.
+    """
+
+    def __init__(self, folder: Path, name: str, owner: Any, names: Sequence[str]):
+        self._path, self._owner = folder / f"{name}{KEPT}", owner
+        sizes = self._read([folder / one for one in names])
+        self._files: dict[str, BinaryIO] = {}
+        for one in names:
+            file = self._files[one] = (folder / one).open("r+b" if sizes else "wb")
+            file.truncate(sizes.get(one, 0))
+            file.seek(0, os.SEEK_END)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def __getitem__(self, name: str) -> BinaryIO:
+        return self._files[name]
+
+    def save(self) -> None:
+        """Make what is written safe on the disk."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        sizes = {name: file.tell() for name, file in self._files.items()}
+        replace_file(self._path, json.dumps({"owner": self._owner, "sizes": sizes}))
+
+    def _read(self, paths: Sequence[Path]) -> dict[str, int]:
+        """Return the sizes of the files that were saved by a build of this owner; nothing if there are none."""
+        with suppress(OSError, ValueError, TypeError, LookupError):
+            saved = json.loads(self._path.read_text("utf-8"))
+            if saved["owner"] == self._owner and all(
+                path.stat().st_size >= saved["sizes"][path.name] for path in paths
+            ):
+                return {path.name: saved["sizes"][path.name] for path in paths}
+        return {}
 
 
 @contextmanager
-def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, BuildState]]:
-    """Give the folder for the next version of the index in `out`, locked, and the state of the build in it.
+def open_scratch(out: Path, key: str) -> Iterator[Path]:
+    """Give the folder for the next version of the index in `out`, which this build alone uses; it has kept files alone.
 
     The folder is removed after an error that ends the build for good. Raises IndexBusy while another build holds the
     folder, and DiskFull if there is no room for the build.
     """
-    lock = None
     folder = out / SCRATCH
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = _lock(folder)
-        yield folder, _begin(folder, arguments)
+        with _alone(out):
+            try:
+                _begin(folder, key)
+                yield folder
+            except _FINAL_ERRORS:
+                shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):  # the folder has other files
+                    out.rmdir()
+                raise
     except OSError as error:
         if error.errno not in DiskFull.ERRNOS:
             raise
@@ -107,97 +148,41 @@ def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, B
             f"no room to build an index in {out} ({error.strerror}): free some space and start the build again, which "
             "then goes on; an index there is unchanged"
         ) from error
-    except _FINAL_ERRORS:
-        if lock is not None and _is_at(lock, folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):  # the folder has other files
-                out.rmdir()
-        raise
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
 def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:
     """Remove the folder of an interrupted build of the index in `out`, if `is_unwanted` returns True for its key."""
-    folder = out / SCRATCH
-    key = _key_in(folder)
-    if not key or not is_unwanted(key):
-        return
-    with suppress(IndexBusy):
-        lock = _lock(folder)
-        try:
-            if _key_in(folder) in (key, None):
-                shutil.rmtree(folder, ignore_errors=True)
-        finally:
-            os.close(lock)
+    with suppress(OSError, UnicodeDecodeError, IndexBusy):
+        key = (out / SCRATCH / KEY).read_text("utf-8")
+        if not key or not is_unwanted(key):
+            return
+        with _alone(out):
+            if (out / SCRATCH / KEY).read_text("utf-8") == key:
+                shutil.rmtree(out / SCRATCH)
     with suppress(OSError):  # the folder has other files
         out.rmdir()
 
 
-def _lock(folder: Path) -> int:
-    """Return a descriptor of the folder that holds a lock on it; the system releases the lock when the process ends."""
-    while True:
-        with suppress(FileExistsError):
-            folder.mkdir()
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    with ExitStack() as stack:
         try:
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except FileNotFoundError:  # another build has ended at this moment and moved the folder
-            continue
-        except OSError as error:
-            if folder.is_symlink():
-                raise FileError(f"{folder} is a link, but a build empties this folder: remove the link") from error
-            raise
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locked(out))
         except BlockingIOError:
-            os.close(lock)
-            by = ""
-            if found := _read_state(folder):
-                by = f", by process {found.process} since {found.since} from {found.arguments.get('source')}"
-            raise IndexBusy(
-                f"{folder.parent} is being built already{by}: wait until that build has ended, or stop it"
-            ) from None
-        if _is_at(lock, folder):
-            return lock
-        os.close(lock)
+            raise IndexBusy(f"{out} is being built already: wait until that build has ended, or stop it") from None
+        yield
 
 
-def _is_at(lock: int, folder: Path) -> bool:
-    """Return True if `folder` is still the path of the folder that was opened as `lock`."""
-    try:
-        return os.path.samestat(os.fstat(lock), folder.lstat())
-    except FileNotFoundError:
-        return False
-
-
-def _begin(folder: Path, arguments: dict[str, Any]) -> BuildState:
-    """Return the state of the interrupted build if it goes on; otherwise, empty the folder and return a new state."""
-    now = datetime.now(UTC)
-    state = _read_state(folder)
-    if state is None or state.arguments != arguments:
-        if state and state.count:
-            log.warning(
-                "%s: of an unfinished build, %s vectors of %s documents from %s are removed, as another build begins",
-                *(folder.parent, f"{state.num_embedded:,}", f"{state.count:,}", state.arguments.get("source")),
-            )
-        for path in folder.iterdir():
+def _begin(folder: Path, key: str) -> None:
+    """Empty the folder except for its kept files, and note the key of the build."""
+    if folder.is_symlink():
+        raise FileError(f"{folder} is a link, but a build empties this folder: remove the link")
+    folder.mkdir(exist_ok=True)
+    kept = set()
+    for path in folder.glob(f"*{KEPT}"):
+        with suppress(ValueError, TypeError, LookupError):
+            kept |= {path.name, *json.loads(path.read_text("utf-8"))["sizes"]}
+    for path in folder.iterdir():
+        if path.name not in kept:
             path.unlink()
-        state = BuildState(arguments, f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}", 0, "")
-    state.process, state.since = os.getpid(), f"{now:%Y-%m-%dT%H:%M:%SZ}"
-    state.save(folder)
-    return state
-
-
-def _read_state(folder: Path) -> BuildState | None:
-    try:
-        state = BuildState(**json.loads((folder / STATE).read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
-    state.first_bad = tuple(state.first_bad)
-    return state if isinstance(state.arguments, dict) else None
-
-
-def _key_in(folder: Path) -> str | None:
-    state = _read_state(folder)
-    return str(state.arguments.get("key", "")) if state else None
+    replace_file(folder / KEY, key)

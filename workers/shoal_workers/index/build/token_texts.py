@@ -13,36 +13,52 @@ from shoal.contract.replies import finish
 from shoal.task_progress import Report
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY
-from shoal_workers.index.build.scratch import BuildState
+from shoal_workers.index.build.scratch import BuildState, KeptFiles
 from shoal_workers.index.build.vectors import FormerVersion, VectorPlan, texts_of
+from shoal_workers.index.files.array_file import save_array, write_header
 from shoal_workers.index.files.documents import HashTable
-from shoal_workers.index.files.manifest import HASHES
-from shoal_workers.index.late.token_vectors import TokenFile, TokenVectors, quantised
+from shoal_workers.index.files.manifest import HASHES, TOKEN_PLACES, TOKENS
+from shoal_workers.index.late.token_vectors import TokenVectors, quantised
 
 if TYPE_CHECKING:
     from shoal_workers.encoding.encoder import TokenizedText
     from shoal_workers.encoding.reranker import LateReranker
 
+#: The files in the folder of a build with the number of token vectors of each text, and the hashes of these texts.
+LENGTHS, TOKEN_HASHES = "token-lengths.records", "token-hashes.records"
+
 
 def write_tokens(
-    folder: Path, state: BuildState, former: FormerVersion | None, encoder: "LateReranker", report: Report
+    folder: Path, state: BuildState, former: FormerVersion | None, encoder: "LateReranker", reuses: bool, report: Report
 ) -> None:
-    """Write the token vectors of all rows; after an interruption, only the rest of them."""
+    """Write the token vectors of all rows, except those that a killed build has written."""
     tokens = TokenVectors.undamaged(folder.parent / former.name, encoder.token_digest) if former else None
-    plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former if tokens else None)
-    reused = np.unique(plan.taken_from[plan.taken_from >= 0])
-    num_texts, width = len(reused) + len(plan.new_rows), encoder.model.heads[encoder.output].size
-    with TokenFile(folder, width, state.num_token_texts, state.num_tokens) as file:
-        texts = texts_of(folder, state.count, plan.new_rows[max(0, file.num_texts - len(reused)) :])
-        for found in _groups(tokens, reused[file.num_texts :], texts, encoder):
-            file.add(found)
-            if file.num_texts - state.num_token_texts >= SYNC_EVERY or file.num_texts == num_texts:
-                file.sync()
-                state.num_token_texts, state.num_tokens = file.num_texts, file.num_tokens
-                state.save(folder)
-            report(state.progress("embedding tokens", file.num_texts / num_texts))
-        is_new = plan.taken_from < 0
-        file.end(np.where(is_new, len(reused) - 1 - plan.taken_from, np.searchsorted(reused, plan.taken_from)))
+    hashes, width = HashTable.open(folder, HASHES, state.count), encoder.model.heads[encoder.output].size
+    with KeptFiles(folder, "tokens", [encoder.token_digest, reuses], (TOKENS, LENGTHS, TOKEN_HASHES)) as files:
+        plan = VectorPlan.make(hashes, None, HashTable.of((folder / TOKEN_HASHES).read_bytes()))
+        known = np.full(len(plan.new_rows), -1)
+        if former and tokens:
+            known = hashes.find_in(former.hashes)[plan.new_rows]
+        order = np.argsort(known < 0, kind="stable")  # texts of the former version go first
+        rows, done, num_new = plan.new_rows[order], 0, len(order)
+        in_order = hashes.in_order()[rows].tobytes()
+        if not plan.num_kept:
+            write_header(files[TOKENS], np.int8, (0, width))
+        texts = texts_of(folder, state.count, rows[np.count_nonzero(known >= 0) :])
+        for found in _groups(tokens, known[known >= 0], texts, encoder):
+            files[TOKENS].writelines(codes.tobytes() for codes in found)
+            files[LENGTHS].write(np.array([len(codes) for codes in found], np.int64).tobytes())
+            files[TOKEN_HASHES].write(in_order[16 * done : 16 * (done + len(found))])
+            done += len(found)
+            if done % SYNC_EVERY == 0 or done == num_new:
+                files.save()
+            report(state.progress("embedding tokens", done / num_new))
+        ends = np.cumsum(np.fromfile(folder / LENGTHS, np.int64))
+        state.num_tokens = int(ends[-1])
+        files[TOKENS].seek(0)
+        write_header(files[TOKENS], np.int8, (state.num_tokens, width))
+    places = np.concatenate([np.arange(plan.num_kept), plan.num_kept + np.argsort(order)])[-1 - plan.taken_from]
+    save_array(folder / TOKEN_PLACES, np.stack([np.append(0, ends[:-1]), ends], axis=1)[places])
 
 
 def _groups(

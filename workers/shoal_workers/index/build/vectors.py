@@ -1,7 +1,9 @@
 """The vectors of a version: reused from the version built last, or new."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -13,15 +15,15 @@ from shoal.bulk.served_model import ModelInfo
 from shoal.errors import IndexCorrupt
 from shoal_workers.index.files.array_file import open_array, write_header
 from shoal_workers.index.files.documents import Documents, HashTable
-from shoal_workers.index.files.manifest import HASHES, VECTORS, Manifest, checksum
+from shoal_workers.index.files.manifest import HASHES, VECTORS, Manifest
 from shoal_workers.index.lexical.lexical_file import learned_words
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.versions import find_versions
 
 log = logging.getLogger(__name__)
 
-#: A file in the folder of a build with the vectors of the embedded texts, if other vectors are reused.
-EMBEDDED = "embedded.npy"
+#: The files in the folder of a build with the vectors of the embedded texts, and the hashes of these texts.
+EMBEDDED, EMBEDDED_HASHES = "embedded.npy", "embedded-hashes.records"
 
 #: Number of vectors copied at a time.
 COPIED_AT_ONCE = 8_192
@@ -52,9 +54,8 @@ class FormerVersion:
                 continue
             if found == model and model.fingerprint:
                 try:
-                    for name in (VECTORS, HASHES):
-                        if checksum(folder / name) != manifest.checksums[name]:
-                            raise IndexCorrupt(f"{folder / name} is not what was built")
+                    if not manifest.has_whole(folder, (VECTORS, HASHES)):
+                        raise IndexCorrupt(f"{folder / VECTORS} or {HASHES} is not what was built")
                     vectors = open_array(folder / VECTORS, np.float32, (manifest.count, manifest.dimension))
                     return cls(folder.name, vectors, HashTable.open(folder, HASHES, manifest.count), words)
                 except IndexCorrupt as error:
@@ -78,26 +79,26 @@ def model_of(manifest: Manifest) -> ModelInfo:
 class VectorPlan:
     """The source of each vector of a version.
 
-    `taken_from` has for each row a row of the `former` version, or -1 - n for the n-th vector that is embedded; int64
-    `[count]`. `new_rows` are the rows whose texts are embedded: only the first of rows with equal texts. Their vectors
-    go into `file`, which is the file of all vectors if all rows are embedded.
+    `taken_from` has for each row a row of the `former` version, or -1 - n for the n-th embedded text; int64 `[count]`.
+    The first `num_kept` of these texts were embedded by a killed build. `new_rows` are the rows whose texts are to be
+    embedded: only the first of rows with equal texts.
     """
 
     former: FormerVersion | None
     taken_from: NDArray[np.int64]
     new_rows: NDArray[np.int64]
-    file: str
+    num_kept: int
 
     @classmethod
-    def make(cls, hashes: HashTable, former: FormerVersion | None) -> Self:
-        """Decide which vectors are taken from the former version, and which texts are embedded."""
-        first_rows = hashes.first_rows()
+    def make(cls, hashes: HashTable, former: FormerVersion | None, kept: HashTable) -> Self:
+        """Decide which vectors are taken from the former version, or were `kept`, and which texts are embedded."""
+        first_rows, num_kept = hashes.first_rows(), len(kept.rows)
         former_rows = hashes.find_in(former.hashes) if former else np.full(len(first_rows), -1)
-        new_rows = np.flatnonzero((former_rows < 0) & (first_rows == np.arange(len(first_rows))))
-        numbers = np.zeros(len(first_rows), np.int64)
-        numbers[new_rows] = np.arange(len(new_rows))
-        taken_from = np.where(former_rows < 0, -1 - numbers[first_rows], former_rows)
-        return cls(former, taken_from, new_rows, VECTORS if len(new_rows) == len(taken_from) else EMBEDDED)
+        numbers = hashes.find_in(kept) if num_kept else np.full(len(first_rows), -1)
+        is_first = first_rows == np.arange(len(first_rows))
+        new_rows = np.flatnonzero((former_rows < 0) & (numbers < 0) & is_first)
+        numbers[new_rows] = np.arange(num_kept, num_kept + len(new_rows))
+        return cls(former, np.where(former_rows < 0, -1 - numbers[first_rows], former_rows), new_rows, num_kept)
 
 
 def write_vectors(
@@ -105,23 +106,26 @@ def write_vectors(
 ) -> NDArray[np.float32]:
     """Write the vectors of all rows as planned, and return them mapped into memory.
 
-    If embedding wrote all of them already, nothing is written. Otherwise, `report` is called before each chunk with the
-    part that is done.
+    If they are the embedded ones, in this order, nothing is written. Otherwise, `report` is called before each chunk
+    with the part that is done.
     """
-    count = len(plan.taken_from)
-    if plan.file != VECTORS:
-        embedded = open_array(folder / plan.file, np.float32, (len(plan.new_rows), dimension))
-        with (folder / VECTORS).open("wb") as file:
-            write_header(file, np.float32, (count, dimension))
-            for start in range(0, count, COPIED_AT_ONCE):
-                report(start / count)
-                places = plan.taken_from[start : start + COPIED_AT_ONCE]
-                is_new = places < 0
-                vectors = np.empty((len(places), dimension), np.float32)
-                vectors[is_new] = embedded[-1 - places[is_new]]
-                if plan.former:
-                    vectors[~is_new] = plan.former.vectors[places[~is_new]]
-                file.write(vectors.tobytes())
+    count, num_embedded = len(plan.taken_from), plan.num_kept + len(plan.new_rows)
+    if np.array_equal(plan.taken_from, -1 - np.arange(num_embedded)):
+        with suppress(OSError):  # the file system has no links
+            os.link(folder / EMBEDDED, folder / VECTORS)
+            return open_array(folder / VECTORS, np.float32, (count, dimension))
+    embedded = open_array(folder / EMBEDDED, np.float32, (num_embedded, dimension))
+    with (folder / VECTORS).open("wb") as file:
+        write_header(file, np.float32, (count, dimension))
+        for start in range(0, count, COPIED_AT_ONCE):
+            report(start / count)
+            places = plan.taken_from[start : start + COPIED_AT_ONCE]
+            is_new = places < 0
+            vectors = np.empty((len(places), dimension), np.float32)
+            vectors[is_new] = embedded[-1 - places[is_new]]
+            if plan.former:
+                vectors[~is_new] = plan.former.vectors[places[~is_new]]
+            file.write(vectors.tobytes())
     return open_array(folder / VECTORS, np.float32, (count, dimension))
 
 

@@ -1,5 +1,5 @@
-"""Vector engines that hold indexes too large for a worker's machine, each in a module of its own.
+"""PostgreSQL with pgvector, which holds indexes too large for a worker's machine.
 
-`engine` finds the module of an address, and `fields` translates the fields of documents and the filters on them.
+`engine` opens the table at an address, and `fields` translates the fields of documents and the filters on them.
 Imports `files` and `search` of the index.
 """

@@ -1,8 +1,9 @@
-"""Documents' fields in the form that engines keep and compare: numbers, and digests of keywords.
+"""Documents' fields in the form that PostgreSQL keeps and compares: numbers, and digests of keywords.
 
 A field is called `f` and its number in the index. So no name and no value of a document needs quoting.
 """
 
+import json
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
@@ -18,9 +19,12 @@ from shoal_workers.index.search.filtering import check_filter, wrong_kind
 #: Size of a keyword's digest in bytes.
 DIGEST_BYTES = 8
 
+#: The operators of ranges in a path of JSON.
+_OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+
 
 def values_of(columns: Columns, count: int) -> Iterator[dict[str, Any]]:
-    """Yield the values of each of `count` rows, keyed by the field's name in engines. Empty fields are left out."""
+    """Yield the values of each of `count` rows, keyed by the field's name in the table. Empty fields are left out."""
     keys = [(key, columns[name], _by_row(columns[name])) for name, key in _keys(columns).items()]
     for row in range(count):
         found = {}
@@ -31,43 +35,52 @@ def values_of(columns: Columns, count: int) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def translated(wanted: Filter, fields: Fields) -> Filter:
-    """Return the filter on the fields and values that engines have. Its values are digests and numbers.
+def path_of(wanted: Filter, fields: Fields) -> str:
+    """Return the filter as a predicate of a path of JSON. The names and values in it are digests and numbers.
 
     Raises InvalidRequest for a condition on an unknown field, and for a value that is not of its field's kind.
     """
     check_filter(wanted, fields)
-    return _translated(wanted, fields.version, _keys(fields.version))
+    return _path(wanted, fields.version, _keys(fields.version))
 
 
-def _translated(wanted: Filter, columns: Columns, keys: dict[str, str]) -> Filter:
+def _path(wanted: Filter, columns: Columns, keys: dict[str, str]) -> str:
     match wanted:
         case All(parts):
-            return All(tuple(_translated(part, columns, keys) for part in parts))
+            return " && ".join(f"({_path(part, columns, keys)})" for part in parts) or "1 == 1"
         case AnyOf(parts):
-            return AnyOf(tuple(_translated(part, columns, keys) for part in parts))
+            return " || ".join(f"({_path(part, columns, keys)})" for part in parts) or "1 == 2"
         case Not(part):
-            return Not(_translated(part, columns, keys))
-        case Exists(field, is_wanted, place):
-            found = Exists(keys[field], True, place)
-            return found if is_wanted else Not(found)
+            return f"!({_path(part, columns, keys)})"
+        case Exists(field, is_wanted):
+            return f"{'' if is_wanted else '!'}(exists($.{keys[field]}))"
         case OneOf(field, values, place):
-            column, key = columns[field], keys[field]
-            terms = [_converted(column, value, place) for value in values]
-            if column.kind == "date" or not terms:
-                return AnyOf(tuple(Between(key, (("gte", first), ("lt", end)), place) for first, end in terms))
-            return OneOf(key, tuple(_term(column.kind, term) for term in terms), place)
+            column = columns[field]
+            return _any_item(keys[field], " || ".join(_equals(column, value, place) for value in values) or "1 == 2")
         case Between(field, bounds, place):
-            return Between(keys[field], tuple(_bound(columns[field], *bound, place) for bound in bounds), place)
+            column = columns[field]
+            return _any_item(keys[field], " && ".join(_bound(column, *bound, place) for bound in bounds))
 
 
-def _bound(column: Column, operator: str, value: Value, place: str) -> tuple[str, Value]:
+def _any_item(key: str, condition: str) -> str:
+    return f"exists($.{key}[*] ? ({condition}))"
+
+
+def _equals(column: Column, value: Value, place: str) -> str:
+    found = _converted(column, value, place)
+    if column.kind == "date":
+        first, end = found
+        return f"(@ >= {first!r} && @ < {end!r})"
+    return f"@ == {json.dumps(_term(column.kind, found))}"
+
+
+def _bound(column: Column, operator: str, value: Value, place: str) -> str:
     """Return a bound in numbers. A date is a span: later than a day is not within it."""
     found = _converted(column, value, f"{place}.{operator}")
-    if column.kind != "date":
-        return operator, float(found)
-    first, end = found
-    return {"gt": ("gte", end), "gte": ("gte", first), "lt": ("lt", first), "lte": ("lt", end)}[operator]
+    if column.kind == "date":
+        first, end = found
+        operator, found = {"gt": ("gte", end), "gte": ("gte", first), "lt": ("lt", first), "lte": ("lt", end)}[operator]
+    return f"@ {_OPERATORS[operator]} {float(found)!r}"
 
 
 def _converted(column: Column, value: Value, place: str) -> Any:

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,6 @@ from numpy.typing import NDArray
 from psycopg import sql
 
 from shoal.errors import InvalidRequest
-from shoal.operations.search_filter import All, AnyOf, Between, Exists, Filter, Not, OneOf
-from shoal_workers.index.engines.engine import Found, Rows
 
 #: Longest vector that pgvector indexes.
 MAX_DIMENSION = 2_000
@@ -37,8 +36,8 @@ ORDER BY q.n, found.distance"""
 #: The same without the graph, in which a scan ends after 20,000 rows.
 _EXACT = _SEARCH.replace("BY distance", "BY (vector <#> q.v) + 0")
 
-#: The operators of ranges in a path of JSON.
-_OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+#: The cosine and the document of each row that was found, best first, for each query.
+Found = list[list[tuple[float, str]]]
 
 
 class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
@@ -62,13 +61,11 @@ class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
         raise psycopg.OperationalError(f"there is no answer after {self.limit_s} s")
 
 
-def open_collection(url: str, name: str, password: str, timeout_s: int) -> "Table":
-    """Return the table with a name."""
-    return Table(url, name, password, timeout_s)
-
-
 class Table:
-    """A table of PostgreSQL."""
+    """A table of PostgreSQL, used by one thread at a time.
+
+    `outages` mean that the engine does not answer, and `refusals` that it does not do what it is asked.
+    """
 
     outages, refusals = (psycopg.OperationalError, psycopg.InterfaceError), (psycopg.Error,)
 
@@ -95,11 +92,15 @@ class Table:
         except psycopg.errors.UndefinedTable:
             return 0
 
-    def add(self, rows: Rows) -> None:
-        """Write rows in one transaction."""
-        numbers = list(range(rows.first, rows.first + len(rows.documents)))
-        fields = [json.dumps(fields) for fields in rows.values]
-        self._run(_ADD, self._name, values=(numbers, _vectors(rows.vectors), list(rows.documents), fields))
+    def add(
+        self, first: int, vectors: NDArray[np.float32], documents: Sequence[str], values: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Add rows numbered from `first`, of which some may be there already, in one transaction.
+
+        `documents` are lines of JSON, and `values` have the values of fields.
+        """
+        numbers = list(range(first, first + len(documents)))
+        self._run(_ADD, self._name, values=(numbers, _vectors(vectors), list(documents), [*map(json.dumps, values)]))
 
     def finish(self) -> None:
         """Build the graph of neighbours, for as long as it takes."""
@@ -107,10 +108,13 @@ class Table:
         self._run(graph, self._graph, self._name, is_limited=False)
         self._run("ANALYZE {}", self._name, is_limited=False)
 
-    def search(self, queries: NDArray[np.float32], k: int, wanted: Filter | None) -> Found:
-        """Return the nearest rows, from one statement. If the graph leads to too few, all rows are read."""
-        matching = sql.SQL("true" if wanted is None else "fields @@ %(path)s::jsonpath")
-        values = {"queries": _vectors(queries), "k": k, "path": wanted and _path(wanted)}
+    def search(self, queries: NDArray[np.float32], k: int, path: str | None) -> Found:
+        """Return the `k` nearest rows that match the filter `path`, for each query, from one statement.
+
+        If the graph leads to too few, all rows are read.
+        """
+        matching = sql.SQL("true" if path is None else "fields @@ %(path)s::jsonpath")
+        values = {"queries": _vectors(queries), "k": k, "path": path}
         self._run(f"SET hnsw.ef_search = {max(k, EF_SEARCH)}")
         for statement in (_SEARCH, _EXACT):
             lists: Found = [[] for _ in queries]
@@ -140,20 +144,3 @@ class Table:
 
 def _vectors(vectors: NDArray[np.float32]) -> list[str]:
     return [json.dumps(vector) for vector in vectors.tolist()]
-
-
-def _path(wanted: Filter) -> str:
-    """Return the filter as a predicate of a path of JSON. The names and values in it are digests and numbers."""
-    match wanted:
-        case All(parts):
-            return " && ".join(f"({_path(part)})" for part in parts) or "1 == 1"
-        case AnyOf(parts):
-            return " || ".join(f"({_path(part)})" for part in parts) or "1 == 2"
-        case Not(part):
-            return f"!({_path(part)})"
-        case Exists(key):
-            return f"exists($.{key})"
-        case OneOf(key, values):
-            return f"exists($.{key}[*] ? ({' || '.join(f'@ == {json.dumps(value)}' for value in values)}))"
-        case Between(key, bounds):
-            return f"exists($.{key}[*] ? ({' && '.join(f'@ {_OPERATORS[name]} {value!r}' for name, value in bounds)}))"

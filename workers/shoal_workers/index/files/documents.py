@@ -50,6 +50,12 @@ class HashTable:
         """Write the table into a file in the folder of an index's version."""
         save_array(folder / name, self._table)
 
+    def in_order(self) -> NDArray[np.uint64]:
+        """Return the halves of each row's hash, uint64 `[count, 2]`."""
+        found = np.empty((len(self.rows), 2), np.uint64)
+        found[self.rows] = np.stack([self.firsts, self.seconds], axis=1)
+        return found
+
     def first_rows(self) -> NDArray[np.int64]:
         """Return for each row the first row with the same hash, int64 `[count]`."""
         is_first = np.ones(len(self.rows), bool)

@@ -1,7 +1,14 @@
-"""Writing files and folders so that they survive a power failure."""
+"""Writing files and folders so that they survive a power failure, and locks of files and folders."""
 
+import fcntl
 import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+#: Time after which a lock that another process holds is tried again, in seconds.
+_RETRY_AFTER_S = 0.2
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -30,3 +37,25 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], object] | None = None) -> Iterator[None]:
+    """Hold the lock of a folder or a file, which is made if it is missing. The system releases it with the process.
+
+    While another process holds it, `waiting` is called again and again; without it, BlockingIOError is raised.
+    """
+    lock = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waiting is None:
+                    raise
+            waiting()
+            time.sleep(_RETRY_AFTER_S)
+        yield
+    finally:
+        os.close(lock)

@@ -30,7 +30,7 @@ my-index/<version>/changes.jsonl     the changes of documents that are not in th
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -166,6 +166,10 @@ class Manifest:
             )
         if not POSITION.fullmatch(self.changes_through):
             raise ValueError(f"changes_through is {excerpt(self.changes_through)}, which is no position")
+
+    def has_whole(self, folder: Path, names: Iterable[str], tick: Callable[[], None] = lambda: None) -> bool:
+        """Return True if these files of the version have their checksums. Raises IndexCorrupt if one is unreadable."""
+        return all(checksum(folder / name, tick) == self.checksums[name] for name in names)
 
     def save(self, folder: Path) -> None:
         """Write the manifest into the folder of its version."""

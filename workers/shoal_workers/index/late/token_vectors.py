@@ -4,8 +4,6 @@ A text's token vectors have length 1, so each of their numbers is a code from -1
 the same text share one place in the file of all codes.
 """
 
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -14,14 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexCorrupt
-from shoal_workers.index.files.array_file import open_array, save_array, write_header
-from shoal_workers.index.files.manifest import TOKEN_FILES, TOKEN_PLACES, TOKENS, Manifest, checksum
+from shoal_workers.index.files.array_file import open_array
+from shoal_workers.index.files.manifest import TOKEN_FILES, TOKEN_PLACES, TOKENS, Manifest
 
 #: Largest code.
 MAX_CODE = 127
-
-#: The file in the folder of a build with the number of token vectors of each text that is written.
-LENGTHS = "token-lengths.records"
 
 
 def quantised(vectors: NDArray[np.float32]) -> NDArray[np.int8]:
@@ -60,9 +55,7 @@ class TokenVectors:
         """Return the token vectors of a version if the model with this digest made them and their files are whole."""
         try:
             manifest = Manifest.read(folder)
-            if manifest.token_digest == digest and all(
-                checksum(folder / name) == manifest.checksums[name] for name in TOKEN_FILES
-            ):
+            if manifest.token_digest == digest and manifest.has_whole(folder, TOKEN_FILES):
                 return cls.open(folder, manifest)
         except IndexCorrupt:
             pass
@@ -72,46 +65,3 @@ class TokenVectors:
         """Return the codes of a row's token vectors, `[tokens, width]`."""
         start, end = self.places[row].tolist()
         return self.codes[start:end]
-
-
-class TokenFile:
-    """The file of codes of a version that is being built, text after text. `num_texts` and `num_tokens` are written."""
-
-    def __init__(self, folder: Path, width: int, num_texts: int, num_tokens: int):
-        paths = [folder / name for name in (TOKENS, LENGTHS)]
-        goes_on = num_texts > 0 and all(path.exists() for path in paths)
-        self.num_texts, self.num_tokens = (num_texts, num_tokens) if goes_on else (0, 0)
-        self._folder, self._width = folder, width
-        self._codes, self._lengths = (path.open("r+b" if goes_on else "wb") for path in paths)
-        write_header(self._codes, np.int8, (self.num_tokens, width))
-        self._codes.seek(self.num_tokens * width, os.SEEK_CUR)
-        self._lengths.seek(8 * self.num_texts)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._codes.close()
-        self._lengths.close()
-
-    def add(self, texts: Sequence[NDArray[np.int8]]) -> None:
-        """Write the codes of the next texts."""
-        self._codes.writelines(codes.tobytes() for codes in texts)
-        lengths = np.array([len(codes) for codes in texts], np.int64)
-        self._lengths.write(lengths.tobytes())
-        self.num_texts, self.num_tokens = self.num_texts + len(texts), self.num_tokens + int(lengths.sum())
-
-    def sync(self) -> None:
-        """Make what is written safe on the disk."""
-        for file in (self._codes, self._lengths):
-            file.flush()
-            os.fsync(file.fileno())
-
-    def end(self, numbers: NDArray[np.int64]) -> None:
-        """Write where each row's codes are; `numbers` has the number of its text for each row, int64 `[count]`."""
-        self.sync()
-        self._codes.seek(0)
-        write_header(self._codes, np.int8, (self.num_tokens, self._width))
-        ends = np.cumsum(np.fromfile(self._folder / LENGTHS, np.int64, self.num_texts))
-        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-        save_array(self._folder / TOKEN_PLACES, np.stack([starts, ends], axis=1)[numbers])

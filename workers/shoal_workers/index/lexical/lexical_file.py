@@ -17,7 +17,6 @@ from shoal.contract.replies import SparseVector
 from shoal.errors import IndexCorrupt, IndexMismatch, NotReady
 from shoal_workers.index.files.array_file import save_array, write_header
 from shoal_workers.index.files.documents import read_lines
-from shoal_workers.index.files.durable_file import replace_file, sync_files
 from shoal_workers.index.files.manifest import (
     DOCUMENTS,
     IMPACTS,
@@ -27,7 +26,6 @@ from shoal_workers.index.files.manifest import (
     STARTS,
     TERMS,
     Manifest,
-    checksum,
 )
 from shoal_workers.index.lexical.analyzer import NUM_SAMPLED, Analyzer, find_language
 from shoal_workers.index.lexical.lexical_index import LEARNED_VERSION, VERSION, LexicalIndex, impacts, terms_of
@@ -85,15 +83,15 @@ def weights_of(vectors: Sequence[SparseVector], first_number: int) -> NDArray[np
 def write_learned(
     folder: Path,
     taken_from: NDArray[np.int64],
-    num_weights: int,
     former: LexicalIndex | None,
     report: Callable[[float], object],
 ) -> None:
     """Write the lexical index of a version with learned words.
 
     `taken_from` has for each row a row of the `former` version, whose postings are reused, or -1 - n for the text with
-    the number n in the file of the `num_weights` weights of new texts.
+    the number n in the file of the weights of new texts.
     """
+    num_weights = (folder / WEIGHTS).stat().st_size // WEIGHT.itemsize
     runs, order = Runs(folder / _RUNS, None), np.argsort(taken_from, kind="stable")
     sources = taken_from[order]
 
@@ -135,8 +133,7 @@ def learned_words(version: Path) -> LexicalIndex | None:
     """Return the lexical index of a version if its words are learned and its files are undamaged."""
     manifest = Manifest.read(version)
     try:
-        are_alike = [checksum(version / name) == manifest.checksums[name] for name in LEXICAL_FILES]
-        found = LexicalIndex.open(version, manifest.count) if all(are_alike) else None
+        found = LexicalIndex.open(version, manifest.count) if manifest.has_whole(version, LEXICAL_FILES) else None
     except (IndexCorrupt, IndexMismatch, NotReady):
         return None
     return found if found and found.is_learned else None
@@ -258,5 +255,4 @@ def _merge(
     save_array(folder / TERMS, np.concatenate(terms))
     save_array(folder / STARTS, np.cumsum(np.concatenate(sizes)))
     about = {**about, "num_terms": sum(map(len, terms)), "num_postings": runs.num_postings}
-    sync_files(folder)  # the description promises that the words are complete, even after a power failure
-    replace_file(folder / LEXICAL, json.dumps(about, indent=2) + "\n")
+    (folder / LEXICAL).write_text(json.dumps(about, indent=2) + "\n", "utf-8")

@@ -83,7 +83,6 @@ class GroupKeys:
         self._fields = fields
         self._version, self._added = fields.version.get(name), fields.added.get(name)
         self._read = read
-        self._of_terms: dict[tuple[bool, int], TermKey] = {}
 
     def key(self, row: int) -> Hashable:
         """Return the key of a document; rows of added documents follow the rows of the version."""
@@ -98,9 +97,7 @@ class GroupKeys:
             return row
         if column.kind == "stored" or code != column.highest[place]:
             return self._key_of_document(row)
-        if (key := self._of_terms.get((is_added, code))) is None:  # a list has many documents and few values
-            key = self._of_terms[is_added, code] = TermKey(column.value(code))
-        return key
+        return TermKey(column.value(code))
 
     def _key_of_document(self, row: int) -> Hashable:
         value = self._read(row).get(self._name)

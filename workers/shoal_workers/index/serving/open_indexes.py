@@ -17,12 +17,19 @@ from typing import Any, Self
 
 from shoal.changes.change_log import START, ChangeLog
 from shoal.contract.excerpt import excerpt
-from shoal.errors import IndexCorrupt, IndexNotFound, Overloaded, ShoalError, Unavailable, UnknownIndex
+from shoal.errors import IndexCorrupt, InvalidRequest, Overloaded, ShoalError, Unavailable, UnknownIndex
 from shoal.index_folder import CURRENT
 from shoal.settings import Settings
-from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.index import FOLDER_NAME, Index, current_version
 from shoal_workers.index.search.paging import Cursor
-from shoal_workers.index.serving.served_version import Failure, PinnedVersions, ServedVersion, description_of
+from shoal_workers.index.serving.served_version import (
+    Failure,
+    LazyVersion,
+    ServedVersion,
+    description_of,
+    not_kept,
+    without_folder,
+)
 from shoal_workers.index.serving.version_opener import VersionOpener
 from shoal_workers.index.store.local_copies import read_errors, report_damage
 from shoal_workers.index.store.store import is_index_name
@@ -46,6 +53,13 @@ RETRY_AFTER_S = 10.0
 
 #: Largest number of indexes that are opened at the same time.
 MAX_OPENED_TOGETHER = 2
+
+#: Time for which a former version stays open after the last request for a further page in it, in seconds.
+PINNED_S = 60.0
+
+#: Largest number of former versions that are open for further pages. None is closed to make room for another one:
+#: otherwise, requests for pages in many versions in turn would open each version again and again.
+MAX_PINNED = 4
 
 
 class OpenIndexes(Mapping[str, Index]):
@@ -76,7 +90,7 @@ class OpenIndexes(Mapping[str, Index]):
         self._opener = VersionOpener(model, self._threads, change_log, engine_password)
         self._idle_s = idle_s
         self._executor = ThreadPoolExecutor(MAX_OPENED_TOGETHER, "open-index")
-        self._pinned = PinnedVersions(self._opener.open_pinned, self._executor)
+        self._pinned: dict[tuple[str, str], LazyVersion] = {}
         self._served: dict[str, ServedVersion] = {}
         self._waiting: dict[str, ServedVersion] = {}
         self._replaced: list[ServedVersion] = []
@@ -107,7 +121,8 @@ class OpenIndexes(Mapping[str, Index]):
             is_first = False
             indexes.look(time.monotonic())
             if folders and folders.keys() <= indexes._failures.keys() - indexes._waiting.keys():
-                raise indexes._failures[next(iter(folders))].error
+                name, folder = next(iter(folders.items()))
+                indexes._opener.open(name, current_version(folder))  # raises the error again, with the whole path
         return indexes
 
     def __getitem__(self, name: str) -> Index:
@@ -135,7 +150,7 @@ class OpenIndexes(Mapping[str, Index]):
     def errors(self) -> dict[str, str]:
         """The messages that say why an index's current version or changes are not served, keyed by index name."""
         faults = {name: fault for name, served in self._served.items() if (fault := served.fault)}
-        failures = {name: failure.public_error.message for name, failure in self._failures.items()}
+        failures = {name: failure.error.message for name, failure in self._failures.items()}
         return read_errors(self._home) | faults | failures
 
     def describe(self) -> dict[str, dict[str, Any]]:
@@ -151,10 +166,23 @@ class OpenIndexes(Mapping[str, Index]):
         """
         served, now = self._served[name], time.monotonic()
         if served.failure:
-            raise served.failure.public_error
+            raise type(served.failure.error)(served.failure.error.message)
         if version is None or version == served.manifest.version:
             return served.use(now)
-        return self._pinned.use(name, version, served.folder.parent, now)
+        if not FOLDER_NAME.fullmatch(version):
+            raise not_kept(version)
+        if (pinned := self._pinned.get((name, version))) is None:
+            # Versions that could not be opened make room.
+            self._pinned = {key: one for key, one in self._pinned.items() if one.is_used}
+            if len(self._pinned) >= MAX_PINNED:
+                raise InvalidRequest(
+                    f"cursor is of version {excerpt(version)} of the index, and the worker has {MAX_PINNED} other "
+                    "versions that are served no more open for pages: begin with an empty cursor, or try again in a "
+                    "minute"
+                )
+            pinned = LazyVersion(name, served.folder.parent / version, self._opener.open_pinned, self._executor)
+            self._pinned = self._pinned | {(name, version): pinned}
+        return pinned.use(now)
 
     def resize(self, threads: int) -> None:
         """Divide the next searches among this number of threads."""
@@ -165,7 +193,7 @@ class OpenIndexes(Mapping[str, Index]):
 
         An index whose current version cannot be opened keeps the served one. `now` is on the monotonic clock.
         """
-        self._pinned.close_unused(now)
+        self._pinned = {key: version for key, version in self._pinned.items() if now - version.used_at < PINNED_S}
         before, folders = self._served, self._find_folders()
         failures = {name: self._switch(name, folder, now) for name, folder in folders.items()}
         self._failures = {name: failure for name, failure in failures.items() if failure}
@@ -184,8 +212,8 @@ class OpenIndexes(Mapping[str, Index]):
         An index that is not open is opened for its new changes, so that its description includes them.
         """
         served = list(self._served.values())
-        opened = [(version.name, index) for version in served if (index := version.opened)]
-        positions = self._opener.follow([*opened, *self._pinned.opened()])
+        versions = [*served, *self._pinned.values()]
+        positions = self._opener.follow([(version.name, index) for version in versions if (index := version.opened)])
         for version in served:
             if positions is not None and version.is_to_follow(positions.get(version.name, START)):
                 version.use(time.monotonic())
@@ -193,9 +221,8 @@ class OpenIndexes(Mapping[str, Index]):
     def check_files(self, now: float) -> None:
         """Compare the large files of all open versions with their checksums.
 
-        A version with a wrong file is not searched until all its files are found to be right. A file that cannot be
-        read proves nothing, because the version may be mapped from a file that was deleted. `now` is on the monotonic
-        clock.
+        A version with a wrong file is not searched until that file is right. A file that cannot be read proves nothing,
+        because the version may be mapped from a file that was deleted. `now` is on the monotonic clock.
         """
         for version in self._served.values():
             is_wanted, index = partial(self._needs_check, version), version.opened
@@ -207,27 +234,17 @@ class OpenIndexes(Mapping[str, Index]):
                     version.check = index.files
                     index.files.check_rest(is_wanted)
             except ShoalError as error:
-                version.withdraw(self._failed_version(version, error, now))
+                version.withdraw(self._failed(version.name, version.folder.parent, version.folder, error, now))
             except OSError as error:
-                if version.failure:
-                    unread = IndexCorrupt(f"{error.filename} cannot be read ({error.strerror}): build the index again")
-                    version.withdraw(self._failed_version(version, unread, now))
-                else:
-                    log.warning("index %s cannot be checked now: %s (%s)", version.name, error.filename, error.strerror)
-                    version.check_at = now + RETRY_AFTER_S
+                log.warning("index %s cannot be checked now: %s (%s)", version.name, error.filename, error.strerror)
+                version.check_at = now + RETRY_AFTER_S
 
     def _repair(self, version: ServedVersion, is_wanted: Callable[[], bool], now: float) -> None:
-        """Try again to open a version that could not be opened or had a wrong file, and compare all its files."""
+        """Try again to open a version that could not be opened or had a wrong file."""
         if version.check:  # the wrong file first, because reading all files every ten seconds would keep the disk busy
             version.check.check_rest(is_wanted)
-        index = self._opener.open(version.name, version.folder)
-        version.check = index.files
-        index.files.check_rest(is_wanted)
-        if index.files.is_done:
-            with self._opener.following:
-                self._opener.catch_up(version.name, index)
-                version.keep(index, now)
-                version.failure = None
+        version.keep(self._opener.open_with_changes(version.name, version.folder), now)
+        version.failure = None
 
     def _find_folders(self) -> dict[str, Path]:
         """Return the folder of each index, keyed by its name; folders in the settings replace folders inside `home`."""
@@ -271,18 +288,16 @@ class OpenIndexes(Mapping[str, Index]):
             return self._failed(name, folder, version, error, now)
         return None
 
-    def _failed_version(self, version: ServedVersion, error: ShoalError, now: float) -> Failure:
-        return self._failed(version.name, version.folder.parent, version.folder, error, now)
-
     def _failed(self, name: str, folder: Path, version: Path | None, error: ShoalError, now: float) -> Failure:
+        """Return the failure of an index in a folder, and log it if it is new."""
         served = self._served.get(name)
         former = self._failures.get(name) or (served.failure if served else None)
-        if not former or former.error.message != error.message:
+        failure = Failure(without_folder(error, name, folder), version, now + RETRY_AFTER_S)
+        if not former or former.error.message != failure.error.message:
             log.warning("index %s: %s", name, error.message)
-        if self._are_copies and name not in self._folders and isinstance(error, IndexCorrupt | IndexNotFound):
-            report_damage(self._home, name)
-        # A copy of the error, because the frames of the error itself would keep files of the version open.
-        return Failure(type(error)(error.message), name, folder, version, now + RETRY_AFTER_S)
+        if self._are_copies and name not in self._folders and version and isinstance(error, IndexCorrupt):
+            report_damage(version)
+        return failure
 
     def _open(self, name: str, folder: Path) -> Index:
         """Open a served version with its changes; if it cannot be searched, note the failure."""
@@ -293,7 +308,7 @@ class OpenIndexes(Mapping[str, Index]):
         except ShoalError as error:
             version = self._served.get(name)
             if version and version.folder == folder:
-                version.failure = self._failed_version(version, error, time.monotonic())
+                version.failure = self._failed(name, folder.parent, folder, error, time.monotonic())
             raise
 
     def _needs_check(self, version: ServedVersion) -> bool:

@@ -1,4 +1,4 @@
-"""The versions that a worker has open: served versions, and former versions kept for further pages of searches."""
+"""The versions that a worker has open, or may open: served versions, and former versions for pages of searches."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -10,7 +10,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, InvalidRequest, ShoalError
 from shoal_workers.index.files.columns import read_kinds
 from shoal_workers.index.files.manifest import MANIFEST, FileCheck, Manifest
-from shoal_workers.index.index import FOLDER_NAME, Index, check_model
+from shoal_workers.index.index import Index, check_model
 from shoal_workers.model.model import Model
 
 #: Fields of the manifest that a description contains.
@@ -21,13 +21,6 @@ _DESCRIBED = (
 
 #: Largest number of documents' fields in a description, and largest number of characters in all their names.
 MAX_FIELDS, MAX_NAME_CHARS = 100, 4_096
-
-#: Time for which a former version stays open after the last request for a further page in it, in seconds.
-PINNED_S = 60.0
-
-#: Largest number of former versions that are open for further pages. None is closed to make room for another one:
-#: otherwise, requests for pages in many versions in turn would open each version again and again.
-MAX_PINNED = 4
 
 
 class LazyVersion:
@@ -122,29 +115,22 @@ def _described(
 
 
 class Failure(NamedTuple):
-    """The reason why a version of the index `name` in `folder` is not served, and the time of the next try.
+    """The reason, for clients, why a version is not served, and the time of the next try, on the monotonic clock.
 
-    `version` is None if the index does not name a current version. `retry_at` is on the monotonic clock.
+    `version` is the folder of the version; None if the index does not name a current version.
     """
 
     error: ShoalError
-    name: str
-    folder: Path
     version: Path | None
     retry_at: float
-
-    @property
-    def public_error(self) -> ShoalError:
-        """A copy of the error with the name of the index in place of its folder."""
-        return without_folder(self.error, self.name, self.folder)
 
 
 class ServedVersion(LazyVersion):
     """A version that a worker serves. `failure` says why it must not be searched, and is None if it may be.
 
-    `check_at`, on the monotonic clock, is the time of the next check of its files. `check` is the last check; if that
-    check found a wrong file, the next comparison begins with this file. Raises IndexCorrupt for a version without one
-    of its files, and IndexMismatch for a version of another model.
+    `check_at`, on the monotonic clock, is the time of the next check of its files, and `check` the last one, which goes
+    on where it ended. Raises IndexCorrupt for a version without one of its files, and IndexMismatch for a version of
+    another model.
     """
 
     def __init__(
@@ -178,7 +164,7 @@ class ServedVersion(LazyVersion):
     def fault(self) -> str:
         """The reason why the version or some of its changes cannot be searched; empty if all can be searched."""
         index = self.opened
-        return self.failure.public_error.message if self.failure else index.change_fault if index else ""
+        return self.failure.error.message if self.failure else index.change_fault if index else ""
 
     def is_to_follow(self, position: str) -> bool:
         """Return True if the version must be opened because the log of its changes has reached a new `position`.
@@ -205,55 +191,6 @@ class ServedVersion(LazyVersion):
         self._last_description = description_of(index)
         self.close()
         return True
-
-
-class PinnedVersions:
-    """Former versions, kept open for the further pages of searches that began in them. Thread-safe.
-
-    `open_version` opens a version, in a thread of `openers`.
-    """
-
-    def __init__(self, open_version: Callable[[str, Path], Index], openers: Executor):
-        self._open_version = open_version
-        self._openers = openers
-        self._lock = Lock()
-        self._versions: dict[tuple[str, str], LazyVersion] = {}
-
-    def use(self, name: str, version: str, folder: Path, now: float) -> "Future[Index]":
-        """Return the future of a version of the index `name` in `folder`, which is opened if it is not open.
-
-        `now` is on the monotonic clock. Raises InvalidRequest for a bad name of a version, and for one more version
-        while `MAX_PINNED` are open.
-        """
-        if not FOLDER_NAME.fullmatch(version):
-            raise not_kept(version)
-        with self._lock:
-            pinned = self._versions.get((name, version))
-            if pinned is None:
-                if len(self._versions) >= MAX_PINNED:  # versions that could not be opened make room
-                    self._versions = {key: one for key, one in self._versions.items() if one.is_used}
-                if len(self._versions) >= MAX_PINNED:
-                    raise InvalidRequest(
-                        f"cursor is of version {excerpt(version)} of the index, and the worker has {MAX_PINNED} other "
-                        "versions that are served no more open for pages: begin with an empty cursor, or try again in "
-                        "a minute"
-                    )
-                pinned = self._versions[name, version] = LazyVersion(
-                    name, folder / version, self._open_version, self._openers
-                )
-            return pinned.use(now)
-
-    def close_unused(self, now: float) -> None:
-        """Close the versions that were not used for `PINNED_S`; `now` is on the monotonic clock."""
-        with self._lock:
-            kept = {key: version for key, version in self._versions.items() if now - version.used_at < PINNED_S}
-            closed, self._versions = self._versions, kept
-        del closed
-
-    def opened(self) -> list[tuple[str, Index]]:
-        """Return the versions that are open, each with the name of its index."""
-        with self._lock:
-            return [(version.name, index) for version in self._versions.values() if (index := version.opened)]
 
 
 def not_kept(version: str) -> InvalidRequest:

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from weakref import WeakKeyDictionary, WeakSet
 
 from shoal.changes.change import Change
 from shoal.changes.change_log import START, ChangeLog, LoggedChange
@@ -39,8 +38,6 @@ class VersionOpener:
         self.following = threading.Lock()
         self._threads = threads
         self._log = change_log
-        self._seen: WeakKeyDictionary[Index, str] = WeakKeyDictionary()
-        self._failed: WeakSet[Index] = WeakSet()
         self._is_away = False
 
     def open(self, name: str, folder: Path) -> Index:
@@ -87,7 +84,7 @@ class VersionOpener:
             with self.following:
                 positions = self._log.positions()
                 for name, index in opened:
-                    if (position := positions.get(name, START)) != self._seen.get(index, START):
+                    if (position := positions.get(name, START)) != index.followed_to:
                         self._follow(name, index, position)
             self._is_away = False
             return positions
@@ -100,16 +97,15 @@ class VersionOpener:
     def _follow(self, name: str, index: Index, position: str) -> None:
         try:
             self.catch_up(name, index)
-            if index in self._failed:
+            if index.needs_all_changes:
                 return  # the key in Redis is not a log: it is read again until it is one
         except (Unavailable, Overloaded):
             raise
-        except ShoalError as error:
-            self._fail(name, index, error.message)
-        except Exception:  # any error: the changes of other indexes have to be applied
+        except Exception as error:  # any error: the changes of other indexes have to be applied
             log.exception("index %s: its changes cannot be applied", name)
-            self._fail(name, index, "the log of the worker has the error")
-        self._seen[index] = position
+            index.needs_all_changes = True
+            _report(name, index, error.message if isinstance(error, ShoalError) else "the worker's log has the error")
+        index.followed_to = position
 
     def catch_up(self, name: str, index: Index) -> None:
         """Apply the changes in the log after the changes that the index has; the caller holds `following`.
@@ -120,7 +116,7 @@ class VersionOpener:
         """
         if not self._log or index.manifest.engine:  # an engine gets whole versions, without later changes
             return
-        is_anew = index in self._failed
+        is_anew = index.needs_all_changes
         try:
             live = index.unchanged() if is_anew else index.live
             tail = self._log.since(name, live.position)
@@ -136,14 +132,10 @@ class VersionOpener:
                 if not is_anew:
                     index.live = live
             index.live = live
-            self._failed.discard(index)
+            index.needs_all_changes = False
         except MalformedJob as error:  # the key in Redis is no log
-            self._fail(name, index, error.message)
-
-    def _fail(self, name: str, index: Index, reason: str) -> None:
-        """Record that the changes of an index cannot be applied: the next time, all changes are applied anew."""
-        self._failed.add(index)
-        _report(name, index, reason)
+            index.needs_all_changes = True
+            _report(name, index, error.message)
 
 
 def _groups(entries: Iterator[LoggedChange]) -> Iterator[list[LoggedChange]]:

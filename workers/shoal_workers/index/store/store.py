@@ -3,25 +3,22 @@
 <name>/<version>/…       the files of a version that have a checksum, then its manifest
 <name>/current           the name of the version to serve, and a line feed, written after the version
 
-Versions never change. The folder of an index has a file with the names of its uploaded versions. Only these versions
-are removed from the store.
+Versions never change. An upload makes the folder of an index in the store equal to the folder on the machine.
 """
 
-import fcntl
 import io
 import logging
-import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Self, TextIO
+from typing import IO, Any, Self
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.keys import NAME
 from shoal.errors import BadSetting, FileError, IndexCorrupt, MissingExtra, ShoalError, Unavailable
 from shoal.index_folder import CURRENT
 from shoal.process.extra import install_command
+from shoal_workers.index.files.durable_file import locked
 from shoal_workers.index.files.manifest import MANIFEST, checksum
 from shoal_workers.index.versions import Version, list_versions
 
@@ -33,8 +30,8 @@ PIECE_BYTES = 2**24
 #: Largest manifest and largest file `current`, in bytes.
 MAX_MANIFEST_BYTES, MAX_CURRENT_BYTES = 2**20, 256
 
-#: The file with the names of the versions whose upload was begun or completed, one a line. An upload locks this file.
-UPLOADED = ".uploaded"
+#: A file in the folder of an index whose lock an upload holds.
+LOCK = ".uploading"
 
 #: The words for the store in messages, which must not contain its address.
 STORE = "the store of indexes"
@@ -92,25 +89,24 @@ class IndexStore:
                 yield piece
 
     def write(self, path: str, source: IO[bytes]) -> None:
-        """Write a file; in a store with folders, make the folders for it."""
+        """Write a file; in a store with folders, make the folders for it, but not the folder of the store."""
         with _translated(shown(path), "written"):
             try:
                 file = self._open(path, "wb")
             except FileNotFoundError:
-                folders = path.split("/")[:-1]
-                for depth in range(1, len(folders) + 1):
+                for folder in [*Path(path).parents][-2::-1]:
                     with suppress(FileExistsError):
-                        self._filesystem.mkdir("/".join([self._root, *folders[:depth]]), create_parents=False)
+                        self._filesystem.mkdir(f"{self._root}/{folder}", create_parents=False)
                 file = self._open(path, "wb")
             with file:
                 while piece := source.read(PIECE_BYTES):
                     self.tick()
                     file.write(piece)
 
-    def remove(self, path: str, *, is_folder: bool = False) -> None:
-        """Remove a file, or a folder with its contents; do nothing if it does not exist."""
-        with _translated(shown(path), "removed"), suppress(FileNotFoundError):
-            self._filesystem.rm(f"{self._root}/{path}", recursive=is_folder)
+    def remove(self, folder: str) -> None:
+        """Remove a folder with its contents."""
+        with _translated(shown(folder), "removed"), suppress(FileNotFoundError):
+            self._filesystem.rm(f"{self._root}/{folder}", recursive=True)
 
     def _open(self, path: str, mode: str) -> Any:
         return self._filesystem.open(f"{self._root}/{path}", mode, block_size=PIECE_BYTES)
@@ -158,31 +154,23 @@ def _translated(place: str, done: str) -> Iterator[None]:
         ) from None
 
 
-def upload(folder: Path, store: IndexStore, *, is_published: bool, is_anew: bool = False) -> None:
-    """Upload the versions in the folder of an index, and remove deleted versions from the store.
+def upload(folder: Path, store: IndexStore, *, is_anew: bool = False) -> None:
+    """Make the versions of an index in the store equal to the versions in its folder.
 
-    The current version goes first, then the file `current`, then the other versions. If the store serves another
-    machine's version, it continues to serve that version, unless a version of this folder `is_published` just now. If
-    `is_anew`, files that the store has are written again, because they may be damaged there. On a machine, one upload
-    of an index runs at a time. Raises IndexCorrupt for a damaged current version, and the errors of the store.
+    The current version goes first, then the file `current`, then the other versions; then versions that the folder
+    does not have are removed. If `is_anew`, files that the store has are written again, because they may be damaged
+    there. On a machine, one upload of an index runs at a time. Raises IndexCorrupt for a damaged current version, and
+    the errors of the store.
     """
     name = folder.name
-    with _locked(folder / UPLOADED, store.tick) as file:
-        uploaded = file.read().split()
+    with locked(folder / LOCK, store.tick):
         versions = sorted(list_versions(folder), key=lambda version: not version.is_current)
-        names = [version.name for version in versions]
-        _save(file, [*names, *uploaded])
-        is_ours = is_published or _served(name, store) in ("", *names, *uploaded)
         for version in versions:
-            if _upload_version(version, store, is_anew) and version.is_current and is_ours:
+            if _upload_version(version, store, is_anew) and version.is_current:
                 store.write(f"{name}/{CURRENT}", io.BytesIO(f"{version.name}\n".encode()))
-        removed = [other for other in dict.fromkeys(uploaded) if other not in names]
-        served = _served(name, store)
-        for other in removed:
-            if other != served:  # another machine may have published it
-                store.remove(f"{name}/{other}/{MANIFEST}")
-                store.remove(f"{name}/{other}", is_folder=True)
-        _save(file, [*names, *(other for other in removed if other == served)])
+        served = (store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES) or b"").decode("utf-8", "replace").strip()
+        for other in store.sizes(name).keys() - {CURRENT, served, *(version.name for version in versions)}:
+            store.remove(f"{name}/{other}")
 
 
 def upload_missing(home: Path, store: IndexStore) -> None:
@@ -192,16 +180,11 @@ def upload_missing(home: Path, store: IndexStore) -> None:
     """
     for folder in sorted(path.parent for path in home.glob(f"*/{CURRENT}")):
         try:
-            if is_index_name(folder.name) and not _served(folder.name, store):
-                upload(folder, store, is_published=False)
+            if is_index_name(folder.name) and CURRENT not in store.sizes(folder.name):
+                upload(folder, store)
                 log.info("index %s: uploaded to the store, which had none of that name", folder.name)
         except (ShoalError, OSError) as error:
             log.warning("index %s is not uploaded to the store: %s", folder.name, error)
-
-
-def _served(name: str, store: IndexStore) -> str:
-    """Return the name of the version that the store serves, or an empty text."""
-    return (store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES) or b"").decode("utf-8", "replace").strip()
 
 
 def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
@@ -227,39 +210,9 @@ def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
                 raise IndexCorrupt(f"{path} is not what was built, so it is not uploaded: build the index again")
             with path.open("rb") as file:
                 store.write(f"{where}/{name}", file)
-        _check_kept(version.folder, version.manifest.checksums, store.sizes(where), where)
         store.write(f"{where}/{MANIFEST}", io.BytesIO(manifest))
     except (FileNotFoundError, IndexCorrupt):
         if (version.folder / MANIFEST).exists():
             raise
         return False
     return True
-
-
-@contextmanager
-def _locked(path: Path, tick: Callable[[], None]) -> Iterator[TextIO]:
-    """Open a file for reading and writing, and wait for its lock."""
-    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+", encoding="utf-8") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                tick()
-                time.sleep(0.2)
-        yield file
-
-
-def _save(file: TextIO, names: list[str]) -> None:
-    """Replace the names in a file. The file is truncated last, so that an interruption loses no name."""
-    file.seek(0)
-    file.write("".join(f"{name}\n" for name in dict.fromkeys(names)))
-    file.truncate()
-
-
-def _check_kept(folder: Path, names: Iterable[str], kept: Mapping[str, int], where: str) -> None:
-    """Raise Unavailable unless the store has all bytes of these files."""
-    for name in names:
-        size = (folder / name).stat().st_size
-        if kept.get(name) != size:
-            raise Unavailable(f"{shown(f'{where}/{name}')} has {kept.get(name)} bytes after {size:,} were written")

@@ -1,14 +1,13 @@
 """The process that uses the store of indexes. No other process waits if the store hangs, or loads its packages.
 
 It is started as `python -m shoal_workers.index.store.store_process PARENT COMMAND …`, with the settings in the
-environment. It prints dots while it works, and ends with the line of its error, as commands do. On each machine, one
-worker at a time has a thread that runs this process to copy indexes.
+environment. It ends with the line of its error, as commands do; if the store hangs, an alarm ends it. On each machine,
+one worker at a time has a thread that runs this process to copy indexes.
 """
 
 import fcntl
 import logging
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from shoal.errors import Cancelled, FileError, IndexCorrupt, Internal, ShoalError, Unavailable, parse
 from shoal.process import logs
@@ -30,17 +30,14 @@ log = logging.getLogger(__name__)
 #: Interval at which copies are compared with the store, in seconds.
 LOOK_EVERY_S = 2.0
 
-#: Longest time without a step, in seconds. After it, the store counts as hanging, and the process is killed.
+#: Longest time without a step, in seconds. After it, the store counts as hanging, and the process ends.
 MAX_SILENCE_S = 300.0
 
-#: Longest time between two calls of `report`, and shortest time between two dots, in seconds.
-REPORT_EVERY_S, DOT_EVERY_S = 0.2, 0.5
+#: Time between two calls of `report`, in seconds.
+REPORT_EVERY_S = 0.2
 
 #: Niceness of the process that copies, so that the workers beside it go first.
 NICENESS = 10
-
-#: Number of bytes at the end of the output that are kept. The last line is read from them.
-_MAX_LINE_BYTES = 4_096
 
 #: The worker that copies holds a lock on this file; the other workers of the machine wait until that worker ends.
 LOCK = ".lock"
@@ -48,35 +45,29 @@ LOCK = ".lock"
 #: Pause before the process that copies is started again, in seconds.
 RESTART_AFTER_S = 10.0
 
-#: Time without a failure after which a failure with the same message is logged again, in seconds.
-QUIET_S = 120.0
-
 
 def check_store(settings: Settings) -> None:
-    """Raise MissingExtra or BadSetting if the settings name a store that cannot be used. The store is not contacted."""
+    """Raise MissingExtra or BadSetting if the settings name a store that cannot be used. The store is not contacted.
+
+    The check has a process of its own, because the packages of a store take memory.
+    """
     if settings.index_store:
         run_store_process(settings, "check")
 
 
 def upload_index(
-    settings: Settings,
-    folder: Path,
-    report: Callable[[], None] = lambda: None,
-    *,
-    is_published: bool,
-    is_anew: bool = False,
+    settings: Settings, folder: Path, report: Callable[[], None] = lambda: None, *, is_anew: bool = False
 ) -> bool:
     """Upload the index in `folder` to the store; return False if the store is not for this index.
 
-    The store is for indexes in `index_home`. `store.upload` describes `is_published` and `is_anew`. `report` is called
-    often, and may raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt; the next upload of the
-    index then completes this one.
+    The store is for indexes in `index_home`. `store.upload` describes `is_anew`. `report` is called often, and may
+    raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt; the next upload of the index then
+    completes this one.
     """
     if not settings.index_store or folder.absolute().parent.resolve() != settings.index_home_folder.resolve():
         return False
-    command = "publish" if is_published else "renew" if is_anew else "upload"
     try:
-        run_store_process(settings, command, folder.name, report=report)
+        run_store_process(settings, "renew" if is_anew else "upload", folder.name, report=report)
     except (FileError, Unavailable, IndexCorrupt, Internal) as error:
         raise type(error)(f"{error.message}; what was done is done in {folder}, and not yet in the store") from None
     return True
@@ -94,59 +85,50 @@ def run_store_process(
     The process keeps the descriptors `keeps_open` open. Raises the error that the process reports, and Unavailable if
     it hangs.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "shoal_workers.index.store.store_process", str(os.getpid()), *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        env=os.environ | settings.to_environment(),
-        pass_fds=keeps_open,
-        process_group=0,  # Ctrl-C reaches the parent process alone, which ends this one
-    )
-    assert process.stdout is not None
-    with process.stdout as output, selectors.DefaultSelector() as selector:
-        selector.register(output, selectors.EVENT_READ)
-        heard_at, text, piece = time.monotonic(), b"", b"."
+    command = [sys.executable, "-m", "shoal_workers.index.store.store_process", str(os.getpid()), str(max_silence_s)]
+    with TemporaryFile() as output:
+        process = subprocess.Popen(
+            [*command, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            env=os.environ | settings.to_environment(),
+            pass_fds=keeps_open,
+            process_group=0,  # Ctrl-C reaches the parent process alone, which ends this one
+        )
         try:
-            while piece:
+            while process.returncode is None:
                 report()
-                if selector.select(REPORT_EVERY_S):
-                    piece = os.read(output.fileno(), _MAX_LINE_BYTES)
-                    heard_at, text = time.monotonic(), (text + piece)[-_MAX_LINE_BYTES:]
-                elif time.monotonic() - heard_at > max_silence_s:
-                    raise Unavailable(
-                        f"the store of indexes has not answered for {max_silence_s:g} s: check its address"
-                    )
-            code = process.wait()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(REPORT_EVERY_S)
         finally:
             process.kill()
             process.wait()
-    if code:
-        last_line = text.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        output.seek(0)
+        last_line = output.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+    if process.returncode == -signal.SIGALRM:
+        raise Unavailable(f"the store of indexes has not answered for {max_silence_s:g} s: check its address")
+    if code := process.returncode:
         raise parse(last_line) or Internal(f"the process that uses the store ended with exit code {code}: see the log")
 
 
-def main(parent: str, command: str, *names: str) -> int:
+def main(parent: str, max_silence_s: str, command: str, *names: str) -> int:
     """Run the command and return the exit code; print no text of a library, which may contain a password."""
     die_with_parent(signal.SIGKILL, int(parent))
     settings = Settings.from_environment()
     logs.configure(settings, "critical")
     logging.getLogger("shoal_workers").setLevel(settings.log_level.upper())
-    next_s = 0.0
 
-    def tick() -> None:  # prints a dot for the parent process, but not too many
-        nonlocal next_s
-        if (now_s := time.monotonic()) >= next_s:
-            print(".", flush=True)
-            next_s = now_s + DOT_EVERY_S
+    def tick() -> None:
+        signal.setitimer(signal.ITIMER_REAL, float(max_silence_s))
 
+    tick()
     try:
         if command == "check":
             check_protocol(settings.index_store)
             return 0
         store = IndexStore.open(settings.index_store, tick)
         if command != "copy":
-            folder = settings.index_home_folder / names[0]
-            upload(folder, store, is_published=command == "publish", is_anew=command == "renew")
+            upload(settings.index_home_folder / names[0], store, is_anew=command == "renew")
             return 0
         os.nice(NICENESS)
         upload_missing(settings.index_home_folder, store)
@@ -197,21 +179,19 @@ def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
         if stopping.is_set():
             raise Cancelled("the worker stops")
 
-    folder, message, failed_at = settings.index_copies_folder, "", 0.0
+    folder, message = settings.index_copies_folder, ""
     while not stopping.is_set():
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            run_store_process(settings, "copy", report=check_stop, keeps_open=[lock])
         except BlockingIOError:  # another worker copies
             stopping.wait(LOOK_EVERY_S)
-            continue
-        try:
-            run_store_process(settings, "copy", report=check_stop, keeps_open=[lock])
         except Cancelled:
             return
         except Exception as error:  # any error: without this thread, no new version would be served any more
-            if str(error) != message or time.monotonic() - failed_at > QUIET_S:
+            if str(error) != message:
                 log.warning("%s; the copies of indexes are served", error)
-            message, failed_at = str(error), time.monotonic()
+            message = str(error)
             with suppress(OSError):
                 save_errors(folder, dict.fromkeys(copied_names(folder), message))
             stopping.wait(RESTART_AFTER_S)
