@@ -110,18 +110,14 @@ HOMES = {
     "openvino": {
         "shoal_workers.encoding.engines.int8",
         "shoal_workers.encoding.engines.openvino",
-        "shoal_workers.model.export",
         "shoal_workers.model.graph",
         "shoal_workers.model.heads.open_head",
         "shoal_workers.model.own_graph",
         "shoal_workers.model.prepare",
         "shoal_workers.model.static",
     },
-    "torch": {
-        "shoal_workers.encoding.engines.torch",
-        "shoal_workers.model.export",
-    },
-    "sentence_transformers": {"shoal_workers.model.export", "shoal_workers.model.reference"},
+    "torch": {"shoal_workers.encoding.engines.torch"},
+    "sentence_transformers": {"shoal_workers.model.reference"},
     "safetensors": {
         "shoal.cli.embed",
         "shoal_api.answers.vector_format",

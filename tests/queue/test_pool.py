@@ -104,12 +104,12 @@ def test_a_heartbeat_beats_until_stopped_and_outlives_redis(own_redis: RedisServ
     own_redis.stop()
     own_redis.start()
     wait_until(pool.workers)
-    heart.stop()
+    heart.close()
     assert pool.workers() == {}
     own_redis.stop()
     heart = Heartbeat(pool, "a", dict)
     heart.start()
-    heart.stop()
+    heart.close()
 
 
 def test_a_heartbeat_announces_new_versions_of_indexes_at_once(pool: Pool) -> None:

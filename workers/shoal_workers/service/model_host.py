@@ -171,12 +171,11 @@ class HostedModel:
         if self._asleep is None:
             about = {name: value for name, value in self._served.items() if name not in _MEASURED}
             about |= {"state": "asleep", "pid": os.getpid(), "texts_per_s": 0.0}
-            self._asleep = Heartbeat(self._pool, f"{about['host']}-{os.getpid()}-asleep", lambda: about)
-            self._asleep.start()
+            self._asleep = Heartbeat(self._pool, f"{about['host']}-{os.getpid()}-asleep", lambda: about).start()
 
     def _end_sleep(self) -> None:
         if self._asleep is not None:
-            self._asleep.stop()
+            self._asleep.close()
             self._asleep = None
 
 
