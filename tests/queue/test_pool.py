@@ -119,6 +119,9 @@ def test_a_heartbeat_announces_new_versions_of_indexes_at_once(pool: Pool) -> No
     about = about | {"counters": {"n": 2}}
     heart.beat()
     assert pool.workers()["a"]["counters"] == {"n": 1}
+    pool.broker.execute("DEL", pool.keys.worker("a"))  # as Redis does if it starts empty
+    heart.beat()
+    assert pool.workers()["a"] == about
     about = about | {"indexes": {"a": {"count": 1, "version": "v2"}}}
     heart.beat()
     assert pool.workers()["a"] == about
