@@ -63,7 +63,7 @@ SLOW_FILES = (
     "test_chaos",
     "test_supervisor",
     "test_watch",
-    "test_export",
+    "test_own_graph",
     "test_fuzz_openapi",
 )
 

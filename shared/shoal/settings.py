@@ -21,7 +21,7 @@ PORT_FILE = "redis.port"
 
 #: The compatible protocols that the API can speak in addition to its own.
 PROTOCOLS = (
-    *("openai", "tei", "infinity", "ollama", "cohere", "jina", "voyage", "weaviate"),
+    *("openai", "tei", "infinity", "ollama", "cohere", "jina", "voyage", "weaviate", "vllm"),
     *("similar", "predict", "wire_formats"),
 )
 

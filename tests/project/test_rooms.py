@@ -102,8 +102,8 @@ HOMES = {
     "Stemmer": {"shoal_workers.index.lexical.analyzer"},
     "numkong": {"shoal_workers.index.vectors.upper_bounds"},
     "openvino": {"shoal_workers.encoding.engines", "shoal_workers.model"},
-    "torch": {"shoal_workers.encoding.engines.torch", "shoal_workers.model.export"},
-    "sentence_transformers": {"shoal_workers.model.export", "shoal_workers.model.reference"},
+    "torch": {"shoal_workers.encoding.engines.torch"},
+    "sentence_transformers": {"shoal_workers.model.reference"},
     "safetensors": {
         *("shoal.cli.embed", "shoal_api.answers.vector_format"),
         *("shoal_workers.encoding.engines.int8", "shoal_workers.model"),

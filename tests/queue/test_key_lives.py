@@ -18,7 +18,6 @@ from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
 from shoal.queue.consumer import Answer
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.pool import Membership
 from shoal.settings import Settings
 from shoal_api.access.api_keys import ApiKey
 from shoal_api.access.rate_limit import RateLimits
@@ -79,7 +78,7 @@ def buried(queue: Queue) -> None:
 
 def announced(queue: Queue) -> None:
     about = {"state": "ready", "limits": {"max_jobs": 7}}
-    Pool(queue.broker, queue.keys).announce("w", about, Membership("p", "1:1:w"))
+    Pool(queue.broker, queue.keys).announce("w", about, "p")
 
 
 def looking(queue: Queue) -> None:

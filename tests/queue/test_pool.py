@@ -104,12 +104,12 @@ def test_a_heartbeat_beats_until_stopped_and_outlives_redis(own_redis: RedisServ
     own_redis.stop()
     own_redis.start()
     wait_until(pool.workers)
-    heart.stop()
+    heart.close()
     assert pool.workers() == {}
     own_redis.stop()
     heart = Heartbeat(pool, "a", dict)
     heart.start()
-    heart.stop()
+    heart.close()
 
 
 def test_a_heartbeat_announces_new_versions_of_indexes_at_once(pool: Pool) -> None:
@@ -119,6 +119,9 @@ def test_a_heartbeat_announces_new_versions_of_indexes_at_once(pool: Pool) -> No
     about = about | {"counters": {"n": 2}}
     heart.beat()
     assert pool.workers()["a"]["counters"] == {"n": 1}
+    pool.broker.execute("DEL", pool.keys.worker("a"))  # as Redis does if it starts empty
+    heart.beat()
+    assert pool.workers()["a"] == about
     about = about | {"indexes": {"a": {"count": 1, "version": "v2"}}}
     heart.beat()
     assert pool.workers()["a"] == about

@@ -71,15 +71,23 @@ def test_the_last_number_is_used_and_the_same_number_makes_no_engine(encoder: En
     assert one.engine.threads == 3
 
 
-def test_a_failure_keeps_the_present_engine(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_keeps_the_present_engine(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
     one = own(encoder)
     one.engine = Unresizable(encoder.engine)
     resizing = resized([one], 2)
     resizing.start(2)  # the same number is not tried again
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    resizing.start(3)
     resizing.take()
     assert isinstance(one.engine, Unresizable)
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
-        "the worker keeps its compute threads, as those for 2 failed: no memory"
+        f"the worker keeps its compute threads, as those for {threads} failed: {reason}"
+        for threads, reason in ((2, "no memory"), (3, "can't start new thread"))
     ]
 
 
@@ -125,17 +133,3 @@ def test_a_worker_takes_new_engines_between_two_passes(
     held.released.set()
     drive(worker)
     assert held.engine.threads == 1
-
-
-def test_a_process_that_cannot_start_a_thread_keeps_its_engine(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    one = own(encoder)
-    resizing = resized([one], 2)
-    resizing.take()
-    assert one.engine.threads == 1
-    assert "those for 2 failed: can't start new thread" in caplog.text

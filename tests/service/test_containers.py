@@ -95,6 +95,5 @@ def test_a_build_sees_only_what_it_needs() -> None:
     first, *others = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] not in ("#", "")]
     assert first == "*"
     wanted = [line[1:] for line in others if line.startswith("!")]
-    assert wanted
     assert all((ROOT / path).exists() for path in wanted)
     assert not [path for path in wanted if path.startswith(".")]

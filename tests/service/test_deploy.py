@@ -30,6 +30,8 @@ BOARD: dict[str, Any] = json.loads(read("deploy/grafana/shoal.json"))
 (GROUP,) = yaml.safe_load(read("deploy/prometheus/alerts.yml"))["groups"]
 ALERTS: dict[str, dict[str, Any]] = {rule["alert"]: rule for rule in GROUP["rules"]}
 
+CONFIGURATIONS = ("prometheus", "prometheus-compose")
+
 needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="there is no promtool: apt install prometheus")
 
 
@@ -59,18 +61,14 @@ def test_every_query_names_metrics_that_exist() -> None:
     assert named <= series()
 
 
-def test_every_panel_has_a_description_and_shows_the_chosen_job() -> None:
-    assert all(panel["description"] for panel in BOARD["panels"])
-    targets = [target for panel in BOARD["panels"] for target in panel["targets"]]
-    assert all('job=~"$job"' in target["expr"] for target in targets)
-
-
-def test_panels_do_not_overlap_and_have_different_numbers() -> None:
-    places = [panel["gridPos"] for panel in BOARD["panels"]]
+def test_every_panel_has_a_description_a_number_and_a_place_of_its_own_and_shows_the_chosen_job() -> None:
+    panels = BOARD["panels"]
+    assert all(panel["description"] for panel in panels)
+    assert all('job=~"$job"' in target["expr"] for panel in panels for target in panel["targets"])
+    places = [panel["gridPos"] for panel in panels]
     cells = [(place["x"] + x, place["y"] + y) for place in places for x in range(place["w"]) for y in range(place["h"])]
-    assert len(set(cells)) == len(cells)
-    assert max(x for x, _ in cells) < 24
-    assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
+    assert (len(set(cells)), max(x for x, _ in cells) < 24) == (len(cells), True)
+    assert len({panel["id"] for panel in panels}) == len(panels)
 
 
 def test_every_alert_says_what_to_do_and_has_a_row_on_the_page() -> None:
@@ -95,14 +93,12 @@ def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not()
 
 
 @needs_promtool
-def test_alerts_fire_when_they_should() -> None:
-    promtool("test", "rules", "alerts_test.yml")
-
-
-@needs_promtool
-@pytest.mark.parametrize("name", ["prometheus.yml", "prometheus-compose.yml"])
-def test_prometheus_accepts_its_configuration(name: str) -> None:
-    promtool("check", "config", name)
+@pytest.mark.parametrize(
+    "arguments",
+    [("test", "rules", "alerts_test.yml"), *[("check", "config", f"{name}.yml") for name in CONFIGURATIONS]],
+)
+def test_prometheus_accepts_its_files_and_alerts_fire_when_they_should(arguments: tuple[str, ...]) -> None:
+    promtool(*arguments)
 
 
 @needs_promtool

@@ -92,14 +92,13 @@ def test_settings_reach_the_processes() -> None:
         assert environment.keys() <= known
 
 
-def test_a_stopped_pod_has_time_to_finish() -> None:
-    objects = render({})
-    seconds = {
-        name: objects[f"Deployment x-{name}"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
-        for name in ("api", "workers-default")
-    }
-    assert seconds["api"] >= API_STOP_WITHIN_S + 5
-    assert seconds["workers-default"] >= STOP_WITHIN_S
+def test_a_stopped_pod_has_time_to_finish_and_pools_have_as_many_workers_as_they_ask_for() -> None:
+    objects = render({"pools": {"b": {"replicas": 5}}})
+    specs = [objects[f"Deployment x-{name}"]["spec"] for name in ("api", "workers-default", "workers-b")]
+    api_s, worker_s, _ = (spec["template"]["spec"]["terminationGracePeriodSeconds"] for spec in specs)
+    assert api_s >= API_STOP_WITHIN_S + 5
+    assert worker_s >= STOP_WITHIN_S
+    assert [spec["replicas"] for spec in specs[1:]] == [2, 5]
 
 
 def test_each_pool_has_its_own_workers_and_the_api_serves_all_pools() -> None:
@@ -128,11 +127,6 @@ def test_each_pool_has_its_own_workers_and_the_api_serves_all_pools() -> None:
     environment = {item["name"]: item.get("value") for item in api["env"]}
     settings = Settings(pool=environment["SHOAL_POOL"], pools=environment["SHOAL_POOLS"])
     assert (settings.pool, sorted(settings.pool_names())) == ("default", ["a", "on"])
-
-
-def test_pools_have_as_many_workers_as_they_ask_for() -> None:
-    objects = render({"pools": {"b": {"replicas": 5}}})
-    assert [objects[f"Deployment x-workers-{name}"]["spec"]["replicas"] for name in ("default", "b")] == [2, 5]
 
 
 def test_keda_scales_by_the_number_of_waiting_texts() -> None:

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -147,75 +147,64 @@ class PlannedModel(HostedModel):
         pass
 
 
-class TestStep:
-    @pytest.fixture
-    def plan(self, broker: Broker, settings: Settings) -> Callable[..., ModelHost]:
-        """Return a function that returns a host with room for two models, from the values of its models a, b, c."""
+BUSY = {"state": "ready", "num_jobs": 1}
 
-        def make(*models: dict[str, Any], idle_s: float = NEVER_S) -> ModelHost:
-            named = zip("abc", models, strict=False)
-            return ModelHost([PlannedModel(broker, settings, name, **about) for name, about in named], 20, idle_s)
+#: Models a, b and c, of which two have room, and the states after each step of the host at a time. A word in place of
+#: the time is what became of model b.
+STEPS: dict[str, tuple[list[dict[str, Any]], list[tuple[float | str, str]]]] = {
+    "an idle model sleeps": (
+        [{"state": "ready", "used_at": 5.0}, {"state": "ready", "used_at": 6.0}],
+        [(14.9, "ready ready"), (15.0, "stopping ready")],
+    ),
+    "the idle model that was not used for the longest time makes room": (
+        [{"state": "ready", "used_at": 2.0}, {"state": "ready", "used_at": 1.0}, {"num_jobs": 1}],
+        [
+            (3.0, "ready stopping asleep"),
+            (3.1, "ready stopping asleep"),  # its memory is free soon
+            ("asleep", "ready asleep asleep"),
+            (3.2, "ready asleep starting"),
+        ],
+    ),
+    "an idle model makes room before a busy one": (
+        [BUSY, {"state": "ready", "used_at": 9.0}, {"num_jobs": 1}],
+        [(9.0, "ready stopping asleep")],
+    ),
+    "a busy model makes room after its turn": (
+        [BUSY | {"ready_at": 2.0}, BUSY | {"ready_at": 1.0}, {"num_jobs": 1}],
+        [(1.0 + TURN_S - 0.1, "ready ready asleep"), (1.0 + TURN_S, "ready stopping asleep")],
+    ),
+    "models start one at a time, the one that slept longest first": (
+        [{"num_jobs": 1, "ready_at": 2.0}, {"num_jobs": 1, "ready_at": 1.0}, {"ready_at": 0.0}],
+        [
+            (3.0, "asleep starting asleep"),
+            (3.1, "asleep starting asleep"),
+            ("ready", "asleep ready asleep"),
+            (3.2, "starting ready asleep"),
+        ],
+    ),
+    "a model that hangs while it starts holds up the others for a while": (
+        [{"state": "starting", "started_at": 1.0}, {"num_jobs": 1}],
+        [(MAX_START_ALONE_S + 0.9, "starting asleep"), (MAX_START_ALONE_S + 1.0, "starting starting")],
+    ),
+    "a model that failed is not started before its time": (
+        [{"num_jobs": 1, "restart_at": 5.0}],
+        [(4.9, "asleep"), (5.0, "starting")],
+    ),
+}
 
-        return make
 
-    def test_a_model_sleeps_once_it_was_idle_for_long_enough(self, plan: Callable[..., ModelHost]) -> None:
-        host = plan({"state": "ready", "used_at": 5.0}, {"state": "ready", "used_at": 6.0}, idle_s=10.0)
-        host.step(14.9)
-        assert states(host) == ["ready", "ready"]
-        host.step(15.0)
-        assert states(host) == ["stopping", "ready"]
-
-    def test_the_idle_model_that_was_not_used_for_the_longest_time_makes_room(
-        self, plan: Callable[..., ModelHost]
-    ) -> None:
-        host = plan({"state": "ready", "used_at": 2.0}, {"state": "ready", "used_at": 1.0}, {"num_jobs": 1})
-        host.step(3.0)
-        assert states(host) == ["ready", "stopping", "asleep"]
-        host.step(3.1)  # its memory is free soon
-        assert states(host) == ["ready", "stopping", "asleep"]
-        host.models[1].state = "asleep"
-        host.step(3.2)
-        assert states(host) == ["ready", "asleep", "starting"]
-
-    def test_an_idle_model_makes_room_before_a_busy_one(self, plan: Callable[..., ModelHost]) -> None:
-        host = plan({"state": "ready", "num_jobs": 1}, {"state": "ready", "used_at": 9.0}, {"num_jobs": 1})
-        host.step(9.0)
-        assert states(host) == ["ready", "stopping", "asleep"]
-
-    def test_a_busy_model_makes_room_after_its_turn(self, plan: Callable[..., ModelHost]) -> None:
-        busy = {"state": "ready", "num_jobs": 1}
-        host = plan(busy | {"ready_at": 2.0}, busy | {"ready_at": 1.0}, {"num_jobs": 1})
-        host.step(1.0 + TURN_S - 0.1)
-        assert states(host) == ["ready", "ready", "asleep"]
-        host.step(1.0 + TURN_S)
-        assert states(host) == ["ready", "stopping", "asleep"]
-
-    def test_models_start_one_at_a_time_and_the_one_that_slept_longest_first(
-        self, plan: Callable[..., ModelHost]
-    ) -> None:
-        host = plan({"num_jobs": 1, "ready_at": 2.0}, {"num_jobs": 1, "ready_at": 1.0}, {"ready_at": 0.0})
-        host.step(3.0)
-        host.step(3.1)
-        assert states(host) == ["asleep", "starting", "asleep"]
-        host.models[1].state = "ready"
-        host.step(3.2)
-        assert states(host) == ["starting", "ready", "asleep"]
-
-    def test_a_model_that_hangs_while_it_starts_holds_up_the_others_for_a_while(
-        self, plan: Callable[..., ModelHost]
-    ) -> None:
-        host = plan({"state": "starting", "started_at": 1.0}, {"num_jobs": 1})
-        host.step(MAX_START_ALONE_S + 0.9)
-        assert states(host) == ["starting", "asleep"]
-        host.step(MAX_START_ALONE_S + 1.0)
-        assert states(host) == ["starting", "starting"]
-
-    def test_a_model_that_failed_is_not_started_before_its_time(self, plan: Callable[..., ModelHost]) -> None:
-        host = plan({"num_jobs": 1, "restart_at": 5.0})
-        host.step(4.9)
-        assert states(host) == ["asleep"]
-        host.step(5.0)
-        assert states(host) == ["starting"]
+@pytest.mark.parametrize("what", STEPS)
+def test_a_step_starts_and_stops_models(broker: Broker, settings: Settings, what: str) -> None:
+    models, steps = STEPS[what]
+    named = zip("abc", models, strict=False)
+    idle_s = 10.0 if what == "an idle model sleeps" else NEVER_S
+    host = ModelHost([PlannedModel(broker, settings, name, **about) for name, about in named], 20, idle_s)
+    for now, expected in steps:
+        if isinstance(now, str):
+            host.models[1].state = now
+        else:
+            host.step(now)
+        assert " ".join(states(host)) == expected
 
 
 class TestLook:
@@ -256,28 +245,31 @@ class TestLook:
         model.look(6.0)
         assert (model.used_at, model.ready_at, model.memory_bytes) == (4.0, 2.0, 30)
 
-    def test_a_worker_that_does_not_know_its_memory_is_ready(self, model: HostedModel) -> None:
+    @pytest.mark.parametrize(("memory_bytes", "state"), [(None, "ready"), ("much", "starting")])
+    def test_a_heartbeat_may_lack_the_memory_but_not_name_it_in_words(
+        self, model: HostedModel, memory_bytes: Any, state: str
+    ) -> None:
         model.start()
-        self.beat(model, 0, None)
+        self.beat(model, 0, memory_bytes)
         model.look(1.0)
-        assert (model.state, model.memory_bytes) == ("ready", 0)
-
-    def test_a_heartbeat_with_a_memory_that_is_no_number_counts_as_unreadable(self, model: HostedModel) -> None:
-        model.start()
-        self.beat(model, 0, "much")
-        model.look(1.0)
-        assert model.state == "starting"
+        assert (model.state, model.memory_bytes) == (state, 0)
 
     def test_the_host_goes_on_beside_a_pool_with_a_key_of_another_program(
         self, model: HostedModel, settings: Settings, broker: Broker
     ) -> None:
-        broker.execute("SET", model._pool.keys.lane("bulk"), "no list")
-        other = PlannedModel(broker, settings, "b", num_jobs=1)
-        host = ModelHost([model, other], PLENTY, NEVER_S)
+        lane = model._pool.keys.lane("bulk")
+        broker.execute("RPUSH", lane, "a job")
+        model.look(0.5)
+        assert (model.num_jobs, model.used_at) == (1, 0.5)
+        broker.pipeline(("DEL", lane), ("SET", lane, "no list"))
+        host = ModelHost([model, PlannedModel(broker, settings, "b", num_jobs=1)], PLENTY, NEVER_S)
         model.start()
         self.beat(model, 0, 10)
         host.step(1.0)
         assert states(host) == ["ready", "starting"]
+        # Its jobs are unknown: it neither starts for them nor goes to sleep.
+        model.look(2.0)
+        assert (model.num_jobs, model.used_at) == (0, 2.0)
 
     def test_a_sleeping_model_announces_what_it_serves_until_it_is_ready(self, model: HostedModel) -> None:
         model.start()
@@ -329,20 +321,6 @@ def test_an_idle_model_sleeps_and_its_next_job_starts_it(
         assert embed(settings, "b") == 1
 
 
-def test_a_model_whose_jobs_are_unknown_neither_starts_for_them_nor_goes_to_sleep(
-    settings: Settings, broker: Broker, tmp_path: Path
-) -> None:
-    model = host_of(settings, broker, tmp_path).models[0]
-    lane = model._pool.keys.lane("bulk")
-    broker.execute("RPUSH", lane, "a job")
-    model.look(1.0)
-    assert (model.num_jobs, model.used_at) == (1, 1.0)
-    broker.pipeline(("DEL", lane), ("SET", lane, "no list"))
-    model.look(2.0)
-    assert (model.num_jobs, model.used_at) == (0, 2.0)
-    broker.execute("DEL", lane)
-
-
 def test_the_host_says_once_for_each_pool_that_redis_is_away(
     settings: Settings, own_redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -369,24 +347,15 @@ def test_numbers_that_are_not_finite_are_refused(flags: list[str]) -> None:
     assert "is no finite number" in found.output
 
 
-def test_a_model_that_needs_more_than_the_budget_is_named(
-    settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path
+def test_a_model_that_cannot_run_ends_the_host_with_the_reason(
+    settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path, tmp_path: Path
 ) -> None:
-    with (
-        pytest.raises(BadSetting, match=r"the pool a takes 0.* raise --memory-gb"),
-        running(host_of(settings, broker, tiny_source, 2**20)),
+    for model, budget_bytes, error, words in (
+        (tiny_source, 2**20, BadSetting, r"the pool a takes 0.* raise --memory-gb"),
+        (tmp_path / "none", PLENTY, NotReady, r"the worker of a ended with exit code 1: .*none"),
     ):
-        pass
-
-
-def test_a_model_that_cannot_be_opened_ends_the_host_with_the_reason(
-    settings: Settings, broker: Broker, tmp_path: Path
-) -> None:
-    with (
-        pytest.raises(NotReady, match=r"the worker of a ended with exit code 1: .*none"),
-        running(host_of(settings, broker, tmp_path / "none")),
-    ):
-        pass
+        with pytest.raises(error, match=words), running(host_of(settings, broker, model, budget_bytes)):
+            pass
 
 
 @pytest.mark.parametrize("models", [["e5"], ["e5="], ["=m"], ["a=m", "a=n"]])

@@ -29,23 +29,15 @@ MAX_BYTES, MAX_VALUES = 2**22, 2**18
 _ANNOUNCE = scripts.load("announce")
 
 
-class Membership(NamedTuple):
-    """The id of a group of workers that share processors, and the name of one worker in the group."""
-
-    group: str
-    name: str
-
-
 class Announced(NamedTuple):
     """The answer to a worker's announcement.
 
     `has_about` says whether Redis has the contents of the worker's heartbeat. `num_sharing` says how many workers share
-    its processors. `sharing` has their names if the worker knows another number of names.
+    its processors.
     """
 
     has_about: bool
     num_sharing: int
-    sharing: tuple[str, ...] | None
 
 
 class AsyncPool:
@@ -93,7 +85,7 @@ class Pool:
         return _living(*self.broker.pipeline(*_ask_living(self.keys.alive)))
 
     def sharing(self, group: str) -> set[str]:
-        """Return the names of the living workers of a group that shares processors."""
+        """Return the ids of the living workers of a group that shares processors."""
         return _living(*self.broker.pipeline(*_ask_living(self.keys.processors(group))))
 
     def workers(self) -> dict[str, dict[str, Any]]:
@@ -101,17 +93,11 @@ class Pool:
         ids = sorted(self.alive())
         return _read_all(ids, self.broker.execute("MGET", *map(self.keys.worker, ids)) if ids else [])
 
-    def announce(
-        self,
-        worker_id: str,
-        about: dict[str, Any] | None = None,
-        membership: Membership | None = None,
-        num_known: int = 0,
-    ) -> Announced:
+    def announce(self, worker_id: str, about: dict[str, Any] | None = None, group: str = "") -> Announced:
         """Announce that the worker is alive, with the contents `about` of its heartbeat or without.
 
-        With `about`, Redis also gets the heartbeat's `limits` and the scripts, for programs that put jobs. `num_known`
-        says how many names in its group the worker knows.
+        With `about`, Redis also gets the heartbeat's `limits` and the scripts, for programs that put jobs. `group` is
+        the id of the workers that share processors with it.
         """
         alive_ms = int(self.alive_s * 1000)
         arguments: dict[str, Any] = {"worker": worker_id, "alive_ms": alive_ms, "kept_ms": _KEPT_FOR * alive_ms}
@@ -120,21 +106,20 @@ class Pool:
             limits = about.get("limits")
             numbers = {k: n for k, n in limits.items() if type(n) is int} if isinstance(limits, dict) else {}
             arguments["limits"] = [part for limit in numbers.items() for part in limit]
-        if membership:
-            arguments |= {"group": membership.group, "name": membership.name, "num_known": num_known}
+        if group:
+            arguments["group"] = group
         found = self.broker.run(_ANNOUNCE, [self.keys.root], arguments)
         if about is not None and not found["has_scripts"]:
             texts = [part for script in scripts.PUBLISHED.items() for part in script]
             with suppress(Overloaded):  # the next heartbeat tries again
                 self.broker.execute("HSET", self.keys.scripts, *texts)
-        sharing = found.get("sharing")
-        return Announced(found["has_about"], found["num_sharing"], None if sharing is None else _decoded(sharing))
+        return Announced(found["has_about"], found["num_sharing"])
 
-    def leave(self, worker_id: str, membership: Membership | None = None) -> None:
+    def leave(self, worker_id: str, group: str = "") -> None:
         """Remove a worker from the lists of living workers."""
         commands = [("ZREM", self.keys.alive, worker_id), ("DEL", self.keys.worker(worker_id))]
-        if membership:
-            commands.append(("ZREM", self.keys.processors(membership.group), membership.name))
+        if group:
+            commands.append(("ZREM", self.keys.processors(group), worker_id))
         self.broker.pipeline(*commands)
 
     def ready(self) -> dict[str, dict[str, Any]]:

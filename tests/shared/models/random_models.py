@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from shoal_workers.encoding.engines.torch import PackedTransformer
 from shoal_workers.model import weights
+from shoal_workers.model.architecture import with_usual_names
 from shoal_workers.model.transformer import read_transformer
 
 #: More positions than the farthest distance that MPNet tells apart, 128. RoBERTa has two fewer.
@@ -122,12 +123,6 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         DEBERTA | {"num_labels": 1, "position_buckets": -1, "max_relative_positions": -1},
         {},
     ),
-    "deberta-v2, convolved": ("DebertaV2Model", DEBERTA | {"conv_kernel_size": 3, "conv_act": "gelu"}, {}),
-    "deberta-v2, convolved scores": (
-        "DebertaV2ForSequenceClassification",
-        DEBERTA | {"num_labels": 1, "conv_kernel_size": 5, "attention_head_size": 8},
-        {},
-    ),
     "gemma3_text": ("Gemma3TextModel", GEMMA, {}),
     "gemma3_text, causal": ("Gemma3ForCausalLM", GEMMA | {"rope_parameters": ALIKE, "num_key_value_heads": 1}, {}),
     "gte": ("GteModel", GTE | {"type_vocab_size": 0}, {}),
@@ -195,7 +190,8 @@ def compute(model: PreTrainedModel) -> dict[str, np.ndarray]:
 @torch.inference_mode()
 def packed_error(folder: Path) -> float:
     """Return the largest error of the torch engine's pass, with all texts in shared rows."""
-    config, expected = json.loads((folder / "config.json").read_text()), ExpectedOutputs(folder)
+    config = with_usual_names(json.loads((folder / "config.json").read_text()))
+    expected = ExpectedOutputs(folder)
     transformer, numbers = (
         read_transformer(config, weights.read(folder), expected.has_scores),
         range(len(expected.texts)),

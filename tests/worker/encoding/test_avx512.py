@@ -31,7 +31,6 @@ from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.engines import avx512
 from shoal_workers.encoding.packing import join
 from shoal_workers.encoding.reranker import Reranker
-from shoal_workers.model.architecture import Blocks
 from shoal_workers.model.attention import Attention
 from shoal_workers.model.graph import build, core, stored_transformer
 from shoal_workers.model.model import GRAPH
@@ -525,8 +524,8 @@ class TestChoice:
         assert find_unsupported(made) == ""
         biased = replace(made, relative_bias=np.zeros((2 * NUM_POSITIONS - 1, 2), np.float32))
         assert find_unsupported(biased) == "models whose attention depends on distances"
-        assert find_unsupported(replace(made, blocks=Blocks(norms_first=True))) == "norms before attention"
-        assert find_unsupported(replace(made, blocks=Blocks(is_gated=True))) == "gates"
+        assert find_unsupported(replace(made, norms_first=True)) == "norms before attention"
+        assert find_unsupported(replace(made, is_gated=True)) == "gates"
         turned = replace(made, layers=(made.layers[0]._replace(attention=Attention(theta=10_000.0)), *made.layers[1:]))
         assert find_unsupported(turned) == "rotary positions"
         assert find_unsupported(replace(made, num_heads=8)) == "heads of 8 numbers"

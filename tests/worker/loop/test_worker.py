@@ -340,7 +340,7 @@ def test_a_slow_worker_keeps_its_jobs(worker: Worker, queue: Queue, engine: Engi
     heart = Heartbeat(pool, worker.id, dict, every_s=0.05)
     heart.start()
     assert worker.step(block_s=0) == 1
-    heart.stop()
+    heart.close()
     assert engine.passes == [1]
 
 

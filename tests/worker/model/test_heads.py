@@ -24,6 +24,7 @@ TEXTS = ["storm in europe", "", "a", "rain " * 80, "the market falls and rises",
 SPARSE = ["bert", "distilbert, sum", "xlm-roberta, own words", "modernbert"]
 LATE = ["late, fixed", "late, at least", "late, plain", "late, of Stanford", "late, of PyLate"]
 LOWEST = {"f32": 0.9999, "bf16": 0.999}
+QUERY_TABLE = "query_0_SparseStaticEmbedding"
 DOCUMENT_ROUTE = ["document_0_Transformer", "document_1_SpladePooling"]
 
 Arrays = dict[str, NDArray[np.float32]]
@@ -155,37 +156,10 @@ def test_a_table_gives_queries_their_weights_without_a_pass(models: Path) -> Non
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize(
-    ("file", "changes", "words"),
-    [
-        ("router_config.json", {"structure": {"query": [], "image": []}}, "has a Router for query, image"),
-        (
-            "router_config.json",
-            {"structure": {"query": ["document_0_Transformer"], "document": ["document_0_Transformer"]}},
-            "is no model that Shoal knows",
-        ),
-        (
-            "router_config.json",
-            {"structure": {"query": ["document_0_Transformer"], "document": DOCUMENT_ROUTE}},
-            "has a Router that sends queries through Transformer",
-        ),
-        ("query_0_SparseStaticEmbedding/tokenizer.json", {"normalizer": None}, "reads queries with another tokenizer"),
-    ],
-)
-def test_other_routers_are_refused(
-    models: Path, tmp_path: Path, file: str, changes: dict[str, object], words: str
-) -> None:
-    source = shutil.copytree(models / "routed", tmp_path / "model")
-    edit(source / file, **changes)
-    with pytest.raises(ModelMismatch, match=re.escape(words)):
-        prepare("model", source, tmp_path / "prepared")
-
-
-@pytest.mark.wide
 @pytest.mark.parametrize("table", [np.ones(5), -np.ones(78)])
 def test_a_table_that_does_not_fit_is_refused(models: Path, tmp_path: Path, table: NDArray[np.float64]) -> None:
     source = shutil.copytree(models / "routed", tmp_path / "model")
-    save_file({"weight": table.astype(np.float32)}, source / "query_0_SparseStaticEmbedding/model.safetensors")
+    save_file({"weight": table.astype(np.float32)}, source / QUERY_TABLE / "model.safetensors")
     with pytest.raises(ModelMismatch, match="has no weight over 0 for each of 78 words"):
         prepare("model", source, tmp_path / "prepared")
 
@@ -198,8 +172,9 @@ def test_heads_are_the_same_on_every_engine(models: Path, engine: str, precision
             encoder, expected = opened(models, name, precision, engine)
         except BadSetting as error:
             pytest.skip(str(error))
-        of_texts = [expected["sparse" if output == "sparse" else f"document{n}"] for n in range(len(TEXTS))]
-        of_texts = [*expected["sparse"]] if output == "sparse" else of_texts
+        of_texts = (
+            [*expected["sparse"]] if output == "sparse" else [expected[f"document{n}"] for n in range(len(TEXTS))]
+        )
         check(outputs_of(encoder, output, TEXTS, "document"), of_texts, LOWEST[precision])
 
 
@@ -255,6 +230,15 @@ def edit(path: Path, **changes: object) -> None:
             for name in ("query_length", "document_length")
             for length in (-5, 2, 10.5)
         ],
+        *[
+            ("routed", "router_config.json", {"structure": structure}, words)
+            for structure, words in (
+                ({"query": [], "image": []}, "has a Router for query, image"),
+                ({"query": DOCUMENT_ROUTE[:1], "document": DOCUMENT_ROUTE[:1]}, "is no model that Shoal knows"),
+                ({"query": DOCUMENT_ROUTE[:1], "document": DOCUMENT_ROUTE}, "sends queries through Transformer"),
+            )
+        ],
+        ("routed", f"{QUERY_TABLE}/tokenizer.json", {"normalizer": None}, "reads queries with another tokenizer"),
         ("late, of Stanford", "artifact.metadata", {"query_maxlen": "many"}, "query_expansion"),
         ("late, of Stanford", "artifact.metadata", {"doc_maxlen": "many"}, "has a head that Shoal does not know"),
     ],

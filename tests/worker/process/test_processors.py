@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from shoal_workers.process import processors
 from shoal_workers.service.compute_threads import GROW_AFTER_S, SHRINK_AFTER_S, ProcessorShare
 
@@ -51,32 +53,24 @@ def test_a_share_grows_soon_and_shrinks_later() -> None:
     assert updates(share(4), 2, 2, 1, every_s=GROW_AFTER_S) == [2, 4, 4]
 
 
-def test_a_rolling_restart_changes_nothing() -> None:
-    old, new = share(2), share(3)
-    assert updates(old, *[3] * int(SHRINK_AFTER_S - 1), 2) == [4] * int(SHRINK_AFTER_S)
+@pytest.mark.parametrize(
+    ("of", "counts"),
+    [
+        (share(2), [*[3] * int(SHRINK_AFTER_S - 1), 2]),  # a rolling restart, for the old worker
+        (share(2), [2, 1, 1, 2] * 10),  # a worker that is gone for a moment
+        (share(2), [1, 4, 4] * 10),  # a larger share does not hasten a smaller one
+        (share(1, 2), [1] * 60),  # a share leaves room for all workers of its supervisor
+        (share(1, 1, 4), [*[5] * 60, *[1] * 60]),  # a fixed number of threads
+    ],
+)
+def test_a_share_stays(of: ProcessorShare, counts: list[int]) -> None:
+    assert {of.threads, *updates(of, *counts)} == {4}
+
+
+def test_the_new_worker_of_a_rolling_restart_gets_its_share() -> None:
+    new = share(3)
     assert new.threads == 2
     assert updates(new, *[2] * int(GROW_AFTER_S + 1))[-1] == 4
-
-
-def test_a_worker_that_is_gone_for_a_moment_changes_nothing() -> None:
-    assert set(updates(share(2), *[2, 1, 1, 2] * 10)) == {4}
-
-
-def test_a_larger_share_does_not_hasten_a_smaller_one() -> None:
-    one = share(2)
-    assert updates(one, *[1, 4, 4] * 10) == [4] * 30
-
-
-def test_a_share_leaves_room_for_all_workers_of_its_supervisor() -> None:
-    one = share(1, 2)
-    assert one.threads == 4
-    assert updates(one, *[1] * 60) == [4] * 60
-
-
-def test_a_fixed_number_of_threads_stays() -> None:
-    one = share(1, 1, 3)
-    assert one.threads == 3
-    assert updates(one, *[5] * 60, *[1] * 60) == [3] * 120
 
 
 def test_a_share_follows_a_changed_limit_of_processors() -> None:

@@ -45,7 +45,7 @@ class TensorNames:
     for each half. An empty name means that the architecture has no such tensor. `attention_end` and `output_end` are
     norms of what attention and the network make, before it is added to the tokens. `distances` has a vector for each
     distance of two tokens, `distance_norm` is its norm, and `distance_key` and `distance_query` are the linear layers
-    that make keys and queries of such vectors. `convolution` is over neighbouring tokens, and has a norm.
+    that make keys and queries of such vectors.
     """
 
     layer: str
@@ -69,45 +69,6 @@ class TensorNames:
     distance_norm: str = ""
     distance_key: str = ""
     distance_query: str = ""
-    convolution: str = ""
-    convolution_norm: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """The blocks of a layer. BERT has none of these; its norms come after attention and after the network.
-
-    With `norms_first`, norms come before attention and before the network. With `is_gated`, the function is applied to
-    the first half of the output of `up`, and the result is multiplied by the second half. With `is_rms`, norms are RMS
-    norms.
-    """
-
-    norms_first: bool = False
-    is_gated: bool = False
-    is_rms: bool = False
-
-
-BERT_BLOCKS = Blocks()
-
-
-@dataclass(frozen=True, slots=True)
-class SettingNames:
-    """The keys of config.json. A number in place of a key is the value itself.
-
-    If `num_key_heads` is empty, keys have as many heads as queries; if `head_size` is empty, the width is divided among
-    the heads. Attention scores are divided by the square root of the setting that `score_divisor` names, or, if it is
-    empty, by the square root of the size of a head.
-    """
-
-    width: str = "hidden_size"
-    num_layers: str = "num_hidden_layers"
-    num_heads: str = "num_attention_heads"
-    inner: str = "intermediate_size"
-    activation: str = "hidden_act"
-    eps: str | float = "layer_norm_eps"
-    num_key_heads: str = ""
-    head_size: str = ""
-    score_divisor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +97,31 @@ class Architecture:
     were trained with the model and are not needed. An architecture without a `head` scores nothing. `words_head` makes
     a number for each word of the vocabulary.
 
-    Without `has_biases`, only the last linear layer of a head has a bias; without `has_up_bias`, the linear layer `up`
-    has none. Without `has_shifts`, norms have no shift; with `adds_one`, one is added to the scale of norms. Without
-    `has_first_norm`, the first layer has no norm before attention. With `has_gate_last`, the tensor of `up` has its
-    halves in the other order. With `scales_words`, vectors of words are multiplied by the square root of the width.
+    BERT's norms come after attention and after the network; with `norms_first`, they come before. With `is_gated`, the
+    function is applied to the first half of the output of `up`, and the result is multiplied by the second half. With
+    `is_rms`, norms are RMS norms. Without `has_biases`, only the last linear layer of a head has a bias; without
+    `has_up_bias`, the linear layer `up` has none. Without `has_shifts`, norms have no shift; with `adds_one`, one is
+    added to the scale of norms. Without `has_first_norm`, the first layer has no norm before attention. With
+    `has_gate_last`, the tensor of `up` has its halves in the other order. With `scales_words`, vectors of words are
+    multiplied by the square root of the width.
 
     With `attention`, positions are rotary. `neutral` has settings of this architecture with the values that Shoal
-    supports. `old_names` maps former keys of config.json to the present keys. `code` begins the names of code beside a
-    model that computes the same as Shoal; with any other code, a model is not supported.
+    supports. `names` maps keys of config.json to BERT's keys, under which all are read; `defaults` has settings that
+    config.json lacks. With `has_key_heads`, it says how many heads of keys there are, and how large a head is.
+    Attention scores are divided by the square root of the setting `score_divisor`, or else of the size of a head.
+    `code` begins the names of code beside a model that computes the same as Shoal; with any other code, a model is not
+    supported.
     """
 
     class_prefix: str
     tensor_prefix: str
     tensors: TensorNames
     head: Head | None
-    settings: SettingNames = SettingNames()
     pad_rows: int | None = 0
     unused: tuple[str, ...] = ("pooler.", "cls.", "lm_head.", "classifier.")
-    blocks: Blocks = BERT_BLOCKS
+    norms_first: bool = False
+    is_gated: bool = False
+    is_rms: bool = False
     has_biases: bool = True
     has_up_bias: bool = True
     has_shifts: bool = True
@@ -163,7 +131,10 @@ class Architecture:
     scales_words: bool = False
     attention: AttentionSettings | None = None
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    old_names: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    has_key_heads: bool = False
+    score_divisor: str = ""
     code: str = ""
     words_head: Head | None = None
 
@@ -189,14 +160,11 @@ _DISTILBERT = TensorNames(
     types="",
 )
 
-_MPNET = TensorNames(
-    layer="encoder.layer.{}.",
+_MPNET = replace(
+    _BERT,
     qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
     attention_out="attention.attn.o",
     attention_norm="attention.LayerNorm",
-    up=("intermediate.dense",),
-    down="output.dense",
-    output_norm="output.LayerNorm",
     types="",
     relative_bias="encoder.relative_attention_bias",
 )
@@ -261,7 +229,7 @@ _GTE_ARCHITECTURE = Architecture(
     "gte.",
     _GTE,
     Head("gte.pooler.dense", "tanh", "classifier"),
-    blocks=Blocks(is_gated=True),
+    is_gated=True,
     has_up_bias=False,
     has_gate_last=True,
     attention=attention.GTE,
@@ -283,8 +251,6 @@ _DEBERTA = replace(
     distance_norm="encoder.LayerNorm",
     distance_key="attention.self.pos_key_proj",
     distance_query="attention.self.pos_query_proj",
-    convolution="encoder.conv.conv",
-    convolution_norm="encoder.conv.LayerNorm",
 )
 
 _ROBERTA_HEAD = Head("classifier.dense", "tanh", "classifier.out_proj")
@@ -304,8 +270,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "distilbert.",
         _DISTILBERT,
         Head("pre_classifier", "relu", "classifier"),
-        SettingNames("dim", "n_layers", "n_heads", "hidden_dim", "activation", 1e-12),
         unused=("vocab_", "pre_classifier.", "classifier."),
+        names={
+            "dim": "hidden_size",
+            "n_layers": "num_hidden_layers",
+            "n_heads": "num_attention_heads",
+            "hidden_dim": "intermediate_size",
+            "activation": "hidden_act",
+        },
+        defaults={"layer_norm_eps": 1e-12},
         words_head=Head("vocab_transform", "", "vocab_projector", norm="vocab_layer_norm"),
     ),
     "roberta": _ROBERTA,
@@ -317,14 +290,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "model.",
         _MODERNBERT,
         Head("head.dense", "gelu", "classifier", norm="head.norm", pooling="classifier_pooling"),
-        SettingNames(activation="hidden_activation", eps="norm_eps"),
         unused=("head.", "decoder.", "classifier."),
         words_head=Head("head.dense", "gelu", "decoder", norm="head.norm"),
-        blocks=Blocks(norms_first=True, is_gated=True),
+        norms_first=True,
+        is_gated=True,
         has_biases=False,
         has_shifts=False,
         has_first_norm=False,
         attention=attention.MODERNBERT,
+        names={"hidden_activation": "hidden_act", "norm_eps": "layer_norm_eps"},
         neutral={
             **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), (False, None)),
             "classifier_activation": ("gelu", None),
@@ -336,7 +310,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "nomic_bert.",
         _NOMIC_BERT,
         None,
-        blocks=Blocks(is_gated=True),
+        is_gated=True,
         has_biases=False,
         attention=attention.NOMIC_BERT,
         neutral={
@@ -346,7 +320,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "rotary_emb_fraction": (1, None),
             "rotary_scaling_factor": (None,),
         },
-        old_names={
+        names={
             "n_embd": "hidden_size",
             "n_layer": "num_hidden_layers",
             "n_head": "num_attention_heads",
@@ -372,9 +346,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "position_biased_input": (False,),
             "pos_att_type": (["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c"),
             "norm_rel_ebd": ("layer_norm",),
-            "conv_kernel_size": (0, None, 3, 5, 7),
-            "conv_groups": (1, None),
-            "conv_act": (*ACTIVATIONS, None),
+            "conv_kernel_size": (0, None),
             "pooler_hidden_act": ("gelu", None),
             "embedding_size": (None,),
         },
@@ -399,12 +371,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "model.",
         _QWEN3,
         Head("", "", "score"),
-        SettingNames(eps="rms_norm_eps", num_key_heads="num_key_value_heads", head_size="head_dim"),
         unused=("lm_head.", "score."),
-        blocks=Blocks(norms_first=True, is_gated=True, is_rms=True),
+        norms_first=True,
+        is_gated=True,
+        is_rms=True,
         has_biases=False,
-        has_shifts=False,
         attention=attention.QWEN3,
+        names={"rms_norm_eps": "layer_norm_eps"},
+        has_key_heads=True,
         neutral={
             **dict.fromkeys(("attention_bias", "use_sliding_window"), (False, None)),
             "is_causal": (True, None),
@@ -415,20 +389,17 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "model.",
         _GEMMA,
         None,
-        SettingNames(
-            activation="hidden_activation",
-            eps="rms_norm_eps",
-            num_key_heads="num_key_value_heads",
-            head_size="head_dim",
-            score_divisor="query_pre_attn_scalar",
-        ),
         unused=("lm_head.",),
-        blocks=Blocks(norms_first=True, is_gated=True, is_rms=True),
+        norms_first=True,
+        is_gated=True,
+        is_rms=True,
         has_biases=False,
-        has_shifts=False,
         adds_one=True,
         scales_words=True,
         attention=attention.GEMMA,
+        names={"hidden_activation": "hidden_act", "rms_norm_eps": "layer_norm_eps"},
+        has_key_heads=True,
+        score_divisor="query_pre_attn_scalar",
         neutral={
             "use_bidirectional_attention": (True,),
             "attention_bias": (False, None),
@@ -438,30 +409,32 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
-def with_present_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the contents of config.json, with settings under their present names in transformers.
-
-    Raises ModelMismatch.
-    """
-    kind, code = config.get("model_type"), config.get("auto_map")
-    architecture = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
-    if architecture is None or not architecture.code:
+def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the contents of config.json, with settings under the names that BERT has. Raises ModelMismatch."""
+    if (architecture := _architecture_of(config)) is None:
         return dict(config)
-    found = {architecture.old_names.get(name, name): value for name, value in config.items()}
-    if isinstance(code, dict) and all(str(name).startswith(architecture.code) for name in code.values()):
-        del found["auto_map"]
-    if found.get(architecture.settings.activation) == "swiglu":
-        found[architecture.settings.activation] = "silu"
+    own = {new: config[name] for name, new in architecture.names.items() if name in config}
+    found = {name: value for name, value in config.items() if name not in architecture.names}
+    found = {**architecture.defaults, **found, **own}
+    if architecture.code:
+        code = found.get("auto_map")
+        if isinstance(code, dict) and all(str(name).startswith(architecture.code) for name in code.values()):
+            del found["auto_map"]
+        if found.get("hidden_act") == "swiglu":
+            found["hidden_act"] = "silu"
     has_ntk = architecture.attention and architecture.attention.has_ntk
     return attention.without_ntk(found) if has_ntk else found
 
 
+def _architecture_of(config: Mapping[str, Any]) -> Architecture | None:
+    kind = config.get("model_type")
+    return ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+
+
 def find_unsupported(config: Mapping[str, Any]) -> str:
     """Return the name and value of a setting that Shoal does not support; empty if it supports all."""
-    kind = config.get("model_type")
-    architecture = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
-    if architecture is None:
-        return f"model_type is {excerpt(kind)}"
+    if (architecture := _architecture_of(config)) is None:
+        return f"model_type is {excerpt(config.get('model_type'))}"
     classes = config.get("architectures") or [architecture.class_prefix]
     is_scored = isinstance(classes, list) and str(classes[0]).endswith("ForSequenceClassification")
     is_known = isinstance(classes, list) and str(classes[0]).startswith((architecture.class_prefix, LATE_CLASS))
@@ -472,7 +445,7 @@ def find_unsupported(config: Mapping[str, Any]) -> str:
             return f"{name} is {excerpt(config.get(name))}"
     if is_scored and not architecture.tensors.positions and config.get("type_vocab_size", 1) not in (0, 1):
         return f"type_vocab_size is {excerpt(config['type_vocab_size'])}"  # all tokens get the vector of one type
-    activation = config.get(architecture.settings.activation)
+    activation = config.get("hidden_act")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        return f"{architecture.settings.activation} is {excerpt(activation)}"
+        return f"hidden_act is {excerpt(activation)}"
     return attention.find_unsupported(config, architecture.attention) if architecture.attention else ""

@@ -11,7 +11,7 @@ from openvino import opset13 as ops
 
 from shoal.errors import ModelMismatch
 from shoal_workers.model.attention import Attention
-from shoal_workers.model.transformer import Array, Convolution, Distances, Layer, Linear, Norm, ScoreHead, Transformer
+from shoal_workers.model.transformer import Array, Distances, Layer, Linear, Norm, ScoreHead, Transformer
 
 _FUNCTIONS: dict[str, Callable[[ov.Node], ov.Node]] = {
     "gelu": lambda x: ops.gelu(x, "erf"),
@@ -46,9 +46,7 @@ def build(transformer: Transformer) -> ov.Model:
         attention_bias = ops.add(bias, _relative(transformer.relative_bias, positions, transformer.num_positions))
     attend = cache(partial(_attending, transformer, positions, attention_bias))  # layers that are alike share tables
     for n, layer in enumerate(transformer.layers):
-        made = _layer(tokens, attend(layer.attention), layer, transformer, f"layers.{n}.")
-        how = layer.convolution
-        tokens = _convolved(made, tokens, positions, how, transformer.eps) if how else made
+        tokens = _layer(tokens, attend(layer.attention), layer, transformer, f"layers.{n}.")
     tokens = _norm(tokens, transformer.final_norm, transformer.eps, "final_norm")
     if transformer.dense is not None:
         tokens = _linear(tokens, transformer.dense, "dense")
@@ -153,28 +151,16 @@ class _Near(NamedTuple):
 
 
 def _layer(tokens: ov.Node, attending: _Attending, layer: Layer, transformer: Transformer, prefix: str) -> ov.Node:
-    blocks, eps = transformer.blocks, transformer.eps
+    eps = transformer.eps
     norms = (layer.attention_norm, layer.attention_end), (layer.output_norm, layer.output_end)
     parts = partial(_attended, attending, layer, transformer, prefix), partial(_network, layer, transformer, prefix)
     for part, (norm, end), name in zip(parts, norms, (f"{prefix}attention", f"{prefix}output"), strict=True):
-        if blocks.norms_first:
+        if transformer.norms_first:
             made = part(_norm(tokens, norm, eps, f"{name}_norm"))
             tokens = ops.add(tokens, _norm(made, end, eps, f"{name}_end"))
         else:
             tokens = _norm(ops.add(tokens, part(tokens)), norm, eps, f"{name}_norm")
     return tokens
-
-
-def _convolved(made: ov.Node, tokens: ov.Node, positions: ov.Node, convolution: Convolution, eps: float) -> ov.Node:
-    """Return what a layer has made, with the convolution of the tokens before it."""
-    half, near = convolution.num_tokens // 2, []
-    for distance in range(-half, half + 1):
-        shift, axis = np.array([-distance]), np.array([1])
-        is_near = ops.equal(ops.roll(positions, shift, axis), ops.add(positions, np.int32(distance)))
-        # The positions of another text's tokens never fit, also from the other end of the row.
-        near.append(ops.select(ops.unsqueeze(is_near, 2), ops.roll(tokens, shift, axis), np.float32(0)))
-    added = _FUNCTIONS[convolution.activation](_linear(ops.concat(near, 2), convolution.linear, "convolution"))
-    return _norm(ops.add(made, added), convolution.norm, eps, "convolution_norm")
 
 
 def _attended(attending: _Attending, layer: Layer, transformer: Transformer, prefix: str, tokens: ov.Node) -> ov.Node:
@@ -221,7 +207,7 @@ def _heads(qkv: ov.Node, transformer: Transformer) -> tuple[ov.Node, ...]:
 
 def _network(layer: Layer, transformer: Transformer, prefix: str, tokens: ov.Node) -> ov.Node:
     inner, function = _linear(tokens, layer.up, f"{prefix}up"), _FUNCTIONS[transformer.activation]
-    if transformer.blocks.is_gated:
+    if transformer.is_gated:
         passed, gate = ops.split(inner, np.int64(-1), 2).outputs()
         return _linear(ops.multiply(function(passed), gate), layer.down, f"{prefix}down")
     return _linear(function(inner), layer.down, f"{prefix}down")

@@ -1,19 +1,16 @@
 """Preparing a model for serving: its graph and the reference vectors of the parity check are stored.
 
 Shoal makes the graph from the weights if it knows the architecture. Else it uses the OpenVINO or ONNX file that comes
-with the model. If there is none, torch exports the graph in another process, which needs the `export` extra.
+with the model.
 """
 
 import fcntl
 import hashlib
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import Any
 
@@ -26,25 +23,13 @@ from tokenizers.normalizers import BertNormalizer
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound, ShoalError
-from shoal.process.extra import install_command
 from shoal.process.progress import StepBar
 from shoal_workers.model import architecture, chat, own_graph, parity, static, weights
 from shoal_workers.model.graph import build, core
 from shoal_workers.model.heads.open_head import OpenHead
 from shoal_workers.model.heads.reading import read_heads
 from shoal_workers.model.model import GRAPH, Model, head_file, is_prepared, prepared_folder
-from shoal_workers.model.original import (
-    beside,
-    find_source,
-    is_static,
-    only_output,
-    read_chat,
-    read_config,
-    read_dense,
-    read_tokenizer_config,
-    transformer_folder,
-    with_own_graph,
-)
+from shoal_workers.model.original import Original, find_source, with_own_graph
 from shoal_workers.model.transformer import Transformer, read_transformer
 
 #: Largest tokenizer.json that is read, in bytes. The file of XLM-R, one of the largest, has 17 MB.
@@ -86,67 +71,74 @@ def prepare(name: str, source: Path, folder: Path) -> None:
 
 def _fill(model: Model, source: Path, folder: Path) -> None:
     """Write all files of the prepared model, its description last."""
-    folder_of_weights = transformer_folder(source)
-    original, path = folder_of_weights / "tokenizer.json", folder / "tokenizer.json"
-    if not original.is_file():
+    original, path = Original(source), folder / "tokenizer.json"
+    tokenizer = original.transformer / path.name
+    if not tokenizer.is_file():
         raise ModelNotFound(
-            f"{folder_of_weights} has no tokenizer.json: save the model with its fast tokenizer, which writes one"
+            f"{original.transformer} has no tokenizer.json: save the model with its fast tokenizer, which writes one"
         )
-    if (size := original.stat().st_size) > MAX_TOKENIZER_BYTES:
+    if (size := tokenizer.stat().st_size) > MAX_TOKENIZER_BYTES:
         raise ModelMismatch(
-            f"{original} has {size:,} bytes, over the limit of {MAX_TOKENIZER_BYTES:,}: use another model"
+            f"{tokenizer} has {size:,} bytes, over the limit of {MAX_TOKENIZER_BYTES:,}: use another model"
         )
-    if is_static(source):
-        _finish(_save_static(replace(model, shares_rows=True), folder_of_weights, folder), folder)
-        return
-    config = read_config(source)
-    shutil.copyfile(original, path)
-    if model.pair_forms:
-        chat.write_tokenizer(path, read_chat(source).parts)
-    if not (reason := architecture.find_unsupported(config)):
-        model = _save_transformer(model, source, config, folder)
-    elif model.is_reranker:
+    if original.is_static:
+        model = _save_static(model, original, folder)
+    else:
+        shutil.copyfile(tokenizer, path)
+        unknown = architecture.find_unsupported(original.config)
+        model = (
+            _save_own_graph(model, original, folder, unknown) if unknown else _save_transformer(model, original, folder)
+        )
+    model.save(folder)
+    for file in folder.iterdir():
+        file.chmod(0o644)
+
+
+def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str) -> Model:
+    """Write the graph that comes with a model of an architecture that Shoal does not compute. Raises ModelMismatch."""
+    if model.is_reranker:
         raise ModelMismatch(
-            f"{model.name} is of an architecture that Shoal cannot score pairs with ({reason}): use a cross-encoder "
+            f"{model.name} is of an architecture that Shoal cannot score pairs with ({unknown}): use a cross-encoder "
             f"of one of {', '.join(kind for kind, known in architecture.ARCHITECTURES.items() if known.head)}"
         )
-    elif read_dense(source) or only_output(source) or beside(source):
-        what = "a Dense layer" if read_dense(source) else "a head"
+    if original.dense_folders or original.only_output or original.beside:
+        what = "a head" if original.only_output or not original.dense_folders else "a Dense layer"
         raise ModelMismatch(
-            f"{model.name} has {what}, and is of an architecture that Shoal does not compute itself ({reason}): "
+            f"{model.name} has {what}, and is of an architecture that Shoal does not compute itself ({unknown}): "
             "use another model"
         )
-    elif own := own_graph.find(with_own_graph(model.name, source)):
-        _check_tokenizer(path, config.get("vocab_size"), model, read_tokenizer_config(source))
-        model = replace(model, digest=hashlib.sha256(own.read_bytes()).hexdigest())
-        model = _save(model, own_graph.read(own, model.dimension), folder)
-    else:
-        model = replace(model, reference="sentence-transformers")
-        _export(model, reason, folder)
-    _finish(model, folder)
+    if not (path := own_graph.find(with_own_graph(model.name, original.folder))):
+        raise ModelMismatch(
+            f"{model.name} is of an architecture that Shoal does not compute itself ({unknown}), and has no file "
+            f"{' or '.join(own_graph.FILES)}: write it (docs/models.md), or use another model"
+        )
+    _check_tokenizer(folder / "tokenizer.json", original.config.get("vocab_size"), model, original.tokenizer_config)
+    model = replace(model, digest=hashlib.sha256(path.read_bytes()).hexdigest())
+    return _save(model, own_graph.read(path, model.dimension), folder)
 
 
-def _save_transformer(model: Model, source: Path, config: dict[str, Any], folder: Path) -> Model:
+def _save_transformer(model: Model, original: Original, folder: Path) -> Model:
     """Write the graph of a model that Shoal computes itself, and the graphs of its heads. Raises ModelMismatch."""
-    path = folder / "tokenizer.json"
-    tensors, dense = weights.read(transformer_folder(source)), read_dense(source)
-    transformer = read_transformer(config, tensors, model.is_reranker, dense)
+    path, tensors = folder / "tokenizer.json", weights.read(original.transformer)
+    if model.pair_forms:
+        chat.write_tokenizer(path, original.chat.parts)
+    transformer = read_transformer(original.config, tensors, model.is_reranker, original.pooled_dense())
     model = replace(
         model,
         shares_rows=True,
         max_tokens=min(model.max_tokens, transformer.num_positions),
         num_weights=transformer.num_weights,
         other_blocks=transformer.other_blocks,
-        type_offset=_type_offset(transformer, read_tokenizer_config(source)),
+        type_offset=_type_offset(transformer, original.tokenizer_config),
     ).checked()
-    _check_tokenizer(path, len(transformer.words), model, read_tokenizer_config(source))
-    model, head_graphs = read_heads(model, source, tensors, transformer, path)
+    _check_tokenizer(path, len(transformer.words), model, original.tokenizer_config)
+    model, head_graphs = read_heads(model, original, tensors, transformer, path)
     return _save(model, build(transformer), folder, head_graphs)
 
 
-def _save_static(model: Model, source: Path, folder: Path) -> Model:
-    """Write the tokenizer, graph and reference of a static model whose table is in `source`. Raises ModelMismatch."""
-    path = folder / "tokenizer.json"
+def _save_static(model: Model, original: Original, folder: Path) -> Model:
+    """Write the tokenizer, graph and reference of a static model. Raises ModelMismatch."""
+    path, source = folder / "tokenizer.json", original.transformer
     try:
         table, first = static.read_table(source), static.write_tokenizer(source / path.name, path)
     except (KeyboardInterrupt, SystemExit, ShoalError):
@@ -154,14 +146,9 @@ def _save_static(model: Model, source: Path, folder: Path) -> Model:
     except BaseException as error:  # the tokenizer's own panics are no `Exception`
         reason = f"{type(error).__name__}: {error!s:.200}"
         raise ModelMismatch(f"the table or the tokenizer in {source} is damaged ({reason}): fetch it again") from error
+    model = replace(model, shares_rows=True, dimension=table.shape[1])
     _check_tokenizer(path, len(table) + 1, model, {})
     return _save(model, static.build(table, first), folder)
-
-
-def _finish(model: Model, folder: Path) -> None:
-    model.save(folder)
-    for path in folder.iterdir():
-        path.chmod(0o644)
 
 
 def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
@@ -271,20 +258,3 @@ def _reference(
         found = head.compute(of_tokens, [encoding.ids for encoding in encodings], [False] * len(encodings))
         arrays[output] = parity.profile(found, head.head)
     return arrays
-
-
-def _export(model: Model, reason: str, folder: Path) -> None:
-    """Run torch in another process, which writes the graph and the reference vectors. Raises ModelMismatch."""
-    if not find_spec("torch") or not find_spec("sentence_transformers"):
-        raise ModelMismatch(
-            f"{model.name} is of an architecture that torch must export ({reason}), as it has no file "
-            f"{' or '.join(own_graph.FILES)}: {install_command('export')}, or use another model"
-        )
-    command = [sys.executable, "-P", "-W", "ignore", "-m", "shoal_workers.model.export", model.source, str(folder)]
-    with TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output)
-        process.wait()
-        output.seek(0)
-        if process.returncode:
-            last = (output.read().strip().splitlines() or ["no reason given"])[-1]
-            raise ModelNotFound(f"{model.name} could not be exported: {last}")

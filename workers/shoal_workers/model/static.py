@@ -14,7 +14,9 @@ from tokenizers.processors import TemplateProcessing
 
 from shoal.errors import ModelMismatch
 from shoal_workers.model import weights
-from shoal_workers.model.original import MODEL2VEC_TABLE, SENTENCE_TRANSFORMERS_TABLE
+
+#: The names of a table: model2vec's, and Sentence Transformers'.
+TABLES = (MODEL2VEC_TABLE, _) = ("embeddings", "embedding.weight")
 
 #: The token that the tokenizer puts before each text, so that no text is without tokens. Its vector is zero.
 FIRST = "[SHOAL_FIRST]"
@@ -22,10 +24,12 @@ FIRST = "[SHOAL_FIRST]"
 
 def read_table(folder: Path) -> NDArray[np.float32]:
     """Return the vector of each token id, `[ids, dimension]`. Raises ModelNotFound or ModelMismatch."""
-    tensors = weights.read(folder)
-    if (table := tensors.get(MODEL2VEC_TABLE)) is None:
-        return tensors[SENTENCE_TRANSFORMERS_TABLE]
-    (file,) = weights.files(folder)
+    tensors, file = weights.read(folder), weights.files(folder)[0]
+    name = next((name for name in TABLES if name in tensors), "")
+    if not name or (table := tensors[name]).ndim != 2:
+        raise ModelMismatch(f"{file} has no table of vectors ({' or '.join(TABLES)}): use another model")
+    if name != MODEL2VEC_TABLE:
+        return table
     with safe_open(file, "numpy") as stored:
         rows = stored.get_tensor("mapping") if "mapping" in stored.keys() else None  # noqa: SIM118 - no dict
     if rows is not None:  # the row of each token id; several ids may share a row

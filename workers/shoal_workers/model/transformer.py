@@ -13,11 +13,9 @@ from shoal.errors import ModelMismatch
 from shoal_workers.model.architecture import (
     ACTIVATIONS,
     ARCHITECTURES,
-    BERT_BLOCKS,
     LATE_CLASS,
     MAX_SIZE,
     Architecture,
-    Blocks,
 )
 from shoal_workers.model.attention import Attention, read_attention
 
@@ -58,29 +56,11 @@ class Distances(NamedTuple):
     queries: Array
 
 
-class Convolution(NamedTuple):
-    """A convolution over neighbouring tokens of a text (DeBERTa).
-
-    `linear` takes the vectors of `num_tokens` neighbours, one behind the other. A token is in the middle of its
-    neighbours. The function is applied to the result, the output of the layer is added, and the norm follows.
-    """
-
-    linear: Linear
-    activation: str
-    norm: Norm
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of neighbours of a token, with the token itself."""
-        return int(self.linear.weights.shape[1]) // len(self.linear.bias)
-
-
 class Layer(NamedTuple):
     """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`.
 
     Keys and values may have fewer heads than queries; then several heads of queries share each of theirs. `up` and
-    `down` are the two linear layers of the network after attention. `Blocks` says where the norms come. The
-    `convolution` is over the tokens before the layer.
+    `down` are the two linear layers of the network after attention. `norms_first` says where the norms come.
     """
 
     qkv: Linear
@@ -95,7 +75,6 @@ class Layer(NamedTuple):
     attention_end: Norm = NO_NORM
     output_end: Norm = NO_NORM
     distances: Distances | None = None
-    convolution: Convolution | None = None
 
 
 class ScoreHead(NamedTuple):
@@ -133,7 +112,8 @@ class Transformer:
     relative_bias: Array | None = None
     distance_rows: NDArray[np.int32] | None = None
     head: ScoreHead | None = None
-    blocks: Blocks = BERT_BLOCKS
+    norms_first: bool = False
+    is_gated: bool = False
     final_norm: Norm = NO_NORM
     dense: Linear | None = None
 
@@ -157,8 +137,8 @@ class Transformer:
     def other_blocks(self) -> str:
         """The blocks that BERT lacks, in words; empty if there are none."""
         words = {
-            "norms before attention": self.blocks.norms_first,
-            "gates": self.blocks.is_gated,
+            "norms before attention": self.norms_first,
+            "gates": self.is_gated,
             "rotary positions": any(layer.attention != Attention() for layer in self.layers),
             "keys of distances": self.distance_rows is not None,
             "a Dense layer": self.dense is not None,
@@ -197,7 +177,7 @@ def read_words_head(config: Mapping[str, Any], tensors: dict[str, Array], words:
     has_no_bias = config.get("decoder_bias") is False  # of ModernBERT
     return ScoreHead(
         reader._linear(names.dense, reader.width, reader.width),
-        names.activation or ACTIVATIONS[config[reader.architecture.settings.activation]],
+        names.activation or ACTIVATIONS[config["hidden_act"]],
         Linear(words, np.zeros(len(words), np.float32) if has_no_bias else reader._take(own["bias"], len(words))),
         reader._norm("", names.norm),
     )
@@ -217,23 +197,24 @@ class _Reader:
         }
         prefix = self.architecture.tensor_prefix
         self.prefix = prefix if any(name.startswith(prefix) for name in self.tensors) else ""
-        settings = self.architecture.settings
-        self.width, self.inner = self._size(settings.width), self._size(settings.inner)
-        self.num_layers, self.num_heads = self._size(settings.num_layers), self._size(settings.num_heads)
-        has_key_heads = settings.num_key_heads and config.get(settings.num_key_heads, 0) is not None
-        self.num_key_heads = self._size(settings.num_key_heads) if has_key_heads else self.num_heads
+        self.width, self.inner = self._size("hidden_size"), self._size("intermediate_size")
+        self.num_layers, self.num_heads = self._size("num_hidden_layers"), self._size("num_attention_heads")
+        self.num_key_heads, self.head_size = self.num_heads, self.width // self.num_heads
+        if not self.architecture.has_key_heads and self.width % self.num_heads:
+            raise ModelMismatch(f"hidden_size is {self.width}, no multiple of its {self.num_heads} heads")
+        if self.architecture.has_key_heads:
+            self.head_size = self._size("head_dim")
+            if config.get("num_key_value_heads", 0) is not None:
+                self.num_key_heads = self._size("num_key_value_heads")
         if self.num_heads % self.num_key_heads:
             raise ModelMismatch(f"{self.num_heads} heads of queries are no multiple of {self.num_key_heads} of keys")
-        self.head_size = self._size(settings.head_size) if settings.head_size else self.width // self.num_heads
-        if self.width % self.num_heads and not settings.head_size:
-            raise ModelMismatch(f"{settings.width} is {self.width}, no multiple of its {self.num_heads} heads")
         if self.architecture.attention and self.head_size % 2:
             raise ModelMismatch(
                 f"heads have {self.head_size} numbers, and rotary positions turn pairs: use another model"
             )
 
     def transformer(self) -> Transformer:
-        settings, names = self.architecture.settings, self.names
+        names = self.names
         positions, num_positions = self._positions()
         if names.distances:
             self.distance_vectors = self._distance_vectors()
@@ -247,11 +228,12 @@ class _Reader:
             layers=tuple(self._layer(n) for n in range(self.num_layers)),
             num_heads=self.num_heads,
             eps=self._eps(),
-            activation=ACTIVATIONS[self.config[settings.activation]],
+            activation=ACTIVATIONS[self.config["hidden_act"]],
             relative_bias=self._relative_bias(num_positions) if names.relative_bias else None,
             distance_rows=self._distance_rows(num_positions) if names.distances else None,
             head=head if isinstance(head, ScoreHead) else None,
-            blocks=self.architecture.blocks,
+            norms_first=self.architecture.norms_first,
+            is_gated=self.architecture.is_gated,
             final_norm=self._norm(self.prefix, names.final_norm),
             dense=head if isinstance(head, Linear) else None,
         )
@@ -286,12 +268,12 @@ class _Reader:
         return (types[:, None] + table).reshape(-1, self.width), len(table)
 
     def _layer(self, n: int) -> Layer:
-        names, width, settings = self.names, self.width, self.architecture.settings
+        names, width, architecture = self.names, self.width, self.architecture
         prefix = self.prefix + names.layer.format(n)
         queries, keys = self.num_heads * self.head_size, self.num_key_heads * self.head_size
         qkv = self._joined(prefix, names.qkv, (queries, keys, keys))
-        has_norm, how = n > 0 or self.architecture.has_first_norm, self.architecture.attention
-        divisor = self._size(settings.score_divisor) if settings.score_divisor else self.head_size
+        has_norm, how = n > 0 or architecture.has_first_norm, architecture.attention
+        divisor = self._size(architecture.score_divisor) if architecture.score_divisor else self.head_size
         divisor *= 3 if names.distances else 1  # a score is then the sum of three products
         scaling = np.float32(divisor**-0.5)  # of attention scores, done once, after the norm of queries if any
         query_norm = self._norm(prefix, names.query_norm, self.head_size)
@@ -312,7 +294,6 @@ class _Reader:
             attention_end=self._norm(prefix, names.attention_end),
             output_end=self._norm(prefix, names.output_end),
             distances=self._distances(prefix, qkv, scaling) if names.distances else None,
-            convolution=self._convolution() if n == 0 and names.convolution else None,
         )
 
     def _distance_span(self) -> tuple[int, int, int]:
@@ -363,18 +344,9 @@ class _Reader:
         heads = (part.reshape(-1, self.num_heads, self.head_size).transpose(1, 0, 2) for part in (keys, queries))
         return Distances(*heads)
 
-    def _convolution(self) -> Convolution | None:
-        width, name = self.width, self.prefix + self.names.convolution
-        if not (num_tokens := self.config.get("conv_kernel_size")):
-            return None
-        weights = self._take(f"{name}.weight", width, width, num_tokens).transpose(0, 2, 1).reshape(width, -1)
-        norm = self._norm(self.prefix, self.names.convolution_norm)
-        function = ACTIVATIONS[self.config.get("conv_act") or "tanh"]
-        return Convolution(Linear(weights, self._take(f"{name}.bias", width)), function, norm)
-
     def _up(self, prefix: str) -> Linear:
         architecture = self.architecture
-        sizes = (self.inner,) * (2 if architecture.blocks.is_gated else 1)
+        sizes = (self.inner,) * (2 if architecture.is_gated else 1)
         found = self._joined(prefix, self.names.up, sizes, architecture.has_up_bias)
         return Linear(*(np.roll(array, self.inner, 0) for array in found)) if architecture.has_gate_last else found
 
@@ -429,9 +401,10 @@ class _Reader:
         if not name:
             return NO_NORM
         width, architecture = width or self.width, self.architecture
-        shift = self._bias(prefix + name, width, architecture.has_shifts)
         scale = self._take(f"{prefix}{name}.weight", width) + np.float32(architecture.adds_one)
-        return Norm(scale, NO_NORM.shift if architecture.blocks.is_rms else shift)
+        if architecture.is_rms:
+            return Norm(scale, NO_NORM.shift)
+        return Norm(scale, self._bias(prefix + name, width, architecture.has_shifts))
 
     def _bias(self, name: str, outputs: int, has_bias: bool) -> Array:
         return self._take(f"{name}.bias", outputs) if has_bias else np.zeros(outputs, np.float32)
@@ -455,10 +428,9 @@ class _Reader:
         return value
 
     def _eps(self) -> float:
-        name = self.architecture.settings.eps
-        value = self.config.get(name) if isinstance(name, str) else name
+        value = self.config.get("layer_norm_eps")
         if type(value) is not float or not 0 < value < 1:
-            raise ModelMismatch(f"{name} in config.json is {excerpt(value)}: it must be between 0 and 1")
+            raise ModelMismatch(f"layer_norm_eps in config.json is {excerpt(value)}: it must be between 0 and 1")
         return value
 
     def _refuse_unknown(self) -> None:

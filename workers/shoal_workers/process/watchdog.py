@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import TextIO
+from typing import Self, TextIO
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +53,12 @@ class Watchdog:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self) -> None:
+    def start(self) -> Self:
         """Start the thread."""
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop the thread."""
         self._stopped.set()
         self._thread.join()

@@ -171,12 +171,11 @@ class HostedModel:
         if self._asleep is None:
             about = {name: value for name, value in self._served.items() if name not in _MEASURED}
             about |= {"state": "asleep", "pid": os.getpid(), "texts_per_s": 0.0}
-            self._asleep = Heartbeat(self._pool, f"{about['host']}-{os.getpid()}-asleep", lambda: about)
-            self._asleep.start()
+            self._asleep = Heartbeat(self._pool, f"{about['host']}-{os.getpid()}-asleep", lambda: about).start()
 
     def _end_sleep(self) -> None:
         if self._asleep is not None:
-            self._asleep.stop()
+            self._asleep.close()
             self._asleep = None
 
 
@@ -192,19 +191,13 @@ class ModelHost:
         self.budget_bytes = budget_bytes
         self.idle_s = idle_s
 
-    @property
-    def is_known(self) -> bool:
-        """Return True once each model has run, so that its memory, its prompts and its indexes are known."""
-        return all(model.is_known for model in self.models)
-
     def run(self, stopping: Event, when_known: Callable[[], object]) -> None:
         """Run each model once, call `when_known`, and serve until `stopping` is set. Raises NotReady, BadSetting."""
-        was_known = False
+        are_known = False
         try:
             while not stopping.wait(LOOK_EVERY_S):
                 self.step(time.monotonic())
-                if self.is_known and not was_known:
-                    was_known = True
+                if not are_known and (are_known := all(model.is_known for model in self.models)):
                     when_known()
         finally:
             for model in self.models:

@@ -7,12 +7,13 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import closing, nullcontext, suppress
+from functools import partial
 from hashlib import blake2b
 from threading import Event
 from time import monotonic
-from typing import Any, TextIO
+from typing import Any
 from urllib.parse import quote
 
 from threadpoolctl import threadpool_limits
@@ -40,7 +41,7 @@ from shoal_workers.model.model import Model
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.process import processors
 from shoal_workers.process.crash_report import CrashReports
-from shoal_workers.process.heartbeat import Heartbeat, has_ended, membership_of
+from shoal_workers.process.heartbeat import Heartbeat
 from shoal_workers.process.watchdog import STALLED_AFTER_S, Watchdog
 from shoal_workers.service.compute_threads import ProcessorShare, Resizing
 
@@ -94,12 +95,24 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         kept_copies(settings),
         watched_indexes(indexes),
         closing(resizing),
-        announced(worker, LaneLimits.from_settings(settings), lambda n: resizing.start(share.update(n, monotonic()))),
-        crash_reports.recorded(worker.id) as file,
-        watched(worker, crash_reports, file, settings.stall_timeout_s),
+    ):
+        _run(worker, settings, crash_reports, lambda n: resizing.start(share.update(n, monotonic())))
+    log.info("worker %s has stopped", worker.id)
+
+
+def _run(worker: Worker, settings: Settings, reports: CrashReports, note_sharing: Callable[[int], object]) -> None:
+    """Run the worker to its end, and announce and watch it meanwhile. If it hangs, it leaves the pool with a report."""
+
+    def report(summary: str, trace: str) -> None:
+        reports.write(worker.id, summary, trace)
+        worker.pool.leave(worker.id, processors.group())  # so others do its jobs
+
+    with (
+        announced(worker, LaneLimits.from_settings(settings), note_sharing),
+        reports.recorded(worker.id) as file,
+        closing(Watchdog(worker.activity, settings.stall_timeout_s, file, report).start()),
     ):
         worker.run()
-    log.info("worker %s has stopped", worker.id)
 
 
 def raise_limit_of_open_files() -> None:
@@ -110,39 +123,12 @@ def raise_limit_of_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(MAX_FILES, allowed)), hard))
 
 
-@contextmanager
 def announced(
     worker: Worker, lane_limits: LaneLimits, note_sharing: Callable[[int], object] = lambda _: None
-) -> Iterator[None]:
+) -> "closing[Heartbeat]":
     """Announce the worker to the pool during the `with` block, and call `note_sharing` as `Heartbeat` says."""
-    heartbeat = Heartbeat(
-        worker.pool,
-        worker.id,
-        lambda: about(worker, lane_limits),
-        membership=membership_of(worker.id),
-        note_sharing=note_sharing,
-    )
-    heartbeat.start()
-    try:
-        yield
-    finally:
-        heartbeat.stop()
-
-
-@contextmanager
-def watched(worker: Worker, crash_reports: CrashReports, file: TextIO, timeout_s: float) -> Iterator[None]:
-    """Report a crash and end the process if this thread hangs. The worker leaves the pool, so others do its jobs."""
-
-    def report(summary: str, trace: str) -> None:
-        crash_reports.write(worker.id, summary, trace)
-        worker.pool.leave(worker.id, membership_of(worker.id))
-
-    watchdog = Watchdog(worker.activity, timeout_s, file, report)
-    watchdog.start()
-    try:
-        yield
-    finally:
-        watchdog.stop()
+    contents, group = partial(about, worker, lane_limits), processors.group()
+    return closing(Heartbeat(worker.pool, worker.id, contents, group, note_sharing).start())
 
 
 def open_encoder(settings: Settings, threads: int) -> Encoder:
@@ -187,7 +173,7 @@ def share_of(settings: Settings, pool: Pool) -> ProcessorShare:
     """Return the share of the processors for a worker that starts now."""
     num_others = 0
     with suppress(ShoalError):  # without Redis, no other worker is known
-        num_others = sum(not has_ended(name) for name in pool.sharing(processors.group()))
+        num_others = len(pool.sharing(processors.group()))
     return ProcessorShare(num_others + 1, settings.workers, settings.threads)
 
 

@@ -2,10 +2,9 @@
 -- clock is behind took over, the times of all workers are too late: so no time may be later than this worker's.
 -- args: worker, alive_ms, kept_ms (for which Redis keeps the heartbeat), about (the bytes of the heartbeat, or nil), limits
 --   (with about: a flat list of names and numbers, for programs that put jobs), digest (with about: of the scripts that these
---   programs use), group (of workers that share processors, or nil), name (with group: of this worker in the group),
---   num_known (with group: how many names of the group the worker knows)
--- Returns {has_about, has_scripts, num_sharing, sharing}: whether Redis has the heartbeat, and the scripts; the number of
---   workers in the group, and their names if the worker knows another number of names.
+--   programs use), group (of workers that share processors, or nil)
+-- Returns {has_about, has_scripts, num_sharing}: whether Redis has the heartbeat, and the scripts; the number of workers in
+--   the group.
 local heartbeat, now = ROOT .. 'worker:' .. args.worker, now_ms()
 local until_ms, answer = now + args.alive_ms, {num_sharing = 0}
 
@@ -23,9 +22,8 @@ end
 announce(ROOT .. 'alive', args.worker)
 if args.group then
   local neighbours = ROOT .. 'processors:' .. args.group
-  announce(neighbours, args.name)
+  announce(neighbours, args.worker)
   answer.num_sharing = call('ZCARD', neighbours)
-  if answer.num_sharing ~= args.num_known then answer.sharing = call('ZRANGE', neighbours, 0, -1) end
 end
 if args.about then
   call('SET', heartbeat, args.about, 'PX', args.kept_ms)

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import BadSetting
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.model.model import Model
 
@@ -63,7 +64,13 @@ class Engine(Protocol):
 def open_engine(
     name: str, model: Model, folder: Path, precision: str, threads: int, may_fix_steps: bool = True
 ) -> Engine:
-    """Return the engine of that name with the model loaded, without `fixed_steps` unless `may_fix_steps`."""
+    """Return the engine of that name with the model loaded, without `fixed_steps` unless `may_fix_steps`.
+
+    Raises BadSetting if the engine cannot run here, or does not compute the model.
+    """
+    if name != "openvino" and not model.num_weights:
+        kind = "a static model" if model.is_static else "whose graph Shoal did not make"
+        raise BadSetting(f"{name} does not compute {model.name}, {kind}: openvino does")
     if name == "torch":
         from shoal_workers.encoding.engines.torch import TorchEngine
 

@@ -36,14 +36,10 @@ class Avx512Engine:
         self.precision = "bf16" if precision == "auto" else precision
         if reason := _obstacle(self.precision):
             raise BadSetting(f"avx512 {reason}: openvino runs without")
-        if model.is_static:
-            raise BadSetting(f"avx512 does not compute {model.name}, a static model: openvino does")
-        if not model.shares_rows:
-            raise BadSetting(f"avx512 does not compute {model.name}, whose graph Shoal did not make: openvino does")
-        if model.other_blocks:
-            raise BadSetting(f"avx512 does not compute {model.other_blocks}, as {model.name} has: openvino does")
-        transformer = stored_transformer(folder / GRAPH)
-        if reason := find_unsupported(transformer):
+        if not (reason := model.other_blocks):
+            transformer = stored_transformer(folder / GRAPH)
+            reason = find_unsupported(transformer)
+        if reason:
             raise BadSetting(f"avx512 does not compute {reason}, as {model.name} has: openvino does")
         weights = arrange(transformer, model.max_tokens, self.precision == "bf16")
         opened = KernelModel(load(library.path()), weights)

@@ -1,4 +1,4 @@
-"""The torch engine, for GPUs. It uses the original weights, in Shoal's own module or in Sentence Transformers'."""
+"""The torch engine, for GPUs. It computes the original weights."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,16 +17,8 @@ from shoal_workers.model import weights
 from shoal_workers.model.attention import Attention
 from shoal_workers.model.graph import MASKED
 from shoal_workers.model.model import Model
-from shoal_workers.model.original import read_config, read_dense, transformer_folder
-from shoal_workers.model.transformer import (
-    Convolution,
-    Layer,
-    Linear,
-    Norm,
-    ScoreHead,
-    Transformer,
-    read_transformer,
-)
+from shoal_workers.model.original import Original
+from shoal_workers.model.transformer import Layer, Linear, Norm, ScoreHead, Transformer, read_transformer
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -51,7 +43,10 @@ class TorchEngine:
         if self.precision not in _DTYPES:
             raise BadSetting(f"precision is {precision!r}: the torch engine takes one of auto, {', '.join(_DTYPES)}")
         self._dtype = _DTYPES[self.precision]
-        self._module = _module(model).eval().to(self._device, self._dtype)
+        original = Original(Path(model.source))
+        tensors = weights.read(original.transformer)
+        transformer = read_transformer(original.config, tensors, model.is_reranker, original.pooled_dense())
+        self._module = PackedTransformer(transformer).eval().to(self._device, self._dtype)
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[TorchPass]":
         return [TorchPass(self._thread.submit(self._forward, packing)) for packing in packings]
@@ -69,19 +64,6 @@ class TorchEngine:
         ids, positions, bias = (torch.from_numpy(array).to(self._device, non_blocking=True) for array in packing)
         tokens: torch.Tensor = self._module(ids, positions, bias.to(self._dtype)).flatten(0, 1).float()
         return tokens
-
-
-def _module(model: Model) -> torch.nn.Module:
-    if model.is_static:
-        raise BadSetting(f"torch does not compute {model.name}, a static model: openvino does")
-    if model.shares_rows:
-        source = Path(model.source)
-        read = weights.read(transformer_folder(source))
-        return PackedTransformer(read_transformer(read_config(source), read, model.is_reranker, read_dense(source)))
-    from shoal_workers.model.export import PaddedModel
-    from shoal_workers.model.reference import load
-
-    return PaddedModel(load(model.source)[0])
 
 
 class TorchPass:
@@ -131,10 +113,8 @@ class PackedTransformer(torch.nn.Module):
             _norm(norm, transformer.eps) for norm in (transformer.norm, transformer.final_norm)
         )
         self.layers = torch.nn.ModuleList(_PackedLayer(layer, transformer) for layer in transformer.layers)
-        convolution, bias = transformer.layers[0].convolution, transformer.relative_bias
-        self.convolution = _Convolution(convolution, transformer.eps) if convolution else None
+        bias, rows = transformer.relative_bias, transformer.distance_rows
         self.relative_bias = None if bias is None else _parameter(bias)
-        rows = transformer.distance_rows
         self.distance_rows = None if rows is None else torch.nn.Parameter(torch.tensor(rows).long(), False)
         self.farthest, self.num_heads = transformer.num_positions - 1, transformer.num_heads
         self.attention = [layer.attention for layer in transformer.layers]
@@ -156,11 +136,8 @@ class PackedTransformer(torch.nn.Module):
             attention_bias = bias + functional.embedding(distance, self.relative_bias).permute(0, 3, 1, 2)
         tokens = self.norm(tokens)
         attend = cache(partial(self._attending, positions, attention_bias))  # layers with equal attention share tables
-        for n, (layer, attention) in enumerate(zip(self.layers, self.attention, strict=True)):
-            made = layer(tokens, *attend(attention), rows)
-            if n == 0 and self.convolution is not None:
-                made = self.convolution(made, tokens, positions)
-            tokens = made
+        for layer, attention in zip(self.layers, self.attention, strict=True):
+            tokens = layer(tokens, *attend(attention), rows)
         tokens = self.final_norm(tokens)
         if self.dense is not None:
             tokens = self.dense(tokens)
@@ -191,7 +168,8 @@ class _PackedLayer(torch.nn.Module):
     def __init__(self, layer: Layer, transformer: Transformer):
         super().__init__()
         keys = transformer.num_key_heads
-        self.heads, self.blocks = [transformer.num_heads, keys, keys], transformer.blocks
+        self.heads = [transformer.num_heads, keys, keys]
+        self.norms_first, self.is_gated = transformer.norms_first, transformer.is_gated
         self.query_norm, self.key_norm = (_norm(norm, transformer.eps) for norm in (layer.query_norm, layer.key_norm))
         self.activation = _FUNCTIONS[transformer.activation]
         keys_and_queries = layer.distances or ()
@@ -206,7 +184,7 @@ class _PackedLayer(torch.nn.Module):
     def forward(
         self, tokens: torch.Tensor, bias: torch.Tensor, angles: torch.Tensor | None, rows: torch.Tensor | None
     ) -> torch.Tensor:
-        if self.blocks.norms_first:
+        if self.norms_first:
             tokens = tokens + self.attention_end(self._attended(self.attention_norm(tokens), bias, angles, rows))
             result: torch.Tensor = tokens + self.output_end(self._network(self.output_norm(tokens)))
         else:
@@ -237,26 +215,11 @@ class _PackedLayer(torch.nn.Module):
 
     def _network(self, tokens: torch.Tensor) -> torch.Tensor:
         inner = self.up(tokens)
-        if self.blocks.is_gated:
+        if self.is_gated:
             passed, gate = inner.chunk(2, -1)
             result: torch.Tensor = self.down(self.activation(passed) * gate)
         else:
             result = self.down(self.activation(inner))
-        return result
-
-
-class _Convolution(torch.nn.Module):
-    def __init__(self, convolution: Convolution, eps: float):
-        super().__init__()
-        self.farthest, self.activation = convolution.num_tokens // 2, _FUNCTIONS[convolution.activation]
-        self.linear, self.norm = _linear(convolution.linear), _norm(convolution.norm, eps)
-
-    def forward(self, made: torch.Tensor, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        near = [
-            tokens.roll(-distance, 1) * (positions.roll(-distance, 1) == positions + distance)[..., None]
-            for distance in range(-self.farthest, self.farthest + 1)
-        ]
-        result: torch.Tensor = self.norm(made + self.activation(self.linear(torch.cat(near, -1))))
         return result
 
 

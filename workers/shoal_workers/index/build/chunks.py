@@ -16,7 +16,7 @@ from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.index.files.documents import to_line
 from shoal_workers.model.model import Model, prepared_folder
-from shoal_workers.model.original import find_source, transformer_folder
+from shoal_workers.model.original import Original, find_source
 
 #: The field with the id of a chunk's document, and the fields with the chunk's place in it.
 DOCUMENT, START, STOP = CHUNK_FIELDS = ("document", "start", "stop")
@@ -101,4 +101,4 @@ def _find_tokenizer(home: Path, model: ModelInfo) -> tuple[Model, Path]:
             f"the tokenizer of {model.name} cuts the chunks, but that of this machine is of another model than the "
             "pool's: build where a worker is, or without chunk_tokens"
         )
-    return found, transformer_folder(source) / TOKENIZER
+    return found, Original(source).transformer / TOKENIZER

@@ -14,13 +14,7 @@ from shoal.errors import ModelMismatch
 from shoal_workers.model.graph import Graphs, build_head
 from shoal_workers.model.heads.head import Head, QueryForm
 from shoal_workers.model.model import Model
-from shoal_workers.model.original import (
-    joined_dense,
-    layer_config,
-    read_json,
-    read_tokenizer_config,
-    transformer_folder,
-)
+from shoal_workers.model.original import Original, read_json
 from shoal_workers.model.transformer import Array, Linear, Transformer
 
 #: The settings in config_sentence_transformers.json by which PyLate's models are known.
@@ -40,12 +34,12 @@ class _Late(NamedTuple):
 
 
 def read_late(
-    model: Model, source: Path, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
+    model: Model, original: Original, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
 ) -> tuple[Model, Graphs]:
     """Read the projection of a late-interaction model, and how it reads queries and documents."""
-    found = _settings(model, source)
+    found = _settings(model, original)
     width = len(transformer.words[0])
-    layer = joined_dense(source) or read_linear(tensors, "linear.", width, transformer_folder(source))
+    layer = original.dense() or read_linear(tensors, "linear.", width, original.transformer)
     opened = Tokenizer.from_file(str(tokenizer))
     _make_special(opened, found.prefixes, tokenizer)
     words = (opened.token_to_id(word) for word in found.skiplist if isinstance(word, str))
@@ -54,7 +48,7 @@ def read_late(
         raise ModelMismatch(f"{model.name} skips words of {excerpt(found.skiplist_tasks)} alone: use another model")
     head = Head("vectors", len(layer.bias), skipped, skips_queries="query" in found.skiplist_tasks)
     most = min(found.document_length or model.max_tokens, transformer.num_positions)
-    form = _query_form(found, model, source, opened, transformer.num_positions)
+    form = _query_form(found, model, original, opened, transformer.num_positions)
     num_special = opened.num_special_tokens_to_add(is_pair=False)
     for length in (most, form.max_tokens):
         if type(length) is not int or length <= num_special:
@@ -77,12 +71,12 @@ def read_linear(tensors: dict[str, Array], prefix: str, width: int, path: Path) 
     return Linear(matrix, bias)
 
 
-def _query_form(found: _Late, model: Model, source: Path, tokenizer: Tokenizer, num_positions: int) -> QueryForm:
+def _query_form(found: _Late, model: Model, original: Original, tokenizer: Tokenizer, num_positions: int) -> QueryForm:
     """Return how queries are read. Raises ModelMismatch if the token that fills them is not known."""
     most = min(found.query_length or model.max_tokens, num_positions)
     if found.expansion is None:
         return QueryForm(most)
-    expansion, named = found.expansion, read_tokenizer_config(source).get("mask_token")
+    expansion, named = found.expansion, original.tokenizer_config.get("mask_token")
     named = named["content"] if isinstance(named, dict) else named
     length, strategy = expansion.get("length"), expansion.get("strategy")
     if strategy not in ("fixed", "min") or type(length) is not int or not 0 < length <= num_positions:
@@ -98,23 +92,22 @@ def _query_form(found: _Late, model: Model, source: Path, tokenizer: Tokenizer, 
     return QueryForm(most, length, filler, bool(expansion.get("attend")))
 
 
-def _settings(model: Model, source: Path) -> _Late:
+def _settings(model: Model, original: Original) -> _Late:
     """Return the settings, in the present form or in PyLate's or Stanford's, as `MultiVectorEncoder` reads them."""
     prompts = {name: str(model.prompts.get(name) or "") for name in ("query", "document")}
-    if not (source / "modules.json").exists():
-        return _stanford(read_json(source / "artifact.metadata", optional=True))
-    about = read_json(source / "config_sentence_transformers.json", optional=True)
+    if not original.layers:
+        return _stanford(read_json(original.folder / "artifact.metadata", optional=True))
+    about, own = original.about, original.reading
     old: dict[str, Any] = {}
     if any(name in about for name in _PYLATE):
         attend, length = bool(about.get("attend_to_expansion_tokens")), about.get("query_length") or 32
         old = {name: about.get(name) for name in ("query_length", "document_length")}
         if about.get("do_query_expansion") is not False:
             old |= {"query_length": None, "query_expansion": {"strategy": "fixed", "attend": attend, "length": length}}
-    own = read_json(transformer_folder(source) / "sentence_bert_config.json", optional=True)
     prefixes = {name: about.get(f"{name}_prefix") or "" for name in prompts}
     for name, prefix in prefixes.items():
         prompts[name] = prefix + prompts[name].removeprefix(prefix)
-    mask = layer_config(source, "MultiVectorMask")
+    mask = original.layer_config("MultiVectorMask")
     if mask is None:
         words = about.get("skiplist_words")
         mask = {"skiplist_words": [*string.punctuation] if words is None else words}

@@ -15,14 +15,7 @@ from shoal_workers.model.graph import Graphs, build_head
 from shoal_workers.model.heads.head import Head, QueryForm
 from shoal_workers.model.heads.late_interaction import read_late, read_linear
 from shoal_workers.model.model import QUERY_TABLE, Model
-from shoal_workers.model.original import (
-    beside,
-    layer_config,
-    only_output,
-    query_table,
-    read_config,
-    read_json,
-)
+from shoal_workers.model.original import Original, read_json
 from shoal_workers.model.transformer import Array, Transformer, read_words_head
 
 log = logging.getLogger(__name__)
@@ -36,39 +29,38 @@ MAX_QUERY_TOKENS = 8_192
 
 
 def read_heads(
-    model: Model, source: Path, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
+    model: Model, original: Original, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
 ) -> tuple[Model, Graphs]:
     """Return the model with its heads, and the graph of each output. Raises ModelMismatch.
 
     `tensors` are the original's, and `tokenizer` is the file of the prepared model, which may get special tokens.
     """
-    output = only_output(source)
     try:
-        if output == "sparse":
-            return _read_words(model, source, tensors, transformer, tokenizer)
-        if output == "multivector":
-            return read_late(model, source, tensors, transformer, tokenizer)
-        return _read_beside(model, source, transformer, tokenizer)
+        if original.only_output == "sparse":
+            return _read_words(model, original, tensors, transformer, tokenizer)
+        if original.only_output == "multivector":
+            return read_late(model, original, tensors, transformer, tokenizer)
+        return _read_beside(model, original, transformer, tokenizer)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelMismatch(
-            f"{source} has a head that Shoal does not know ({error!r:.200}): use another model"
+            f"{original.folder} has a head that Shoal does not know ({error!r:.200}): use another model"
         ) from error
 
 
 def _read_words(
-    model: Model, source: Path, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
+    model: Model, original: Original, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
 ) -> tuple[Model, Graphs]:
     """Read the head of a SparseEncoder, which makes weights of the words of its vocabulary."""
-    settings = layer_config(source, "SpladePooling") or {}
+    settings = original.layer_config("SpladePooling") or {}
     kind, function = settings.get("pooling_strategy", "max"), settings.get("activation_function", "relu")
     if kind not in _REDUCTIONS or function not in _NUM_LOGS:
         raise ModelMismatch(f"{model.name} makes weights by {excerpt(kind)} and {excerpt(function)}: use another model")
-    most = read_json(source / "config_sentence_transformers.json", optional=True).get("max_active_dims") or 0
-    layers = read_words_head(read_config(source), tensors, transformer.words)
+    most = original.about.get("max_active_dims") or 0
+    layers = read_words_head(original.config, tensors, transformer.words)
     head = Head(kind, len(layers.out.bias), num_logs=_NUM_LOGS[function], max_weights=int(most))
     model = replace(model, heads={"sparse": head}, dimension=head.size)
-    if table := query_table(source):
-        model = _read_query_table(model, table, tokenizer)
+    if original.query_table:
+        model = _read_query_table(model, original.query_table, tokenizer)
     return model, {"sparse": build_head(layers, transformer.eps)}
 
 
@@ -94,13 +86,13 @@ def _read_query_table(model: Model, folder: Path, path: Path) -> Model:
     return replace(model, query_form=form, prompts={"query": "", "document": ""} | model.prompts)
 
 
-def _read_beside(model: Model, source: Path, transformer: Transformer, tokenizer: Path) -> tuple[Model, Graphs]:
+def _read_beside(model: Model, original: Original, transformer: Transformer, tokenizer: Path) -> tuple[Model, Graphs]:
     """Read the heads of a model that also has a vector (BGE-M3): a weight of each token's id, and token vectors."""
-    pickled = [path.name for path in sorted(source.glob("*_linear.pt"))]
-    if pickled and not beside(source):
+    pickled = [path.name for path in sorted(original.folder.glob("*_linear.pt"))]
+    if pickled and not original.beside:
         log.warning("%s has %s, which is not read: docs/models.md says how to convert it", model.name, pickled[0])
-    if beside(source) and transformer.dense:
-        names = " and ".join(path.name for path in beside(source).values())
+    if original.beside and transformer.dense:
+        names = " and ".join(path.name for path in original.beside.values())
         raise ModelMismatch(
             f"{model.name} has {names} and a Dense layer, which Shoal does not compute together: remove the files "
             "to have its vector alone"
@@ -109,7 +101,7 @@ def _read_beside(model: Model, source: Path, transformer: Transformer, tokenizer
     opened = Tokenizer.from_file(str(tokenizer))
     around = opened.encode("").ids  # the tokens that are put around every text
     special = {number for number, token in opened.get_added_tokens_decoder().items() if token.special}
-    for output, path in beside(source).items():
+    for output, path in original.beside.items():
         layer = read_linear(weights.read_file(path), "", len(transformer.words[0]), path)
         if output == "sparse":
             head = Head("ids", 1, tuple(sorted(special.union(around))))

@@ -1,4 +1,4 @@
-"""Models of other architectures, with a graph of their own or one that torch exports, and models of a hub."""
+"""Models of other architectures, with a graph of their own, and models of a hub."""
 
 import json
 import re
@@ -24,44 +24,12 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model import weights
 from shoal_workers.model.graph import build
 from shoal_workers.model.model import Model
-from shoal_workers.model.original import read_config
+from shoal_workers.model.original import Original
 from shoal_workers.model.own_graph import FILES, read
 from shoal_workers.model.prepare import prepare
 from shoal_workers.model.transformer import read_transformer
 
 TEXTS = ["", "storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]
-
-#: Makes a model with random weights, of an architecture that Shoal does not compute itself, and its vectors.
-MAKE = """
-import json, sys
-from pathlib import Path
-import numpy as np, torch
-from transformers import AlbertConfig, AlbertModel
-from shoal_workers.model import reference
-folder, texts = Path(sys.argv[1]), json.loads(sys.argv[3])
-num_words = json.loads((folder / "config.json").read_text())["vocab_size"]
-torch.manual_seed(5)
-model = AlbertModel(AlbertConfig(
-    vocab_size=num_words, embedding_size=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-    intermediate_size=48, max_position_embeddings=64, bos_token_id=2, eos_token_id=3))
-for name, weight in model.named_parameters():
-    torch.nn.init.normal_(weight, 1.0 if "orm.weight" in name else 0.0, 0.3)
-model.save_pretrained(folder)
-np.save(sys.argv[2], reference.encode(reference.load(str(folder)), texts))
-"""
-
-#: Prepares a model where a module is missing.
-WITHOUT = """
-import sys
-sys.modules["sentence_transformers"] = None
-from pathlib import Path
-from shoal.errors import ModelMismatch
-from shoal_workers.model.prepare import prepare
-try:
-    prepare("acme/novel", Path(sys.argv[1]), Path(sys.argv[2]))
-except ModelMismatch as error:
-    print(error)
-"""
 
 
 @pytest.fixture
@@ -76,40 +44,17 @@ def source(tiny_source: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def with_graph(source: Path) -> Path:
     """The same with a graph of its own."""
-    settings = read_config(source) | {"model_type": "bert"}
+    settings = Original(source).config | {"model_type": "bert"}
     (source / "openvino").mkdir()
     ov.save_model(usual_inputs(build(read_transformer(settings, weights.read(source)))), source / FILES[0])
     return source
 
 
-def run(script: str, *arguments: object) -> str:
-    command = [sys.executable, "-W", "ignore", "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.wide
-@pytest.mark.usefixtures("torch_reference")
-def test_what_torch_exports_computes_what_sentence_transformers_does(source: Path, tmp_path: Path) -> None:
-    run(MAKE, source, tmp_path / "expected.npy", json.dumps(TEXTS))
-    prepare("albert", source, tmp_path / "prepared")
-    model = Model.open(tmp_path / "prepared")
-    assert (model.shares_rows, model.reference) == (False, "sentence-transformers")
-    vectors = Encoder.open(tmp_path / "prepared", "openvino", "f32", 2).embed(TEXTS, Options(), "")
-    cosines = (vectors * np.load(tmp_path / "expected.npy")).sum(axis=1)
-    assert cosines.min() > 0.9999  # the weights are stored as fp16
-
-
-@pytest.mark.wide
-def test_without_the_extra_its_name_is_said(source: Path, tmp_path: Path) -> None:
-    said = run(WITHOUT, source, tmp_path / "prepared")
-    assert 'acme/novel is of an architecture that torch must export (model_type is "novel")' in said
-    assert "[export]'" in said
+def test_an_architecture_that_shoal_does_not_compute_needs_a_graph_of_its_own(source: Path, tmp_path: Path) -> None:
+    words = r'\(model_type is "novel"\), and has no file openvino/openvino_model.xml or onnx/model.onnx: write it'
+    with pytest.raises(ModelMismatch, match=words):
+        prepare("acme/novel", source, tmp_path / "prepared")
     assert not (tmp_path / "prepared").exists()
-
-
-# Own graphs
 
 
 def text_input(name: str) -> ov.Node:
