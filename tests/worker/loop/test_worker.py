@@ -1,7 +1,6 @@
 """One worker, stepped by hand: its batches, the jobs that it refuses, and the jobs that it leaves to others."""
 
 import itertools
-import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ import shoal_workers.loop.worker
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
-from shoal.errors import Internal, Unavailable
+from shoal.errors import Internal
 from shoal.operations import Decode, Embed, Search, Tokenize, job_class
 from shoal.queue.consumer import Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
@@ -286,44 +285,16 @@ def test_what_cannot_be_served_is_refused(worker: Worker, queue: Queue, engine: 
 def test_what_a_killed_worker_left_is_done_by_another(worker: Worker, queue: Queue) -> None:
     jobs = [put(queue, f"storm {n}") for n in range(3)]
     assert len(queue.take("killed", LANES, 3)) == 3
+    queue.may_look(worker.id)
     assert [drive(worker) for _ in range(4)] == [1, 1, 1, 0]
     assert set(replies(queue)) == {job.id for job in jobs}
-
-
-class FailsOnce(Consumer):
-    fails = True
-
-    def reclaim(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
-        if self.fails:
-            self.fails = False
-            raise Unavailable("Redis does not answer")
-        return super().reclaim(*args, **options)
-
-
-@pytest.mark.parametrize("kind", [FailsOnce, Consumer])
-def test_heartbeats_are_not_trusted_right_after_redis_was_away_nor_after_a_start(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, kind: type[Consumer]
-) -> None:
-    monkeypatch.setattr(shoal_workers.loop.admission, "ALIVE_S", 3_600.0)
-    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
-    queue.put("interactive", [Embed(["storm"], id="others")])
-    queue.take("a", LANES, 1)  # the heartbeat of this worker expires while Redis is away
-    worker = Worker(kind(queue.broker, queue.keys, "b"), engine, {}, Bucketing(64))
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    for job_id in ("first", "second"):  # the worker looks for jobs of dead workers before it takes each one
-        queue.put("interactive", [Embed(["rain"], id=job_id)])
-        reply = queue.wait_result(job_id, PATIENCE_S)
-        assert reply is not None
-    worker.stop()
-    thread.join()
-    assert queue.status("others")[0] == "queued"
 
 
 def test_a_living_worker_keeps_its_jobs(worker: Worker, queue: Queue) -> None:
     put(queue, "storm")
     queue.take("alive", LANES, 1)
     worker.pool.announce("alive", {})
+    queue.may_look(worker.id)
     assert drive(worker) == 0
 
 
@@ -334,6 +305,7 @@ def test_a_slow_worker_keeps_its_jobs(worker: Worker, queue: Queue, engine: Engi
     def look() -> None:
         queue.redis.expire(key, 3_600)
         wait_until(lambda: queue.redis.ttl(key) > 3_600)  # the worker has announced itself again
+        queue.may_look("other")
         assert queue.consumer("other").reclaim(()) == (0, {})
 
     engine.before = once("encode", look)

@@ -88,7 +88,6 @@ class Worker:
     def run(self) -> None:
         """Step until `stop` is called; while Redis does not answer, wait for it."""
         is_away = False
-        self.admission.distrust_heartbeats()  # Redis may have come back just now
         while not self._stopping.is_set():
             try:
                 self.activity.mark("joining the pool")
@@ -102,8 +101,6 @@ class Worker:
                 log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                 is_away = True
                 self._finish(self._aside)  # not later: the wait for Redis would count as time of the batch
-                if isinstance(error, Unavailable):
-                    self.admission.distrust_heartbeats()
                 self._stopping.wait(RETRY_S)
 
     def stop(self) -> None:

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -129,7 +130,9 @@ class Heartbeat:
         return announced.has_about
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._every_s):
+        begun = time.monotonic()
+        while not self._stopped.wait(begun + self._every_s - time.monotonic()):  # a beat without an answer takes long
+            begun = time.monotonic()
             self._try_to_beat()
 
     def _try_to_beat(self) -> None:
