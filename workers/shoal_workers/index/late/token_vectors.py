@@ -75,16 +75,23 @@ class TokenVectors:
 
 
 class TokenFile:
-    """The file of codes of a version that is being built, text after text. `num_texts` and `num_tokens` are written."""
+    """The file of codes of a version that is being built, text after text. `num_texts` and `num_tokens` are written.
+
+    If the files do not have these, because they are damaged, they begin anew.
+    """
 
     def __init__(self, folder: Path, width: int, num_texts: int, num_tokens: int):
         paths = [folder / name for name in (TOKENS, LENGTHS)]
-        goes_on = num_texts > 0 and all(path.exists() for path in paths)
-        self.num_texts, self.num_tokens = (num_texts, num_tokens) if goes_on else (0, 0)
         self._folder, self._width = folder, width
-        self._codes, self._lengths = (path.open("r+b" if goes_on else "wb") for path in paths)
-        write_header(self._codes, np.int8, (self.num_tokens, width))
+        self._codes, self._lengths = (path.open("r+b" if path.exists() else "w+b") for path in paths)
+        num_bytes = os.fstat(self._codes.fileno()).st_size
+        lengths = np.fromfile(self._lengths, np.int64, num_texts)
+        write_header(self._codes, np.int8, (num_tokens, width))
+        is_whole = num_bytes >= self._codes.tell() + num_tokens * width and len(lengths) == num_texts
+        goes_on = is_whole and int(lengths.sum()) == num_tokens
+        self.num_texts, self.num_tokens = (num_texts, num_tokens) if goes_on else (0, 0)
         self._codes.seek(self.num_tokens * width, os.SEEK_CUR)
+        self._codes.truncate()
         self._lengths.seek(8 * self.num_texts)
 
     def __enter__(self) -> Self:
