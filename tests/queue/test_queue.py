@@ -279,6 +279,16 @@ def test_a_job_that_is_put_twice_counts_once(queue: Queue) -> None:
     assert queue.backlog()["interactive"] == 0
 
 
+@pytest.mark.parametrize(("num_taken", "ring"), [(0, "new"), (4, "old")])
+def test_a_client_leaves_its_ring_with_its_last_waiting_job(queue: Queue, num_taken: int, ring: str) -> None:
+    jobs, key = [addressed() for _ in range(num_taken + 1)], queue.keys.of_lane("interactive", ring)
+    queue.put("interactive", jobs)
+    queue.take("a", ["interactive"], num_taken)
+    assert queue.redis.exists(key)
+    queue.withdraw([jobs[-1].id])
+    assert not queue.redis.exists(key)
+
+
 @pytest.mark.parametrize("share", [0.6, 1.1])
 def test_after_a_silence_of_all_each_worker_has_time_for_a_heartbeat_before_it_counts_as_dead(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, share: float

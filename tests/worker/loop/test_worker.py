@@ -12,6 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 from blocking import DeadLetters, Pool
+from breaking import Plan, connect
 from conftest import PATIENCE_S, wait_until
 from numpy.typing import NDArray
 from queues import Queue, drive, step_while, work_off
@@ -19,6 +20,7 @@ from queues import Queue, drive, step_while, work_off
 import shoal_workers.loop.admission
 import shoal_workers.loop.scheduler
 import shoal_workers.loop.worker
+from shoal.broker.broker import Broker
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
@@ -362,6 +364,27 @@ def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_t
     assert max(engine.num_tokens[2:]) <= MIN_PREEMPTIBLE_TOKENS < engine.num_tokens[0]
     assert len(replies(queue)) == 1
     assert list(replies(queue, "bulk")) == [bulk.id]
+
+
+def test_a_worker_that_stops_while_redis_is_away_waits_for_it_and_leaves_no_suspects(
+    queue: Queue, redis_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.loop.worker, "DRAIN_S", PATIENCE_S)
+    monkeypatch.setattr(shoal_workers.loop.worker, "RETRY_S", 0.0)
+    plan = Plan()
+    consumer = Consumer(Broker(connect(redis_url, plan).connection_pool), queue.keys, "w")
+    worker = Worker(consumer, engine, {}, Bucketing(30))
+
+    def stop() -> None:
+        worker.stop()
+        plan.breaks("before", 1)
+
+    put(queue, *distinct(1))
+    engine.before = once("encode", stop)
+    worker.run()
+    consumer.broker.close()
+    (taken,) = queue.take("next", LANES, 1)
+    assert not taken.is_suspect
 
 
 def test_a_worker_that_stops_in_time_leaves_no_suspects(

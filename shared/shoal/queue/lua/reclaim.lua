@@ -24,7 +24,7 @@ call('PERSIST', HOLDERS) -- allowed if memory is full, and then so are the write
 local own = put_back_all(args.worker, is_known, false)
 local left_ms = call('PTTL', TURN) -- more than alive_ms if Redis's clock was set back
 local is_heard = tonumber(call('ZSCORE', ALIVE, args.worker) or 0) > now + args.alive_ms / 2
-if is_heard and (left_ms <= 0 or left_ms > args.alive_ms) then
+if is_heard and not args.leaves and (left_ms <= 0 or left_ms > args.alive_ms) then
   for _, worker in ipairs(call('SMEMBERS', HOLDERS)) do
     local until_ms = tonumber(call('ZSCORE', ALIVE, worker) or 0)
     if worker ~= args.worker and until_ms <= now and #dead < MOST_WORKERS then
