@@ -59,8 +59,9 @@ class Process:
         return self.service.process.pid if self.service.process else 0
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to it and to the processes that it started."""
-        os.killpg(self.pid, number)
+        """Send a signal to it and to the processes that it started, unless they have ended."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
 
     def check(self) -> str | None:
         """Record the end of the process, and start it again; return the reason if no fault of the run ended it."""

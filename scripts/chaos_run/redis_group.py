@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from stack import free_port
 
 from shoal.broker import embedded
@@ -191,7 +193,8 @@ class RedisGroup:
 
 
 def _client(port: int) -> Any:
-    return redis.Redis(port=port, socket_timeout=10, decode_responses=True)
+    # redis-py tries again for seconds by default; the breaker would mend its other faults later.
+    return redis.Redis(port=port, socket_timeout=10, decode_responses=True, retry=Retry(NoBackoff(), 0))
 
 
 def _all_have(primary: Any, offset: int) -> bool:

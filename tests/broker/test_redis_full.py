@@ -151,6 +151,7 @@ def test_workers_look_for_jobs_of_dead_workers_while_redis_is_full(admin: "redis
     own_queue.put("interactive", [Embed(["storm"], reply_to="me")])
     admin.config_set("maxmemory", 1)
     own_queue.take("dead", LANES, 1)
+    own_queue.may_look("one")
     assert own_queue.consumer("one").reclaim(()) == (0, {"dead": 1})
     (taken,) = own_queue.take("one", LANES, 1)
     assert taken.deaths == 1

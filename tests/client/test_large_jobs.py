@@ -92,6 +92,7 @@ def test_only_the_beginning_of_a_job_with_too_many_bytes_is_reclaimed(queue: Que
     assert broker.job_bytes == HEAD_BYTES
     assert (len(taken.data), taken.size_bytes) == (HEAD_BYTES, len(large.pack()))
     broker.close()
+    queue.may_look(worker.id)
     work_off(worker, queue)  # "w" is not alive, so its job is reclaimed again
     assert code(queue.wait_result(large.id, 0)) == "too_large"
 

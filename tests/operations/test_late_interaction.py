@@ -31,8 +31,9 @@ from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import LateReranker, QueryText, Reranker, compared, token_vectors
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder
+from shoal_workers.index.files.manifest import TOKENS
 from shoal_workers.index.index import Index
-from shoal_workers.index.late.token_vectors import restored
+from shoal_workers.index.late.token_vectors import LENGTHS, restored
 from shoal_workers.index.long_tasks import BuildIndex, build_index
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service import service
@@ -250,8 +251,9 @@ class TestStoredTokenVectors:
             np.testing.assert_allclose(one, other, atol=1)
         assert np.array_equal(built.token_vectors.of(0), built.token_vectors.of(len(texts) - 1))
 
-    def test_of_an_interrupted_build_are_kept(
-        self, tmp_path: Path, encoder: Encoder, counting: CountingReranker
+    @pytest.mark.parametrize("damaged", ["", TOKENS, LENGTHS])
+    def test_of_an_interrupted_build_are_kept_unless_their_files_are_damaged(
+        self, tmp_path: Path, encoder: Encoder, counting: CountingReranker, damaged: str
     ) -> None:
         texts, seen = [f"storm {n}" for n in range(SYNC_EVERY + 100)], list[str]()
 
@@ -263,8 +265,11 @@ class TestStoredTokenVectors:
         for _ in range(3):
             with pytest.raises(Unavailable):
                 self.build(tmp_path, texts, encoder, counting, report=stop)
+        if damaged:
+            (path,) = (tmp_path / "index").rglob(damaged)
+            path.write_bytes(path.read_bytes()[8:])
         self.build(tmp_path, texts, encoder, counting)
-        assert sum(counting.num_texts) == len(texts)
+        assert sum(counting.num_texts) == len(texts) + (SYNC_EVERY if damaged else 0)
         tokens = Index.open(tmp_path / "index").token_vectors
         (last,) = counting.encoded(texts[-1:], Options(output="multivector"), counting.prefix)
         assert tokens

@@ -15,6 +15,7 @@ from queues import Queue, drive
 from safetensors.numpy import save_file
 from test_rerank import error, hits, replies
 
+import shoal.operations.search
 from shoal import Client
 from shoal.bulk.served_model import served_model
 from shoal.cache.cache import Cache, Table
@@ -263,6 +264,16 @@ class TestWordsAlone:
         refused = error(replies(queue, job)[0])
         assert refused.code == "invalid_request"
         assert f"{name} needs vectors, and this index has words alone: leave it out" in refused.message
+
+    def test_facets_count_as_passes_over_the_documents(
+        self, worker: Worker, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shoal.operations.search, "MAX_JOB_ROWS", 2 * len(DOCUMENTS))
+        jobs = [put(queue, "storm", "rain"), put(queue, "storm", "rain", facets=["topic"])]
+        drive(worker)
+        plain, refused = replies(queue, *jobs)
+        assert plain.status == "done"
+        assert "may ask for 1 with these options" in error(refused).message
 
     def test_are_reused_by_the_next_build(self, words_encoder: Encoder, tmp_path: Path) -> None:
         built(tmp_path, words_encoder, None)

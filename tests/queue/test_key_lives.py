@@ -82,6 +82,7 @@ def announced(queue: Queue) -> None:
 
 
 def looking(queue: Queue) -> None:
+    queue.may_look("w")
     queue.consumer("w").reclaim(())
 
 

@@ -1,6 +1,8 @@
 """The pool: a worker that announces itself is alive until it leaves or falls silent. A heartbeat goes on by itself."""
 
+import itertools
 from socket import gethostname
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from conftest import RedisServer, wait_until
 from queues import Queue
 
 from shoal.operations import Embed
+from shoal_workers.process import heartbeat
 from shoal_workers.process.heartbeat import Heartbeat
 
 #: Seconds by which Redis's clock is set back.
@@ -110,6 +113,22 @@ def test_a_heartbeat_beats_until_stopped_and_outlives_redis(own_redis: RedisServ
     heart = Heartbeat(pool, "a", dict)
     heart.start()
     heart.close()
+
+
+def test_a_beat_that_had_no_answer_for_long_is_followed_by_the_next_at_once(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, beats = itertools.count(0, 3_600), list[dict[str, Any]]()
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+
+    def about() -> dict[str, Any]:
+        beats.append({})
+        return beats[-1]
+
+    heart = Heartbeat(pool, "a", about, every_s=3_600)
+    heart.start()
+    wait_until(lambda: len(beats) > 3)
+    heart.stop()
 
 
 def test_a_heartbeat_announces_new_versions_of_indexes_at_once(pool: Pool) -> None:

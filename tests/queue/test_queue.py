@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from blocking import Commands, run_now
 from conftest import PATIENCE_S
-from queues import Queue, set_limits
+from queues import ALIVE_S, Queue, set_limits
 
+import shoal.queue.consumer
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.broker import Script
 from shoal.contract.jobs import LANES, Job
@@ -278,14 +279,38 @@ def test_a_job_that_is_put_twice_counts_once(queue: Queue) -> None:
     assert queue.backlog()["interactive"] == 0
 
 
-def test_while_heartbeats_are_not_trusted_no_worker_counts_as_dead(queue: Queue) -> None:
+@pytest.mark.parametrize(("num_taken", "ring"), [(0, "new"), (4, "old")])
+def test_a_client_leaves_its_ring_with_its_last_waiting_job(queue: Queue, num_taken: int, ring: str) -> None:
+    jobs, key = [addressed() for _ in range(num_taken + 1)], queue.keys.of_lane("interactive", ring)
+    queue.put("interactive", jobs)
+    queue.take("a", ["interactive"], num_taken)
+    assert queue.redis.exists(key)
+    queue.withdraw([jobs[-1].id])
+    assert not queue.redis.exists(key)
+
+
+@pytest.mark.parametrize("share", [0.6, 1.1])
+def test_after_a_silence_of_all_each_worker_has_time_for_a_heartbeat_before_it_counts_as_dead(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    monkeypatch.setattr(shoal.queue.consumer, "ALIVE_S", ALIVE_S)
     queue.put("interactive", [addressed()])
     take_one(queue, "a")
-    assert queue.consumer("b").reclaim((), looks_for_dead=False) == (0, {})
+    queue.may_look("b")
+    queue.redis.zincrby(queue.keys.alive, -share * ALIVE_S * 1_000, "b")  # Redis was away for this share of the time
+    assert queue.consumer("b").reclaim(()) == (0, {})
+    queue.pool.announce("b")
+    queue.pool.announce("c")
+    assert queue.consumer("b").reclaim(()) == (0, {})
+    queue.may_look("b")  # the time is over
+    queue.pool.announce("c")
+    queue.leave("b")  # a worker that leaves does not look: it would count no dead worker
     assert queue.consumer("b").reclaim(()) == (0, {"a": 1})
 
 
 def test_one_worker_at_a_time_looks_for_dead_ones(queue: Queue) -> None:
+    for name in ("b", "c"):
+        queue.may_look(name)
     assert queue.consumer("b").reclaim(()) == (0, {})
     queue.put("interactive", [addressed()])
     take_one(queue, "a")

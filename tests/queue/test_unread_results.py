@@ -195,6 +195,7 @@ class TestRefusedSweeps:
             queue.redis.hset(queue.keys.limits, "result_ttl_s", "junk")
         else:
             queue.redis.set(getattr(queue.keys, what), "junk")
+        queue.may_look(worker.id)
         assert drive(worker) == 1
         for _ in range(2):
             assert queue.unread.sweep() is False

@@ -20,6 +20,7 @@ from shoal.errors import ShoalError, TooLarge, Unavailable
 from shoal.queue import scripts
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import MAX_PUT_BYTES
+from shoal.queue.pool import ALIVE_S
 from shoal.settings import DEFAULTS
 
 #: Largest number of jobs of one lane that are taken at a time.
@@ -175,7 +176,7 @@ class Consumer:
 
     def leave(self) -> None:
         """Return all jobs of this consumer to the queue, for other consumers."""
-        self.broker.run(_RECLAIM, self._keys, {"worker": self.name, "holds": (), "leaves": True})
+        self._reclaim((), leaves=True)
 
     def eviction_policy(self) -> str:
         """Return Redis's `maxmemory-policy`, or "" if this user of Redis has no permission to ask."""
@@ -231,17 +232,17 @@ class Consumer:
 
     # Hold
 
-    def reclaim(self, holds: Collection[Delivery], looks_for_dead: bool = True) -> tuple[int, dict[str, int]]:
+    def reclaim(self, holds: Collection[Delivery]) -> tuple[int, dict[str, int]]:
         """Put back jobs that Redis gave to this consumer but `holds` lacks, and the jobs of dead workers as suspects.
 
         Returns the number of this consumer's jobs that were put back, and the number for each dead worker.
         """
-        keys = [delivery.key for delivery in holds]
-        arguments: dict[str, Any] = {"worker": self.name, "holds": keys, "leaves": False}
-        if looks_for_dead:
-            arguments["every_ms"] = int(RECLAIM_TURN_S * 1000)
-        found = self.broker.run(_RECLAIM, self._keys, arguments)
+        found = self._reclaim([delivery.key for delivery in holds])
         return found["own"], {one["worker"].decode(errors="replace"): one["jobs"] for one in found["dead"]}
+
+    def _reclaim(self, holds: Sequence[str], leaves: bool = False) -> Any:
+        times = {"every_ms": int(RECLAIM_TURN_S * 1000), "alive_ms": int(ALIVE_S * 1000)}
+        return self.broker.run(_RECLAIM, self._keys, {"worker": self.name, "holds": holds, "leaves": leaves} | times)
 
     def start(self, jobs: Sequence[tuple[Delivery, str]]) -> list[bool]:
         """Mark jobs as running. Return for each job whether this consumer still holds it.

@@ -75,10 +75,15 @@ class Queue(BlockingProducer):
 
     def die(self, *names: str) -> None:
         """Let the jobs of workers wait again that die with them."""
-        self.redis.delete(self.keys.reclaimed)
         if names:
             self.redis.zrem(self.keys.alive, *names)
+        self.may_look("reaper")
         self.consumer("reaper").reclaim(())
+
+    def may_look(self, name: str) -> None:
+        """Let a worker live, and look for jobs of dead workers the next time it reclaims jobs."""
+        self.pool.announce(name)
+        self.redis.delete(self.keys.reclaimed)
 
     def start(self, name: str, deliveries: Sequence[Delivery]) -> list[bool]:
         """Mark the jobs that the consumer of that name has taken as running."""

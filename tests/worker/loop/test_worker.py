@@ -1,7 +1,6 @@
 """One worker, stepped by hand: its batches, the jobs that it refuses, and the jobs that it leaves to others."""
 
 import itertools
-import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 from blocking import DeadLetters, Pool
+from breaking import Plan, connect
 from conftest import PATIENCE_S, wait_until
 from numpy.typing import NDArray
 from queues import Queue, drive, step_while, work_off
@@ -20,10 +20,11 @@ from queues import Queue, drive, step_while, work_off
 import shoal_workers.loop.admission
 import shoal_workers.loop.scheduler
 import shoal_workers.loop.worker
+from shoal.broker.broker import Broker
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
-from shoal.errors import Internal, Unavailable
+from shoal.errors import Internal
 from shoal.operations import Decode, Embed, Search, Tokenize, job_class
 from shoal.queue.consumer import Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
@@ -286,44 +287,16 @@ def test_what_cannot_be_served_is_refused(worker: Worker, queue: Queue, engine: 
 def test_what_a_killed_worker_left_is_done_by_another(worker: Worker, queue: Queue) -> None:
     jobs = [put(queue, f"storm {n}") for n in range(3)]
     assert len(queue.take("killed", LANES, 3)) == 3
+    queue.may_look(worker.id)
     assert [drive(worker) for _ in range(4)] == [1, 1, 1, 0]
     assert set(replies(queue)) == {job.id for job in jobs}
-
-
-class FailsOnce(Consumer):
-    fails = True
-
-    def reclaim(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
-        if self.fails:
-            self.fails = False
-            raise Unavailable("Redis does not answer")
-        return super().reclaim(*args, **options)
-
-
-@pytest.mark.parametrize("kind", [FailsOnce, Consumer])
-def test_heartbeats_are_not_trusted_right_after_redis_was_away_nor_after_a_start(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, kind: type[Consumer]
-) -> None:
-    monkeypatch.setattr(shoal_workers.loop.admission, "ALIVE_S", 3_600.0)
-    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
-    queue.put("interactive", [Embed(["storm"], id="others")])
-    queue.take("a", LANES, 1)  # the heartbeat of this worker expires while Redis is away
-    worker = Worker(kind(queue.broker, queue.keys, "b"), engine, {}, Bucketing(64))
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    for job_id in ("first", "second"):  # the worker looks for jobs of dead workers before it takes each one
-        queue.put("interactive", [Embed(["rain"], id=job_id)])
-        reply = queue.wait_result(job_id, PATIENCE_S)
-        assert reply is not None
-    worker.stop()
-    thread.join()
-    assert queue.status("others")[0] == "queued"
 
 
 def test_a_living_worker_keeps_its_jobs(worker: Worker, queue: Queue) -> None:
     put(queue, "storm")
     queue.take("alive", LANES, 1)
     worker.pool.announce("alive", {})
+    queue.may_look(worker.id)
     assert drive(worker) == 0
 
 
@@ -334,6 +307,7 @@ def test_a_slow_worker_keeps_its_jobs(worker: Worker, queue: Queue, engine: Engi
     def look() -> None:
         queue.redis.expire(key, 3_600)
         wait_until(lambda: queue.redis.ttl(key) > 3_600)  # the worker has announced itself again
+        queue.may_look("other")
         assert queue.consumer("other").reclaim(()) == (0, {})
 
     engine.before = once("encode", look)
@@ -390,6 +364,27 @@ def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_t
     assert max(engine.num_tokens[2:]) <= MIN_PREEMPTIBLE_TOKENS < engine.num_tokens[0]
     assert len(replies(queue)) == 1
     assert list(replies(queue, "bulk")) == [bulk.id]
+
+
+def test_a_worker_that_stops_while_redis_is_away_waits_for_it_and_leaves_no_suspects(
+    queue: Queue, redis_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.loop.worker, "DRAIN_S", PATIENCE_S)
+    monkeypatch.setattr(shoal_workers.loop.worker, "RETRY_S", 0.0)
+    plan = Plan()
+    consumer = Consumer(Broker(connect(redis_url, plan).connection_pool), queue.keys, "w")
+    worker = Worker(consumer, engine, {}, Bucketing(30))
+
+    def stop() -> None:
+        worker.stop()
+        plan.breaks("before", 1)
+
+    put(queue, *distinct(1))
+    engine.before = once("encode", stop)
+    worker.run()
+    consumer.broker.close()
+    (taken,) = queue.take("next", LANES, 1)
+    assert not taken.is_suspect
 
 
 def test_a_worker_that_stops_in_time_leaves_no_suspects(

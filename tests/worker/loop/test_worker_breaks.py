@@ -37,7 +37,7 @@ def put_all(queue: Queue) -> list[Job]:
 
 def has_jobs_to_reclaim(worker: Worker, queue: Queue) -> bool:
     """Return True if jobs are unanswered. The worker then looks for jobs of dead workers now, not a second later."""
-    queue.redis.delete(queue.keys.reclaimed)
+    queue.may_look(worker.id)
     worker.admission._next_reclaim = 0.0
     return any(queue.backlog().values())
 

@@ -83,11 +83,10 @@ class RankedSearch:
     ):
         self._index = index
         self._live = index.live
-        self._job = job
-        self._options = job.search
-        if not (job.search.mode or index.manifest.dimension):
-            self._options = replace(job.search, mode=index.default_mode)  # it checks all options again
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
+        if not (job.search.mode or index.manifest.dimension):
+            job = replace(job, search=replace(job.search, mode=index.default_mode))  # it checks all options again
+        self._job, self._options = job, job.search
         self._going_on = going_on
         self._ranker = Ranker(index, self._live, self._options, self._pages, shared)
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by

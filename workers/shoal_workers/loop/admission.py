@@ -29,7 +29,7 @@ from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
 from shoal.process import logs
 from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.pool import ALIVE_S, Pool
+from shoal.queue.pool import Pool
 from shoal_workers.encoding.encoder import Pipeline
 from shoal_workers.index.index import Index
 from shoal_workers.operations.embed import EmbedWork
@@ -146,7 +146,7 @@ class Admission:
         self._served, self._limits, self._cache = served, limits, cache
         self._crash_reports, self._job_log = crash_reports, job_log
         self._counters = job_log.measurements.counters
-        self._next_reclaim = self._next_check = self._trust_heartbeats_at = 0.0
+        self._next_reclaim = self._next_check = 0.0
         self._has_more_to_sweep = False
         self._others: list[dict[str, Any]] = []
         self._served_until = self._pause_s = 0.0
@@ -169,22 +169,17 @@ class Admission:
             works += self._admit(self._consumer.take({INTERACTIVE: num_texts}, wait_s, max_jobs=MAX_JOBS))
         return works
 
-    def distrust_heartbeats(self) -> None:
-        """After a start or an outage of Redis, assume that all workers live until each has had time for a heartbeat."""
-        self._trust_heartbeats_at = time.monotonic() + ALIVE_S
-
     def _reclaim(self, held: Collection[Work]) -> None:
         is_due = time.monotonic() >= self._next_reclaim
-        looks_for_dead = is_due and time.monotonic() >= self._trust_heartbeats_at
         if is_due:
             self._next_reclaim = time.monotonic() + RECLAIM_EVERY_S
-            num_own, dead = self._consumer.reclaim([work.delivery for work in held], looks_for_dead)
+            num_own, dead = self._consumer.reclaim([work.delivery for work in held])
             if num_own:
                 log.info("%d jobs wait again, with which Redis did not reach this worker", num_own)
             for worker, num_jobs in dead.items():
                 self._counters["claims"] += num_jobs
                 log.info("jobs of worker %s wait again, as it is dead: %d", worker, num_jobs)
-        if looks_for_dead or self._has_more_to_sweep:
+        if is_due or self._has_more_to_sweep:
             self._has_more_to_sweep = self._consumer.sweep_unread()
 
     # Admit

@@ -1,6 +1,7 @@
 """The worker: a loop that takes jobs, computes passes and replies. It knows no operation."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,8 @@ log = logging.getLogger(__name__)
 #: Pause after an error of Redis before the worker tries again, in seconds.
 RETRY_S = 0.5
 
-#: Longest time for which a stopping worker still computes the jobs that it has, in seconds.
+#: Longest time for which a stopping worker still computes the jobs that it has, in seconds. If Redis is away then, the
+#: worker waits as long for it: if it ended with jobs, they would be blamed for its end.
 DRAIN_S = 5.0
 
 #: Difference between the clocks of this machine and Redis above which the worker logs a warning, in seconds.
@@ -87,24 +89,25 @@ class Worker:
 
     def run(self) -> None:
         """Step until `stop` is called; while Redis does not answer, wait for it."""
-        is_away = False
-        self.admission.distrust_heartbeats()  # Redis may have come back just now
-        while not self._stopping.is_set():
+        is_away, ends_by = False, 0.0
+        while not self._stopping.is_set() or time.monotonic() < ends_by:
             try:
                 self.activity.mark("joining the pool")
                 self._check_redis()
                 log.info("worker %s is taking jobs", self.id)
                 is_away = False
                 while not self._stopping.is_set():
+                    ends_by = math.inf  # it may hold jobs from now on
                     self.step()
                 self._drain()
+                return
             except (Unavailable, Overloaded) as error:
                 log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                 is_away = True
                 self._finish(self._aside)  # not later: the wait for Redis would count as time of the batch
-                if isinstance(error, Unavailable):
-                    self.admission.distrust_heartbeats()
-                self._stopping.wait(RETRY_S)
+                if self._stopping.is_set():
+                    ends_by = min(ends_by, time.monotonic() + DRAIN_S)
+                time.sleep(RETRY_S)
 
     def stop(self) -> None:
         """End `run`, after the answers to the worker's jobs or after `DRAIN_S`. Safe in a signal handler."""

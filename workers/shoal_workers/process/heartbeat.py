@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -72,7 +73,9 @@ class Heartbeat:
             log.debug("the worker could not leave the pool, and is forgotten when its heartbeat expires: %s", error)
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._every_s):
+        begun = time.monotonic()
+        while not self._stopped.wait(begun + self._every_s - time.monotonic()):  # a beat without an answer takes long
+            begun = time.monotonic()
             self._try_to_beat()
 
     def _try_to_beat(self) -> None:

@@ -1,5 +1,6 @@
 -- Announce that a worker is alive, and remove workers whose time has ended. If Redis's clock was set back, or a Redis whose
--- clock is behind took over, the times of all workers are too late: so no time may be later than this worker's.
+-- clock is behind took over, the times of all workers are too late: so no time may be later than this worker's. If no worker
+-- announced itself for half of alive_ms, Redis was away: no worker looks for dead ones until each had time to announce itself.
 -- args: worker, alive_ms, kept_ms (for which Redis keeps the heartbeat), about (the bytes of the heartbeat, or nil), limits
 --   (with about: a flat list of names and numbers, for programs that put jobs), digest (with about: of the scripts that these
 --   programs use), group (of workers that share processors, or nil)
@@ -19,7 +20,9 @@ local function announce(key, member)
   call('PEXPIRE', key, args.kept_ms)
 end
 
+local newest_ms = tonumber(call('ZRANGE', ROOT .. 'alive', -1, -1, 'WITHSCORES')[2] or 0)
 announce(ROOT .. 'alive', args.worker)
+if newest_ms < now + args.alive_ms / 2 then call('SET', ROOT .. 'reclaimed', args.worker, 'PX', args.alive_ms) end
 if args.group then
   local neighbours = ROOT .. 'processors:' .. args.group
   announce(neighbours, args.worker)

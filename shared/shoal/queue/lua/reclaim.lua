@@ -1,10 +1,11 @@
 -- Put back jobs that their worker cannot answer. This worker's jobs are put back if it does not know them, because an answer
 -- of Redis was lost, or if it leaves. Jobs of dead workers become suspects, because any of them may have ended its worker.
 -- If a dead worker held a suspect, which ran alone, only the suspect is blamed.
--- args: worker, holds (keys of the jobs that it knows), leaves, every_ms (time between looks for dead workers; nil: no look)
+-- A worker that has not announced itself for half of alive_ms does not look for dead ones: Redis may have been away for all.
+-- args: worker, holds (keys of the jobs that it knows), leaves, every_ms (time between looks for dead workers), alive_ms
 -- Returns {own, dead}: the number of this worker's jobs that were put back, and for each dead worker {worker, jobs}.
 local MOST_WORKERS, MOST_JOBS = 8, 256 -- largest numbers of dead workers, and of jobs of each, at a time
-local TURN = ROOT .. 'reclaimed' -- exists for every_ms after a look for dead workers
+local ALIVE, TURN = ROOT .. 'alive', ROOT .. 'reclaimed' -- TURN exists while no worker looks for dead ones
 
 -- Put back a worker's jobs, except known jobs; return their number. The last job goes first, so all keep their order.
 local function put_back_all(worker, is_known, has_died)
@@ -21,10 +22,11 @@ local is_known, dead, now = {}, {}, now_ms()
 for _, id in ipairs(args.leaves and {} or args.holds) do is_known[id] = true end
 call('PERSIST', HOLDERS) -- allowed if memory is full, and then so are the writes after it
 local own = put_back_all(args.worker, is_known, false)
-local left_ms = call('PTTL', TURN) -- more than every_ms if Redis's clock was set back
-if args.every_ms and (left_ms <= 0 or left_ms > args.every_ms) then
+local left_ms = call('PTTL', TURN) -- more than alive_ms if Redis's clock was set back
+local is_heard = tonumber(call('ZSCORE', ALIVE, args.worker) or 0) > now + args.alive_ms / 2
+if is_heard and not args.leaves and (left_ms <= 0 or left_ms > args.alive_ms) then
   for _, worker in ipairs(call('SMEMBERS', HOLDERS)) do
-    local until_ms = tonumber(call('ZSCORE', ROOT .. 'alive', worker) or 0)
+    local until_ms = tonumber(call('ZSCORE', ALIVE, worker) or 0)
     if worker ~= args.worker and until_ms <= now and #dead < MOST_WORKERS then
       dead[#dead + 1] = {worker = worker, jobs = put_back_all(worker, {}, true)}
     end
