@@ -24,6 +24,7 @@ from shoal_workers.loop.scheduler import (
     MAX_PORTIONS,
     MAX_PREEMPTIBLE_CHARS,
     MAX_PREEMPTIBLE_S,
+    MAX_TEXTS_OF_LONG,
     MAX_TOKENIZED_CHARS,
     MIN_PREEMPTIBLE_TOKENS,
     SHARES,
@@ -32,7 +33,7 @@ from shoal_workers.loop.scheduler import (
 )
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.operations.rerank import RerankWork
-from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, MAX_SHORT_TEXTS, MAX_TEXTS_OF_LONG, Work
+from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, MAX_SHORT_TEXTS, Work
 
 numbers = count()
 
@@ -260,7 +261,7 @@ def test_tokenizing_before_a_pass_is_bounded_however_few_tokens_come_of_it() -> 
     chosen = scheduler(100, measuring(sizes, one_token))
     chosen.add([work(*("x" * 8_000 for _ in range(500)))])
     assert chosen.next_batch()
-    assert sum(sizes) <= MAX_PORTIONS * MAX_TOKENIZED_CHARS
+    assert sum(sizes) <= (MAX_PORTIONS + 1) * MAX_TOKENIZED_CHARS
 
 
 def test_a_kind_that_was_idle_has_earned_no_tokens() -> None:
@@ -279,7 +280,7 @@ def test_the_same_text_in_another_kind_keeps_its_place() -> None:
     chosen.add([bulk, urgent])
     batch = choose(chosen)
     assert (batch.works, finish(chosen, batch)) == ([urgent], [urgent])
-    assert not any(text.is_done for text in bulk.tokenized.values())
+    assert not bulk.encoded
 
 
 def test_a_text_that_a_later_job_repeats_completes_no_job_later_than_without_it() -> None:
@@ -302,7 +303,7 @@ def test_removed_jobs_are_not_computed() -> None:
     if left := chosen.next_batch():
         assert left.num_tokens <= 10
         finish(chosen, left)
-    assert chosen.waiting() == chosen.unanswered() == []
+    assert not chosen.works
 
 
 def test_texts_are_cut_on_the_side_that_their_job_names() -> None:
@@ -348,7 +349,7 @@ def test_every_text_of_a_random_mix_of_jobs_is_encoded_once() -> None:
                 texts = [words(int(random.integers(1, 40))) for _ in range(int(random.integers(1, 12)))]
                 added.append(work(*texts, kind=kind))
                 chosen.add(added[-1:])
-        if (waiting := chosen.waiting()) and random.random() < 0.05:
+        if (waiting := list(chosen.works)) and random.random() < 0.05:
             removed.add(waiting[int(random.integers(len(waiting)))])
             chosen.remove(removed)
         if batch := chosen.next_batch():

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -59,7 +60,8 @@ class TokenizedText:
 
     If `pooling` is None, the model's pooling is used. After encoding, `error` is the engine's failure, or there are the
     outputs: `vectors` is float32 `[1, dimension]`, with the output `tokens` `[tokens, dimension]`, and `[0, …]` if
-    heads make all outputs. `made` has the output of each head, by its name. `num_tokens` includes special tokens.
+    heads make all outputs. `made` has the output of each head, by its name. `num_tokens` includes special tokens. Texts
+    with equal keys can share one computation.
     """
 
     tokens: Tokens
@@ -69,9 +71,10 @@ class TokenizedText:
     made: dict[str, Any] = field(default_factory=dict)
     error: Exception | None = None
     num_tokens: int = field(init=False)
+    key: tuple[Any, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.num_tokens = len(self.tokens.ids)
+        self.num_tokens, self.key = len(self.tokens.ids), (self.tokens, self.pooling, self.outputs)
 
     @property
     def is_done(self) -> bool:
@@ -390,10 +393,13 @@ KEPT = 0.9
 
 
 class Pipeline:
-    """A model with the `bucketing` of its texts and its measured speed. Not thread-safe."""
+    """A model with the `bucketing` of its texts and its measured speed. Not thread-safe.
 
-    def __init__(self, encoder: Encoder, bucketing: Bucketing[TokenizedText]):
-        self.encoder = encoder
+    A reply has room for `max_vectors` vectors of the model.
+    """
+
+    def __init__(self, encoder: Encoder, bucketing: Bucketing[TokenizedText], max_vectors: int = sys.maxsize):
+        self.encoder, self.max_vectors = encoder, max_vectors
         #: The fields of a reply that describe the model.
         self.made_by = {"model": encoder.model.name, "fingerprint": encoder.fingerprint}
         self.bucketing = bucketing

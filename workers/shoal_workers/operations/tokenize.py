@@ -10,7 +10,7 @@ from shoal.operations.tokenize import TokenizerJob
 from shoal_workers.operations.work import Work
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class TokenizerWork(Work):
     """The work of a job for the tokenizer: `pieces` of texts or `decoded` texts, and the `counts` of their tokens."""
 
@@ -24,8 +24,7 @@ class TokenizerWork(Work):
 
     def begin(self) -> None:
         """Do the job, or set the error; note how long the job has waited."""
-        self.has_begun = True
-        self.timings["queue_s"] = self.delivery.queued_s(self.now())
+        super().begin()
         started = time.perf_counter()
         try:
             tokenizer, special_tokens = self.pipeline.encoder.tokenizer, self.job.special_tokens
