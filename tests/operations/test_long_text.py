@@ -170,7 +170,7 @@ class TestChunked:
         assert isinstance(work, ChunksWork)
         assert work.num_waiting < long.num_lane_texts
         assert len(work.tokenized) < long.num_lane_texts / 4
-        worker.scheduler.remove([work])
+        worker.scheduler.works.clear()
 
     def test_a_text_that_repeats_itself_is_cut_little_by_little(self, worker: Worker, queue: Queue) -> None:
         long = Embed(["storm " * 50_000], Options(chunk_tokens=46), reply_to="me")
@@ -186,7 +186,7 @@ class TestChunked:
                 worker.step(block_s=0)
             assert short.id in [reply.id for reply in queue.inbox("me").wait()]
             assert 0 < work._place[0] - before <= 3 * (ENOUGH_CHUNK_CHARS + piece_chars)
-        worker.scheduler.remove([work])
+        worker.scheduler.works.clear()
 
     def test_jobs_of_the_same_lane_take_turns_with_a_long_text(self, queue: Queue, encoder: Encoder) -> None:
         worker = Worker(queue.consumer(), engine := Engine(encoder), {}, Bucketing(256))

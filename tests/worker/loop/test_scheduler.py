@@ -298,7 +298,7 @@ def test_removed_jobs_are_not_computed() -> None:
     gone, stays = work(*(words(10) for _ in range(20))), work(words(10))
     chosen.add([gone, stays])
     batch = choose(chosen)
-    chosen.remove([gone])
+    del chosen.works[gone]
     assert gone not in finish(chosen, batch)
     if left := chosen.next_batch():
         assert left.num_tokens <= 10
@@ -350,8 +350,8 @@ def test_every_text_of_a_random_mix_of_jobs_is_encoded_once() -> None:
                 added.append(work(*texts, kind=kind))
                 chosen.add(added[-1:])
         if (waiting := list(chosen.works)) and random.random() < 0.05:
-            removed.add(waiting[int(random.integers(len(waiting)))])
-            chosen.remove(removed)
+            removed.add(gone := waiting[int(random.integers(len(waiting)))])
+            del chosen.works[gone]
         if batch := chosen.next_batch():
             assert seen.isdisjoint(batch.texts)
             seen.update(batch.texts)

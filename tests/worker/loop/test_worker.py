@@ -51,9 +51,9 @@ class Engine(Encoder):
         self.before: Callable[[str], object] = lambda _: None
         (self.poison,) = encoder.tokenizer.encode(["poison"])
 
-    def check(self, options: Options) -> None:
+    def check(self, options: Options, outputs: Sequence[str] = ()) -> None:
         self.before("read")
-        super().check(options)
+        super().check(options, outputs)
 
     def tokenize(self, texts: Sequence[str], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
         self.before("tokenize")
@@ -401,7 +401,7 @@ def test_a_worker_that_stops_in_time_leaves_no_suspects(
     engine.before = once("encode", worker.stop)
     worker.run()
     (taken,) = queue.take("next", LANES, 1)  # without a wait for the death of the worker
-    assert not taken.is_suspect
+    assert not taken.deaths
 
 
 @pytest.mark.parametrize("lane", LANES)

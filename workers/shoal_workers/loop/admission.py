@@ -115,7 +115,7 @@ class Served:
         pipeline = self._reranks if isinstance(job, Rerank) else self.embeds
         if pipeline and job.fingerprint not in (None, "", pipeline.made_by["fingerprint"]):
             raise other_fingerprint(job.fingerprint, **pipeline.made_by)
-        self.embeds.encoder.check(job.options)
+        self.embeds.encoder.check(job.options, job.options.outputs if isinstance(job, Embed) else ())
         return WORKS[job.op].admit(delivery, job, self)
 
     def reranker(self, wanted: str | None) -> Pipeline:
@@ -193,7 +193,7 @@ class Admission:
     def _admit(self, deliveries: Iterable[Delivery]) -> list[Work]:
         works, refusals = [], []
         for delivery in deliveries:
-            self._counters["redeliveries"] += delivery.is_suspect
+            self._counters["redeliveries"] += delivery.deaths > 0
             try:
                 if delivery.deaths >= MAX_DEATHS:
                     raise Poisoned(
@@ -220,13 +220,14 @@ class Admission:
     def _read(self, delivery: Delivery) -> Job:
         """Return the job of the delivery. Raises a ShoalError for a job that no worker can serve."""
         job = delivery.job()
-        if (put_as := delivery.put_as) not in (None, job.id):
+        if delivery.key != job.id and (put_as := delivery.put_as):
             raise InvalidRequest(f"the job has id {excerpt(job.id)}, and was put as {excerpt(put_as)}: use the same id")
         if job.deadline is not None:
             now = self._clock.now()
             if job.deadline < now:
                 raise expired(job, now)
-            check_deadline(job.deadline, now)
+            if job.timeout_s is None:  # else the deadline is near
+                check_deadline(job.deadline, now)
         job.check_texts(self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
         job.check_sizes(self._limits.max_job_texts)
         return job

@@ -34,7 +34,7 @@ class Batch:
         #: The number of tokens of all texts together.
         self.num_tokens = sum(text.num_tokens for text in texts)
         #: True if interactive jobs may be computed beside this pass. Nothing is computed beside a suspect.
-        self.may_run_aside = kind != INTERACTIVE and pipeline.encoder.runs_aside and not works[0].delivery.is_suspect
+        self.may_run_aside = kind != INTERACTIVE and pipeline.encoder.runs_aside and not works[0].delivery.deaths
         self._passes: Sequence[EncodingPass] | None = None
 
     def start(self, activity: Activity, measurements: Measurements) -> None:

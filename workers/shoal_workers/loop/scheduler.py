@@ -70,7 +70,7 @@ class Scheduler:
         """Return True if jobs of these kinds have inputs that are not encoded."""
         return any(work.kind in kinds and work.needs_pass for work in self.works)
 
-    # Add and remove
+    # Add and complete
 
     def room(self, num_aside: int = 0) -> dict[str, int]:
         """Return the number of texts to take from each lane. A lane without room is left out.
@@ -96,22 +96,18 @@ class Scheduler:
                 self._expected_until = time.monotonic() + EXPECTED_S
             self.works[work] = None
 
-    def remove(self, works: Iterable[Work]) -> None:
-        """Remove jobs that need no pass: they are completed, expired, cancelled, withdrawn, or back in the queue."""
-        for work in works:
-            self.works.pop(work, None)
-
     def completed(self) -> list[Work]:
         """Remove and return the completed jobs."""
         works = [work for work in self.works if work.is_complete]
-        self.remove(works)
+        for work in works:
+            del self.works[work]
         return works
 
     # Choose and finish
 
     def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
         """Return the next pass: the texts of one suspect job, or else of jobs of these kinds. None if no text waits."""
-        if suspect := next((work for work in self.works if work.delivery.is_suspect), None):
+        if suspect := next((work for work in self.works if work.delivery.deaths), None):
             return self._batch([suspect]) if suspect.needs_pass else None
         while works := self._turn(kinds):
             if batch := self._batch(works):
@@ -121,7 +117,7 @@ class Scheduler:
     def tokenize_ahead(self) -> None:
         """Tokenize texts for the next pass of long or bulk jobs, while the engine computes a pass."""
         if works := self._turn((LONG, BULK)):
-            self._fill(works, self._max_cost(works[0]))
+            self._fill(works, self._max_cost(works[0].pipeline))
 
     def finish(self, batch: Batch, seconds: float) -> None:
         """Record that the texts of the batch are encoded, which took `seconds` seconds."""
@@ -153,8 +149,9 @@ class Scheduler:
 
     def _batch(self, works: Sequence[Work]) -> Batch | None:
         """Return the next pass of these jobs, which have one kind and one model; None if no text is left."""
-        kind, max_cost = works[0].kind, self._max_cost(works[0])
-        self._last[kind] = pipeline = works[0].pipeline
+        kind, pipeline = works[0].kind, works[0].pipeline
+        self._last[kind] = pipeline
+        max_cost = None if kind == INTERACTIVE else self._max_cost(pipeline)
         self._fill(works, max_cost)
         works = [work for work in works if work.error is None]
         if not (texts := list(dict.fromkeys(text for work in works for text in work.tokenized.values()))):
@@ -191,11 +188,10 @@ class Scheduler:
                 if max_cost and self._has_come():
                     return
 
-    def _max_cost(self, work: Work) -> float | None:
+    def _max_cost(self, pipeline: Pipeline) -> float | None:
         """Return the largest cost of a pass that does not delay interactive jobs much; None if any cost is allowed."""
-        if work.kind == INTERACTIVE or time.monotonic() >= self._expected_until:
+        if time.monotonic() >= self._expected_until:
             return None
-        pipeline = work.pipeline
         least = MIN_PREEMPTIBLE_TOKENS + pipeline.bucketing.pass_cost
         return max(least, pipeline.cost_within(MAX_ASIDE_S if pipeline.encoder.runs_aside else MAX_PREEMPTIBLE_S))
 

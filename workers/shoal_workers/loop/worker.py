@@ -172,7 +172,8 @@ class Worker:
         """Compute the next pass, and meanwhile answer completed jobs; return the number of answered jobs."""
         self.activity.mark("tokenizing")
         if waiting := [work for work in self.scheduler.works if not work.is_complete]:
-            self.scheduler.remove(self.admission.drop(waiting))
+            for work in self.admission.drop(waiting):
+                self.scheduler.works.pop(work, None)
         batch = self.scheduler.next_batch((INTERACTIVE,) if self._aside else SHARES)
         if batch is None:
             return self._wait()

@@ -127,7 +127,6 @@ class EmbedWork(Work):
     def admit(cls, delivery: Delivery, job: Embed, served: "Served") -> Work:
         """Return the work of a job: a `ChunksWork` if its texts are to be cut into chunks."""
         encoder, options, embeds = served.embeds.encoder, job.options, served.embeds
-        encoder.check_outputs(options)
         prompt = encoder.prompt(options)
         if options.chunk_tokens is not None:
             chunker = encoder.chunker(options, prompt)

@@ -92,6 +92,7 @@ class RerankWork(PairsWork):
     job: Rerank
 
     is_cacheable: ClassVar[bool] = False
+    reads_texts: ClassVar[bool] = False
 
     @classmethod
     def admit(cls, delivery: Delivery, job: Rerank, served: "Served") -> Work:
@@ -100,9 +101,6 @@ class RerankWork(PairsWork):
         work.prompt = work.reranker.prefix
         work.add_pairs([(job.query or "", text) for text in job.texts])
         return work
-
-    def _first_inputs(self) -> tuple[()]:
-        return ()  # the pairs are added later
 
     def _result(self) -> dict[str, Any]:
         return super()._result() | {"scores": self.scores(raw=self.job.raw_scores)}

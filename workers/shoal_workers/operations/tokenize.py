@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from shoal.errors import ShoalError
 from shoal.operations import Decode
@@ -19,8 +19,7 @@ class TokenizerWork(Work):
     decoded: list[str] | None = None
     counts: list[int] = field(default_factory=list)
 
-    def _first_inputs(self) -> tuple[()]:
-        return ()  # there is nothing to encode
+    reads_texts: ClassVar[bool] = False
 
     def begin(self) -> None:
         """Do the job, or set the error; note how long the job has waited."""

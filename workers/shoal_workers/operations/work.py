@@ -67,14 +67,18 @@ class Work:
     #: True if the vectors of the operation's texts may be cached.
     is_cacheable: ClassVar[bool] = True
 
+    #: True if the first inputs are the texts.
+    reads_texts: ClassVar[bool] = True
+
     #: True if the texts are cut into chunks.
     is_cut: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.options: Options = self.job.options
         self.made_by: Mapping[str, Any] = self.pipeline.made_by
-        self.inputs: Sequence[Any] = self._first_inputs()
-        self.untokenized.extend(range(len(self.inputs)))
+        texts = self.job.texts if self.reads_texts else []
+        self.inputs: Sequence[Any] = [self.prompt + text for text in texts] if self.prompt else texts
+        self.untokenized.extend(range(len(texts)))
         self.num_lane_texts = self.job.num_lane_texts
         is_long = self.num_lane_texts > MAX_SHORT_TEXTS or len(self.delivery.data) > MAX_SHORT_BYTES
         self.kind = BULK if self.delivery.lane == BULK else LONG if is_long else INTERACTIVE
@@ -84,9 +88,6 @@ class Work:
     def admit(cls, delivery: Delivery, job: Any, served: "Served") -> "Work":
         """Return the work of a job; raise a ShoalError if this worker cannot serve the job."""
         return cls(delivery, job, served.embeds, served.embeds.encoder.prompt(job.options), served.now)
-
-    def _first_inputs(self) -> Sequence[Any]:
-        return [self.prompt + text for text in self.job.texts] if self.prompt else self.job.texts
 
     @property
     def needs_pass(self) -> bool:
@@ -169,18 +170,12 @@ class Work:
             self.encoded[number] = text = self.tokenized.pop(number)
             self.num_computed += 1
             self.num_tokens += text.num_tokens
-            if number < len(self.job.texts):
-                self.entries[number] = self._entry(number, text)
-
-    def _entry(self, number: int, text: TokenizedText) -> Entry:
-        """Return the cache entry of an encoded text. Its number of characters excludes the prompt."""
-        tokens = text.tokens
-        if self.job.options.truncation_side == "right":
-            characters = max(0, tokens.characters - len(self.prompt))
-        else:
-            characters = min(tokens.characters, len(self.job.texts[number]))
-        assert text.vectors is not None
-        return Entry(text.vectors, text.num_tokens, tokens.truncated, characters)
+            if number < len(self.job.texts) and text.vectors is not None:
+                characters = text.tokens.characters  # of the prompt too, if the text was cut on the right
+                if self.job.options.truncation_side == "right":
+                    characters = max(0, characters - len(self.prompt))
+                characters = min(characters, len(self.job.texts[number]))
+                self.entries[number] = Entry(text.vectors, text.num_tokens, text.tokens.truncated, characters)
 
     def _name_of(self, number: int) -> str:
         return self.job.name_of(number)
