@@ -175,6 +175,8 @@ class Admission:
         self._trust_heartbeats_at = time.monotonic() + ALIVE_S
 
     def _reclaim(self, held: Collection[Work]) -> None:
+        """Measure Redis's clock, let lost jobs and jobs of dead workers wait again, and check unread results."""
+        self._clock.refresh()
         is_due = time.monotonic() >= self._next_reclaim
         looks_for_dead = is_due and time.monotonic() >= self._trust_heartbeats_at
         if is_due:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.loop.batch import Batch
-from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
+from shoal_workers.operations.embed import ChunksWork
+from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work, tokenize
 
 #: Time after an interactive job during which more interactive jobs are expected, in seconds.
 EXPECTED_S = 1.0
@@ -33,7 +34,7 @@ MAX_TOKENIZED_CHARS = 16_384
 #: Largest number of characters that are tokenized at a time while interactive jobs are expected.
 MAX_PREEMPTIBLE_CHARS = 4_096
 
-#: Largest number of times that as many characters are tokenized before a pass.
+#: Largest number of portions, each of `MAX_TOKENIZED_CHARS`, that are tokenized before a pass.
 MAX_PORTIONS = 8
 
 #: Once the chunks that were cut before a pass have this number of characters, no more are cut. A limit on tokens would
@@ -170,23 +171,27 @@ class Scheduler:
 
         While interactive jobs are expected, only few texts are tokenized at a time, and none once such a job has come.
         """
-        known, num_tokens = {text.key: text for work in works for text in work.tokenized.values()}, 0
+        known = {text.key: text for work in works for text in work.tokenized.values()}
         enough_tokens = WINDOW_PASSES * (max_cost or works[0].pipeline.bucketing.max_batch_tokens)
         max_chars = MAX_PREEMPTIBLE_CHARS if max_cost else MAX_TOKENIZED_CHARS
-        left = {False: MAX_PORTIONS * max_chars, True: ENOUGH_CHUNK_CHARS}  # characters, by `is_cut`
-        for work in works:
-            num_tokens += sum(text.num_tokens for text in work.tokenized.values())
-            while work.untokenized and not work.error and num_tokens < enough_tokens and left[work.is_cut] > 0:
-                found, num_chars = work.tokenize(max_chars)
-                left[work.is_cut] -= min(num_chars, max_chars)
-                for number, tokens in found:
-                    new = TokenizedText(tokens, work.options.pooling, work.options.outputs)
-                    work.tokenized[number] = text = known.setdefault(new.key, new)
-                    num_tokens += new.num_tokens if text is new else 0
+        num_cut_chars = 0
+        for _ in range(MAX_PORTIONS):
+            if num_cut_chars >= ENOUGH_CHUNK_CHARS or not (portion := _next_portion(works, enough_tokens, max_chars)):
+                return
+            first, _ = portion[0]
+            if isinstance(first, ChunksWork):
+                found, num_chars = first.cut()
+                num_cut_chars += num_chars
+            else:
+                found = tokenize(portion)
+            for work, number, tokens in found:
+                new = TokenizedText(tokens, work.options.pooling, work.options.outputs)
+                work.tokenized[number] = known.setdefault(new.key, new)
+            for work in dict.fromkeys(work for work, _ in portion):
                 if work.options.output != "vector":
                     work.check_num_vectors()
-                if max_cost and self._has_come():
-                    return
+            if max_cost and self._has_come():
+                return
 
     def _max_cost(self, pipeline: Pipeline) -> float | None:
         """Return the largest cost of a pass that does not delay interactive jobs much; None if any cost is allowed."""
@@ -203,3 +208,28 @@ class Scheduler:
             self._credit[kind] = credit if kind in waiting else 0.0
         # A pass with a long text may have more tokens than the kind has earned. The kind's next pass is then later.
         self._credit[served] = max(-self._max_batch_tokens, self._credit[served] - num_tokens)
+
+
+def _next_portion(works: Iterable[Work], enough_tokens: float, max_chars: int) -> list[tuple[Work, int]]:
+    """Take the next inputs to tokenize, one or up to `max_chars` characters; return the job and the number of each.
+
+    They have the same reading. A job that cuts its texts is alone, and nothing is taken from it. Nothing is taken if
+    jobs before have `enough_tokens`.
+    """
+    portion: list[tuple[Work, int]] = []
+    num_tokens = num_chars = 0
+    for work in works:
+        num_tokens += sum(text.num_tokens for text in work.tokenized.values())
+        if num_tokens >= enough_tokens:
+            break
+        if work.error or not work.untokenized or (portion and portion[0][0].reading != work.reading):
+            continue
+        if work.is_cut:
+            return portion or [(work, 0)]
+        while work.untokenized:
+            given = work.inputs[work.untokenized[0]]
+            num_chars += len(given) if isinstance(given, str) else sum(map(len, given))
+            if portion and num_chars > max_chars:
+                return portion
+            portion.append((work, work.untokenized.popleft()))
+    return portion

@@ -157,7 +157,6 @@ class Worker:
     def _take(self, block_s: float) -> None:
         """Take new jobs and jobs of dead workers; a suspect only if no pass is under way and no completed job waits."""
         self.activity.mark("taking jobs")
-        self.clock.refresh()
         if self.consumer.more_suspects and not self._aside:
             self._answer()
         if self.scheduler.waits(LONG, BULK):

@@ -55,10 +55,10 @@ class ChunksWork(Work):
             num_uncut = max(1, num_left) + sum(self._num_chunks[number + 1 :])
         return num_uncut + len(self.tokenized)
 
-    def tokenize(self, max_chars: int) -> tuple[list[tuple[int, Tokens]], int]:
-        """Cut the next few chunks; set the error if that fails.
+    def cut(self) -> tuple[list[tuple[Work, int, Tokens]], int]:
+        """Cut the next few chunks; return the number and the tokens of each, and the number of their characters.
 
-        Returns the number and the tokens of each, and the number of their characters.
+        Sets the error if that fails.
         """
         self.begin()
         started, number = time.perf_counter(), self.untokenized[0]
@@ -73,7 +73,7 @@ class ChunksWork(Work):
         self.timings["tokenize_s"] += time.perf_counter() - started
         self._waiting.extend((number, chunk) for chunk in chunks)
         num_chars = sum(chunk.stop - chunk.start for chunk in chunks)
-        return list(enumerate((chunk.tokens for chunk in chunks), first)), num_chars
+        return [(self, number, chunk.tokens) for number, chunk in enumerate(chunks, first)], num_chars
 
     def check_num_vectors(self) -> None:
         """Set the error if the texts have more chunks than the number of vectors that a reply has room for."""

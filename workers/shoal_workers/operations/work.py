@@ -118,38 +118,13 @@ class Work:
 
     # Tokenize and encode
 
-    def tokenize(self, max_chars: int) -> tuple[list[tuple[int, Tokens]], int]:
-        """Tokenize the next inputs, one or up to `max_chars` characters; set the error if that fails.
+    @property
+    def reading(self) -> tuple[str, bool]:
+        """The side on which the inputs are cut, and whether they are read as queries."""
+        return self.options.truncation_side, self.is_query
 
-        Returns the number and the tokens of each, and the number of their characters.
-        """
-        self.begin()
-        started, numbers, num_chars = time.perf_counter(), list[int](), 0
-        while self.untokenized:
-            given = self.inputs[self.untokenized[0]]
-            size = len(given) if isinstance(given, str) else sum(map(len, given))
-            if numbers and num_chars + size > max_chars:
-                break
-            numbers.append(self.untokenized.popleft())
-            num_chars += size
-        inputs, side = [self.inputs[number] for number in numbers], self.options.truncation_side
-        found: list[Tokens] = []
-        try:
-            found = self.pipeline.encoder.tokenize(inputs, side, self.is_query)
-        except ShoalError as error:
-            self.error = error
-        except Exception as error:  # a tokenizer may raise any exception
-            self.fail("the tokenizer failed", error)
-        self.timings["tokenize_s"] += time.perf_counter() - started
-        tokenized = list(zip(numbers, found, strict=False))  # none if the tokenizer failed
-        if not self.options.truncate:
-            self._check_tokens(tokenized)
-        return tokenized, num_chars
-
-    def _check_tokens(self, tokenized: Sequence[tuple[int, Tokens]]) -> None:
-        number, tokens = next(((n, tokens) for n, tokens in tokenized if tokens.truncated), (0, None))
-        if tokens is None:
-            return
+    def refuse_cut(self, number: int, tokens: Tokens) -> None:
+        """Set the error for an input that is too long, because the options forbid that it is cut."""
         has = "has" if isinstance(self.inputs[number], str) else "and the query have"
         most = self.pipeline.encoder.max_tokens(tokens.is_query)
         self.error = TextTooLong(
@@ -198,12 +173,12 @@ class Work:
 
     def _result(self) -> dict[str, Any]:
         """Return the fields of the reply about the texts. Operations add their own fields."""
-        entries = [self.entries[n] for n in range(len(self.job.texts))]
+        pairs = [(self.entries[n], text) for n, text in enumerate(self.job.texts)]
         return {
             "output": self.job.options.outputs[0],
-            "tokens": [entry.num_tokens for entry in entries],
-            "truncated": [entry.truncated for entry in entries],
-            "characters": [entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],
+            "tokens": [entry.num_tokens for entry, _ in pairs],
+            "truncated": [entry.truncated for entry, _ in pairs],
+            "characters": [entry.characters if entry.truncated else len(text) for entry, text in pairs],
             "cached": self.num_cached,
         }
 
@@ -226,3 +201,27 @@ class Work:
             self.num_lane_texts,
             self.error,
         )
+
+
+def tokenize(portion: Sequence[tuple[Work, int]]) -> list[tuple[Work, int, Tokens]]:
+    """Return the tokens of these inputs of jobs with the same reading; set the error of a job on which that fails."""
+    started, (first, _) = time.perf_counter(), portion[0]
+    found: list[Tokens] = []
+    try:
+        inputs = [work.inputs[number] for work, number in portion]
+        found = first.pipeline.encoder.tokenize(inputs, *first.reading)
+    except Exception as error:  # a tokenizer may raise any exception
+        if len(portion) > 1:
+            return [one for part in portion for one in tokenize([part])]
+        if isinstance(error, ShoalError):
+            first.error = error
+        else:
+            first.fail("the tokenizer failed", error)
+    for work in dict.fromkeys(work for work, _ in portion):
+        work.begin()
+        work.timings["tokenize_s"] += time.perf_counter() - started
+    tokenized = [(work, number, tokens) for (work, number), tokens in zip(portion, found, strict=False)]
+    for work, number, tokens in tokenized:
+        if tokens.truncated and not work.options.truncate and work.error is None:
+            work.refuse_cut(number, tokens)
+    return tokenized
