@@ -132,9 +132,9 @@ def batches(scheduler: Scheduler) -> Iterator[Batch]:
     pytest.fail("the passes have no end")
 
 
-def test_equal_texts_with_different_options_are_computed_separately() -> None:
+def test_equal_texts_are_computed_once_unless_their_options_differ() -> None:
     chosen = scheduler()
-    chosen.add([work("storm", pooling=pooling) for pooling in ("mean", "max", None)])
+    chosen.add([work("storm", pooling=pooling) for pooling in ("mean", "max", None, None)])
     chosen.add([work("storm", output="tokens")])
     batch = choose(chosen)
     assert len(batch.texts) == 4
@@ -246,7 +246,7 @@ def test_a_job_is_short_long_or_bulk(lane: str, texts: list[str], kind: str) -> 
 
 def test_long_jobs_take_turns_pass_by_pass_and_leave_room_for_others() -> None:
     chosen = scheduler()
-    chosen.add(long := [work(*(words(10) for _ in range(100)), kind=LONG) for _ in range(2)])
+    chosen.add(long := [work(*(words(10) for _ in range(400)), kind=LONG) for _ in range(2)])
     found = []
     for _ in range(4):
         batch = choose(chosen)
