@@ -205,8 +205,10 @@ class Work:
 
 def tokenize(portion: Sequence[tuple[Work, int]]) -> list[tuple[Work, int, Tokens]]:
     """Return the tokens of these inputs of jobs with the same reading; set the error of a job on which that fails."""
-    started, (first, _) = time.perf_counter(), portion[0]
-    found: list[Tokens] = []
+    (first, _), works = portion[0], dict.fromkeys(work for work, _ in portion)
+    for work in works:
+        work.begin()
+    started, found = time.perf_counter(), list[Tokens]()
     try:
         inputs = [work.inputs[number] for work, number in portion]
         found = first.pipeline.encoder.tokenize(inputs, *first.reading)
@@ -217,8 +219,7 @@ def tokenize(portion: Sequence[tuple[Work, int]]) -> list[tuple[Work, int, Token
             first.error = error
         else:
             first.fail("the tokenizer failed", error)
-    for work in dict.fromkeys(work for work, _ in portion):
-        work.begin()
+    for work in works:
         work.timings["tokenize_s"] += time.perf_counter() - started
     tokenized = [(work, number, tokens) for (work, number), tokens in zip(portion, found, strict=False)]
     for work, number, tokens in tokenized:
