@@ -253,18 +253,6 @@ class TestWorker:
         assert worker.counters["texts"] == worker.counters["cache_misses"] == worker.counters["cache_hits"] == 3
         assert worker.counters["jobs"] == 2
 
-    def test_one_entry_serves_all_options_that_are_applied_later(self, worker: Worker) -> None:
-        embed(worker, "storm rain")
-        for options in ({"normalize": False}, {"dimensions": 5}, {"truncate": False}, {"pooling": "mean"}):
-            assert embed(worker, "storm rain", **options).cached == 1
-        for options in (
-            {"pooling": "max"},
-            {"truncation_side": "left"},
-            {"prompt_name": "query"},
-            {"output": "tokens"},
-        ):
-            assert embed(worker, "storm rain", **options).cached == 0
-
     def test_a_query_is_found_and_serves_an_embed_with_its_prompt(self, worker: Worker) -> None:
         first, again = (ask(worker, Search(["storm europe"], k=3)) for _ in range(2))
         assert (first.cached, again.cached) == (0, 1)

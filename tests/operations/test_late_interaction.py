@@ -136,7 +136,8 @@ def test_a_job_reads_its_query_once_and_keeps_no_vectors_of_texts(
     raw, scaled = (put_rerank(queue, *texts, raw_scores=raw) for raw in (True, False))
     for _ in range(3):
         worker.step(block_s=0)
-    kept = [text for work in worker.scheduler.unanswered() for text in work.tokenized.values() if text.is_done]
+    kept = [text for work in worker.scheduler.works for text in work.encoded.values()]
+    assert kept
     assert {len(text.made) for text in kept if not text.tokens.is_query} == {0}
     drive(worker)
     first, second = replies(queue, raw, scaled)

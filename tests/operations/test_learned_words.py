@@ -174,7 +174,7 @@ def test_a_search_is_answered_from_a_version_with_learned_words_that_was_publish
     worker = Worker(queue.consumer(), sparse_encoder, indexes, Bucketing(4_096))
     jobs = [put(queue, "storm europe", mode="lexical") for _ in range(2)]
     worker.step(block_s=0)
-    assert worker.scheduler.unanswered()
+    assert worker.scheduler.works
     indexes["default"] = learned
     jobs.append(put(queue, "storm europe", mode="lexical"))
     drive(worker)

@@ -159,7 +159,7 @@ class TestChunked:
         queue.put("interactive", [long])
         assert queue.loads()["interactive"].num_texts == long.num_lane_texts > 2_000
         worker.step(block_s=0)
-        (work,) = worker.scheduler.waiting()
+        (work,) = worker.scheduler.works
         short = Embed(["storm"], reply_to="me")
         queue.put("interactive", [short])
         num_passes = len(engine.passes)
@@ -170,23 +170,23 @@ class TestChunked:
         assert isinstance(work, ChunksWork)
         assert work.num_waiting < long.num_lane_texts
         assert len(work.tokenized) < long.num_lane_texts / 4
-        worker.scheduler.remove([work])
+        worker.scheduler.works.clear()
 
     def test_a_text_that_repeats_itself_is_cut_little_by_little(self, worker: Worker, queue: Queue) -> None:
         long = Embed(["storm " * 50_000], Options(chunk_tokens=46), reply_to="me")
         queue.put("interactive", [long])
         piece_chars = PIECE_CHUNKS * MAX_CHARS_PER_TOKEN * 46
         worker.step(block_s=0)
-        (work,) = worker.scheduler.waiting()
+        (work,) = worker.scheduler.works
         assert isinstance(work, ChunksWork)
         for n in range(3):
-            before = work.num_cut_chars
+            before, _ = work._place
             queue.put("interactive", [short := Embed([f"rain {n}"], reply_to="me")])
             for _ in range(3):
                 worker.step(block_s=0)
             assert short.id in [reply.id for reply in queue.inbox("me").wait()]
-            assert 0 < work.num_cut_chars - before <= 3 * (ENOUGH_CHUNK_CHARS + piece_chars)
-        worker.scheduler.remove([work])
+            assert 0 < work._place[0] - before <= 3 * (ENOUGH_CHUNK_CHARS + piece_chars)
+        worker.scheduler.works.clear()
 
     def test_jobs_of_the_same_lane_take_turns_with_a_long_text(self, queue: Queue, encoder: Encoder) -> None:
         worker = Worker(queue.consumer(), engine := Engine(encoder), {}, Bucketing(256))
@@ -197,8 +197,8 @@ class TestChunked:
         step_while(worker, lambda: not worker.counters["jobs"])
         assert [reply.id for reply in queue.inbox("me").wait()] == [short.id]
         assert len(engine.passes) < 20
-        assert all(0 < work.num_waiting < long[0].num_lane_texts for work in worker.scheduler.waiting())
-        worker.scheduler.remove(worker.scheduler.waiting())
+        assert all(0 < work.num_waiting < long[0].num_lane_texts for work in worker.scheduler.works)
+        worker.scheduler.works.clear()
 
     def test_a_deadline_ends_a_job_between_its_chunks(self, worker: Worker, queue: Queue) -> None:
         worker.clock.measure()

@@ -513,7 +513,7 @@ def until_scored(worker: Worker, failing: FailingReranker) -> None:
         if not failing.passes:
             worker.step(block_s=0)
     assert failing.passes
-    assert worker.scheduler.unanswered()
+    assert worker.scheduler.works
 
 
 def test_a_search_that_is_cancelled_or_expires_between_two_passes_is_computed_no_further(
@@ -543,7 +543,7 @@ def test_a_stopping_worker_answers_the_search_that_it_has_begun(
     small_passes._drain()
     (reply,) = replies(queue, job)
     assert len(hits(reply)[0]) == 5
-    assert small_passes.scheduler.unanswered() == []
+    assert not small_passes.scheduler.works
 
 
 def test_a_suspect_is_alone_in_each_pass(queue: Queue, encoder: Encoder, reranker: Reranker, index: Index) -> None:

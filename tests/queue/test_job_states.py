@@ -115,7 +115,7 @@ class Jobs(RuleBasedStateMachine):
             had = self.held_in_redis(worker)
             taken = self.queue.take(worker, lanes, max_jobs)
             assert not had & {delivery.key for delivery in taken}
-            if any(delivery.is_suspect for delivery in taken):
+            if any(delivery.deaths for delivery in taken):
                 assert len(taken) == 1
             self.held[worker] += taken
 

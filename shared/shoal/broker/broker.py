@@ -101,32 +101,26 @@ class Broker:
     def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
         """Send commands in one round trip; return their answers, or raise the first error among them."""
         try:
-            return checked(self._connections.ask(commands, block_s))
+            answers = self._connections.ask(commands, block_s)
         except redis.RedisError as error:
             raise translate(error) from error
+        for answer in answers:
+            if isinstance(answer, redis.ResponseError):
+                raise translate(answer) from answer
+        return answers
 
     def run(self, script: Script, keys: Sequence[str], arguments: Mapping[str, Any]) -> Any:
         """Return the result of a script; `arguments` are its arguments by name (docs/protocol.md)."""
-        (outcome,) = self.run_many(script, keys, [arguments])
-        if isinstance(outcome, ShoalError):
-            raise outcome
-        return outcome
-
-    def run_many(self, script: Script, keys: Sequence[str], calls: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Run the script once for each call's arguments, in one round trip; return the result or error of each call."""
-        commands = [("EVALSHA", script.digest, len(keys), *keys, wire.pack_arguments(call)) for call in calls]
+        given = (len(keys), *keys, wire.pack_arguments(arguments))
         try:
-            answers = self._connections.ask(commands)
-            if unknown := [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]:
-                texts = [("EVAL", script.text, *commands[n][2:]) for n in unknown]  # a new Redis lacks the script
-                for n, answer in zip(unknown, self._connections.ask(texts), strict=True):
-                    answers[n] = answer
+            (answer,) = self._connections.ask([("EVALSHA", script.digest, *given)])
+            if isinstance(answer, NoScriptError):  # a new Redis lacks the script
+                (answer,) = self._connections.ask([("EVAL", script.text, *given)])
+            if isinstance(answer, redis.ResponseError):
+                raise answer
         except redis.RedisError as error:
             raise translate(error) from error
-        return [
-            translate(answer) if isinstance(answer, redis.ResponseError) else wire.unpack_result(answer)
-            for answer in answers
-        ]
+        return wire.unpack_result(answer)
 
     def library_client(self) -> "redis.Redis":
         """Return a client of redis-py over `connection_pool`, for a library that needs one. Use it inside `lending`."""

@@ -8,7 +8,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, Semaphore
@@ -169,7 +169,12 @@ class Connections:
             connection.send_packed_command(data, check_health=False)
             more_s = block_s if is_small else block_s + num_bytes / MIN_BYTES_PER_S
             limit = {"timeout": more_s + connection.socket_timeout} if more_s else {}
-            answers = [_answer(connection, limit) for _ in packed]
+            answers: list[Any] = []
+            for _ in packed:
+                try:
+                    answers.append(connection.read_response(**limit))
+                except redis.ResponseError as error:
+                    answers.append(refused(error))
         except BaseException as error:
             self.drop(connection)
             if isinstance(error, redis.ReadOnlyError):
@@ -233,7 +238,10 @@ class Connections:
         """Return the answer to a command that `send` sent, which may be an error of Redis. Raises as `ask` does."""
         self._sent.discard(connection)
         try:
-            answer = _answer(connection, {})
+            try:
+                answer = connection.read_response()
+            except redis.ResponseError as error:
+                answer = refused(error)
         except BaseException:
             self.drop(connection)
             raise
@@ -339,13 +347,6 @@ def pieces(packed: Sequence[bytes], timeout_s: float) -> Iterator[bytes | memory
         else:
             view = memoryview(data)
             yield from (view[n : n + most] for n in range(0, len(data), most))
-
-
-def _answer(connection: Any, limit: Mapping[str, float]) -> Any:
-    try:
-        return connection.read_response(**limit)
-    except redis.ResponseError as error:
-        return refused(error)
 
 
 def refused(error: redis.ResponseError) -> redis.ResponseError:

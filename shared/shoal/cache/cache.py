@@ -53,10 +53,6 @@ class Entry(NamedTuple):
     truncated: bool
     characters: int = 0
 
-    def num_read(self, text: str) -> int:
-        """Return how many characters of the entry's text were read."""
-        return self.characters if self.truncated else len(text)
-
     def answers(self, options: Options) -> bool:
         """Return False if the text was cut and the options refuse truncation."""
         return options.truncate or not self.truncated

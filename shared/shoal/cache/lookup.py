@@ -49,7 +49,7 @@ class LookupResult:
             vectors=finish([entry.vectors for entry in found], self.job.options),
             tokens=[entry.num_tokens for entry in found],
             truncated=[entry.truncated for entry in found],
-            characters=[entry.num_read(text) for entry, text in pairs],
+            characters=[entry.characters if entry.truncated else len(text) for entry, text in pairs],
             timings=dict.fromkeys(TIMINGS, 0.0),
             cached=len(found),
             model=self.model,

@@ -118,10 +118,6 @@ class Job:
     def _check(self) -> None:
         """Raise InvalidRequest for a wrong field of the operation."""
 
-    @classmethod
-    def _own_fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: values[name] for name in cls.own_names if name in values}
-
     @property
     def queries(self) -> dict[str, str]:
         """The queries for which texts are scored, by the names of their fields."""
@@ -246,14 +242,17 @@ class Job:
         return asked
 
     @classmethod
-    def of_map(cls, values: Mapping[str, Any], put_s: float = 0.0) -> Self:
-        """Return the job with these values from the wire, which was put at `put_s`, in Unix seconds."""
-        known = {name: values[name] for name in _ENVELOPE if name in values}
+    def of_map(cls, values: Mapping[str, Any], put_s: float = 0.0, **own: Any) -> Self:
+        """Return the job with these values from the wire, which was put at `put_s`, in Unix seconds.
+
+        `own` are fields that consist of several values.
+        """
+        known = {name: values[name] for name in (*_ENVELOPE, *cls.own_names) if name in values}
         if trace := values.get("traceparent"):
             known["traceparent"] = traceparent.valid(trace)
         ignored = values.keys() - _KNOWN.union(cls.own_names, cls.option_names)
         named = tuple(name[:MAX_IGNORED_CHARS] for name in sorted(ignored)[:MAX_IGNORED])
-        job = cls(**known, options=Options.from_map(values), **cls._own_fields_of(values), ignored=named)
+        job = cls(**known, **own, options=Options.from_map(values), ignored=named)
         if job.timeout_s is None:
             return job
         ends = put_s + (job.timeout_s or -1.0)  # a timeout of 0 ends at once, even if a worker's clock is slow

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from shoal.contract.checks import check_range, check_string
 from shoal.contract.jobs import MAX_LANE_TEXTS, MAX_REQUEST_TEXTS, TEXTS_PER_JOB, Job
@@ -80,9 +80,9 @@ class Search(Job):
         return Job._asked(self) | self.search.to_map()
 
     @classmethod
-    def _own_fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        given = {name: values[name] for name in cls.own_names if name in values}
-        return given | {"search": SearchOptions.from_map(values)}
+    def of_map(cls, values: Mapping[str, Any], put_s: float = 0.0, **own: Any) -> Self:
+        """Return the job with these values from the wire, which was put at `put_s`, in Unix seconds."""
+        return super(Search, cls).of_map(values, put_s, search=SearchOptions.from_map(values))
 
     def body(self) -> dict[str, Any]:
         """Return the body of an HTTP request that asks for the same. The negative texts are in `negative`."""

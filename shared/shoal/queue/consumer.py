@@ -67,6 +67,7 @@ class Delivery:
 
     `key` is the id under which the job was put, or "+" and a number if it was pushed without a script. `put_ms` is in
     Unix milliseconds. `deaths` counts the workers that died while they held the job, and `died` names the last of them.
+    A job with `deaths` is a suspect.
     If the job is too large, `data` is only its beginning.
     """
 
@@ -109,11 +110,6 @@ class Delivery:
     def put_as(self) -> str | None:
         """Return the id under which the job was put; None if a program pushed it without a script."""
         return None if self.key.startswith("+") else self.key
-
-    @property
-    def is_suspect(self) -> bool:
-        """Return True if the job may have ended a worker."""
-        return self.deaths > 0
 
     def queued_s(self, now: float) -> float:
         """Return the seconds from the put of the job until `now`, in Unix seconds."""
@@ -214,17 +210,13 @@ class Consumer:
             "head_bytes": HEAD_BYTES,
             "takes_suspects": takes_suspects,
         }
-        jobs = self._take(arguments)  # even without room, because suspects may wait
-        if wanted and not jobs and block_s > 0:
+        taken = self.broker.run(_TAKE, self._keys, arguments)  # even without room, because suspects may wait
+        if wanted and not taken["jobs"] and block_s > 0:
             wait_s = max(0.001, min(block_s, BLOCK_S))
             if self.broker.execute("BLPOP", *map(self._markers.get, wanted), f"{wait_s:.3f}", block_s=wait_s):
-                jobs = self._take(arguments)
-        return [Delivery.read(self.name, job) for job in jobs]
-
-    def _take(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        taken = self.broker.run(_TAKE, self._keys, arguments)
+                taken = self.broker.run(_TAKE, self._keys, arguments)
         self.more_suspects = bool(taken["more_suspects"])
-        return list(taken["jobs"])
+        return [Delivery.read(self.name, job) for job in taken["jobs"]]
 
     def notice(self, lane: str) -> "JobNotice":
         """Return an object that notices when a lane has jobs."""
@@ -272,45 +264,39 @@ class Consumer:
         `before_each` is called before each group of answers, of at most `MAX_WRITE_BYTES`, is written.
         """
         num_written = size = 0
-        groups: list[list[tuple[Answer, dict[str, Any]]]] = []
-        packed = [(answer, answer.fields(self.max_reply_bytes)) for answer in answers]
-        sizes = [len(fields.get("reply", b"")) for _, fields in packed]
+        groups: list[list[dict[str, Any]]] = []
+        packed = [answer.fields(self.max_reply_bytes) for answer in answers]
+        sizes = [len(fields.get("reply", b"")) for fields in packed]
         for n in sorted(range(len(packed)), key=lambda n: max(MAX_WRITE_BYTES, sizes[n])):
             size += sizes[n]
             if not groups or size > MAX_WRITE_BYTES:
                 groups.append([])
                 size = sizes[n]
             groups[-1].append(packed[n])
-        for group in groups:
-            before_each()
-            num_written += self._write(group)
-        return num_written
-
-    def _write(self, group: Sequence[tuple[Answer, dict[str, Any]]]) -> int:
-        """Write answers together.
-
-        If a large reply cannot be sent although Redis still answers, the failure is counted for the next attempt.
-        """
-        arguments = {
+        limits = {
             "result_ttl_s": self.result_ttl_s,
             "max_kept_bytes": MAX_EXCESS * self.max_unread_bytes,
             "max_own_bytes": self.max_unread_bytes // 64,
             "max_dead_letters": MAX_DEAD_LETTERS,
             "max_dead_bytes": MAX_DEAD_BYTES,
-            "answers": [fields for _, fields in group],
         }
-        try:
-            written = self.broker.run(_ANSWER, self._keys, arguments)["written"]
-        except Unavailable:
-            (answer, fields), *others = group
-            if not others and len(fields.get("reply", b"")) > MAX_WRITE_BYTES:
-                with suppress(ShoalError):
-                    self.broker.ping()
-                    self._failed_sends[answer.delivery.key] += 1
-            raise
-        for answer, _ in group:
-            self._failed_sends.pop(answer.delivery.key, None)
-        return int(written)
+        for group in groups:
+            before_each()
+            try:
+                num_written += self.broker.run(_ANSWER, self._keys, limits | {"answers": group})["written"]
+            except Unavailable:
+                if len(group[0].get("reply", b"")) > MAX_WRITE_BYTES:  # it is alone
+                    self._count_failure(group[0]["key"])
+                raise
+            for fields in group:
+                self._failed_sends.pop(fields["key"], None)
+        return num_written
+
+    def _count_failure(self, key: str) -> None:
+        """Count that a large reply was not sent, unless Redis answers no other command."""
+        with suppress(ShoalError):
+            self.broker.ping()
+            self._failed_sends[key] += 1
 
     def check_sends(self, delivery: Delivery) -> None:
         """Raise TooLarge if this consumer has failed `MAX_SENDS` times to send the job's reply."""
@@ -322,12 +308,15 @@ class Consumer:
 
     def sweep_unread(self) -> bool:
         """Stop counting results that no longer exist. Return True if more results should be checked now."""
-        (outcome,) = self.broker.run_many(_SWEEP, self._keys, [{}])
-        fault = str(outcome) if isinstance(outcome, ShoalError) else ""  # only logged, because the worker must go on
-        if fault and fault != self._sweep_fault:
-            log.warning("unread results are not looked at: %s", fault)
-        self._sweep_fault = fault
-        return not fault and bool(outcome["more"])
+        try:
+            has_more = bool(self.broker.run(_SWEEP, self._keys, {})["more"])
+        except ShoalError as error:  # only logged, because the worker must go on
+            if str(error) != self._sweep_fault:
+                log.warning("unread results are not looked at: %s", error)
+            self._sweep_fault = str(error)
+            return False
+        self._sweep_fault = ""
+        return has_more
 
 
 class JobNotice:

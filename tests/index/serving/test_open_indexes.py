@@ -474,7 +474,7 @@ class TestOpening:
         queue.put("interactive", jobs)
         wait_until(lambda: worker.step(block_s=0))
         assert [reply.id for reply in queue.inbox("news").wait()] == ["news"]
-        assert [work.job.id for work in worker.scheduler.waiting()] == ["slow"]
+        assert [work.job.id for work in worker.scheduler.works] == ["slow"]
         with path.open("wb") as pipe:
             data = whole.read_bytes()
             whole.replace(path)

@@ -13,6 +13,7 @@ from shoal.client.redis.loop_thread import LoopThread
 from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
+from shoal.errors import ShoalError
 from shoal.queue import dead_letters
 from shoal.queue.consumer import Consumer
 from shoal.queue.dispatcher import Dispatcher, Pending
@@ -45,7 +46,13 @@ class Commands:
 
     async def run_many(self, script: Script, keys: Sequence[str], calls: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Return the result of each call of a script, or its error."""
-        return self.broker.run_many(script, keys, calls)
+        outcomes: list[Any] = []
+        for call in calls:
+            try:
+                outcomes.append(self.broker.run(script, keys, call))
+            except ShoalError as error:
+                outcomes.append(error)
+        return outcomes
 
 
 def commands_of(broker: Broker) -> AsyncBroker:

@@ -108,7 +108,7 @@ def set_limits(queue: BlockingProducer, limits: LaneLimits) -> None:
 def drive(worker: Worker) -> int:
     """Step until the worker holds no job and finds none; return how many jobs were answered."""
     answered = worker.step(block_s=0)
-    return answered + step_while(worker, worker.scheduler.unanswered)
+    return answered + step_while(worker, lambda: bool(worker.scheduler.works))
 
 
 def work_off(worker: Worker, queue: BlockingProducer) -> int:

@@ -186,7 +186,7 @@ def test_the_texts_of_the_next_pass_are_tokenized_while_one_runs_aside(
 ) -> None:
     put(queue, *(f"{text} a" for text in distinct(30)), lane="bulk", reply_to="bulk")
     assert worker.step(block_s=0) == 0
-    (next_one,) = [work for work in worker.scheduler.waiting() if len(work.job.texts) == 30]
+    (next_one,) = [work for work in worker.scheduler.works if len(work.job.texts) == 30]
     assert len(next_one.tokenized) == 30
     held.released.set()
     assert drive(worker) == 2

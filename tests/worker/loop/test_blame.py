@@ -57,7 +57,7 @@ class MortalEncoder(Encoder):
         if HARM.get(number) == what:
             raise Died(number)
 
-    def check(self, options: Options) -> None:
+    def check(self, options: Options, outputs: Sequence[str] = ()) -> None:
         self.reach("read", int(options.prompt_name or ""))
 
     def prompt(self, options: Options, fallbacks: tuple[str, ...] = ()) -> str:

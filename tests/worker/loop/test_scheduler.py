@@ -24,6 +24,7 @@ from shoal_workers.loop.scheduler import (
     MAX_PORTIONS,
     MAX_PREEMPTIBLE_CHARS,
     MAX_PREEMPTIBLE_S,
+    MAX_TEXTS_OF_LONG,
     MAX_TOKENIZED_CHARS,
     MIN_PREEMPTIBLE_TOKENS,
     SHARES,
@@ -32,7 +33,7 @@ from shoal_workers.loop.scheduler import (
 )
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.operations.rerank import RerankWork
-from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, MAX_SHORT_TEXTS, MAX_TEXTS_OF_LONG, Work
+from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, MAX_SHORT_TEXTS, Work
 
 numbers = count()
 
@@ -131,9 +132,9 @@ def batches(scheduler: Scheduler) -> Iterator[Batch]:
     pytest.fail("the passes have no end")
 
 
-def test_equal_texts_with_different_options_are_computed_separately() -> None:
+def test_equal_texts_are_computed_once_unless_their_options_differ() -> None:
     chosen = scheduler()
-    chosen.add([work("storm", pooling=pooling) for pooling in ("mean", "max", None)])
+    chosen.add([work("storm", pooling=pooling) for pooling in ("mean", "max", None, None)])
     chosen.add([work("storm", output="tokens")])
     batch = choose(chosen)
     assert len(batch.texts) == 4
@@ -245,7 +246,7 @@ def test_a_job_is_short_long_or_bulk(lane: str, texts: list[str], kind: str) -> 
 
 def test_long_jobs_take_turns_pass_by_pass_and_leave_room_for_others() -> None:
     chosen = scheduler()
-    chosen.add(long := [work(*(words(10) for _ in range(100)), kind=LONG) for _ in range(2)])
+    chosen.add(long := [work(*(words(10) for _ in range(400)), kind=LONG) for _ in range(2)])
     found = []
     for _ in range(4):
         batch = choose(chosen)
@@ -279,7 +280,7 @@ def test_the_same_text_in_another_kind_keeps_its_place() -> None:
     chosen.add([bulk, urgent])
     batch = choose(chosen)
     assert (batch.works, finish(chosen, batch)) == ([urgent], [urgent])
-    assert not any(text.is_done for text in bulk.tokenized.values())
+    assert not bulk.encoded
 
 
 def test_a_text_that_a_later_job_repeats_completes_no_job_later_than_without_it() -> None:
@@ -290,19 +291,6 @@ def test_a_text_that_a_later_job_repeats_completes_no_job_later_than_without_it(
 
     copies = [work("storm", words(9)) for _ in range(50)]
     assert passes_until_done(*copies) <= passes_until_done(*(work(words(1), words(9)) for _ in range(50)))
-
-
-def test_removed_jobs_are_not_computed() -> None:
-    chosen = scheduler(50)
-    gone, stays = work(*(words(10) for _ in range(20))), work(words(10))
-    chosen.add([gone, stays])
-    batch = choose(chosen)
-    chosen.remove([gone])
-    assert gone not in finish(chosen, batch)
-    if left := chosen.next_batch():
-        assert left.num_tokens <= 10
-        finish(chosen, left)
-    assert chosen.waiting() == chosen.unanswered() == []
 
 
 def test_texts_are_cut_on_the_side_that_their_job_names() -> None:
@@ -348,9 +336,9 @@ def test_every_text_of_a_random_mix_of_jobs_is_encoded_once() -> None:
                 texts = [words(int(random.integers(1, 40))) for _ in range(int(random.integers(1, 12)))]
                 added.append(work(*texts, kind=kind))
                 chosen.add(added[-1:])
-        if (waiting := chosen.waiting()) and random.random() < 0.05:
-            removed.add(waiting[int(random.integers(len(waiting)))])
-            chosen.remove(removed)
+        if (waiting := list(chosen.works)) and random.random() < 0.05:
+            removed.add(gone := waiting[int(random.integers(len(waiting)))])
+            del chosen.works[gone]
         if batch := chosen.next_batch():
             assert seen.isdisjoint(batch.texts)
             seen.update(batch.texts)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -59,7 +60,8 @@ class TokenizedText:
 
     If `pooling` is None, the model's pooling is used. After encoding, `error` is the engine's failure, or there are the
     outputs: `vectors` is float32 `[1, dimension]`, with the output `tokens` `[tokens, dimension]`, and `[0, …]` if
-    heads make all outputs. `made` has the output of each head, by its name. `num_tokens` includes special tokens.
+    heads make all outputs. `made` has the output of each head, by its name. `num_tokens` includes special tokens. Texts
+    with equal keys can share one computation.
     """
 
     tokens: Tokens
@@ -69,9 +71,10 @@ class TokenizedText:
     made: dict[str, Any] = field(default_factory=dict)
     error: Exception | None = None
     num_tokens: int = field(init=False)
+    key: tuple[Any, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.num_tokens = len(self.tokens.ids)
+        self.num_tokens, self.key = len(self.tokens.ids), (self.tokens, self.pooling, self.outputs)
 
     @property
     def is_done(self) -> bool:
@@ -205,18 +208,15 @@ class Encoder:
                 f"prompt_name is {excerpt(name)}: {self.model.name} has no such prompt. Available prompts: [{known}]"
             ) from None
 
-    def check(self, options: Options) -> None:
-        """Raise InvalidRequest for options that the model does not support."""
+    def check(self, options: Options, outputs: Sequence[str] = ()) -> None:
+        """Raise InvalidRequest for options, and Unsupported for outputs, that the model does not support."""
         if options.dimensions is not None and options.dimensions > self.model.dimension:
             raise InvalidRequest(
                 f"dimensions is {options.dimensions:,}: the vectors of {self.model.name} have {self.model.dimension:,}"
             )
-        if self.model.is_static and options.pooling not in (None, "mean"):
+        if options.pooling not in (None, "mean") and self.model.is_static:
             raise InvalidRequest(f"pooling is {options.pooling}: {self.model.name} is a static model, which takes mean")
-
-    def check_outputs(self, options: Options) -> None:
-        """Raise Unsupported for an output that the model does not make."""
-        for output in options.outputs:
+        for output in outputs:
             if output not in self.model.outputs:
                 made = ", ".join(self.model.outputs)
                 raise Unsupported(f"output is {output}: {self.model.name} makes only {made}; ask for one of them")
@@ -248,30 +248,33 @@ class Encoder:
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start to encode the texts, in one-thread passes side by side or, if quicker, in one pass on all threads."""
-        texts = self._without_queries(texts)
         parts = self._split(texts)
-        if texts and self._takes_longer(parts):
+        sizes = [sum(text.num_tokens for text in part) for part in parts]
+        longest, whole = round_up(max(sizes, default=0)), round_up(sum(sizes))
+        work = longest * self.model.num_weights * _WEIGHT_BYTES.get(self.engine.precision, 4)
+        is_short = 0 < work <= MAX_WORK_OF_ONE_THREAD  # 0 if the model's number of weights is unknown
+        if parts and not is_short and longest * self.engine.num_streams * RATE_TOGETHER > whole:
+            texts = [text for part in parts for text in part]
             return self._start([texts], partial(self.engine.start, together=True))
         return self._start(parts, self.engine.start)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start to encode texts at low priority, beside the passes that `start` begins. Needs `runs_aside`."""
-        return self._start(self._split(self._without_queries(texts)), self.engine.start_aside)
+        return self._start(self._split(texts), self.engine.start_aside)
 
     def needs_pass(self, text: TokenizedText) -> bool:
         """Return False for a query to which a table gives its weights."""
         return self._query_table is None or not text.tokens.is_query
 
-    def _without_queries(self, texts: Sequence[TokenizedText]) -> list[TokenizedText]:
+    def _without_queries(self, texts: Sequence[TokenizedText], table: NDArray[np.float32]) -> list[TokenizedText]:
         """Return the texts that need a pass, and set the weights of the others."""
-        if self._query_table is not None:
-            for text in texts:
-                if not self.needs_pass(text):
-                    ids = np.unique(np.array(text.tokens.ids, np.int32))
-                    ids = ids[self._query_table[ids] > 0]
-                    text.made["sparse"] = SparseVector(ids, self._query_table[ids])
-                    text.vectors = np.empty((0, self.model.dimension), np.float32)
-        return [text for text in texts if self.needs_pass(text)]
+        for text in texts:
+            if text.tokens.is_query:
+                ids = np.unique(np.array(text.tokens.ids, np.int32))
+                ids = ids[table[ids] > 0]
+                text.made["sparse"] = SparseVector(ids, table[ids])
+                text.vectors = np.empty((0, self.model.dimension), np.float32)
+        return [text for text in texts if not text.tokens.is_query]
 
     def ends_within(self, passes: Sequence[EncodingPass], seconds: float) -> bool:
         """Wait at most `seconds` for passes that run aside; return True if all have ended."""
@@ -299,18 +302,17 @@ class Encoder:
     def _start(
         self, parts: Sequence[Sequence[TokenizedText]], start: Callable[[list[Packing]], Sequence[ForwardPass]]
     ) -> list[EncodingPass]:
-        packed = [self._pack(part) for part in parts]
+        packed, offset = [], self.model.type_offset
+        for texts in parts:
+            offsets = [np.multiply(text.tokens.types, offset, dtype=np.int32) for text in texts] if offset else None
+            ids = [text.tokens.ids for text in texts]
+            if self.engine.is_ragged:
+                packed.append(join(ids, offsets))
+            else:
+                num_unseen = [text.tokens.num_unseen for text in texts] if self.model.query_form else None
+                packed.append(pack(ids, self.model.shares_rows, offsets, num_unseen))
         running = start([packing for packing, _ in packed])
         return [EncodingPass(part, spans, one) for part, (_, spans), one in zip(parts, packed, running, strict=True)]
-
-    def _pack(self, texts: Sequence[TokenizedText]) -> tuple[Packing, TextSpans]:
-        offset = self.model.type_offset
-        offsets = [np.multiply(text.tokens.types, offset, dtype=np.int32) for text in texts] if offset else None
-        ids = [text.tokens.ids for text in texts]
-        if self.engine.is_ragged:
-            return join(ids, offsets)
-        num_unseen = [text.tokens.num_unseen for text in texts] if self.model.query_form else None
-        return pack(ids, self.model.shares_rows, offsets, num_unseen)
 
     def _finish(self, one: EncodingPass) -> dict[TokenizedText, NDArray[np.float32]]:
         """Wait for the pass and set the vectors of its texts; return the token vectors of texts that need a head."""
@@ -344,7 +346,9 @@ class Encoder:
         return found
 
     def _split(self, texts: Sequence[TokenizedText]) -> list[list[TokenizedText]]:
-        """Return the texts in parts with about equal numbers of tokens, at most one part for each stream."""
+        """Return the texts that need a pass in parts of about equal numbers of tokens, at most one for each stream."""
+        if self._query_table is not None:
+            texts = self._without_queries(texts, self._query_table)
         parts: list[list[TokenizedText]] = [[] for _ in range(min(self.engine.num_streams, len(texts)))]
         sizes = [0] * len(parts)
         for text in sorted(texts, key=lambda text: text.num_tokens, reverse=True):
@@ -352,14 +356,6 @@ class Encoder:
             parts[smallest].append(text)
             sizes[smallest] += text.num_tokens
         return parts
-
-    def _takes_longer(self, parts: Sequence[Sequence[TokenizedText]]) -> bool:
-        """Return True if passes over the parts side by side take longer than one pass over all texts on all threads."""
-        sizes = [sum(text.num_tokens for text in part) for part in parts]
-        longest, whole = round_up(max(sizes)), round_up(sum(sizes))
-        work = longest * self.model.num_weights * _WEIGHT_BYTES.get(self.engine.precision, 4)
-        is_short = 0 < work <= MAX_WORK_OF_ONE_THREAD  # 0 if the model's number of weights is unknown
-        return not is_short and longest * self.engine.num_streams * RATE_TOGETHER > whole
 
     def encode(self, texts: Sequence[TokenizedText]) -> None:
         """Set the vectors of the texts. Raises the engine's exceptions."""
@@ -390,10 +386,13 @@ KEPT = 0.9
 
 
 class Pipeline:
-    """A model with the `bucketing` of its texts and its measured speed. Not thread-safe."""
+    """A model with the `bucketing` of its texts and its measured speed. Not thread-safe.
 
-    def __init__(self, encoder: Encoder, bucketing: Bucketing[TokenizedText]):
-        self.encoder = encoder
+    A reply has room for `max_vectors` vectors of the model.
+    """
+
+    def __init__(self, encoder: Encoder, bucketing: Bucketing[TokenizedText], max_vectors: int = sys.maxsize):
+        self.encoder, self.max_vectors = encoder, max_vectors
         #: The fields of a reply that describe the model.
         self.made_by = {"model": encoder.model.name, "fingerprint": encoder.fingerprint}
         self.bucketing = bucketing

@@ -115,7 +115,7 @@ class Served:
         pipeline = self._reranks if isinstance(job, Rerank) else self.embeds
         if pipeline and job.fingerprint not in (None, "", pipeline.made_by["fingerprint"]):
             raise other_fingerprint(job.fingerprint, **pipeline.made_by)
-        self.embeds.encoder.check(job.options)
+        self.embeds.encoder.check(job.options, job.options.outputs if isinstance(job, Embed) else ())
         return WORKS[job.op].admit(delivery, job, self)
 
     def reranker(self, wanted: str | None) -> Pipeline:
@@ -157,7 +157,8 @@ class Admission:
         self, room: Mapping[str, int], block_s: float, held: Collection[Work], takes_suspects: bool = False
     ) -> list[Work]:
         """Take and admit jobs, at most `room` texts from each lane. If `held` is empty, wait `block_s` for a job."""
-        self._reclaim(held)
+        if time.monotonic() >= self._next_reclaim or self._has_more_to_sweep:
+            self._reclaim(held)
         if not held:
             time.sleep(self._pause_s)
         works = self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects, MAX_JOBS))
@@ -170,6 +171,8 @@ class Admission:
         return works
 
     def _reclaim(self, held: Collection[Work]) -> None:
+        """Measure Redis's clock, let lost jobs and jobs of dead workers wait again, and check unread results."""
+        self._clock.refresh()
         is_due = time.monotonic() >= self._next_reclaim
         if is_due:
             self._next_reclaim = time.monotonic() + RECLAIM_EVERY_S
@@ -187,7 +190,7 @@ class Admission:
     def _admit(self, deliveries: Iterable[Delivery]) -> list[Work]:
         works, refusals = [], []
         for delivery in deliveries:
-            self._counters["redeliveries"] += delivery.is_suspect
+            self._counters["redeliveries"] += delivery.deaths > 0
             try:
                 if delivery.deaths >= MAX_DEATHS:
                     raise Poisoned(
@@ -199,9 +202,13 @@ class Admission:
                 refusals.append((delivery, error))
         if refusals:
             self.refuse(refusals)
-        if works := self._start(works):
+        if submitted := [work for work in works if work.job.reply_to is None or work.delivery.keeps_status]:
+            lost = self._start(submitted)
+            works = [work for work in works if work not in lost]
+        if works:
             self._pause_s = 0.0
-        self._look_up([work for work in works if work.is_cacheable and work.options.is_cacheable and work.untokenized])
+        if self._cache:
+            self._look_up(self._cache, works)
         for work in works:
             if work.is_complete:
                 work.begin()
@@ -210,41 +217,37 @@ class Admission:
     def _read(self, delivery: Delivery) -> Job:
         """Return the job of the delivery. Raises a ShoalError for a job that no worker can serve."""
         job = delivery.job()
-        if (put_as := delivery.put_as) not in (None, job.id):
+        if delivery.key != job.id and (put_as := delivery.put_as):
             raise InvalidRequest(f"the job has id {excerpt(job.id)}, and was put as {excerpt(put_as)}: use the same id")
-        now = self._clock.now()
-        if error := expired(job, now):
-            raise error
         if job.deadline is not None:
-            check_deadline(job.deadline, now)
+            now = self._clock.now()
+            if job.deadline < now:
+                raise expired(job, now)
+            if job.timeout_s is None:  # else the deadline is near
+                check_deadline(job.deadline, now)
         job.check_texts(self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
         job.check_sizes(self._limits.max_job_texts)
         return job
 
-    def _start(self, works: list[Work]) -> list[Work]:
-        """Set the status of submitted jobs to `running`; return all jobs except the jobs that this worker has lost."""
-        submitted = [work for work in works if work.job.reply_to is None or work.delivery.keeps_status]
-        if not submitted:
-            return works
+    def _start(self, submitted: Sequence[Work]) -> list[Work]:
+        """Set the status of submitted jobs to `running`; return the jobs that this worker has lost."""
         started = self._consumer.start([(work.delivery, work.job.id) for work in submitted])
-        refused = [work for work, runs in zip(submitted, started, strict=True) if not runs]
         for work in submitted:
             if work.delivery.put_as is None:
                 work.delivery = replace(work.delivery, key=work.job.id)
-        return [work for work in works if work not in refused]
+        return [work for work, runs in zip(submitted, started, strict=True) if not runs]
 
-    def _look_up(self, works: Sequence[Work]) -> None:
-        if self._cache is None or not works:
-            return
-        table = self._cache.table
+    def _look_up(self, cache: Cache, works: Iterable[Work]) -> None:
+        """Give the works the entries that the cache has for their texts."""
+        works = [work for work in works if work.is_cacheable and work.options.is_cacheable and work.untokenized]
         for work in works:
-            work.digests = table.digests(work.job.texts, work.prompt, work.job.options)
-        entries = iter(self._cache.find([digest for work in works for digest in work.digests]))
+            work.digests = cache.table.digests(work.job.texts, work.prompt, work.job.options)
+        entries = iter(cache.find([digest for work in works for digest in work.digests]))
         for work in works:
             found = list(islice(entries, len(work.digests)))
             if any(found):
                 work.use_cache(found)
-            self._counters["cache_hits"] += len(work.cached)
+            self._counters["cache_hits"] += work.num_cached
             self._counters["cache_misses"] += len(work.untokenized)
 
     # Refuse
@@ -252,19 +255,19 @@ class Admission:
     def drop(self, held: Collection[Work]) -> list[Work]:
         """Answer expired jobs with an error. Return them and the jobs that this worker has lost; none needs a pass."""
         now = self._clock.now()
-        late = {work: error for work in held if (error := expired(work.job, now))}
-        if late:
-            self.refuse([(work.delivery, error) for work, error in late.items()], late)
-        if not held or time.monotonic() < self._next_check:
-            return list(late)
-        self._next_check = time.monotonic() + CHECK_EVERY_S
-        lost = set(self._consumer.lost([work.delivery for work in held]))
-        return [work for work in held if work in late or work.delivery in lost]
+        dropped = [work for work in held if work.job.deadline is not None and work.job.deadline < now]
+        if dropped:
+            self.refuse([(work.delivery, expired(work.job, now)) for work in dropped], dropped)
+        if time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + CHECK_EVERY_S
+            lost = set(self._consumer.lost([work.delivery for work in held]))
+            dropped += [work for work in held if work.delivery in lost]
+        return dropped
 
     def refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]], works: Collection[Work] = ()) -> int:
         """Answer jobs with their errors, or give back jobs that another worker serves; return the number of answers."""
         answers, ended, given = [], [], self._give_back(refusals)
-        begun = {work.delivery: work for work in works if work.has_begun}
+        begun = {work.delivery: work for work in works if work.timings}
         for delivery, error in refusals:
             if delivery in given:
                 continue
@@ -319,10 +322,9 @@ class Admission:
         )
 
 
-def expired(job: Job, now: float) -> Expired | None:
-    """Return an error if the job's deadline has passed. `now` is Redis's time in Unix seconds."""
-    if job.deadline is None or (late_s := now - job.deadline) <= 0:
-        return None
+def expired(job: Job, now: float) -> Expired:
+    """Return the error for a job whose deadline has passed. `now` is Redis's time in Unix seconds."""
+    late_s = now - (job.deadline or now)
     if job.timeout_s == 0:
         return Expired("timeout_s is 0, so the job expired before it was computed: wait longer")
     return Expired(f"the deadline passed {late_s:.1f} s before the job was computed: add workers or wait longer")

@@ -34,14 +34,15 @@ class Batch:
         #: The number of tokens of all texts together.
         self.num_tokens = sum(text.num_tokens for text in texts)
         #: True if interactive jobs may be computed beside this pass. Nothing is computed beside a suspect.
-        self.may_run_aside = kind != INTERACTIVE and pipeline.encoder.runs_aside and not works[0].delivery.is_suspect
+        self.may_run_aside = kind != INTERACTIVE and pipeline.encoder.runs_aside and not works[0].delivery.deaths
         self._passes: Sequence[EncodingPass] | None = None
 
     def start(self, activity: Activity, measurements: Measurements) -> None:
         """Start the pass, aside if possible. It is marked in `activity` and counted in `measurements`."""
         self._activity, self._measurements = activity, measurements
         self._started_s = time.perf_counter()
-        self._note_pass(len(self.texts), self.num_tokens)
+        activity.mark("encoding")
+        measurements.add_batch(len(self.texts), self.num_tokens, self.pipeline.bucketing.max_batch_tokens)
         encoder = self.pipeline.encoder
         try:
             self._passes = encoder.start_aside(self.texts) if self.may_run_aside else encoder.start(self.texts)
@@ -79,7 +80,8 @@ class Batch:
         return time.perf_counter() - self._started_s
 
     def _encode_alone(self, text: TokenizedText) -> None:
-        self._note_pass(1, text.num_tokens)
+        self._activity.mark("encoding")
+        self._measurements.add_batch(1, text.num_tokens, self.pipeline.bucketing.max_batch_tokens)
         try:
             self.pipeline.encoder.encode([text])
         except Exception as error:  # an engine may raise any exception
@@ -88,7 +90,3 @@ class Batch:
             job_ids = [work.job.id for work in self.works if text in work.tokenized.values()]
             facts = logs.about(" ".join(job_ids))
             log.error("the engine failed on a text of %d tokens: %s", text.num_tokens, logs.places(error), extra=facts)
-
-    def _note_pass(self, num_texts: int, num_tokens: int) -> None:
-        self._activity.mark("encoding")
-        self._measurements.add_batch(num_texts, num_tokens, self.pipeline.bucketing.max_batch_tokens)

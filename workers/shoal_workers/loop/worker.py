@@ -5,6 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
 from typing import TYPE_CHECKING
 
 from shoal.broker.clock import Clock
@@ -73,16 +74,13 @@ class Worker:
         self.pool = Pool(consumer.broker, consumer.keys)
         self.activity, self.log = Activity(), JobLog(consumer.name, self.clock, tracer)
         self.counters = self.log.measurements.counters
-        embeds = Pipeline(encoder, bucketing)
+        embeds = Pipeline(encoder, bucketing, consumer.max_reply_bytes // (4 * encoder.model.dimension))
         reranks = Pipeline(reranker, reranker.bucketing(bucketing, encoder.model)) if reranker else None
         served = Served(embeds, reranks, aliases, indexes, self.activity, self.clock.now)
         crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
         self.admission = Admission(consumer, self.pool, served, self.limits, cache, crash_reports, self.clock, self.log)
         self._notice = consumer.notice(INTERACTIVE)
-        max_reply_vectors = consumer.max_reply_bytes // (4 * encoder.model.dimension)
-        self.scheduler = Scheduler(
-            embeds, self.limits.max_batch_texts, max_reply_vectors, has_come=lambda: self._notice.has_come
-        )
+        self.scheduler = Scheduler(embeds, self.limits.max_batch_texts, lambda: self._notice.has_come)
         self._before_pass = before_pass
         self._stopping = stopping or threading.Event()
         self._aside: Batch | None = None
@@ -120,7 +118,7 @@ class Worker:
         rounds, which then compute interactive jobs. The next pass aside follows at once if no interactive job and no
         suspect waits. Returns the number of answered jobs.
         """
-        started, was_idle, goes_on = time.perf_counter(), not self.scheduler.unanswered(), False
+        started, was_idle, goes_on = time.perf_counter(), not self.scheduler.works, False
         if self._aside and self._aside.ends_within(0.0, self._notice):
             self._finish(self._aside)
             goes_on = self.scheduler.waits(LONG, BULK) and not (self._notice.has_come or self.consumer.more_suspects)
@@ -152,7 +150,7 @@ class Worker:
     def _drain(self) -> None:
         """Compute and answer the worker's jobs for at most `DRAIN_S`, and give the rest back to the queue."""
         until = time.monotonic() + DRAIN_S
-        while self.scheduler.unanswered() and time.monotonic() < until:
+        while self.scheduler.works and time.monotonic() < until:
             self._finish(self._aside)
             self._advance()
         self._finish(self._aside)
@@ -162,22 +160,22 @@ class Worker:
     def _take(self, block_s: float) -> None:
         """Take new jobs and jobs of dead workers; a suspect only if no pass is under way and no completed job waits."""
         self.activity.mark("taking jobs")
-        self.clock.refresh()
         if self.consumer.more_suspects and not self._aside:
             self._answer()
         if self.scheduler.waits(LONG, BULK):
             self._notice.ask()  # before the take: a job that comes now is taken, and a later one ends a wait
-        is_free = not (self._aside or self.scheduler.has_completed)
+        is_free = not self._aside and all(work.needs_pass for work in self.scheduler.works)
         room = self.scheduler.room(len(self._aside.texts) if self._aside else 0)
-        self.scheduler.add(self.admission.take(room, block_s, self.scheduler.unanswered(), is_free))
+        self.scheduler.add(self.admission.take(room, block_s, self.scheduler.works, is_free))
 
     # Compute
 
     def _advance(self) -> int:
         """Compute the next pass, and meanwhile answer completed jobs; return the number of answered jobs."""
         self.activity.mark("tokenizing")
-        if dropped := self.admission.drop(self.scheduler.waiting()):
-            self.scheduler.remove(dropped)
+        if waiting := [work for work in self.scheduler.works if not work.is_complete]:
+            for work in self.admission.drop(waiting):
+                self.scheduler.works.pop(work, None)
         batch = self.scheduler.next_batch((INTERACTIVE,) if self._aside else SHARES)
         if batch is None:
             return self._wait()
@@ -197,8 +195,10 @@ class Worker:
         """Answer completed jobs, or else wait for an index, the pass aside or a job; return the number of answers."""
         if self._aside:
             self.scheduler.tokenize_ahead()
-        is_opening, num_answered = self.scheduler.wait_for_index(OPENING_WAIT_S), self._answer()
-        if self._aside and not (is_opening or num_answered):
+        opening = [work.opening for work in self.scheduler.works if work.opening and not work.opening.done()]
+        wait(opening, OPENING_WAIT_S, FIRST_COMPLETED)
+        num_answered = self._answer()
+        if self._aside and not (opening or num_answered):
             self._aside.ends_within(LOOK_SELDOM_S if self._notice.is_asked else LOOK_OFTEN_S, self._notice)
         return num_answered
 
@@ -216,24 +216,22 @@ class Worker:
 
     def _answer(self) -> int:
         """Move completed jobs to their next stage, or reply and fill the cache; return the number of answers."""
-        works = self.scheduler.completed()
-        if not works:
+        if not (works := self.scheduler.completed()):
             return 0
         stages: dict[Callable[[Sequence[Work]], object], list[Work]] = {}
         for work in works:
-            work.check_encoded()
-            if work.next_stage and not work.error:
-                stages.setdefault(work.next_stage, []).append(work)
+            if work.stage and not work.error:
+                stages.setdefault(work.stage, []).append(work)
         for stage, of_stage in stages.items():
             stage(of_stage)
-        self.scheduler.add(work for work in works if not (work.has_result or work.error))
-        works = [work for work in works if work.has_result or work.error]
+        self.scheduler.add(work for work in works if work.stage and not work.error)
+        works = [work for work in works if not work.stage or work.error]
         replying_at = time.time()
         answers = [(work, answer) for work in works if not work.error and (answer := work.answer())]
         num_answered = self.consumer.reply([answer for _, answer in answers], lambda: self.activity.mark("replying"))
         self.log.note([work.ended() for work, _ in answers], replying_at)
         if self.cache is not None:
-            entries = {digest: entry for work, _ in answers for digest, entry in work.new_entries().items()}
+            entries = dict(pair for work, _ in answers for pair in work.new_entries())
             try:
                 self.cache.store(entries)
             except ShoalError as error:

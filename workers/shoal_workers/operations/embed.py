@@ -2,14 +2,12 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cache.cache import Entry
 from shoal.contract.replies import finish
 from shoal.errors import TooLarge
 from shoal.operations import Embed
@@ -22,92 +20,83 @@ if TYPE_CHECKING:
     from shoal_workers.loop.admission import Served
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class ChunksWork(Work):
     """The work of an embed whose texts are cut by `chunker`. Chunks are numbered consecutively through all texts.
 
-    If the job asks for chunks, the vectors of all chunks are kept. Otherwise only a sum of vectors is kept for each
-    text, weighted by tokens. `tokens` and `truncated` say for each text how many tokens it has, and whether any were
-    left out. `num_cut` is the number of chunks cut so far. An encoded chunk is removed from `tokenized`.
+    A text is in `untokenized` until it is cut to its end. If the job asks for chunks, the vectors of all chunks are
+    kept. Otherwise only a sum of vectors is kept for each text, weighted by tokens. `tokens` and `truncated` say for
+    each text how many tokens it has, and whether any were left out.
     """
 
     chunker: Chunker = field(kw_only=True)
-    tokens: list[int] = field(init=False)
-    truncated: list[bool] = field(init=False)
-    chunks: list[list[dict[str, Any]]] | None = field(init=False)
-    num_cut: int = field(default=0, init=False)
-    _num_chunks: list[int] = field(init=False)  # an estimate for each text
-    _place: tuple[int, int, int] = field(default=(0, 0, 0), init=False)  # current text, next start, end of last chunk
+    _place: tuple[int, int] = field(default=(0, 0), init=False)  # in the current text: next start, end of last chunk
     _waiting: deque[tuple[int, TokenizedChunk]] = field(default_factory=deque, init=False)  # text and unencoded chunk
     _rows: list[NDArray[np.float32]] = field(default_factory=list, init=False)
-    _sums: list[Any] = field(init=False)
 
     is_cut: ClassVar[bool] = True
 
-    def _first_inputs(self) -> tuple[()]:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         texts, options = self.job.texts, self.job.options
-        self.tokens, self.truncated, self._sums = [0] * len(texts), [False] * len(texts), [0.0] * len(texts)
-        self.chunks = [[] for _ in texts] if options.output == "chunks" else None
-        self._num_chunks = [options.num_chunks(text) for text in texts]
-        return ()  # the chunks are cut later
+        self.tokens, self.truncated = [0] * len(texts), [False] * len(texts)
+        self.chunks: list[list[dict[str, Any]]] | None = [[] for _ in texts] if options.output == "chunks" else None
+        self._sums: list[Any] = [0.0] * len(texts)
+        self._num_chunks = [options.num_chunks(text) for text in texts]  # an estimate
 
     @property
     def num_waiting(self) -> int:
         """Approximate number of chunks that are not encoded yet."""
-        num_uncut, (number, start, _) = 0, self._place
-        if self.has_untokenized:
+        num_uncut = 0
+        if self.untokenized:
+            number = self.untokenized[0]
             num_chars = len(self.job.texts[number])
-            num_left = self._num_chunks[number] * (num_chars - start) // max(1, num_chars)
+            num_left = self._num_chunks[number] * (num_chars - self._place[0]) // max(1, num_chars)
             num_uncut = max(1, num_left) + sum(self._num_chunks[number + 1 :])
-        return num_uncut + sum(not text.is_done for text in self.tokenized.values())
+        return num_uncut + len(self.tokenized)
 
-    @property
-    def has_untokenized(self) -> bool:
-        """True if any text is not yet cut to its end."""
-        return self._place[0] < len(self.job.texts)
+    def cut(self) -> tuple[list[tuple[Work, int, Tokens]], int]:
+        """Cut the next few chunks; return the number and the tokens of each, and the number of their characters.
 
-    @property
-    def num_computed(self) -> tuple[int, int]:
-        """Number of the job's chunks that the engine has encoded, and number of their tokens."""
-        return self.num_cut - len(self._waiting), sum(self.tokens)
-
-    def cut(self) -> list[tuple[int, Tokens]]:
-        """Cut the next few chunks; return the number and the tokens of each. Set the error if cutting fails."""
-        started, (number, start, covered) = time.perf_counter(), self._place
+        Sets the error if that fails.
+        """
         self.begin()
-        chunks: list[TokenizedChunk] = []
+        started, number = time.perf_counter(), self.untokenized[0]
+        first, chunks = self.num_computed + len(self._waiting), list[TokenizedChunk]()
         try:
-            chunks, next_start = self.chunker.cut(self.job.texts[number], start, covered)
-            self._place = (number + 1, 0, 0) if next_start is None else (number, next_start, chunks[-1].stop)
+            chunks, next_start = self.chunker.cut(self.job.texts[number], *self._place)
+            if next_start is None:
+                self.untokenized.popleft()
+            self._place = (0, 0) if next_start is None else (next_start, chunks[-1].stop)
         except Exception as error:  # a tokenizer may raise any exception
             self.fail("the tokenizer failed", error)
         self.timings["tokenize_s"] += time.perf_counter() - started
         self._waiting.extend((number, chunk) for chunk in chunks)
-        self.num_cut += len(chunks)
-        self.num_cut_chars += sum(chunk.stop - chunk.start for chunk in chunks)
-        return list(enumerate((chunk.tokens for chunk in chunks), self.num_cut - len(chunks)))
+        num_chars = sum(chunk.stop - chunk.start for chunk in chunks)
+        return [(self, number, chunk.tokens) for number, chunk in enumerate(chunks, first)], num_chars
 
-    def check_num_vectors(self, max_reply_vectors: int) -> None:
+    def check_num_vectors(self) -> None:
         """Set the error if the texts have more chunks than the number of vectors that a reply has room for."""
-        if self.error is None and self.chunks is not None and self.num_cut > max_reply_vectors:
+        most = self.pipeline.max_vectors
+        if self.error is None and self.chunks is not None and self.num_computed + len(self._waiting) > most:
             self.error = TooLarge(
                 f"the texts have more chunks of {self.job.options.chunk_tokens:,} tokens than the "
-                f"{max_reply_vectors:,} for whose vectors a reply has room (SHOAL_MAX_REPLY_MB): raise "
+                f"{most:,} for whose vectors a reply has room (SHOAL_MAX_REPLY_MB): raise "
                 "chunk_tokens, send fewer or shorter texts at a time, or ask for one vector a text (output: vector)"
             )
 
     def end_pass(self, seconds: float) -> None:
         """Move the vectors of encoded chunks into the result, in order; set the error if the engine failed on one."""
         self.timings["encode_s"] += seconds
-        while self._waiting and (text := self.tokenized.get(number := self.num_computed[0])) and text.is_done:
+        while self._waiting and (text := self.tokenized.get(self.num_computed)) and text.is_done:
             if text.error is not None:
-                name = self.job.name_of(self._waiting[0][0])
-                self.fail(f"the engine failed on a chunk of {name}", text.error)
-                self.tokenized.clear()
+                self.fail(f"the engine failed on a chunk of {self.job.name_of(self._waiting[0][0])}", text.error)
                 return
-            del self.tokenized[number]
+            del self.tokenized[self.num_computed]
             assert text.vectors is not None
             text_number, chunk = self._waiting.popleft()
+            self.num_computed += 1
+            self.num_tokens += text.num_tokens
             self.tokens[text_number] += text.num_tokens
             self.truncated[text_number] |= text.tokens.truncated
             if self.chunks is None:
@@ -130,7 +119,7 @@ class ChunksWork(Work):
         }
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class EmbedWork(Work):
     """The work of an embed whose texts are encoded whole."""
 
@@ -138,42 +127,41 @@ class EmbedWork(Work):
     def admit(cls, delivery: Delivery, job: Embed, served: "Served") -> Work:
         """Return the work of a job: a `ChunksWork` if its texts are to be cut into chunks."""
         encoder, options, embeds = served.embeds.encoder, job.options, served.embeds
-        encoder.check_outputs(options)
         prompt = encoder.prompt(options)
         if options.chunk_tokens is not None:
             chunker = encoder.chunker(options, prompt)
             return ChunksWork(delivery, job, embeds, prompt, served.now, chunker=chunker)
         return cls(delivery, job, embeds, prompt, served.now, is_query=encoder.is_query(options))
 
-    def check_num_vectors(self, max_reply_vectors: int) -> None:
+    def check_num_vectors(self) -> None:
         """Set the error if the tokens, or the weights of words, so far are more than a reply has room for."""
-        model, outputs = self.pipeline.encoder.model, self.job.options.outputs
+        model, outputs, most = self.pipeline.encoder.model, self.job.options.outputs, self.pipeline.max_vectors
         if self.error is None and "sparse" in outputs:
-            self._check_num_weights(max_reply_vectors * model.dimension // 2)
+            self._check_num_weights(most * model.dimension // 2)
         if self.error is not None or not {"tokens", "multivector"}.intersection(outputs):
             return
         if "multivector" in outputs:  # whose vectors may have another size than the model's
-            max_reply_vectors = max_reply_vectors * model.dimension // model.heads["multivector"].size
-        num_tokens = sum(text.num_tokens for text in self.tokenized.values())
-        if num_tokens > max_reply_vectors:
+            most = most * model.dimension // model.heads["multivector"].size
+        num_tokens = self.num_tokens + sum(text.num_tokens for text in self.tokenized.values())
+        if num_tokens > most:
+            num_read = self.num_computed + len(self.tokenized)
             self.error = TooLarge(
-                f"{len(self.tokenized)} of the {len(self.job.texts)} texts have {num_tokens:,} tokens, and a reply has "
-                f"room for the vectors of {max_reply_vectors:,} (SHOAL_MAX_REPLY_MB): split the job"
+                f"{num_read} of the {len(self.job.texts)} texts have {num_tokens:,} tokens, and a reply has room for "
+                f"the vectors of {most:,} (SHOAL_MAX_REPLY_MB): split the job"
             )
 
     def _check_num_weights(self, most: int) -> None:
-        made = [text.made["sparse"] for text in self.tokenized.values() if "sparse" in text.made]
+        made = [text.made["sparse"] for text in self.encoded.values() if "sparse" in text.made]
         if (num_weights := sum(len(vector.values) for vector in made)) > most:
             self.error = TooLarge(
                 f"{len(made)} of the {len(self.job.texts)} texts have {num_weights:,} weights of words, and a reply "
                 f"has room for {most:,} (SHOAL_MAX_REPLY_MB): split the job"
             )
 
-    def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        options, outputs = self.job.options, self.job.options.outputs
-        result: dict[str, Any] = {}
+    def _result(self) -> dict[str, Any]:
+        options, outputs, result = self.job.options, self.job.options.outputs, super()._result()
         if {"vector", "tokens"}.intersection(outputs):
-            result["vectors"] = finish([entry.vectors for entry in entries], options)
+            result["vectors"] = finish([self.entries[n].vectors for n in range(len(self.job.texts))], options)
         if "sparse" in outputs:
             result["sparse"] = self._made("sparse")
         if "multivector" in outputs:
@@ -182,4 +170,4 @@ class EmbedWork(Work):
         return result
 
     def _made(self, output: str) -> list[Any]:
-        return [self.tokenized[n].made[output] for n in range(len(self.job.texts))]
+        return [self.encoded[n].made[output] for n in range(len(self.job.texts))]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cache.cache import Entry
 from shoal.operations import Rerank
 from shoal.queue.consumer import Delivery
 from shoal_workers.encoding.reranker import Reranker, compared, max_sim, token_vectors
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 NO_CODES: Mapping[int, NDArray[np.int8]] = {}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class PairsWork(Work):
     """The work of a job with pairs of a query and a text, which a reranker scores.
 
@@ -60,15 +59,15 @@ class PairsWork(Work):
 
     def end_pass(self, seconds: float) -> None:
         """Put the score of each pair whose query and text are encoded in place of the text's vectors."""
-        self.timings["encode_s"] += seconds
+        super().end_pass(seconds)
         for number, query in list(self.queries.items()):
-            text, asked = self.tokenized.get(number), self.tokenized.get(query)
-            if not asked or asked.vectors is None:
+            text, asked = self.encoded.get(number), self.encoded.get(query)
+            if not asked:
                 continue
             if number in self.codes:
                 self.scored[number] = max_sim(token_vectors(asked), restored(self.codes.pop(number)))
-            elif text and text.vectors is not None:
-                self.tokenized[number] = compared(asked, text)
+            elif text:
+                self.encoded[number] = compared(asked, text)
             else:
                 continue
             del self.queries[number]
@@ -76,7 +75,7 @@ class PairsWork(Work):
     def scores(self, *, raw: bool = False) -> NDArray[np.float32]:
         """Return the scores of the pairs, all of which are encoded, or the reranker's `raw` numbers."""
         scored = self.scored
-        vectors = [scored[n] if n in scored else self.tokenized[n].vectors for n in self.pairs]
+        vectors = [scored[n] if n in scored else self.encoded[n].vectors for n in self.pairs]
         found = np.concatenate([vector for vector in vectors if vector is not None])
         return found[:, 0] if raw else self.reranker.scaled(found)
 
@@ -86,13 +85,14 @@ class PairsWork(Work):
         return self.job.name_of(number) if number < len(self.job.texts) else "a hit"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class RerankWork(PairsWork):
     """The work of a rerank. Its pipeline is the reranker's."""
 
     job: Rerank
 
     is_cacheable: ClassVar[bool] = False
+    reads_texts: ClassVar[bool] = False
 
     @classmethod
     def admit(cls, delivery: Delivery, job: Rerank, served: "Served") -> Work:
@@ -102,8 +102,5 @@ class RerankWork(PairsWork):
         work.add_pairs([(job.query or "", text) for text in job.texts])
         return work
 
-    def _first_inputs(self) -> tuple[()]:
-        return ()  # the pairs are added later
-
-    def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        return {"scores": self.scores(raw=self.job.raw_scores)}
+    def _result(self) -> dict[str, Any]:
+        return super()._result() | {"scores": self.scores(raw=self.job.raw_scores)}

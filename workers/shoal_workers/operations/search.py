@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cache.cache import Entry
 from shoal.contract.options import QUERY_PROMPTS
 from shoal.contract.replies import finish
 from shoal.errors import (
@@ -46,7 +45,7 @@ log = logging.getLogger(__name__)
 _ANSWERED = InvalidRequest | IndexMismatch | IndexCorrupt | NotReady | TooLarge | Unavailable
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class SearchWork(PairsWork):
     """The work of a search.
 
@@ -55,7 +54,6 @@ class SearchWork(PairsWork):
     """
 
     job: Search
-    searcher: "Searcher" = field(kw_only=True)
     reranks: Pipeline | None = field(default=None, kw_only=True)
     found: SearchAnswer | None = None
     index_version: str = ""
@@ -71,8 +69,8 @@ class SearchWork(PairsWork):
         opening = find_index(served.searcher.indexes, job.index, job.cursor)
         reranks = served.reranker(job.reranker) if job.uses_reranker else None
         prompt = served.embeds.encoder.prompt(job.options, cls.prompts)
-        work = cls(delivery, job, served.embeds, prompt, served.now, searcher=served.searcher, reranks=reranks)
-        work.is_query = served.embeds.encoder.model.has_query_table
+        work = cls(delivery, job, served.embeds, prompt, served.now, reranks=reranks)
+        work.is_query, work.stage = served.embeds.encoder.model.has_query_table, served.searcher.search
         if work.can_weigh_words and (not opening.done() or opening.exception() or opening.result().has_learned_words):
             work.weigh_words()
         return work
@@ -90,22 +88,12 @@ class SearchWork(PairsWork):
         self.options = replace(self.job.options, output=("vector", "sparse") if has_vectors else "sparse")
         self.untokenized = deque(range(len(self.inputs)))
 
-    @property
-    def next_stage(self) -> Callable[[Sequence["SearchWork"]], object]:
-        """The function that searches in the index."""
-        return self.searcher.search
-
-    @property
-    def has_result(self) -> bool:
-        """True once the hits are found and, if the job asks for a reranker, scored."""
-        return self.found is not None
-
     def vectors(self) -> NDArray[np.float32]:
         """Return the vectors of the queries, `[texts, dimension]`."""
         model = self.pipeline.encoder.model
         if not self.job.texts or not model.pooling:
             return np.empty((len(self.job.texts), model.dimension if model.pooling else 0), np.float32)
-        return finish([entry.vectors for entry in self.entries()], self.job.options)
+        return finish([self.entries[n].vectors for n in range(len(self.job.texts))], self.job.options)
 
     def group(self, number: int) -> Hashable:
         """Return a key that is equal for jobs which are searched together. `number` is different for each job.
@@ -123,7 +111,7 @@ class SearchWork(PairsWork):
         self, index: Index, vectors: NDArray[np.float32], go_on: Callable[[], None], shared: SharedProducts
     ) -> None:
         """Search the index by the vectors of the texts; set the answer, or add the pairs for the reranker."""
-        texts = (self.tokenized[number] for number in range(len(self.job.texts)) if number in self.tokenized)
+        texts = [self.encoded[number] for number in range(len(self.job.texts)) if number in self.encoded]
         sparse = [text.made["sparse"] for text in texts if "sparse" in text.made]
         if index.has_learned_words and self.can_weigh_words and len(sparse) < len(self.job.texts):
             self.weigh_words()  # the version was published after the job was admitted
@@ -136,13 +124,16 @@ class SearchWork(PairsWork):
             self.second_stage, self.pipeline, self.options = found, self.reranks, PAIR_OPTIONS
             self.add_pairs(pairs, found.token_codes(self.reranker.token_digest))
         else:
-            self.found = found.answer()
+            self.end(found.answer())
         self.index_version = index.manifest.version
 
-    def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        assert self.found is not None
-        names = ("hits", "cursors", "totals", "facets")
-        return {name: getattr(self.found, name) for name in names} | {"index_version": self.index_version}
+    def end(self, found: SearchAnswer) -> None:
+        """Set the answer, after which no stage follows."""
+        self.found, self.stage = found, None
+
+    def _result(self) -> dict[str, Any]:
+        found = {name: getattr(self.found, name) for name in ("hits", "cursors", "totals", "facets")}
+        return super()._result() | found | {"index_version": self.index_version}
 
 
 class Searcher:
@@ -163,7 +154,7 @@ class Searcher:
         for number, work in enumerate(works):
             if work.second_stage:
                 with self._searching([work]):
-                    work.found = work.second_stage.answer(work.scores().tolist())
+                    work.end(work.second_stage.answer(work.scores().tolist()))
             elif work.asked:
                 with self._searching([work], work.asked.started):
                     work.take(work.asked, work.asked.index)
@@ -209,7 +200,7 @@ class Searcher:
             queries = np.concatenate([work.vectors() for work in works])
             hits = iter(index.search(queries, max(work.job.k for work in works)))
             for work in works:
-                work.found = SearchAnswer([next(hits)[: work.job.k] for _ in work.job.texts])
+                work.end(SearchAnswer([next(hits)[: work.job.k] for _ in work.job.texts]))
                 work.index_version = index.manifest.version
         if len(works) > 1:
             for work in works:

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from shoal.errors import ShoalError
 from shoal.operations import Decode
@@ -10,7 +10,7 @@ from shoal.operations.tokenize import TokenizerJob
 from shoal_workers.operations.work import Work
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class TokenizerWork(Work):
     """The work of a job for the tokenizer: `pieces` of texts or `decoded` texts, and the `counts` of their tokens."""
 
@@ -19,13 +19,11 @@ class TokenizerWork(Work):
     decoded: list[str] | None = None
     counts: list[int] = field(default_factory=list)
 
-    def _first_inputs(self) -> tuple[()]:
-        return ()  # there is nothing to encode
+    reads_texts: ClassVar[bool] = False
 
     def begin(self) -> None:
         """Do the job, or set the error; note how long the job has waited."""
-        self.has_begun = True
-        self.timings["queue_s"] = self.delivery.queued_s(self.now())
+        super().begin()
         started = time.perf_counter()
         try:
             tokenizer, special_tokens = self.pipeline.encoder.tokenizer, self.job.special_tokens

@@ -5,7 +5,7 @@ import resource
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -118,16 +118,13 @@ class RecentJobs:
         self._longest: dict[tuple[str, int], float] = {}
         self._lock = Lock()
 
-    def add(self, jobs: Sequence[Mapping[str, Any]]) -> None:
-        """Add answered jobs, as maps for the heartbeat."""
+    def add(self, jobs: Sequence[Mapping[str, Any]], waits: Iterable[tuple[str, float]], now_s: float) -> None:
+        """Add answered jobs, as maps for the heartbeat, and for each job its lane and its wait in seconds."""
         with self._lock:
             self._jobs.extend(jobs)
-
-    def add_wait(self, lane: str, wait_s: float, now_s: float) -> None:
-        """Add the seconds for which a job of the lane has waited."""
-        part = (lane, int(now_s / PART_S))
-        with self._lock:
-            self._longest[part] = max(wait_s, self._longest.get(part, 0.0))
+            for lane, wait_s in waits:
+                part = (lane, int(now_s / PART_S))
+                self._longest[part] = max(wait_s, self._longest.get(part, 0.0))
 
     def newest(self) -> list[Mapping[str, Any]]:
         """Return the jobs, the newest first."""
@@ -196,10 +193,10 @@ class JobLog:
     def note(self, jobs: Sequence[EndedJob], replying_at: float) -> None:
         """Count and log jobs. The worker began to write their replies at `replying_at`, in Unix seconds."""
         ended_at, now_s, counters = time.time(), self._clock.now(), self.measurements.counters
-        self.recent.add([job.to_heartbeat(now_s) for job in jobs[-MAX_JOBS:]])
-        for job in jobs:
-            wait_s = job.timings["queue_s"] if job.timings else job.delivery.queued_s(now_s)
-            self.recent.add_wait(job.delivery.lane, wait_s, now_s)
+        waits = [job.timings["queue_s"] if job.timings else job.delivery.queued_s(now_s) for job in jobs]
+        by_lane = zip((job.delivery.lane for job in jobs), waits, strict=True)
+        self.recent.add([job.to_heartbeat(now_s) for job in jobs[-MAX_JOBS:]], by_lane, now_s)
+        for job, wait_s in zip(jobs, waits, strict=True):
             self.measurements.waits[job.delivery.lane].add(wait_s)
             counters["failed"] += job.error is not None
             if job.timings:  # otherwise the job was refused before its begin

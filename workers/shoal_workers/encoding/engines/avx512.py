@@ -53,14 +53,11 @@ class Avx512Engine:
         self._aside = at_low_priority(lambda: KernelThreads(model, threads))
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[Avx512Pass]":
-        return self._start(self._usual, packings, self.threads if together else 1)
+        num_parts = self.threads if together else 1
+        return [Avx512Pass(KernelPass(self._usual, one.ids, one.positions, num_parts), self._head) for one in packings]
 
     def start_aside(self, packings: Sequence[Packing]) -> "list[Avx512Pass]":
-        return self._start(self._aside, packings, 1)
-
-    def _start(self, threads: KernelThreads, packings: Sequence[Packing], num_parts: int) -> "list[Avx512Pass]":
-        passes = (KernelPass(threads, packing.ids, packing.positions, num_parts) for packing in packings)
-        return [Avx512Pass(one, self._head) for one in passes]
+        return [Avx512Pass(KernelPass(self._aside, one.ids, one.positions, 1), self._head) for one in packings]
 
     def resized(self, threads: int) -> "Avx512Engine":
         engine = object.__new__(type(self))
@@ -81,15 +78,15 @@ class Avx512Pass:
 
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
         self._running.wait()
-        return {how: self._pool(how, spans) for how in poolings}
-
-    def _pool(self, how: str, spans: TextSpans) -> NDArray[np.float32]:
-        tokens = self._running.tokens
-        if self._head is None:
-            return pool(how, tokens, spans, are_joined=True)
-        if how == "cls":  # only the first token of each text needs a score
-            return _scores(pool(how, tokens, spans, are_joined=True), self._head)
-        return pool(how, _scores(tokens, self._head), spans, are_joined=True)
+        tokens, head = self._running.tokens, self._head
+        if head is None:
+            return {how: pool(how, tokens, spans, are_joined=True) for how in poolings}
+        return {
+            how: _scores(pool(how, tokens, spans, are_joined=True), head)  # only the first tokens need a score
+            if how == "cls"
+            else pool(how, _scores(tokens, head), spans, are_joined=True)
+            for how in poolings
+        }
 
 
 def _obstacle(precision: str) -> str:

@@ -79,7 +79,7 @@ class LocalEncoder:
     def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
         """Yield the outputs of the texts, `GROUP` texts at a time. Raises Unsupported."""
         options = Options(output=tuple(outputs))
-        self._encoder.check_outputs(options)
+        self._encoder.check(options, options.outputs)
         bucketing: Bucketing[TokenizedText] = Bucketing(2_048, self._encoder.model.shares_rows)
         prompt = self._encoder.prompt(options, DOCUMENT_PROMPTS)
         source = iter(texts)
