@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from shoal.broker.broker import Broker
 from shoal.contract.excerpt import excerpt
-from shoal.errors import Forbidden, Overloaded, Unauthorized
+from shoal.errors import Forbidden, Overloaded
 from shoal.settings import OPEN_PATHS, Settings
 from shoal_api.access.api_keys import ApiKey, Keyring
 from shoal_api.access.rate_limit import RateLimits
@@ -29,7 +29,7 @@ UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
 #: Largest number of open connections of a process. Further ones wait in the backlog. An idle one needs some kilobytes.
 MAX_CONNECTIONS = 4_096
 
-#: How many requests that may last minutes a process answers at a time: uploads, downloads and event streams of jobs.
+#: How many requests that may last minutes a process answers at a time: uploads and downloads.
 MAX_LASTING = 64
 
 #: Routes for monitoring. They are answered however many other requests are under way.
@@ -96,7 +96,7 @@ class AccessControl:
         largest = settings.max_request_bytes + int(JSON_BYTES * settings.max_response_mb * 2**20)
         self._bytes = Shares(_LARGEST_AT_A_TIME * largest, "bytes of requests and responses in memory")
         self._requests = Shares(MAX_CONNECTIONS, "requests under way")
-        self._lasting = Shares(MAX_LASTING, "uploads, downloads and event streams")
+        self._lasting = Shares(MAX_LASTING, "uploads and downloads")
 
     def close(self) -> None:
         """Close the connections to Redis."""
@@ -126,16 +126,6 @@ class AccessControl:
                 raise too_early
         self._requests.acquire(request.client_name, 1)
         request.is_counted = True
-
-    def still_allows(self, request: JsonRequest) -> bool:
-        """Return True if the key of an admitted request is still valid, with the name and the role that it had."""
-        if self._keyring is None:
-            return True
-        try:
-            key = self._keyring.authenticate(request.environ)
-        except Unauthorized:
-            return False
-        return (key.name, key.role == "admin") == (request.client_name, request.is_admin)
 
     def hold(self, request: JsonRequest, num_bytes: int) -> None:
         """Count bytes in memory for the request until `release`. Raises Overloaded if its client has too many."""

@@ -2,7 +2,7 @@
 
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -27,9 +27,6 @@ NO_FRAMES = "frame-ancestors 'none'"
 
 #: Size above which a response is large. Its bytes count toward the share of its client until the client has read them.
 LARGE_BYTES = 2**20
-
-#: Key in a request's environment. Its value is the event loop that runs coroutines under WSGI.
-LOOP = "shoal.loop"
 
 
 class PlainHeaders(Headers):
@@ -76,22 +73,6 @@ class WholeResponse(Response):
             return ClosingIterator(pieces, self.close)
         self.close()
         return []
-
-
-class StreamedResponse(WholeResponse):
-    """A response whose body is made piece by piece, while the client reads it."""
-
-    def __init__(self, pieces: AsyncIterator[bytes], headers: Mapping[str, str]):
-        super().__init__(headers=Headers(headers))
-        self.pieces = pieces
-
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Start the response, and return its pieces for a WSGI server."""
-
-        async def following() -> bytes | None:
-            return await anext(self.pieces, None)
-
-        return self.send(iter(lambda: environ[LOOP].run(following), None), environ, start_response)
 
 
 class FileResponse(WholeResponse):

@@ -31,7 +31,7 @@ from shoal.contract import traceparent
 from shoal.contract.checks import check_known
 from shoal.errors import InvalidRequest
 from shoal_api.access.access_control import MAX_LASTING
-from shoal_api.answers.response import LOOP, WholeResponse
+from shoal_api.answers.response import WholeResponse
 from shoal_api.protocol_paths import joined_paths
 from shoal_api.request import JsonRequest, json_request
 
@@ -121,7 +121,6 @@ class AsyncFlask(OpenAPI):
 
     def wsgi_app(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Answer a request from a WSGI server. The thread of the server waits meanwhile."""
-        environ[LOOP] = self.loop
         response = self.loop.run(lambda: self.respond(environ))
         return response(environ, start_response)
 

@@ -14,7 +14,7 @@ from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope  # type: ignore[att
 
 from shoal.errors import InvalidRequest
 from shoal.process import logs
-from shoal_api.answers.response import LARGE_BYTES, FileResponse, StreamedResponse, WholeResponse
+from shoal_api.answers.response import LARGE_BYTES, FileResponse, WholeResponse
 from shoal_api.request import BODY
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.shutdown import OPEN_FILES, connections_on, listeners_on
@@ -158,11 +158,6 @@ class RsgiServer:
         status, head = response.status_code, response.head()
         if not response.has_body(scope.method):
             protocol.response_empty(status, head)
-        elif isinstance(response, StreamedResponse):
-            transport = protocol.response_stream(status, head)
-            with suppress(ProtocolClosed):  # the client has gone
-                async for piece in response.pieces:
-                    await transport.send_bytes(piece)
         elif isinstance(response, FileResponse):
             protocol.response_file(status, head, f"{OPEN_FILES}/{response.file.fileno()}")
             await asyncio.sleep(FILE_OPEN_S)
