@@ -69,7 +69,9 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
     """Send the job, in parts if it is long, and return its reply. A job whose client disconnects is withdrawn."""
     request = json_request()
     shared = await _choose_pool(job) if request.may_move else context()
-    settings, job = shared.settings, _of_request(job)
+    settings = shared.settings
+    if fingerprint := wanted_fingerprint():
+        job = replace(job, fingerprint=fingerprint)
     job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     if isinstance(job, Search):
         job.check_hits(MAX_REQUEST_HITS, "request")
@@ -95,12 +97,6 @@ def wanted_fingerprint() -> str | None:
     if fingerprint == "":  # the server also empties a value that is not ASCII
         raise InvalidRequest(f"{FINGERPRINT_HEADER} has no fingerprint: name one, as answers have it, or leave it out")
     return fingerprint
-
-
-def _of_request(job: Job) -> Job:
-    """Return the job, for workers with the fingerprint alone that the current request names, if there is one."""
-    fingerprint = wanted_fingerprint()
-    return replace(job, fingerprint=fingerprint) if fingerprint else job
 
 
 async def answer_vectors(
@@ -143,7 +139,9 @@ async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | 
     chosen = await _choose_pool(job) if request.may_move and idempotency_key is None else home
     if chosen is not home:
         job = replace(job, id=f"{chosen.settings.pool}.{job.id}")
-    settings, client, job = chosen.settings, chosen.client, _of_request(job)
+    if fingerprint := wanted_fingerprint():
+        job = replace(job, fingerprint=fingerprint)
+    settings, client = chosen.settings, chosen.client
     remedy = f"submit several jobs, or wait for the answer of POST {job.path}, which splits the list"
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
     job_id = await client.put(job, lane, request.client_name, idempotency_key)

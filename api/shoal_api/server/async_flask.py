@@ -23,17 +23,17 @@ from flask.signals import request_started
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.path_item import PathItem
 from flask_openapi3.openapi import OpenAPI
+from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from werkzeug.exceptions import RequestTimeout
 from werkzeug.routing import MapAdapter
 
 from shoal.client.redis.loop_thread import LoopThread
 from shoal.contract import traceparent
 from shoal.contract.checks import check_known
-from shoal.errors import InvalidRequest
 from shoal_api.access.access_control import MAX_LASTING
 from shoal_api.answers.response import WholeResponse
 from shoal_api.protocol_paths import joined_paths
-from shoal_api.request import JsonRequest, json_request
+from shoal_api.request import BODY, BlockingBody, JsonRequest, json_request
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -135,6 +135,7 @@ class AsyncFlask(OpenAPI):
                 pool = of_job[1]
         context = RequestContext(self, environ, session=_NO_SESSION)
         request, release, failure = cast(JsonRequest, context.request), self.own.access.release, None
+        request.started_s = time.perf_counter()
         request.pool, request.may_move = pool, len(self.contexts) > 1 and not pool
         is_traced = self.own.tracer is not None or "HTTP_TRACEPARENT" in environ
         try:
@@ -187,7 +188,7 @@ class AsyncFlask(OpenAPI):
         except Exception as error:
             answer = self.handle_user_exception(error)
         if not request.is_read and (num_bytes := request.num_unread_bytes()):
-            with suppress(RequestTimeout, InvalidRequest):
+            with suppress(RequestTimeout, ProtocolClosed):
                 await self._in_time(request.drop(num_bytes))
         return self.finalize_request(answer)
 
@@ -212,6 +213,8 @@ class AsyncFlask(OpenAPI):
             return self.make_default_options_response()
         view, arguments = self.view_functions[rule.endpoint], request.view_args or {}
         release = access.count_lasting(request) if request.is_upload else None
+        if request.is_upload and BODY in request.environ:
+            request.environ["wsgi.input"] = BlockingBody(request.environ[BODY], self.own.settings.receive_timeout_s)
         try:
             if iscoroutinefunction(view):
                 return await view(**arguments)

@@ -6,13 +6,11 @@ import logging
 import socket
 import struct
 import termios
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, cast
 
-from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope  # type: ignore[attr-defined]
+from granian.rsgi import HTTPProtocol, Scope  # type: ignore[attr-defined]
 
-from shoal.errors import InvalidRequest
 from shoal.process import logs
 from shoal_api.answers.response import LARGE_BYTES, FileResponse, WholeResponse
 from shoal_api.request import BODY
@@ -32,48 +30,6 @@ FILE_OPEN_S = 1.0
 _ENVIRONMENT = {"SCRIPT_NAME": "", "wsgi.input_terminated": True, "SERVER_SOFTWARE": "Granian"}
 
 _log = logging.getLogger(__name__)
-
-
-class RsgiBody:
-    """The body of a request that Granian receives, for the event loop; for an upload, for the thread that reads it."""
-
-    def __init__(self, protocol: HTTPProtocol, loop: asyncio.AbstractEventLoop | None, timeout_s: float):
-        self._protocol, self._loop, self._timeout_s = protocol, loop, timeout_s
-        self._coming: AsyncIterator[bytes] | None = None
-        self._rest = b""
-
-    async def all(self) -> bytes:
-        """Return the whole body. Raises InvalidRequest if it breaks off."""
-        try:
-            return await self._protocol()
-        except ProtocolClosed:
-            raise InvalidRequest("the body breaks off: send all of it") from None
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body piece by piece. Raises InvalidRequest if it breaks off."""
-        try:
-            async for piece in self._protocol:
-                yield piece
-        except ProtocolClosed:
-            raise InvalidRequest("the body breaks off: send all of it") from None
-
-    def read(self, num_bytes: int) -> bytes:
-        """Wait in a thread for bytes, and return at most `num_bytes`; none at the end, or if none come in time."""
-        if not self._rest:
-            assert self._loop is not None
-            self._coming = self._coming or self.pieces()
-            coming = asyncio.run_coroutine_threadsafe(self._next(self._coming), self._loop)
-            try:
-                self._rest = coming.result(self._timeout_s)
-            except (TimeoutError, InvalidRequest):
-                coming.cancel()
-                return b""
-        found, self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
-        return found
-
-    @staticmethod
-    async def _next(pieces: AsyncIterator[bytes]) -> bytes:
-        return await anext(pieces, b"")
 
 
 class RsgiServer:
@@ -125,7 +81,6 @@ class RsgiServer:
 
     def _environment(self, scope: Scope, protocol: HTTPProtocol) -> dict[str, Any]:
         """Return the request in the form that Flask reads."""
-        body = RsgiBody(protocol, self.loop, self._timeout_s)
         host, _, port = scope.server.rpartition(":")
         environ: dict[str, Any] = {
             **_ENVIRONMENT,
@@ -137,8 +92,7 @@ class RsgiServer:
             "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
             "REMOTE_ADDR": scope.client.rpartition(":")[0].strip("[]"),
             "wsgi.url_scheme": scope.scheme,
-            "wsgi.input": body,
-            BODY: body,
+            BODY: protocol,
         }
         for name, value in (named := scope.headers.items()):
             if "_" not in name:  # else `X_A` could pass for `X-A`

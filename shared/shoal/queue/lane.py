@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 from shoal.contract import traceparent
@@ -23,7 +24,7 @@ MAX_CLIENT_BYTES = 256
 #: serves no other client.
 MAX_JOINED_JOBS, MAX_JOINED_BYTES = 256, 2**18
 
-#: Largest number of puts of a client that are made in one round trip.
+#: Largest number of puts of a client for a lane that are made in one round trip.
 MAX_PUTS_OF_CLIENT = 16
 
 #: The settings that limit a lane's jobs, their texts and their bytes.
@@ -88,6 +89,7 @@ class PackedJobs:
     lane: str
     jobs: Sequence[Job]
     data: Sequence[bytes]
+    num_bytes: int
     reply_to: str | None = None
     client: str = ""
     once: Mapping[str, str] | None = None
@@ -110,19 +112,15 @@ class PackedJobs:
         if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
             raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
         trace = traceparent.current()
-        return cls(lane, jobs, [job.pack(trace, timeout_s) for job in jobs], reply_to, client)
+        data = [job.pack(trace, timeout_s) for job in jobs]
+        return cls(lane, jobs, data, sum(map(len, data)), reply_to, client)
 
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:
         """Return the puts of a group, which `group_puts` has made, as a single put."""
         jobs = [job for put in puts for job in put.jobs]
         data = [packed for put in puts for packed in put.data]
-        return cls(puts[0].lane, jobs, data, puts[0].reply_to, puts[0].client)
-
-    @property
-    def num_bytes(self) -> int:
-        """Return the size of all packed jobs."""
-        return sum(map(len, self.data))
+        return replace(puts[0], jobs=jobs, data=data, num_bytes=sum(put.num_bytes for put in puts))
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the script `put`."""
@@ -134,36 +132,22 @@ class PackedJobs:
         return arguments if self.once is None else arguments | {"once": self.once}
 
 
-def few_of_each_client(puts: Sequence[PackedJobs]) -> tuple[list[PackedJobs], list[PackedJobs]]:
-    """Return the puts to make now, at most `MAX_PUTS_OF_CLIENT` for each client, and the puts to make later.
+def group_puts(puts: Sequence[PackedJobs]) -> tuple[list[list[PackedJobs]], list[PackedJobs]]:
+    """Return the puts to make now, in a group for each client and lane, and the puts to make later.
 
-    Clients with few puts go first, so that they do not wait for clients with many.
+    One run of the script makes a group. A client with few puts goes first, so that it does not wait for one with many.
     """
-    of_client: dict[str, list[PackedJobs]] = {}
+    of_client: dict[tuple[str, str], list[PackedJobs]] = {}
     for put in puts:
-        of_client.setdefault(put.client, []).append(put)
-    each = sorted(of_client.values(), key=len)
-    now = [put for of_one in each for put in of_one[:MAX_PUTS_OF_CLIENT]]
-    return now, [put for of_one in each for put in of_one[MAX_PUTS_OF_CLIENT:]]
-
-
-def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
-    """Return the puts in groups, in order: each group is a single put, or several plain puts that `join` can unite."""
-    groups: list[list[PackedJobs]] = []
-    num_jobs = num_bytes = 0
-    last: tuple[str, str, str | None] | None = None
-    for put in puts:
-        size = put.num_bytes
-        num_jobs, num_bytes = num_jobs + len(put.jobs), num_bytes + size
-        # Redis keeps nothing about answered jobs whose replies have an address.
-        is_plain = put.once is None and (put.reply_to or all(job.reply_to for job in put.jobs))
-        kind = (put.lane, put.client, put.reply_to) if is_plain else None
-        if kind is not None and kind == last and num_jobs <= MAX_JOINED_JOBS and num_bytes <= MAX_JOINED_BYTES:
-            groups[-1].append(put)
-        else:
-            groups.append([put])
-            last, num_jobs, num_bytes = kind, len(put.jobs), size
-    return groups
+        of_client.setdefault((put.client, put.lane), []).append(put)
+    groups, later = [], []
+    for of_one in sorted(of_client.values(), key=len):
+        nums_jobs, sizes = accumulate(len(put.jobs) for put in of_one), accumulate(put.num_bytes for put in of_one)
+        sums = list(zip(nums_jobs, sizes, strict=True))[:MAX_PUTS_OF_CLIENT]
+        num = max(1, sum(jobs <= MAX_JOINED_JOBS and size <= MAX_JOINED_BYTES for jobs, size in sums))
+        groups.append(of_one[:num])
+        later += of_one[num:]
+    return groups, later
 
 
 def put_share(job: Job) -> float:
