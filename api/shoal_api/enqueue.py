@@ -13,7 +13,7 @@ from shoal.contract.options import MAX_DIMENSIONS, Options
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import InvalidRequest, TooLarge, Unavailable
 from shoal.operations import Decode, Embed, Rerank, Search
-from shoal.queue.lane import MAX_PUT_BYTES, put_share
+from shoal.queue.lane import num_query_bytes
 from shoal_api.access.access_control import JSON_BYTES
 from shoal_api.answers.response import json_response
 from shoal_api.answers.vector_format import accepted_type, vectors_response
@@ -52,17 +52,18 @@ def prefers_async() -> bool:
 
     Raises InvalidRequest if it has an idempotency key without this preference.
     """
-    words = json_request().environ.get("HTTP_PREFER", "")
+    environ = json_request().environ
+    words = environ.get("HTTP_PREFER", "")
     if words and any(part.partition(";")[0].strip().lower() == "respond-async" for part in words.split(",")):
         return True
-    refuse_idempotency_key("add Prefer: respond-async to submit it, or repeat it without a key, which does no harm")
+    if "HTTP_IDEMPOTENCY_KEY" in environ:
+        raise no_submit("add Prefer: respond-async to submit it, or repeat it without a key, which does no harm")
     return False
 
 
-def refuse_idempotency_key(remedy: str) -> None:
-    """Raise InvalidRequest with the remedy if the current request, which submits nothing, has an idempotency key."""
-    if "HTTP_IDEMPOTENCY_KEY" in json_request().environ:
-        raise InvalidRequest(f"Idempotency-Key goes with a submit, which this request is not: {remedy}")
+def no_submit(remedy: str) -> InvalidRequest:
+    """Return the error, with the remedy, for a request that submits nothing and has an idempotency key."""
+    return InvalidRequest(f"Idempotency-Key goes with a submit, which this request is not: {remedy}")
 
 
 async def call(job: Job, remedy: str = "split the list", lane: str = "interactive") -> Reply:
@@ -76,7 +77,7 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
     if isinstance(job, Search):
         job.check_hits(MAX_REQUEST_HITS, "request")
     if job.queries:
-        shared.access.hold(request, int(put_share(job) * MAX_PUT_BYTES))  # each part contains the queries
+        shared.access.hold(request, num_query_bytes(job))
     most = settings.max_response_mb * 2**20
     has_rows = isinstance(job, Embed) and job.options.output == "vector"  # vectors of tokens have a limit of their own
     if has_rows and 4 * MAX_DIMENSIONS * len(job.texts) > most:

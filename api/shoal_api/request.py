@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -142,11 +143,20 @@ class JsonRequest(Request):
     #: Headers that the response gets from the rate limit of the request's key.
     rate_headers: Mapping[str, str] = MappingProxyType({})
 
-    #: The time at which the request began, by `time.perf_counter`.
-    started_s = 0.0
-
     #: The bytes of the body, between their arrival and the parsing.
     _data = b""
+
+    def __init__(self, environ: dict[str, Any], *args: Any, **kwargs: Any):
+        super().__init__(environ, *args, **kwargs)
+        #: The time at which the request began, by `time.perf_counter`.
+        self.started_s = time.perf_counter()
+        #: The size of the body according to the headers, or None if the headers do not say it.
+        self.declared_bytes: int | None = None
+        if "HTTP_TRANSFER_ENCODING" not in environ:
+            size = environ.get("CONTENT_LENGTH") or "0"
+            self.declared_bytes = int(size[:MAX_LENGTH_DIGITS]) if size.isdecimal() else 0
+        #: The body, which can be read only once.
+        self.body: ReceivedBody = environ.get(BODY) or WsgiBody(environ["wsgi.input"], self.declared_bytes)
 
     async def receive(self, count: Callable[[int], None]) -> None:
         """Read the body into memory, unless it is an upload. `count` is first called with the number of bytes."""
@@ -194,19 +204,6 @@ class JsonRequest(Request):
         A WSGI server may ask for the body before it calls the application.
         """
         return BODY in self.environ and "HTTP_EXPECT" in self.environ and not self.is_read
-
-    @property
-    def body(self) -> ReceivedBody:
-        """The body, which is read piece by piece or as a whole from the server."""
-        return self.environ.get(BODY) or WsgiBody(self.environ["wsgi.input"], self.declared_bytes)
-
-    @property
-    def declared_bytes(self) -> int | None:
-        """The size of the body according to the headers, or None if the headers do not say it."""
-        if "HTTP_TRANSFER_ENCODING" in self.environ:
-            return None
-        size = self.environ.get("CONTENT_LENGTH") or "0"
-        return int(size[:MAX_LENGTH_DIGITS]) if size.isdecimal() else 0
 
     def get_json(self, *args: Any, **kwargs: Any) -> Any:
         """Return the received body as a dict, which is empty for an upload.

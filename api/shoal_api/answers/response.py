@@ -108,11 +108,8 @@ def bytes_response(
     """Return a response with these bytes and this media type."""
     response = WholeResponse([data], status, Headers())
     # werkzeug's check of names and values, which need none here, would make ten calls for each header
-    response.headers._list = [
-        ("Content-Type", media_type),
-        ("Content-Length", str(len(data))),
-        *(headers or {}).items(),
-    ]
+    described = {"Content-Type": media_type, "Content-Length": str(len(data)), **(headers or {})}
+    response.headers._list = list(described.items())
     return response
 
 

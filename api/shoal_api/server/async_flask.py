@@ -135,7 +135,6 @@ class AsyncFlask(OpenAPI):
                 pool = of_job[1]
         context = RequestContext(self, environ, session=_NO_SESSION)
         request, release, failure = cast(JsonRequest, context.request), self.own.access.release, None
-        request.started_s = time.perf_counter()
         request.pool, request.may_move = pool, len(self.contexts) > 1 and not pool
         is_traced = self.own.tracer is not None or "HTTP_TRACEPARENT" in environ
         try:

@@ -318,7 +318,10 @@ class AsyncBroker:
 
     async def _ask_alone(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
         """Ask over a connection that no other task uses meanwhile."""
-        await _acquire(self._free, MAX_WAIT_S)
+        if self._free.locked():
+            await _acquire(self._free, MAX_WAIT_S)
+        else:
+            await self._free.acquire()  # returns at once
         try:
             self._maker.breaker.check()
             while self._idle and not self._idle[-1].is_open():
@@ -368,9 +371,6 @@ class AsyncBroker:
 
 
 async def _acquire(lock: asyncio.Semaphore, within_s: float) -> None:
-    if not lock.locked():
-        await lock.acquire()  # returns at once
-        return
     try:
         async with asyncio.timeout(within_s):
             await lock.acquire()

@@ -161,7 +161,7 @@ class Dispatcher:
 
         The puts of a group that is refused are made again, one by one.
         """
-        puts = [PackedJobs.join(group) for group in groups]
+        puts = [PackedJobs.join(group) if len(group) > 1 else group[0] for group in groups]
         try:
             outcomes = await self._producer.put_many(puts)
         except ShoalError as error:

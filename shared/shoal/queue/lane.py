@@ -105,7 +105,7 @@ class PackedJobs:
     ) -> Self:
         """Return the packed jobs, with the current trace.
 
-        Raises InvalidText, and InvalidRequest for an unknown lane or a long `client`.
+        Raises InvalidText, TooLarge, and InvalidRequest for an unknown lane or a long `client`.
         """
         if lane not in LANES:
             raise unknown_lane(lane)
@@ -113,7 +113,11 @@ class PackedJobs:
             raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
         trace = traceparent.current()
         data = [job.pack(trace, timeout_s) for job in jobs]
-        return cls(lane, jobs, data, sum(map(len, data)), reply_to, client)
+        if (num_bytes := sum(map(len, data))) > MAX_PUT_BYTES:
+            raise TooLarge(
+                f"the jobs have {num_bytes:,} bytes, and at most {MAX_PUT_BYTES:,} are put at a time: split the list"
+            )
+        return cls(lane, jobs, data, num_bytes, reply_to, client)
 
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:
@@ -150,25 +154,21 @@ def group_puts(puts: Sequence[PackedJobs]) -> tuple[list[list[PackedJobs]], list
     return groups, later
 
 
-def put_share(job: Job) -> float:
-    """Return the size of a job as a fraction of the largest put, or 0 for a small job; raise TooLarge above 1."""
+def num_query_bytes(job: Job) -> int:
+    """Return the size of a job's texts, and of its queries in each of its parts; 0 for a small job. Raises TooLarge."""
     query = "".join(job.queries.values())
     num_parts = -(-len(job.texts) // job.texts_per_job)
     num_chars = num_parts * len(query) + sum(map(len, job.texts))
     if num_chars <= MAX_PUT_BYTES // 64:  # no need to count bytes: a character has at most 4
-        return 0.0
-    query_bytes, text_bytes = _num_bytes(query), sum(map(_num_bytes, job.texts))
-    if (total := num_parts * query_bytes + text_bytes) > MAX_PUT_BYTES:
-        query_words = f" and the query has {query_bytes:,}, in each of {num_parts:,} jobs" if query else ""
+        return 0
+    sizes = [len(text.encode(errors="surrogatepass")) for text in (query, *job.texts)]
+    if (total := sum(sizes) + (num_parts - 1) * sizes[0]) > MAX_PUT_BYTES:
         raise TooLarge(
-            f"the texts have {text_bytes:,} bytes{query_words}: {total:,} bytes at a time are over what a lane takes, "
-            f"{MAX_PUT_BYTES:,}: split the list{', or shorten the query' if query else ''}"
+            f"the texts have {sum(sizes[1:]):,} bytes and the query has {sizes[0]:,}, in each of {num_parts:,} jobs: "
+            f"{total:,} bytes at a time are over what a lane takes, {MAX_PUT_BYTES:,}: split the list, or shorten the "
+            "query"
         )
-    return total / MAX_PUT_BYTES
-
-
-def _num_bytes(text: str) -> int:
-    return len(text.encode(errors="surrogatepass"))
+    return total
 
 
 def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:

@@ -23,7 +23,6 @@ from shoal.operations import Embed
 from shoal.operations.embed import MANY_VECTORS, texts_at_a_time
 from shoal.process import logs
 from shoal.queue.dispatcher import Dispatcher, Pending
-from shoal.queue.lane import put_share
 from shoal.queue.producer import Producer
 
 log = logging.getLogger("shoal.client")
@@ -126,7 +125,6 @@ class Call:
         parts = job.split(job.texts_per_job)
         if job.options.output != "vector":
             return await self._run_in_turn(parts)
-        put_share(job)  # raises TooLarge
         return Reply.join(await (self._send(parts) if len(parts) == 1 else self._send_alike(parts)))
 
     async def _run_in_turn(self, parts: Sequence[Job]) -> Reply:
