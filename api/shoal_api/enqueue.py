@@ -43,28 +43,6 @@ FINGERPRINT: dict[str, Any] = {
     "schema": {"type": "string"},
 }
 
-#: Headers of the response to a submit that `Prefer: respond-async` asked for.
-PREFERENCE_APPLIED = {"Preference-Applied": "respond-async"}
-
-
-def prefers_async() -> bool:
-    """Return True if the request has `Prefer: respond-async` (RFC 7240).
-
-    Raises InvalidRequest if it has an idempotency key without this preference.
-    """
-    environ = json_request().environ
-    words = environ.get("HTTP_PREFER", "")
-    if words and any(part.partition(";")[0].strip().lower() == "respond-async" for part in words.split(",")):
-        return True
-    if "HTTP_IDEMPOTENCY_KEY" in environ:
-        raise no_submit("add Prefer: respond-async to submit it, or repeat it without a key, which does no harm")
-    return False
-
-
-def no_submit(remedy: str) -> InvalidRequest:
-    """Return the error, with the remedy, for a request that submits nothing and has an idempotency key."""
-    return InvalidRequest(f"Idempotency-Key goes with a submit, which this request is not: {remedy}")
-
 
 async def call(job: Job, remedy: str = "split the list", lane: str = "interactive") -> Reply:
     """Send the job, in parts if it is long, and return its reply. A job whose client disconnects is withdrawn."""
@@ -132,7 +110,7 @@ async def as_texts(name: str, value: str | list[str] | list[int] | list[list[int
     return decoded
 
 
-async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None = None) -> Response:
+async def submit(job: Job, lane: str) -> Response:
     """Submit the job and return 202 with its id and location. Raises InvalidRequest for a wrong idempotency key."""
     request, home = json_request(), context()
     idempotency_key = request.headers.get("Idempotency-Key")
@@ -147,11 +125,8 @@ async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | 
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
     job_id = await client.put(job, lane, request.client_name, idempotency_key)
     status = "queued" if job_id == job.id else (await client.queue.status(job_id))[0]
-    return json_response(
-        {"id": job_id, "status": status},
-        202,
-        {"Location": f"{request.root_path}/v1/jobs/{job_id}", **(headers or {})},
-    )
+    location = {"Location": f"{request.root_path}/v1/jobs/{job_id}"}
+    return json_response({"id": job_id, "status": status}, 202, location)
 
 
 async def _choose_pool(job: Job) -> Context:

@@ -180,7 +180,7 @@ def test_no_process_logs_a_text_or_a_secret_and_each_job_has_a_line(
 ) -> None:
     running, key = processes
     headers = {"Authorization": f"Bearer {key}", "Traceparent": CALLER}
-    unknown = {"Authorization": f"Bearer {SECRET}", "X-API-Key": MARKER, "Idempotency-Key": MARKER, "Prefer": MARKER}
+    unknown = {"Authorization": f"Bearer {SECRET}", "X-API-Key": MARKER, "Idempotency-Key": MARKER}
     for path, body in (
         ("/embed", {"inputs": [MARKER]}),
         ("/search", {"queries": [MARKER], "explain": True, "mode": "lexical"}),
