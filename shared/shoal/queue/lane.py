@@ -114,9 +114,8 @@ class PackedJobs:
         trace = traceparent.current()
         data = [job.pack(trace, timeout_s) for job in jobs]
         if (num_bytes := sum(map(len, data))) > MAX_PUT_BYTES:
-            raise TooLarge(
-                f"the jobs have {num_bytes:,} bytes, and at most {MAX_PUT_BYTES:,} are put at a time: split the list"
-            )
+            words = f"{num_bytes:,} bytes at a time are over what a lane takes, {MAX_PUT_BYTES:,}"
+            raise TooLarge(f"{words}: split the list")
         return cls(lane, jobs, data, num_bytes, reply_to, client)
 
     @classmethod

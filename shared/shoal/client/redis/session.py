@@ -23,6 +23,7 @@ from shoal.operations import Embed
 from shoal.operations.embed import MANY_VECTORS, texts_at_a_time
 from shoal.process import logs
 from shoal.queue.dispatcher import Dispatcher, Pending
+from shoal.queue.lane import num_query_bytes
 from shoal.queue.producer import Producer
 
 log = logging.getLogger("shoal.client")
@@ -123,6 +124,8 @@ class Call:
     async def reply_to(self, job: Job) -> Reply:
         """Return the workers' reply to the job. A job with many texts is sent in parts. Raises TimeoutError."""
         parts = job.split(job.texts_per_job)
+        if len(parts) > 1 and job.queries:
+            num_query_bytes(job)  # raises TooLarge before the query is packed many times
         if job.options.output != "vector":
             return await self._run_in_turn(parts)
         return Reply.join(await (self._send(parts) if len(parts) == 1 else self._send_alike(parts)))
