@@ -139,7 +139,7 @@ async def _choose_pool(job: Job) -> Context:
     if isinstance(job, Search):
         return home
     part = "reranker" if isinstance(job, Rerank) else "model"
-    states = [(found, found.pool.latest() or await found.pool.look()) for found in all_contexts()]
+    states = [(found, await found.pool.look()) for found in all_contexts()]
     served = home.pool.last_ready.served.get(part)
     alike = [found for found, state in states if served and state.served.get(part) == served and not state.lane_fault]
     drawn = random.sample(alike, min(2, len(alike)))

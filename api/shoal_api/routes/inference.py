@@ -3,9 +3,8 @@
 from flask import Response
 
 from shoal.contract.options import ROW_OUTPUTS
-from shoal_api.answers.output_response import output_response, output_type
 from shoal_api.answers.response import cost_headers, json_response, result_fields, search_fields, with_tei_headers
-from shoal_api.answers.vector_format import accepted_type, vectors_response
+from shoal_api.answers.vector_format import accepted_type, output_response, output_type, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import FINGERPRINT, as_texts, call
 from shoal_api.request import json_request

@@ -18,9 +18,8 @@ from shoal.errors import UnknownFile, UnknownJob
 from shoal.job_folders import owner_name
 from shoal.long_jobs.status import public_text
 from shoal.process.allowed_path import allowed_path
-from shoal_api.answers.output_response import output_response, output_type
 from shoal_api.answers.response import FileResponse, json_response, result_fields, search_fields
-from shoal_api.answers.vector_format import accepted_type, vectors_response
+from shoal_api.answers.vector_format import accepted_type, output_response, output_type, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import FINGERPRINT, IDEMPOTENCY_KEY, submit, wanted_fingerprint

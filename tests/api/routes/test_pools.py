@@ -320,13 +320,11 @@ def test_the_choice_of_a_pool_does_not_wait_for_redis_while_a_state_is_known(
 ) -> None:
     reader = alike.contexts[OTHER].pool
 
-    async def num_ready() -> int | None:
-        state = reader.latest()
-        return len(state.ready) if state else None
+    async def num_ready() -> int:
+        return len((await reader.look()).ready)
 
-    assert alike.loop.run(num_ready) is None
-    assert len(alike.loop.run(reader.read).ready) == 1  # no further reading is under way
-    reader.usable_s = PATIENCE_S
+    assert alike.loop.run(num_ready) == 1
+    reader.usable_s, reader.max_wait_s = PATIENCE_S, 0.0
     workers[OTHER].announce(state="loading")
     assert alike.loop.run(num_ready) == 1
     wait_until(lambda: alike.loop.run(num_ready) == 0)
