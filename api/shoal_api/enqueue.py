@@ -49,8 +49,8 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
     request = json_request()
     shared = await _choose_pool(job) if request.may_move else context()
     settings = shared.settings
-    if fingerprint := wanted_fingerprint():
-        job = replace(job, fingerprint=fingerprint)
+    if "HTTP_X_MODEL_FINGERPRINT" in request.environ:
+        job = replace(job, fingerprint=wanted_fingerprint())
     job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     if isinstance(job, Search):
         job.check_hits(MAX_REQUEST_HITS, "request")
@@ -118,8 +118,8 @@ async def submit(job: Job, lane: str) -> Response:
     chosen = await _choose_pool(job) if request.may_move and idempotency_key is None else home
     if chosen is not home:
         job = replace(job, id=f"{chosen.settings.pool}.{job.id}")
-    if fingerprint := wanted_fingerprint():
-        job = replace(job, fingerprint=fingerprint)
+    if "HTTP_X_MODEL_FINGERPRINT" in request.environ:
+        job = replace(job, fingerprint=wanted_fingerprint())
     settings, client = chosen.settings, chosen.client
     remedy = f"submit several jobs, or wait for the answer of POST {job.path}, which splits the list"
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)

@@ -112,14 +112,18 @@ class AccessControl:
         route = request.url_rule.rule if request.url_rule else ""
         if route in _ALWAYS_ANSWERED or request.method == "OPTIONS":  # browsers send OPTIONS without the key
             return
-        key = None
+        key, environ = None, request.environ
         if self._keyring is None:
-            self._check_browser(request.environ)
+            self._check_browser(environ)
         else:
-            key = self._authorize(self._keyring, request.environ, route)
-        request.client_name = key.name if key else network_of(address_of(request.environ, self._num_proxies))
+            key = self._authorize(self._keyring, environ, route)
+        if key is None:
+            noted = _noted_address(environ, self._num_proxies) if self._num_proxies else ""
+            request.client_name = network_of(noted or environ.get("REMOTE_ADDR", ""))
+        else:
+            request.client_name = key.name
         request.is_admin = key is None or key.role == "admin"
-        request.is_upload = route in UPLOAD_ROUTES and "name" in parse_qs(request.environ.get("QUERY_STRING", ""), True)
+        request.is_upload = route in UPLOAD_ROUTES and "name" in parse_qs(environ.get("QUERY_STRING", ""), True)
         if key and key.rate:
             request.rate_headers, too_early = await asyncio.to_thread(self._rates.count, key)
             if too_early:
@@ -192,10 +196,7 @@ def network_of(address: str) -> str:
     return str(ip.ipv4_mapped or ip_network((ip, 64), strict=False))
 
 
-def address_of(environ: Mapping[str, Any], num_proxies: int) -> str:
-    """Return the address of a request's client. Behind `num_proxies` trusted proxies, the first proxy has noted it."""
-    if num_proxies:
-        noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
-        if len(noted) >= num_proxies and (address := noted[-num_proxies].strip()):
-            return address
-    return str(environ.get("REMOTE_ADDR", ""))
+def _noted_address(environ: Mapping[str, Any], num_proxies: int) -> str:
+    """Return the address of a client that the first of `num_proxies` trusted proxies has noted, if it noted one."""
+    noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
+    return noted[-num_proxies].strip() if len(noted) >= num_proxies else ""
