@@ -4,12 +4,11 @@ import logging
 from collections.abc import Mapping
 
 from flask import Flask, Response, current_app, request
-from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from werkzeug.exceptions import HTTPException
 
 from shoal.contract import traceparent
 from shoal.contract.excerpt import excerpt
-from shoal.errors import Internal, InvalidRequest, ShoalError
+from shoal.errors import Internal, ShoalError
 from shoal.process import logs
 from shoal_api.answers.response import json_response
 from shoal_api.context import context
@@ -28,7 +27,6 @@ def install(app: Flask) -> None:
     """Register handlers that answer every error of `app` in JSON."""
     app.register_error_handler(ShoalError, answer_error)
     app.register_error_handler(HTTPException, answer_http_error)
-    app.register_error_handler(ProtocolClosed, answer_broken_body)
     app.register_error_handler(Exception, answer_unexpected_error)
 
 
@@ -40,11 +38,6 @@ def answer_error(error: ShoalError) -> Response:
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="shoal"'
     return _error_response(error.code, error.message, status, headers)
-
-
-def answer_broken_body(_: ProtocolClosed) -> Response:
-    """Return the response to a request whose body breaks off."""
-    return answer_error(InvalidRequest("the body breaks off: send all of it"))
 
 
 def answer_http_error(error: HTTPException) -> Response:

@@ -14,7 +14,6 @@ from typing import Any, BinaryIO, Protocol
 import orjson
 from flask import Request
 from flask.globals import request_ctx
-from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from shoal.contract import wire
@@ -75,30 +74,6 @@ class WsgiBody:
         while self._num_left and (piece := await asyncio.to_thread(self._source.read, min(self._num_left, 2**20))):
             self._num_left -= len(piece)
             yield piece
-
-
-class BlockingBody:
-    """The body of an upload for the thread that reads it, which an event loop receives."""
-
-    def __init__(self, body: ReceivedBody, timeout_s: float):
-        self._pieces, self._timeout_s = (piece async for piece in body), timeout_s
-        self._loop = asyncio.get_running_loop()
-        self._rest = b""
-
-    def read(self, num_bytes: int) -> bytes:
-        """Return at most `num_bytes`; none at the end, if none come in time, or if the body breaks off."""
-        if not self._rest:
-            coming = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
-            try:
-                self._rest = coming.result(self._timeout_s)
-            except (TimeoutError, ProtocolClosed):
-                coming.cancel()
-                return b""
-        found, self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
-        return found
-
-    async def _next(self) -> bytes:
-        return await anext(self._pieces, b"")
 
 
 class JsonRequest(Request):

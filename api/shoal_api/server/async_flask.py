@@ -23,7 +23,6 @@ from flask.signals import request_started
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.path_item import PathItem
 from flask_openapi3.openapi import OpenAPI
-from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 from werkzeug.exceptions import RequestTimeout
 from werkzeug.routing import MapAdapter
 
@@ -33,7 +32,7 @@ from shoal.contract.checks import check_known
 from shoal_api.access.access_control import MAX_LASTING
 from shoal_api.answers.response import WholeResponse
 from shoal_api.protocol_paths import joined_paths
-from shoal_api.request import BODY, BlockingBody, JsonRequest, json_request
+from shoal_api.request import JsonRequest, json_request
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -187,7 +186,7 @@ class AsyncFlask(OpenAPI):
         except Exception as error:
             answer = self.handle_user_exception(error)
         if not request.is_read and (num_bytes := request.num_unread_bytes()):
-            with suppress(RequestTimeout, ProtocolClosed):
+            with suppress(RequestTimeout, RuntimeError):  # Granian raises a RuntimeError if the body breaks off
                 await self._in_time(request.drop(num_bytes))
         return self.finalize_request(answer)
 
@@ -212,8 +211,6 @@ class AsyncFlask(OpenAPI):
             return self.make_default_options_response()
         view, arguments = self.view_functions[rule.endpoint], request.view_args or {}
         release = access.count_lasting(request) if request.is_upload else None
-        if request.is_upload and BODY in request.environ:
-            request.environ["wsgi.input"] = BlockingBody(request.environ[BODY], self.own.settings.receive_timeout_s)
         try:
             if iscoroutinefunction(view):
                 return await view(**arguments)

@@ -9,8 +9,9 @@ import termios
 from contextlib import suppress
 from typing import Any, cast
 
-from granian.rsgi import HTTPProtocol, Scope  # type: ignore[attr-defined]
+from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope  # type: ignore[attr-defined]
 
+from shoal.errors import InvalidRequest
 from shoal.process import logs
 from shoal_api.answers.response import LARGE_BYTES, FileResponse, WholeResponse
 from shoal_api.request import BODY
@@ -32,6 +33,29 @@ _ENVIRONMENT = {"SCRIPT_NAME": "", "wsgi.input_terminated": True, "SERVER_SOFTWA
 _log = logging.getLogger(__name__)
 
 
+class BlockingBody:
+    """The body of an upload for the thread that reads it, which the event loop receives."""
+
+    def __init__(self, protocol: HTTPProtocol, loop: asyncio.AbstractEventLoop, timeout_s: float):
+        self._pieces, self._loop, self._timeout_s = (piece async for piece in protocol), loop, timeout_s
+        self._rest = b""
+
+    def read(self, num_bytes: int) -> bytes:
+        """Return at most `num_bytes`; none at the end, if none come in time, or if the body breaks off."""
+        if not self._rest:
+            coming = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
+            try:
+                self._rest = coming.result(self._timeout_s)
+            except (TimeoutError, ProtocolClosed):
+                coming.cancel()
+                return b""
+        found, self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
+        return found
+
+    async def _next(self) -> bytes:
+        return await anext(self._pieces, b"")
+
+
 class RsgiServer:
     """Answers the requests to the port of this process. A client that stops reading for `timeout_s` is cut off."""
 
@@ -40,6 +64,8 @@ class RsgiServer:
         self._port = port
         self._timeout_s = timeout_s
         self._sending: dict[str, asyncio.Event] = {}
+        broken = InvalidRequest("the body breaks off: send all of it")
+        app.register_error_handler(ProtocolClosed, lambda _: app.handle_user_exception(broken))
         #: The event loop, once it runs.
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -101,6 +127,8 @@ class RsgiServer:
         for name in set(scope.headers.keys()).difference(dict(named)):  # `items` lacks values that are not ASCII
             if "_" not in name:
                 environ["HTTP_" + name.upper().replace("-", "_")] = ""
+        if scope.query_string and self.loop:  # it may have the name of an upload
+            environ["wsgi.input"] = BlockingBody(protocol, self.loop, self._timeout_s)
         if (kind := environ.pop("HTTP_CONTENT_TYPE", None)) is not None:
             environ["CONTENT_TYPE"] = kind
         if (length := environ.pop("HTTP_CONTENT_LENGTH", None)) is not None:

@@ -176,11 +176,9 @@ def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
     is_of_chunks = exceeded == "texts" and any(job.options.chunk_tokens is not None for job in put.jobs)
     chunks = ", chunks counted," if is_of_chunks else ""
     remedy = "raise chunk_tokens, or send fewer or shorter texts at a time" if is_of_chunks else "split the list"
-    is_fixed = exceeded == "bytes" and refusal["most"] == MAX_PUT_BYTES
-    setting = "" if is_fixed else f" ({_SETTINGS[exceeded]})"
     return TooLarge(
         f"{refusal['asked']:,} {exceeded}{chunks} at a time are over what the {put.lane} lane takes, "
-        f"{refusal['most']:,}{setting}: {remedy}"
+        f"{refusal['most']:,} ({_SETTINGS[exceeded]}): {remedy}"
     )
 
 

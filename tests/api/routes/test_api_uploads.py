@@ -503,6 +503,7 @@ class TestServer:
             connection.sendall(b"x" * 200_000)
             wait_until(lambda: any(jobs.glob("*/.upload")))
             server.process.send(signal.SIGTERM)
+            wait_until(lambda: not server.listens())
             with suppress(ConnectionError):
                 for _ in range(10_000):
                     connection.sendall(b"x" * 65_536)
