@@ -13,7 +13,7 @@ from shoal.contract.options import MAX_DIMENSIONS, Options
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import InvalidRequest, TooLarge, Unavailable
 from shoal.operations import Decode, Embed, Rerank, Search
-from shoal.queue.lane import MAX_PUT_BYTES, put_share
+from shoal.queue.lane import num_query_bytes
 from shoal_api.access.access_control import JSON_BYTES
 from shoal_api.answers.response import json_response
 from shoal_api.answers.vector_format import accepted_type, vectors_response
@@ -43,38 +43,19 @@ FINGERPRINT: dict[str, Any] = {
     "schema": {"type": "string"},
 }
 
-#: Headers of the response to a submit that `Prefer: respond-async` asked for.
-PREFERENCE_APPLIED = {"Preference-Applied": "respond-async"}
-
-
-def prefers_async() -> bool:
-    """Return True if the request has `Prefer: respond-async` (RFC 7240).
-
-    Raises InvalidRequest if it has an idempotency key without this preference.
-    """
-    words = json_request().environ.get("HTTP_PREFER", "")
-    if words and any(part.partition(";")[0].strip().lower() == "respond-async" for part in words.split(",")):
-        return True
-    refuse_idempotency_key("add Prefer: respond-async to submit it, or repeat it without a key, which does no harm")
-    return False
-
-
-def refuse_idempotency_key(remedy: str) -> None:
-    """Raise InvalidRequest with the remedy if the current request, which submits nothing, has an idempotency key."""
-    if "HTTP_IDEMPOTENCY_KEY" in json_request().environ:
-        raise InvalidRequest(f"Idempotency-Key goes with a submit, which this request is not: {remedy}")
-
 
 async def call(job: Job, remedy: str = "split the list", lane: str = "interactive") -> Reply:
     """Send the job, in parts if it is long, and return its reply. A job whose client disconnects is withdrawn."""
     request = json_request()
     shared = await _choose_pool(job) if request.may_move else context()
-    settings, job = shared.settings, _of_request(job)
+    settings = shared.settings
+    if "HTTP_X_MODEL_FINGERPRINT" in request.environ:
+        job = replace(job, fingerprint=wanted_fingerprint())
     job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     if isinstance(job, Search):
         job.check_hits(MAX_REQUEST_HITS, "request")
     if job.queries:
-        shared.access.hold(request, int(put_share(job) * MAX_PUT_BYTES))  # each part contains the queries
+        shared.access.hold(request, num_query_bytes(job))
     most = settings.max_response_mb * 2**20
     has_rows = isinstance(job, Embed) and job.options.output == "vector"  # vectors of tokens have a limit of their own
     if has_rows and 4 * MAX_DIMENSIONS * len(job.texts) > most:
@@ -95,12 +76,6 @@ def wanted_fingerprint() -> str | None:
     if fingerprint == "":  # the server also empties a value that is not ASCII
         raise InvalidRequest(f"{FINGERPRINT_HEADER} has no fingerprint: name one, as answers have it, or leave it out")
     return fingerprint
-
-
-def _of_request(job: Job) -> Job:
-    """Return the job, for workers with the fingerprint alone that the current request names, if there is one."""
-    fingerprint = wanted_fingerprint()
-    return replace(job, fingerprint=fingerprint) if fingerprint else job
 
 
 async def answer_vectors(
@@ -135,7 +110,7 @@ async def as_texts(name: str, value: str | list[str] | list[int] | list[list[int
     return decoded
 
 
-async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None = None) -> Response:
+async def submit(job: Job, lane: str) -> Response:
     """Submit the job and return 202 with its id and location. Raises InvalidRequest for a wrong idempotency key."""
     request, home = json_request(), context()
     idempotency_key = request.headers.get("Idempotency-Key")
@@ -143,16 +118,15 @@ async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | 
     chosen = await _choose_pool(job) if request.may_move and idempotency_key is None else home
     if chosen is not home:
         job = replace(job, id=f"{chosen.settings.pool}.{job.id}")
-    settings, client, job = chosen.settings, chosen.client, _of_request(job)
+    if "HTTP_X_MODEL_FINGERPRINT" in request.environ:
+        job = replace(job, fingerprint=wanted_fingerprint())
+    settings, client = chosen.settings, chosen.client
     remedy = f"submit several jobs, or wait for the answer of POST {job.path}, which splits the list"
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
     job_id = await client.put(job, lane, request.client_name, idempotency_key)
     status = "queued" if job_id == job.id else (await client.queue.status(job_id))[0]
-    return json_response(
-        {"id": job_id, "status": status},
-        202,
-        {"Location": f"{request.root_path}/v1/jobs/{job_id}", **(headers or {})},
-    )
+    location = {"Location": f"{request.root_path}/v1/jobs/{job_id}"}
+    return json_response({"id": job_id, "status": status}, 202, location)
 
 
 async def _choose_pool(job: Job) -> Context:
@@ -165,7 +139,7 @@ async def _choose_pool(job: Job) -> Context:
     if isinstance(job, Search):
         return home
     part = "reranker" if isinstance(job, Rerank) else "model"
-    states = [(found, found.pool.latest() or await found.pool.look()) for found in all_contexts()]
+    states = [(found, await found.pool.look()) for found in all_contexts()]
     served = home.pool.last_ready.served.get(part)
     alike = [found for found, state in states if served and state.served.get(part) == served and not state.lane_fault]
     drawn = random.sample(alike, min(2, len(alike)))

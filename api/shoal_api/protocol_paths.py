@@ -16,43 +16,28 @@ from werkzeug.routing import Rule
 from shoal.errors import BadSetting
 from shoal_api.request import JsonRequest
 
-#: Endpoints that may share a path, each with the fields by which it recognises a body that is meant for it. Among the
-#: endpoints of a path, the first one that recognises the body answers.
-RECOGNISED_BY = {
-    "tei.embed_or_score": {"inputs", "query"},
-    "cohere.embed": {"texts"},
-    "voyage.embeddings": {"input_type", "truncation", "output_dimension", "output_dtype"},
-    "jina.embeddings": {"task", "embedding_type", "normalized", "truncate", "late_chunking", "return_multivector"},
-    "openai.embeddings": {"input"},
-    "tei.predict": {"inputs"},
-    "predict.predict": {"text"},
-    "weaviate.rerank": {"property"},
-    "tei.rerank": {"texts"},
-    "voyage.rerank": {"top_k", "truncation"},
-    "cohere.rerank_v1": {"rank_fields", "max_chunks_per_doc", "max_tokens_per_doc", "priority"},
-    "cohere.rerank": {"documents"},
-    "jina.rerank": {"documents"},
-    "infinity.rerank": {"documents"},
+#: Endpoints that may share a path, each with its rank and the fields by which it recognises a body meant for it.
+#: Among the endpoints of a path, the first one that recognises the body answers. If none does, the endpoint with the
+#: lowest rank answers; its protocol shapes the path's errors.
+RECOGNISED_BY: dict[str, tuple[int, set[str]]] = {
+    "tei.embed_or_score": (1, {"inputs", "query"}),
+    "cohere.embed": (2, {"texts"}),
+    "voyage.embeddings": (3, {"input_type", "truncation", "output_dimension", "output_dtype"}),
+    "jina.embeddings": (
+        2,
+        {"task", "embedding_type", "normalized", "truncate", "late_chunking", "return_multivector"},
+    ),
+    "openai.embeddings": (1, {"input"}),
+    "tei.predict": (2, {"inputs"}),
+    "predict.predict": (1, {"text"}),
+    "weaviate.rerank": (7, {"property"}),
+    "tei.rerank": (5, {"texts"}),
+    "voyage.rerank": (4, {"top_k", "truncation"}),
+    "cohere.rerank_v1": (3, {"rank_fields", "max_chunks_per_doc", "max_tokens_per_doc", "priority"}),
+    "cohere.rerank": (2, {"documents"}),
+    "jina.rerank": (1, {"documents"}),
+    "infinity.rerank": (6, {"documents"}),
 }
-
-#: The same endpoints in another order. Among the endpoints of a path, the first one answers the bodies that none
-#: of them recognises, and its protocol shapes the path's errors.
-FALLBACKS = (
-    "tei.embed_or_score",
-    "cohere.embed",
-    "openai.embeddings",
-    "jina.embeddings",
-    "voyage.embeddings",
-    "predict.predict",
-    "tei.predict",
-    "jina.rerank",
-    "cohere.rerank",
-    "cohere.rerank_v1",
-    "voyage.rerank",
-    "tei.rerank",
-    "infinity.rerank",
-    "weaviate.rerank",
-)
 
 
 class ProtocolPaths:
@@ -67,7 +52,7 @@ class ProtocolPaths:
         #: The rules of each path that several protocols share.
         self.shared = _shared_rules(app, prefixes)
         self._fallbacks = {
-            path: min(rules, key=lambda rule: FALLBACKS.index(rule.endpoint)) for path, rules in self.shared.items()
+            path: min(rules, key=lambda r: RECOGNISED_BY[r.endpoint][0]) for path, rules in self.shared.items()
         }
         self._owners |= {path: _blueprint(rule) for path, rule in self._fallbacks.items()}
         below: defaultdict[str, set[str]] = defaultdict(set)
@@ -86,7 +71,7 @@ class ProtocolPaths:
         assert request.url_rule is not None
         names = request.get_json().keys()
         rules = self.shared[request.url_rule.rule]
-        fitting = (rule for rule in rules if not RECOGNISED_BY[rule.endpoint].isdisjoint(names))
+        fitting = (rule for rule in rules if not RECOGNISED_BY[rule.endpoint][1].isdisjoint(names))
         request.url_rule = next(fitting, request.url_rule)
 
     def owner(self, path: str) -> str:
@@ -111,7 +96,7 @@ def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rul
     shared = {path: rules for (_, path), rules in found.items() if len(rules) > 1}
     for path, rules in shared.items():
         for first, second in combinations(rules, 2):
-            fields, others = RECOGNISED_BY.get(first.endpoint), RECOGNISED_BY.get(second.endpoint)
+            fields, others = (RECOGNISED_BY.get(rule.endpoint, (0, set()))[1] for rule in (first, second))
             if not fields or not others or fields == others:
                 method = min((second.methods or set()) - {"HEAD", "OPTIONS"})
                 raise BadSetting(

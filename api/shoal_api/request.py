@@ -51,13 +51,12 @@ MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vn
 
 
 class ReceivedBody(Protocol):
-    """A body, which can be read only once."""
+    """A body, which can be read only once: as a whole by a call, or piece by piece by `async for`."""
 
-    async def all(self) -> bytes:
+    async def __call__(self) -> bytes:
         """Return the whole body."""
 
-    def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body piece by piece."""
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
 class WsgiBody:
@@ -67,12 +66,11 @@ class WsgiBody:
         self._source = source
         self._num_left = sys.maxsize if num_bytes is None else num_bytes
 
-    async def all(self) -> bytes:
+    async def __call__(self) -> bytes:
         """Return the whole body."""
-        return b"".join([piece async for piece in self.pieces()])
+        return b"".join([piece async for piece in self])
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body piece by piece."""
+    async def __aiter__(self) -> AsyncIterator[bytes]:
         while self._num_left and (piece := await asyncio.to_thread(self._source.read, min(self._num_left, 2**20))):
             self._num_left -= len(piece)
             yield piece
@@ -120,11 +118,20 @@ class JsonRequest(Request):
     #: Headers that the response gets from the rate limit of the request's key.
     rate_headers: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    #: The bytes of the body, between their arrival and the parsing.
+    _data = b""
+
+    def __init__(self, environ: dict[str, Any], *args: Any, **kwargs: Any):
+        super().__init__(environ, *args, **kwargs)
         #: The time at which the request began, by `time.perf_counter`.
         self.started_s = time.perf_counter()
-        self._data = b""
+        #: The size of the body according to the headers, or None if the headers do not say it.
+        self.declared_bytes: int | None = None
+        if "HTTP_TRANSFER_ENCODING" not in environ:
+            size = environ.get("CONTENT_LENGTH") or "0"
+            self.declared_bytes = int(size[:MAX_LENGTH_DIGITS]) if size.isdecimal() else 0
+        #: The body, which can be read only once.
+        self.body: ReceivedBody = environ.get(BODY) or WsgiBody(environ["wsgi.input"], self.declared_bytes)
 
     async def receive(self, count: Callable[[int], None]) -> None:
         """Read the body into memory, unless it is an upload. `count` is first called with the number of bytes."""
@@ -133,7 +140,7 @@ class JsonRequest(Request):
             return
         if size is None:
             kept, num_bytes, self.is_read = [], 0, True
-            async for piece in self.body.pieces():
+            async for piece in self.body:
                 num_bytes += len(piece)
                 if num_bytes <= most:
                     count(len(piece))
@@ -150,7 +157,7 @@ class JsonRequest(Request):
         else:
             count(size)
             self.is_read = True
-            self._data = await self.body.all()
+            self._data = await self.body()
             if len(self._data) != size:
                 raise InvalidRequest(
                     f"the body has {len(self._data):,} bytes, but Content-Length says {size:,}: send all of it"
@@ -160,7 +167,7 @@ class JsonRequest(Request):
         """Read and drop `num_bytes` of a refused body: many clients read a response only after they have sent all."""
         self.is_read = True
         if num_bytes > 0:
-            async for piece in self.body.pieces():
+            async for piece in self.body:
                 num_bytes -= len(piece)
                 if num_bytes <= 0:
                     return
@@ -173,19 +180,6 @@ class JsonRequest(Request):
         """
         return BODY in self.environ and "HTTP_EXPECT" in self.environ and not self.is_read
 
-    @property
-    def body(self) -> ReceivedBody:
-        """The body, which is read piece by piece or as a whole from the server."""
-        return self.environ.get(BODY) or WsgiBody(self.environ["wsgi.input"], self.declared_bytes)
-
-    @property
-    def declared_bytes(self) -> int | None:
-        """The size of the body according to the headers, or None if the headers do not say it."""
-        if "HTTP_TRANSFER_ENCODING" in self.environ:
-            return None
-        size = self.environ.get("CONTENT_LENGTH") or "0"
-        return int(size[:MAX_LENGTH_DIGITS]) if size.isdecimal() else 0
-
     def get_json(self, *args: Any, **kwargs: Any) -> Any:
         """Return the received body as a dict, which is empty for an upload.
 
@@ -197,36 +191,30 @@ class JsonRequest(Request):
         if self._body is not None:
             return self._body
         data, self._data = self._data, b""
+        kind = self.environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
         try:
-            body = self._parse(data)
+            if kind in MSGPACK_TYPES:
+                body: Any = wire.unpack(data, MAX_VALUES)
+            else:
+                if (num_brackets := data.count(b"[") + data.count(b"{")) > MAX_BRACKETS:
+                    raise TooLarge(
+                        f"the body has {num_brackets:,} opening brackets and braces, those in texts included, and may "
+                        f"have {MAX_BRACKETS:,}: split the list"
+                    )
+                if data.count(b":") > MAX_NAMES and any(islice(_NAME.finditer(data), MAX_NAMES, None)):
+                    raise TooLarge(
+                        f"the body has over {MAX_NAMES:,} names of fields, quotation marks before a colon in texts "
+                        "included: split the list"
+                    )
+                body = orjson.loads(data)
         except (orjson.JSONDecodeError, MalformedJob) as error:
-            encoding = self.environ.get("HTTP_CONTENT_ENCODING", "identity")
-            if encoding.lower() not in ("", "identity"):
-                message = f"the body has Content-Encoding {excerpt(encoding)}: send it without, as plain JSON"
-                raise InvalidJson(message) from None
-            raise _parse_error(data, error) from None
+            raise _parse_error(data, error, self.environ.get("HTTP_CONTENT_ENCODING", "")) from None
         if not isinstance(body, dict):
             words = {str: "string", list: "array", bool: "boolean", type(None): "null"}
             kind = words.get(type(body), "number")
             raise InvalidRequest(f"the body is a JSON {kind}: send an object with named fields")
         self._body, self.field_names = body, frozenset(body)
         return body
-
-    def _parse(self, data: bytes) -> Any:
-        kind = self.environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-        if kind in MSGPACK_TYPES:
-            return wire.unpack(data, MAX_VALUES)
-        if (num_brackets := data.count(b"[") + data.count(b"{")) > MAX_BRACKETS:
-            raise TooLarge(
-                f"the body has {num_brackets:,} opening brackets and braces, those in texts included, and may have "
-                f"{MAX_BRACKETS:,}: split the list"
-            )
-        if data.count(b":") > MAX_NAMES and any(islice(_NAME.finditer(data), MAX_NAMES, None)):
-            raise TooLarge(
-                f"the body has over {MAX_NAMES:,} names of fields, quotation marks before a colon in texts included: "
-                "split the list"
-            )
-        return orjson.loads(data)
 
     def num_unread_bytes(self) -> int:
         """Return the size of a small body, or of an upload, that nothing has read. It is dropped before the response.
@@ -252,7 +240,9 @@ def json_request() -> JsonRequest:
     return request
 
 
-def _parse_error(data: bytes, error: orjson.JSONDecodeError | MalformedJob) -> ShoalError:
+def _parse_error(data: bytes, error: orjson.JSONDecodeError | MalformedJob, encoding: str) -> ShoalError:
+    if encoding.lower() not in ("", "identity"):
+        return InvalidJson(f"the body has Content-Encoding {excerpt(encoding)}: send it without, as plain JSON")
     if isinstance(error, MalformedJob):
         return InvalidJson(f"the body cannot be read: {error}")
     place = f"line {error.lineno} column {error.colno}"

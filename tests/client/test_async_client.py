@@ -153,7 +153,8 @@ class TestStream:
         stream = client.open_stream("bulk", {})
         for text in ("x", "yy"):
             await stream.send([text])
-        await wait_for(lambda: all(isinstance(pending.error(), Overloaded) for _, pending in stream.sent))
+        await wait_for(lambda: all(pending.done() for _, pending in stream.sent))
+        assert {type(pending.result().error) for _, pending in stream.sent} == {Overloaded}
         with answering(queue):
             assert [(await stream.receive()).tolist() for _ in range(2)] == [[[1.0]], [[2.0]]]
 

@@ -55,7 +55,7 @@ class NotesSizes(Broker):
 
 def test_jobs_with_too_many_bytes_are_not_put(queue: Queue) -> None:
     large = Embed(["x" * (TOO_MANY_BYTES // 2)] * 2)
-    with pytest.raises(TooLarge, match="33,554,432: split the list"):
+    with pytest.raises(TooLarge, match="over what a lane takes, 33,554,432: split the list"):
         queue.put("bulk", [large])
     queue.put("bulk", [Embed(["x" * (MAX_PUT_BYTES // 2 - 100)] * 2)])
     assert queue.backlog()["bulk"] == 1

@@ -31,9 +31,10 @@ from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import LateReranker, QueryText, Reranker, compared, token_vectors
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder
+from shoal_workers.index.build.token_texts import LENGTHS
 from shoal_workers.index.files.manifest import TOKENS
 from shoal_workers.index.index import Index
-from shoal_workers.index.late.token_vectors import LENGTHS, restored
+from shoal_workers.index.late.token_vectors import restored
 from shoal_workers.index.long_tasks import BuildIndex, build_index
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service import service

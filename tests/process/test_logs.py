@@ -148,8 +148,6 @@ def ask_every_route(running: Service, headers: dict[str, str]) -> set[int]:
     description = running.ask("GET", "/openapi.json", headers=headers).body
     statuses = set()
     for path, methods in description["paths"].items():
-        if path.endswith("/events"):  # the answer may never end
-            continue
         for method, route in methods.items():
             content = route.get("requestBody", {}).get("content", {})
             schema: dict[str, Any] = next((kind["schema"] for kind in content.values() if "schema" in kind), {})
@@ -182,7 +180,7 @@ def test_no_process_logs_a_text_or_a_secret_and_each_job_has_a_line(
 ) -> None:
     running, key = processes
     headers = {"Authorization": f"Bearer {key}", "Traceparent": CALLER}
-    unknown = {"Authorization": f"Bearer {SECRET}", "X-API-Key": MARKER, "Idempotency-Key": MARKER, "Prefer": MARKER}
+    unknown = {"Authorization": f"Bearer {SECRET}", "X-API-Key": MARKER, "Idempotency-Key": MARKER}
     for path, body in (
         ("/embed", {"inputs": [MARKER]}),
         ("/search", {"queries": [MARKER], "explain": True, "mode": "lexical"}),

@@ -45,7 +45,6 @@ ROOMS = (
     "shoal_api.viewers.pool_state",
     "shoal_api.context",
     "shoal_api.errors",
-    "shoal_api.viewers.event_stream",
     "shoal_api.enqueue",
     "shoal_api.long_jobs.long_job",
     "shoal_api.routes",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from blocking import ThreadDispatcher, ThreadPending
 from conftest import PATIENCE_S, RedisServer, wait_until
-from queues import Queue
+from queues import Queue, set_limits
 
 import shoal.queue.dispatcher
 from shoal import Client
@@ -22,7 +22,7 @@ from shoal.contract.replies import Reply
 from shoal.errors import Cancelled, Internal, ShoalError, Unavailable, UnknownJob
 from shoal.operations import Embed
 from shoal.queue.dispatcher import Pending
-from shoal.queue.lane import MAX_PUTS_OF_CLIENT, PackedJobs, few_of_each_client
+from shoal.queue.lane import MAX_JOINED_BYTES, MAX_JOINED_JOBS, MAX_PUTS_OF_CLIENT, LaneLimits, PackedJobs, group_puts
 from shoal.queue.producer import Producer, ReplyStream
 
 #: A program that uses a client, forks, and uses the client in both processes: `python -c FORKS URL PREFIX POOL`.
@@ -50,12 +50,23 @@ client.close()
 """
 
 
+def packed(lane: str, client: str, *texts: str) -> PackedJobs:
+    return PackedJobs.pack(lane, [Embed([text]) for text in texts], "me", client)
+
+
 def test_puts_of_a_client_with_few_puts_go_first() -> None:
-    many = [PackedJobs.pack("bulk", [Embed(["a"])], "me", "many") for _ in range(2 * MAX_PUTS_OF_CLIENT + 1)]
-    few = PackedJobs.pack("bulk", [Embed(["b"])], "me", "few")
-    now, later = few_of_each_client([*many, few])
-    assert now == [few, *many[:MAX_PUTS_OF_CLIENT]]
-    assert few_of_each_client(later) == (many[MAX_PUTS_OF_CLIENT:-1], many[-1:])
+    many = [packed("bulk", "many", "a") for _ in range(2 * MAX_PUTS_OF_CLIENT + 1)]
+    few = packed("bulk", "few", "b")
+    groups, later = group_puts([*many, few])
+    assert groups == [[few], many[:MAX_PUTS_OF_CLIENT]]
+    assert group_puts(later) == ([many[MAX_PUTS_OF_CLIENT:-1]], many[-1:])
+
+
+def test_a_group_has_a_client_a_lane_and_a_limit_of_jobs_and_bytes() -> None:
+    half = [packed("bulk", "a", *"x" * (MAX_JOINED_JOBS // 2)) for _ in range(3)]
+    other, large = packed("interactive", "a", "x"), packed("bulk", "b", "x" * (MAX_JOINED_BYTES + 1))
+    last = packed("bulk", "b", "x")
+    assert group_puts([*half, other, large, last]) == ([[other], [large], half[:2]], [last, half[2]])
 
 
 @pytest.fixture
@@ -83,7 +94,7 @@ def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue, dispatcher: T
 def test_a_job_that_no_client_waits_for_is_withdrawn(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     jobs = [Embed(["storm"]) for _ in range(3)]
     pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
-    wait_until(lambda: all(waiting.put_id for waiting in pending))
+    wait_until(lambda: all(waiting.is_put for waiting in pending))
     dispatcher.forget(jobs[:2])
     wait_until(lambda: queue.backlog()["interactive"] == 1)
     assert queue.redis.hget(queue.keys.of_lane("interactive", "load"), "texts") == b"1"
@@ -94,7 +105,7 @@ def test_a_job_that_no_client_waits_for_is_withdrawn(queue: Queue, dispatcher: T
 def test_closing_withdraws_the_jobs_of_threads_that_wait(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     jobs = [Embed(["storm"]) for _ in range(20)]
     pending = dispatcher.call("interactive", jobs)
-    wait_until(lambda: all(waiting.put_id for waiting in pending))
+    wait_until(lambda: all(waiting.is_put for waiting in pending))
     queue.take("a", LANES, 5)  # a worker holds some of the jobs
     dispatcher.close_inside()
     assert queue.backlog()["interactive"] == 0
@@ -108,7 +119,7 @@ class Interrupted(Producer):
 
     then: Callable[[], object] = staticmethod(lambda: None)
 
-    async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
+    async def put_many(self, puts: Sequence[PackedJobs]) -> list[dict[str, Any] | ShoalError]:
         outcomes = await super().put_many(puts)
         self.then()
         return outcomes
@@ -131,6 +142,59 @@ def test_jobs_of_a_caller_that_leaves_during_their_put_are_withdrawn(queue: Queu
     assert queue.redis.hget(queue.keys.of_lane("interactive", "load"), "texts") == b"1"
     assert answer_all(queue) == 1
     assert pending[0].result(PATIENCE_S).id == stays.id
+    dispatcher.close()
+
+
+def call_at_once(dispatcher: ThreadDispatcher, *calls: tuple[str, Embed]) -> list[ThreadPending]:
+    """Send jobs, each of the client with this name, before any of them is put."""
+
+    async def call() -> list[Pending]:
+        return [dispatcher.asynchronous.call("bulk", [job], client)[0] for client, job in calls]
+
+    return [ThreadPending(dispatcher, pending) for pending in dispatcher.run(call())]
+
+
+def test_the_puts_of_a_client_are_one_run_of_the_script(own_queue: Queue) -> None:
+    own_queue.put("bulk", [Embed(["storm"])])  # so that Redis knows the script
+    dispatcher, before = ThreadDispatcher(own_queue), own_queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    pending = call_at_once(dispatcher, *((client, Embed(["storm"])) for client in "aabbba"))
+    wait_until(lambda: all(each.is_put for each in pending))
+    assert own_queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 2
+    assert answer_all(own_queue) == 7
+    assert {each.result(PATIENCE_S).status for each in pending} == {"done"}
+    dispatcher.close()
+
+
+def test_a_put_that_fails_does_not_fail_the_others(queue: Queue, dispatcher: ThreadDispatcher) -> None:
+    jobs = [Embed(["storm"]) for _ in range(3)]
+    object.__setattr__(jobs[1], "id", "no name")
+    first, second, third = call_at_once(dispatcher, *(("a", job) for job in jobs))
+    with pytest.raises(Unavailable):
+        second.result(PATIENCE_S)
+    wait_until(lambda: first.is_put and third.is_put)
+    assert queue.backlog()["bulk"] == 2
+
+
+class OneRoundTrip(Producer):
+    """A producer whose Redis answers one round trip of puts, and fails after that."""
+
+    num_left = 1
+
+    async def put_many(self, puts: Sequence[PackedJobs]) -> list[dict[str, Any] | ShoalError]:
+        self.num_left -= 1
+        if self.num_left < 0:
+            raise Unavailable("Redis does not answer")
+        return await super().put_many(puts)
+
+
+def test_an_accepted_put_stays_accepted_though_redis_fails_at_the_next_ones(queue: Queue) -> None:
+    set_limits(queue, LaneLimits(max_jobs=2))
+    dispatcher = ThreadDispatcher(queue, OneRoundTrip)
+    accepted, *others = call_at_once(dispatcher, *((client, Embed(["storm"])) for client in "abb"))
+    for other in others:
+        with pytest.raises(Unavailable):
+            other.result(PATIENCE_S)
+    assert (accepted.is_put, queue.backlog()["bulk"]) == (True, 1)
     dispatcher.close()
 
 
@@ -175,7 +239,7 @@ def test_after_an_unforeseen_error_callers_get_it_and_the_dispatcher_goes_on(que
     with pytest.raises(Internal):
         pending.result(PATIENCE_S)
     (pending,) = dispatcher.call("interactive", [second])
-    wait_until(lambda: pending.put_id)
+    wait_until(lambda: pending.is_put)
     answer_all(queue)
     assert pending.result(PATIENCE_S).id == second.id
     dispatcher.close()
@@ -183,7 +247,7 @@ def test_after_an_unforeseen_error_callers_get_it_and_the_dispatcher_goes_on(que
 
 def test_a_caller_that_comes_when_redis_is_back_gets_no_error(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal.queue.dispatcher, "GRACE_S", -1.0)
-    (dispatcher, stream), late = failing(queue), list[Pending[Reply]]()
+    (dispatcher, stream), late = failing(queue), list[Pending]()
     first, second = (Embed(["storm"]) for _ in range(2))
     (pending,) = dispatcher.call("interactive", [first])
 
@@ -198,7 +262,7 @@ def test_a_caller_that_comes_when_redis_is_back_gets_no_error(queue: Queue, monk
         stream.failures.put(failure)
     with pytest.raises(Unavailable, match="away"):
         pending.result(PATIENCE_S)
-    wait_until(lambda: late and late[0].put_id)
+    wait_until(lambda: late and late[0].is_put)
     answer_all(queue)
     assert ThreadPending(dispatcher, late[0]).result(PATIENCE_S).id == second.id
     dispatcher.close()
@@ -208,7 +272,7 @@ def test_an_unreadable_reply_does_not_stop_the_others(queue: Queue, dispatcher: 
     for garbage in (b"\xc1", b"no map", b""):
         queue.redis.xadd(queue.keys.replies(dispatcher.address), {"reply": garbage})
     (pending,) = dispatcher.call("interactive", [Embed(["storm"])])
-    wait_until(lambda: pending.put_id)
+    wait_until(lambda: pending.is_put)
     answer_all(queue)
     assert pending.result(PATIENCE_S).status == "done"
 
@@ -228,7 +292,7 @@ class SlowForLargeJobs(Producer):
         super().__init__(*args)
         self.is_sending, self.is_through = asyncio.Event(), asyncio.Event()
 
-    async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
+    async def put_many(self, puts: Sequence[PackedJobs]) -> list[dict[str, Any] | ShoalError]:
         if any(put.num_bytes > 2**20 for put in puts):
             self.is_sending.set()
             await self.is_through.wait()
@@ -244,14 +308,14 @@ def test_large_jobs_do_not_delay_those_of_others(queue: Queue) -> None:
     (sending,) = dispatcher.call("interactive", [large])
     dispatcher.run(slow.is_sending.wait())
     (pending,) = dispatcher.call("interactive", [small])
-    wait_until(lambda: pending.put_id is not None)
+    wait_until(lambda: pending.is_put)
     assert queue.backlog()["interactive"] == 2
 
     async def let_through() -> None:
         slow.is_through.set()
 
     dispatcher.run(let_through())
-    wait_until(lambda: sending.put_id is not None)
+    wait_until(lambda: sending.is_put)
     assert answer_all(queue) == 3
     dispatcher.close()
 

@@ -88,10 +88,10 @@ class Jobs(RuleBasedStateMachine):
         put = PackedJobs.pack(lane, jobs, client=client)
         self.clients |= dict.fromkeys((job.id for job in jobs), (lane, client))
         with self.attempt(breaks), suppress(Overloaded, TooLarge):
-            (put_ids,) = self.queue.put_many([put])
-            if isinstance(put_ids, ShoalError):
-                raise put_ids
-            assert put_ids == [job.id for job in jobs]
+            (answer,) = self.queue.put_many([put])
+            if isinstance(answer, ShoalError):
+                raise answer
+            assert answer["is_new"] == [True] * len(jobs)
             self.jobs |= {job.id: job for job in jobs}
             if not is_submitted:
                 self.called += [job.id for job in jobs]
@@ -106,7 +106,8 @@ class Jobs(RuleBasedStateMachine):
             return
         job = self.jobs[data.draw(st.sampled_from(submitted))]
         with self.attempt(breaks), suppress(Overloaded):
-            assert self.queue.put_many([PackedJobs.pack(self.clients[job.id][0], [job])])[0] == [None]
+            (answer,) = self.queue.put_many([PackedJobs.pack(self.clients[job.id][0], [job])])
+            assert isinstance(answer, Overloaded) or (isinstance(answer, dict) and answer["is_new"] == [False])
 
     @rule(data=st.data(), max_jobs=st.integers(1, 5), lanes=st.sampled_from([LANES[:1], LANES]), breaks=BREAKS)
     def take(self, data: st.DataObject, max_jobs: int, lanes: tuple[str, ...], breaks: tuple[str, int] | None) -> None:

@@ -217,9 +217,9 @@ class TestBounds:
 
     def test_a_job_that_is_named_twice_in_a_put_is_put_once(self, queue: Queue) -> None:
         (job,) = jobs(1)
-        (places,) = queue.put_many([PackedJobs.pack("bulk", [job, job])])
-        assert not isinstance(places, ShoalError)
-        assert [place is None for place in places] == [False, True]
+        (answer,) = queue.put_many([PackedJobs.pack("bulk", [job, job])])
+        assert not isinstance(answer, ShoalError)
+        assert answer["is_new"] == [True, False]
         assert load(queue, "bulk")[b"texts"] == b"1"
 
     def test_a_pushed_job_counts_a_text_for_each_kib_once_a_worker_has_looked(self, queue: Queue) -> None:

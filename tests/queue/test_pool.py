@@ -128,7 +128,7 @@ def test_a_beat_that_had_no_answer_for_long_is_followed_by_the_next_at_once(
     heart = Heartbeat(pool, "a", about, every_s=3_600)
     heart.start()
     wait_until(lambda: len(beats) > 3)
-    heart.stop()
+    heart.close()
 
 
 def test_a_heartbeat_announces_new_versions_of_indexes_at_once(pool: Pool) -> None:

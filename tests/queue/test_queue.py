@@ -1,24 +1,16 @@
 """The queue on a real Redis: jobs are put, taken, cancelled and reclaimed; each is answered once, and none is lost."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
-
 import numpy as np
 import pytest
-from blocking import Commands, run_now
 from conftest import PATIENCE_S
-from queues import ALIVE_S, Queue, set_limits
+from queues import ALIVE_S, Queue
 
 import shoal.queue.consumer
-from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.broker import Script
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
-from shoal.errors import Overloaded, TooLarge, Unavailable, UnknownJob
+from shoal.errors import TooLarge, UnknownJob
 from shoal.operations import Embed
 from shoal.queue.consumer import MAX_WRITE_BYTES, Answer, Delivery
-from shoal.queue.lane import MAX_JOINED_BYTES, MAX_JOINED_JOBS, LaneLimits, PackedJobs, group_puts
-from shoal.queue.producer import Producer
 from shoal.settings import DEFAULTS
 
 
@@ -46,61 +38,6 @@ def answer(delivery: Delivery, model: str = "") -> Answer:
 
 def num_pending(queue: Queue) -> int:
     return sum(queue.redis.zcard(key) for key in queue.redis.scan_iter(queue.keys.held("*")))
-
-
-def test_successive_puts_of_one_client_are_one_run_of_the_script(own_queue: Queue) -> None:
-    large = Embed(["x" * MAX_JOINED_BYTES], reply_to="me")
-    clients = ["a", "a", "b", "b", "b", "a"]
-    puts = [PackedJobs.pack("bulk", [addressed(), addressed()], client=client) for client in clients]
-    puts += [PackedJobs.pack("bulk", [job], client="a") for job in (large, submitted(), submitted())]
-    own_queue.put_many(puts[:1])  # so that Redis knows the script
-    before = own_queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
-    outcomes = own_queue.put_many(puts[1:])
-    num_runs = own_queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before
-    assert num_runs == len([["a"], ["b", "b", "b"], ["a"], ["large"], ["submitted"], ["submitted"]])
-    found = [job_id for outcome in outcomes if isinstance(outcome, list) for job_id in outcome]
-    assert found == [job.id for put in puts[1:] for job in put.jobs]
-    assert own_queue.holds([job_id for job_id in found if job_id]) == [True] * 13
-    assert own_queue.status(puts[-1].jobs[0].id)[0] == "queued"
-
-
-def test_a_put_that_fails_does_not_fail_the_others(queue: Queue) -> None:
-    puts = [PackedJobs.pack("bulk", [addressed()]) for _ in range(3)]
-    object.__setattr__(puts[1].jobs[0], "id", "no name")
-    first, second, third = queue.put_many(puts)
-    assert isinstance(second, Unavailable)
-    assert [len(outcome) for outcome in (first, third) if isinstance(outcome, list)] == [1, 1]
-    assert queue.backlog()["bulk"] == 2
-
-
-def test_a_run_of_the_script_has_a_limit_of_jobs() -> None:
-    size = MAX_JOINED_JOBS // 2
-    puts = [PackedJobs.pack("bulk", [addressed() for _ in range(size)]) for _ in range(5)]
-    assert [sum(len(put.jobs) for put in group) for group in group_puts(puts)] == [2 * size, 2 * size, size]
-
-
-class OneRoundTrip(Commands):
-    """Commands to a Redis that answers one round trip of scripts, and fails after that."""
-
-    num_left = 1
-
-    async def run_many(self, script: Script, keys: Sequence[str], calls: Sequence[Mapping[str, Any]]) -> list[Any]:
-        self.num_left -= 1
-        if self.num_left < 0:
-            raise Unavailable("Redis does not answer")
-        return await super().run_many(script, keys, calls)
-
-
-def test_an_accepted_put_stays_accepted_though_redis_fails_at_the_next_ones(queue: Queue) -> None:
-    set_limits(queue, LaneLimits(max_jobs=2, max_unread_bytes=0))
-    producer = Producer(cast(AsyncBroker, OneRoundTrip(queue.broker)), queue.keys)
-    puts = [PackedJobs.pack("bulk", [addressed()], client=client) for client in ("a", "b", "b")]
-    puts.append(PackedJobs.pack("bulk", [submitted()], client="c"))
-    accepted, second, third, unread = run_now(producer.put_many(puts))
-    assert isinstance(accepted, list)
-    assert queue.holds([job_id for job_id in accepted if job_id]) == [True]
-    assert (type(second), type(third), type(unread)) == (Unavailable, Unavailable, Overloaded)
-    assert queue.backlog()["bulk"] == 1
 
 
 def test_the_age_of_a_lane_is_the_age_of_its_oldest_unanswered_job(queue: Queue) -> None:

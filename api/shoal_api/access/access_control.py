@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from shoal.broker.broker import Broker
 from shoal.contract.excerpt import excerpt
-from shoal.errors import Forbidden, Overloaded, Unauthorized
+from shoal.errors import Forbidden, Overloaded
 from shoal.settings import OPEN_PATHS, Settings
 from shoal_api.access.api_keys import ApiKey, Keyring
 from shoal_api.access.rate_limit import RateLimits
@@ -29,7 +29,7 @@ UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
 #: Largest number of open connections of a process. Further ones wait in the backlog. An idle one needs some kilobytes.
 MAX_CONNECTIONS = 4_096
 
-#: How many requests that may last minutes a process answers at a time: uploads, downloads and event streams of jobs.
+#: How many requests that may last minutes a process answers at a time: uploads and downloads.
 MAX_LASTING = 64
 
 #: Routes for monitoring. They are answered however many other requests are under way.
@@ -96,7 +96,7 @@ class AccessControl:
         largest = settings.max_request_bytes + int(JSON_BYTES * settings.max_response_mb * 2**20)
         self._bytes = Shares(_LARGEST_AT_A_TIME * largest, "bytes of requests and responses in memory")
         self._requests = Shares(MAX_CONNECTIONS, "requests under way")
-        self._lasting = Shares(MAX_LASTING, "uploads, downloads and event streams")
+        self._lasting = Shares(MAX_LASTING, "uploads and downloads")
 
     def close(self) -> None:
         """Close the connections to Redis."""
@@ -112,30 +112,24 @@ class AccessControl:
         route = request.url_rule.rule if request.url_rule else ""
         if route in _ALWAYS_ANSWERED or request.method == "OPTIONS":  # browsers send OPTIONS without the key
             return
-        key = None
+        key, environ = None, request.environ
         if self._keyring is None:
-            self._check_browser(request.environ)
+            self._check_browser(environ)
         else:
-            key = self._authorize(self._keyring, request.environ, route)
-        request.client_name = key.name if key else network_of(address_of(request.environ, self._num_proxies))
+            key = self._authorize(self._keyring, environ, route)
+        if key is None:
+            noted = _noted_address(environ, self._num_proxies) if self._num_proxies else ""
+            request.client_name = network_of(noted or environ.get("REMOTE_ADDR", ""))
+        else:
+            request.client_name = key.name
         request.is_admin = key is None or key.role == "admin"
-        request.is_upload = route in UPLOAD_ROUTES and "name" in parse_qs(request.environ.get("QUERY_STRING", ""), True)
+        request.is_upload = route in UPLOAD_ROUTES and "name" in parse_qs(environ.get("QUERY_STRING", ""), True)
         if key and key.rate:
             request.rate_headers, too_early = await asyncio.to_thread(self._rates.count, key)
             if too_early:
                 raise too_early
         self._requests.acquire(request.client_name, 1)
         request.is_counted = True
-
-    def still_allows(self, request: JsonRequest) -> bool:
-        """Return True if the key of an admitted request is still valid, with the name and the role that it had."""
-        if self._keyring is None:
-            return True
-        try:
-            key = self._keyring.authenticate(request.environ)
-        except Unauthorized:
-            return False
-        return (key.name, key.role == "admin") == (request.client_name, request.is_admin)
 
     def hold(self, request: JsonRequest, num_bytes: int) -> None:
         """Count bytes in memory for the request until `release`. Raises Overloaded if its client has too many."""
@@ -202,10 +196,7 @@ def network_of(address: str) -> str:
     return str(ip.ipv4_mapped or ip_network((ip, 64), strict=False))
 
 
-def address_of(environ: Mapping[str, Any], num_proxies: int) -> str:
-    """Return the address of a request's client. Behind `num_proxies` trusted proxies, the first proxy has noted it."""
-    if num_proxies:
-        noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
-        if len(noted) >= num_proxies and (address := noted[-num_proxies].strip()):
-            return address
-    return str(environ.get("REMOTE_ADDR", ""))
+def _noted_address(environ: Mapping[str, Any], num_proxies: int) -> str:
+    """Return the address of a client that the first of `num_proxies` trusted proxies has noted, if it noted one."""
+    noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
+    return noted[-num_proxies].strip() if len(noted) >= num_proxies else ""

@@ -11,7 +11,7 @@ from shoal.errors import BadSetting
 
 #: Response headers that a page of an allowed origin may read, besides the few that browsers let every page read.
 _RESPONSE_HEADERS = (
-    *("Location", "Preference-Applied", "RateLimit", "RateLimit-Policy", "Retry-After", FINGERPRINT_HEADER),
+    *("Location", "RateLimit", "RateLimit-Policy", "Retry-After", FINGERPRINT_HEADER),
     *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Dtype", "X-Shape", "X-Tokens", "X-Truncated"),
 )
 

@@ -2,7 +2,7 @@
 
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -27,17 +27,6 @@ NO_FRAMES = "frame-ancestors 'none'"
 
 #: Size above which a response is large. Its bytes count toward the share of its client until the client has read them.
 LARGE_BYTES = 2**20
-
-#: Key in a request's environment. Its value is the event loop that runs coroutines under WSGI.
-LOOP = "shoal.loop"
-
-
-class PlainHeaders(Headers):
-    """Headers whose names and values need no check: werkzeug's check makes ten calls for each header."""
-
-    def __init__(self, items: Mapping[str, str]):
-        super().__init__()
-        self._list = list(items.items())
 
 
 class WholeResponse(Response):
@@ -78,22 +67,6 @@ class WholeResponse(Response):
         return []
 
 
-class StreamedResponse(WholeResponse):
-    """A response whose body is made piece by piece, while the client reads it."""
-
-    def __init__(self, pieces: AsyncIterator[bytes], headers: Mapping[str, str]):
-        super().__init__(headers=Headers(headers))
-        self.pieces = pieces
-
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Start the response, and return its pieces for a WSGI server."""
-
-        async def following() -> bytes | None:
-            return await anext(self.pieces, None)
-
-        return self.send(iter(lambda: environ[LOOP].run(following), None), environ, start_response)
-
-
 class FileResponse(WholeResponse):
     """A response whose body is an open file. Closing the response closes the file."""
 
@@ -107,14 +80,12 @@ class FileResponse(WholeResponse):
         return self.send(iter(lambda: self.file.read(PIECE_BYTES), b""), environ, start_response)
 
 
-def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the value as a JSON response."""
-    return bytes_response(json_line(value), "application/json", status, headers)
-
-
-def json_line(value: Any) -> bytes:
+def json_response(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None, media_type: str = "application/json"
+) -> Response:
     """Return the value as a line of JSON. Float32 numbers get the fewest digits that read back as the same number."""
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+    line = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+    return bytes_response(line, media_type, status, headers)
 
 
 def sparse_json(vector: SparseVector) -> orjson.Fragment:
@@ -135,8 +106,11 @@ def bytes_response(
     data: bytes, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return a response with these bytes and this media type."""
+    response = WholeResponse([data], status, Headers())
+    # werkzeug's check of names and values, which need none here, would make ten calls for each header
     described = {"Content-Type": media_type, "Content-Length": str(len(data)), **(headers or {})}
-    return WholeResponse([data], status, PlainHeaders(described))
+    response.headers._list = list(described.items())
+    return response
 
 
 def base64_rows(rows: NDArray[Any]) -> list[str]:

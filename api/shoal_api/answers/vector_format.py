@@ -1,4 +1,7 @@
-"""Formats of responses with vectors: their number types, and the media types that a request may accept."""
+"""Formats of responses with vectors: their number types, and the media types that a request may accept.
+
+Only JSON and msgpack can say sparse vectors, multivectors, or several outputs at once.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -14,9 +17,9 @@ from werkzeug.http import parse_accept_header
 
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
-from shoal.contract.replies import CHUNK_COLUMNS, Reply
-from shoal.errors import NotAcceptable
-from shoal_api.answers.response import bytes_response, cost_headers, json_response
+from shoal.contract.replies import CHUNK_COLUMNS, OUTPUT_FIELDS, Reply
+from shoal.errors import InvalidRequest, NotAcceptable
+from shoal_api.answers.response import bytes_response, cost_headers, json_response, sparse_json
 from shoal_api.request import MSGPACK_TYPES, json_request
 
 #: Arrays by their names: `embeddings`, with a row for each vector, and the arrays that are needed to read it.
@@ -185,6 +188,29 @@ def listed(arrays: Arrays) -> Mapping[str, Any]:
         parts = (part.tolist() for part in named["chunks"])
         named["chunks"] = [[dict(zip(CHUNK_COLUMNS, row, strict=True)) for row in part] for part in parts]
     return named
+
+
+def output_type(number_type: str) -> str:
+    """Return the media type of such a response that the current request accepts.
+
+    Raises NotAcceptable, and InvalidRequest for another number type than the default.
+    """
+    if number_type != NUMBER_TYPES[0]:
+        raise InvalidRequest(f'output_dtype "{number_type}" goes with output vector, tokens and chunks: leave it out')
+    return accepted_type((JSON, *MSGPACK_TYPES))
+
+
+def output_response(reply: Reply, media_type: str, fields: Mapping[str, Any] | None = None) -> Response:
+    """Return a response with a map of the `fields` and the outputs; in JSON without `fields`, with one output alone."""
+    headers = cost_headers(reply)
+    if media_type != JSON:
+        packed = reply.packed_vectors()
+        values = {word: packed[name] for word, name in OUTPUT_FIELDS.items() if name in packed}
+        return bytes_response(wire.pack({**(fields or {}), **values}), media_type, headers=headers)
+    sparse = None if reply.sparse is None else list(map(sparse_json, reply.sparse))
+    named = {"vector": reply.vectors, "sparse": sparse, "multivector": reply.multivectors}
+    found = {word: output for word, output in named.items() if output is not None}
+    return json_response(next(iter(found.values())) if fields is None else {**fields, **found}, headers=headers)
 
 
 @lru_cache(maxsize=_MAX_REMEMBERED)

@@ -12,7 +12,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, ModelNotFound
-from shoal_api.answers.response import bytes_response, json_line, json_response
+from shoal_api.answers.response import json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import answer_vectors
@@ -208,7 +208,7 @@ async def pull(body: OllamaPullBody) -> Response:
     """Confirm that a model is served: clients ask before they use it. No other model can be pulled."""
     await route_to_model(body.asked())
     kind = "application/json" if body.stream is False else "application/x-ndjson"
-    return bytes_response(json_line({"status": "success"}), kind)
+    return json_response({"status": "success"}, media_type=kind)
 
 
 @api.get("/api/version", responses={200: OllamaVersion})

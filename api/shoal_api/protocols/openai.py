@@ -10,11 +10,9 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import ModelNotFound
-from shoal.operations import Embed
 from shoal_api.answers.response import base64_rows, json_response
-from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint
-from shoal_api.enqueue import as_texts, call
+from shoal_api.enqueue import answer_vectors, as_texts
 from shoal_api.protocols.model_routing import model_heartbeat, route_to_model, served_models
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, example
 from shoal_api.schema.errors import BAD_REQUEST, ErrorShape
@@ -138,10 +136,10 @@ api.record(lambda state: state.app.url_map.converters.update(model_name=ModelNam
 async def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     await route_to_model(body.model)
-    media_type = accepted_type()
-    job = Embed(await as_texts("input", body.input), Options(dimensions=body.dimensions))
-    reply = await call(job)
-    return vectors_response(reply, media_type, in_json=lambda reply: embedding_list(reply, body.encoding_format))
+    texts = await as_texts("input", body.input)
+    return await answer_vectors(
+        texts, Options(dimensions=body.dimensions), lambda reply: embedding_list(reply, body.encoding_format)
+    )
 
 
 def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from shoal.contract.options import Options
 from shoal.errors import Unsupported
 from shoal.operations import Decode, Embed, Rerank, Tokenize
 from shoal.operations.tokenize import check_tokenizer_request
-from shoal_api.answers.output_response import output_response
 from shoal_api.answers.response import cost_headers, json_response, with_tei_headers
-from shoal_api.answers.vector_format import JSON, accepted_type, vectors_response
+from shoal_api.answers.vector_format import JSON, accepted_type, output_response, vectors_response
 from shoal_api.blueprint import Blueprint, checked
 from shoal_api.enqueue import as_texts, call
 from shoal_api.protocols.rerank import best_first

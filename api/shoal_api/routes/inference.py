@@ -3,12 +3,10 @@
 from flask import Response
 
 from shoal.contract.options import ROW_OUTPUTS
-from shoal.errors import InvalidRequest
-from shoal_api.answers.output_response import output_response, output_type
 from shoal_api.answers.response import cost_headers, json_response, result_fields, search_fields, with_tei_headers
-from shoal_api.answers.vector_format import NUMBER_TYPES, accepted_type, vectors_response
+from shoal_api.answers.vector_format import accepted_type, output_response, output_type, vectors_response
 from shoal_api.blueprint import Blueprint
-from shoal_api.enqueue import FINGERPRINT, PREFERENCE_APPLIED, as_texts, call, prefers_async, submit
+from shoal_api.enqueue import FINGERPRINT, as_texts, call
 from shoal_api.request import json_request
 from shoal_api.schema.errors import TEI_FIELDS, ErrorBody, OwnOrTeiError
 from shoal_api.schema.requests import EmbedBody, ScoreBody, SearchBody, embed_job, rerank_job, search_job
@@ -22,17 +20,8 @@ api = Blueprint("inference", __name__, "wait for the answer", ErrorBody)
 async def embed(body: EmbedBody) -> Response:
     """Embed texts: one vector for each, in order, or other outputs of the model."""
     has_rows = body.output in ROW_OUTPUTS
-    media_type = None
-    if not prefers_async():
-        media_type = accepted_type() if has_rows else output_type(body.output_dtype)
+    media_type = accepted_type() if has_rows else output_type(body.output_dtype)
     job = embed_job(body, await as_texts("inputs", body.inputs))
-    if media_type is None:
-        if body.output_dtype != NUMBER_TYPES[0]:  # the request for a result names its type
-            raise InvalidRequest(
-                f'output_dtype "{body.output_dtype}" does not go with Prefer: respond-async: fetch the result with '
-                f"?output_dtype={body.output_dtype}"
-            )
-        return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = await call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
     fields = result_fields(reply) if body.answer == "result" else None
     if has_rows:
@@ -47,18 +36,12 @@ async def embed(body: EmbedBody) -> Response:
 @api.post("/search", responses={200: SearchResults}, openapi_extensions={"parameters": [FINGERPRINT]})
 async def search(body: SearchBody) -> Response:
     """Find the best documents for each query, best first."""
-    job = search_job(body)
-    if prefers_async():
-        return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
-    reply = await call(job, lane=body.lane)
+    reply = await call(search_job(body), lane=body.lane)
     return json_response(search_fields(reply), headers=cost_headers(reply))
 
 
 @api.post("/score", responses={200: Scores}, openapi_extensions={"parameters": [FINGERPRINT]})
 async def score(body: ScoreBody) -> Response:
     """Score texts for a query, in the order of the texts."""
-    job = rerank_job(body, body.inputs)
-    if prefers_async():
-        return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
-    reply = await call(job, lane=body.lane)
+    reply = await call(rerank_job(body, body.inputs), lane=body.lane)
     return json_response({"scores": reply.scores}, headers=cost_headers(reply))

@@ -17,11 +17,10 @@ from shoal.contract.replies import Reply
 from shoal.errors import UnknownFile, UnknownJob
 from shoal.long_jobs.status import public_text
 from shoal.process.allowed_path import allowed_path
-from shoal_api.answers.output_response import output_response, output_type
 from shoal_api.answers.response import FileResponse, json_response, result_fields, search_fields
-from shoal_api.answers.vector_format import accepted_type, vectors_response
+from shoal_api.answers.vector_format import accepted_type, output_response, output_type, vectors_response
 from shoal_api.blueprint import Blueprint
-from shoal_api.context import Context, context
+from shoal_api.context import context
 from shoal_api.enqueue import FINGERPRINT, IDEMPOTENCY_KEY, submit, wanted_fingerprint
 from shoal_api.long_jobs.long_job import (
     check_room_for_job,
@@ -49,7 +48,6 @@ from shoal_api.schema.long_jobs import (
 )
 from shoal_api.schema.requests import JobBody, JobPath, ListQuery, ResultQuery, submitted_job
 from shoal_api.schema.responses import Submitted
-from shoal_api.viewers.event_stream import as_stream, events_of_job
 
 api = Blueprint("jobs", __name__, "submit and fetch", ErrorBody)
 long_jobs_api = Blueprint("bulk", __name__, "long jobs", ErrorBody)
@@ -59,7 +57,6 @@ _RESULT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FILE: dict[Any, Any] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 }
-_EVENTS: dict[Any, Any] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 
 @api.post("/v1/jobs", responses={202: Submitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY, FINGERPRINT]})
@@ -79,23 +76,11 @@ def long_jobs(query: ListQuery) -> Response:
 @api.get("/v1/jobs/<id>", responses={200: AnyJobStatus})
 async def job_status(path: JobPath) -> Response:
     """Return the status of a job, with its timings once it is done; or a long job, with its progress."""
-    return json_response(await _state(path.id))
-
-
-@api.get("/v1/jobs/<id>/events", responses=_EVENTS)
-async def job_events(path: JobPath) -> Response:
-    """Watch a job by server-sent events: `progress` now and at each change, then `end`; each has the job's status."""
-    found, job_id = context(), path.id
-    is_long = "kind" in await _state(job_id)
-
-    async def look() -> dict[str, Any]:
-        if is_long:
-            return await found.in_thread(lambda: describe(found, found.long_jobs.status(job_id))[0])
-        return await _short_state(found, job_id)
-
-    response = as_stream(events_of_job(look, found.stopping))
-    response.call_on_close(found.access.count_lasting(json_request()))
-    return response
+    try:
+        status, timings = await context().client.queue.status(path.id)
+    except UnknownJob:
+        return json_response(await context().in_thread(lambda: describe(context(), own_job(path.id))[0]))
+    return json_response({"id": path.id, "status": status, "timings": timings})
 
 
 @api.get(
@@ -220,14 +205,6 @@ def open_result(folder: Path, name: str) -> BinaryIO:
     raise UnknownFile(f"the result has no file {excerpt(name)}: its manifest.json names the files")
 
 
-async def _state(job_id: str) -> dict[str, Any]:
-    """Return the state of a job, or of a long job that the client may see. Raises UnknownJob."""
-    try:
-        return await _short_state(context(), job_id)
-    except UnknownJob:
-        return await context().in_thread(lambda: describe(context(), own_job(job_id))[0])
-
-
 async def _cancelled(job_id: str) -> dict[str, Any]:
     """Cancel a job, and return its new status. Raises UnknownJob, also for a long job."""
     return {"id": job_id, "status": await context().client.queue.cancel(job_id)}
@@ -239,8 +216,3 @@ def _deleted(job_id: str) -> dict[str, Any]:
     with context().uploads.removal(job.client, job.id):
         context().long_jobs.delete(job.id)
     return {"id": job.id, "status": "deleted"}
-
-
-async def _short_state(found: Context, job_id: str) -> dict[str, Any]:
-    status, timings = await found.client.queue.status(job_id)
-    return {"id": job_id, "status": status, "timings": timings}

@@ -11,7 +11,6 @@ from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal_api.answers.response import json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
-from shoal_api.enqueue import refuse_idempotency_key
 from shoal_api.long_jobs import long_job
 from shoal_api.request import json_request
 from shoal_api.schema.errors import ErrorBody
@@ -83,7 +82,6 @@ async def dead_letter(path: DeadLetterPath) -> Response:
 @dead_letters_api.post("/v1/dead/<id>/retry", responses={202: Submitted})
 async def retry_dead_letter(path: DeadLetterPath) -> Response:
     """Submit the job of a dead letter again, under a new id by which its result can be fetched."""
-    refuse_idempotency_key("repeat it without a key, as a dead letter is put again once")
     job_id = await _letters().retry(path.id)
     return json_response(
         {"id": job_id, "status": "queued"}, 202, {"Location": f"{json_request().root_path}/v1/jobs/{job_id}"}

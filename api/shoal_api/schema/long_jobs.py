@@ -152,7 +152,7 @@ class LongJobSubmitted(LongJobState):
     """A long job that was submitted."""
 
     model_config = described(
-        answer_headers={"Location": SUBMITTED_HEADERS["Location"]},
+        answer_headers=SUBMITTED_HEADERS,
         example={"id": _ID, "status": "queued", "note": None},
     )
 

@@ -43,10 +43,7 @@ TEI_HEADERS = {
 }
 
 #: The headers of the answer to a submit.
-SUBMITTED_HEADERS = {
-    "Location": _header("Path of the job"),
-    "Preference-Applied": _header("`respond-async`, if `Prefer` asked for it"),
-}
+SUBMITTED_HEADERS = {"Location": _header("Path of the job")}
 
 #: The headers of an error.
 ERROR_HEADERS = {

@@ -29,9 +29,8 @@ from werkzeug.routing import MapAdapter
 from shoal.client.redis.loop_thread import LoopThread
 from shoal.contract import traceparent
 from shoal.contract.checks import check_known
-from shoal.errors import InvalidRequest
 from shoal_api.access.access_control import MAX_LASTING
-from shoal_api.answers.response import LOOP, WholeResponse
+from shoal_api.answers.response import WholeResponse
 from shoal_api.protocol_paths import joined_paths
 from shoal_api.request import JsonRequest, json_request
 
@@ -121,7 +120,6 @@ class AsyncFlask(OpenAPI):
 
     def wsgi_app(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Answer a request from a WSGI server. The thread of the server waits meanwhile."""
-        environ[LOOP] = self.loop
         response = self.loop.run(lambda: self.respond(environ))
         return response(environ, start_response)
 
@@ -188,7 +186,7 @@ class AsyncFlask(OpenAPI):
         except Exception as error:
             answer = self.handle_user_exception(error)
         if not request.is_read and (num_bytes := request.num_unread_bytes()):
-            with suppress(RequestTimeout, InvalidRequest):
+            with suppress(RequestTimeout, RuntimeError):  # Granian raises a RuntimeError if the body breaks off
                 await self._in_time(request.drop(num_bytes))
         return self.finalize_request(answer)
 

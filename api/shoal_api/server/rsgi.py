@@ -6,7 +6,6 @@ import logging
 import socket
 import struct
 import termios
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, cast
 
@@ -14,7 +13,7 @@ from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope  # type: ignore[att
 
 from shoal.errors import InvalidRequest
 from shoal.process import logs
-from shoal_api.answers.response import LARGE_BYTES, FileResponse, StreamedResponse, WholeResponse
+from shoal_api.answers.response import LARGE_BYTES, FileResponse, WholeResponse
 from shoal_api.request import BODY
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.shutdown import OPEN_FILES, connections_on, listeners_on
@@ -34,46 +33,27 @@ _ENVIRONMENT = {"SCRIPT_NAME": "", "wsgi.input_terminated": True, "SERVER_SOFTWA
 _log = logging.getLogger(__name__)
 
 
-class RsgiBody:
-    """The body of a request that Granian receives, for the event loop; for an upload, for the thread that reads it."""
+class BlockingBody:
+    """The body of an upload for the thread that reads it, which the event loop receives."""
 
-    def __init__(self, protocol: HTTPProtocol, loop: asyncio.AbstractEventLoop | None, timeout_s: float):
-        self._protocol, self._loop, self._timeout_s = protocol, loop, timeout_s
-        self._coming: AsyncIterator[bytes] | None = None
+    def __init__(self, protocol: HTTPProtocol, loop: asyncio.AbstractEventLoop, timeout_s: float):
+        self._pieces, self._loop, self._timeout_s = (piece async for piece in protocol), loop, timeout_s
         self._rest = b""
 
-    async def all(self) -> bytes:
-        """Return the whole body. Raises InvalidRequest if it breaks off."""
-        try:
-            return await self._protocol()
-        except ProtocolClosed:
-            raise InvalidRequest("the body breaks off: send all of it") from None
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body piece by piece. Raises InvalidRequest if it breaks off."""
-        try:
-            async for piece in self._protocol:
-                yield piece
-        except ProtocolClosed:
-            raise InvalidRequest("the body breaks off: send all of it") from None
-
     def read(self, num_bytes: int) -> bytes:
-        """Wait in a thread for bytes, and return at most `num_bytes`; none at the end, or if none come in time."""
+        """Return at most `num_bytes`; none at the end, if none come in time, or if the body breaks off."""
         if not self._rest:
-            assert self._loop is not None
-            self._coming = self._coming or self.pieces()
-            coming = asyncio.run_coroutine_threadsafe(self._next(self._coming), self._loop)
+            coming = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
             try:
                 self._rest = coming.result(self._timeout_s)
-            except (TimeoutError, InvalidRequest):
+            except (TimeoutError, ProtocolClosed):
                 coming.cancel()
                 return b""
         found, self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
         return found
 
-    @staticmethod
-    async def _next(pieces: AsyncIterator[bytes]) -> bytes:
-        return await anext(pieces, b"")
+    async def _next(self) -> bytes:
+        return await anext(self._pieces, b"")
 
 
 class RsgiServer:
@@ -84,6 +64,8 @@ class RsgiServer:
         self._port = port
         self._timeout_s = timeout_s
         self._sending: dict[str, asyncio.Event] = {}
+        broken = InvalidRequest("the body breaks off: send all of it")
+        app.register_error_handler(ProtocolClosed, lambda _: app.handle_user_exception(broken))
         #: The event loop, once it runs.
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -125,7 +107,6 @@ class RsgiServer:
 
     def _environment(self, scope: Scope, protocol: HTTPProtocol) -> dict[str, Any]:
         """Return the request in the form that Flask reads."""
-        body = RsgiBody(protocol, self.loop, self._timeout_s)
         host, _, port = scope.server.rpartition(":")
         environ: dict[str, Any] = {
             **_ENVIRONMENT,
@@ -137,8 +118,7 @@ class RsgiServer:
             "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
             "REMOTE_ADDR": scope.client.rpartition(":")[0].strip("[]"),
             "wsgi.url_scheme": scope.scheme,
-            "wsgi.input": body,
-            BODY: body,
+            BODY: protocol,
         }
         for name, value in (named := scope.headers.items()):
             if "_" not in name:  # else `X_A` could pass for `X-A`
@@ -147,6 +127,8 @@ class RsgiServer:
         for name in set(scope.headers.keys()).difference(dict(named)):  # `items` lacks values that are not ASCII
             if "_" not in name:
                 environ["HTTP_" + name.upper().replace("-", "_")] = ""
+        if scope.query_string and self.loop:  # it may have the name of an upload
+            environ["wsgi.input"] = BlockingBody(protocol, self.loop, self._timeout_s)
         if (kind := environ.pop("HTTP_CONTENT_TYPE", None)) is not None:
             environ["CONTENT_TYPE"] = kind
         if (length := environ.pop("HTTP_CONTENT_LENGTH", None)) is not None:
@@ -158,11 +140,6 @@ class RsgiServer:
         status, head = response.status_code, response.head()
         if not response.has_body(scope.method):
             protocol.response_empty(status, head)
-        elif isinstance(response, StreamedResponse):
-            transport = protocol.response_stream(status, head)
-            with suppress(ProtocolClosed):  # the client has gone
-                async for piece in response.pieces:
-                    await transport.send_bytes(piece)
         elif isinstance(response, FileResponse):
             protocol.response_file(status, head, f"{OPEN_FILES}/{response.file.fileno()}")
             await asyncio.sleep(FILE_OPEN_S)

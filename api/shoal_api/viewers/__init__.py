@@ -1,1 +1,1 @@
-"""The state of the pool for its viewers, and streams of events."""
+"""The state of the pool for its viewers."""

@@ -96,15 +96,14 @@ class PoolReader:
             return self._state
         return await asyncio.shield(self._begin())
 
-    def latest(self) -> PoolState | None:
-        """Return the last state if it is at most `usable_s` old, and begin to read one older than `max_age_s` anew."""
+    async def look(self) -> PoolState:
+        """Return a state at most `usable_s` old, or one without workers if Redis tells none within `max_wait_s`.
+
+        A state older than `max_age_s` is read anew meanwhile.
+        """
         if not self._is_young():
             self._begin()
-        return self._state if time.monotonic() - self._read_at < self.usable_s else None
-
-    async def look(self) -> PoolState:
-        """Return the state of the pool, or one without workers if Redis does not tell it within `max_wait_s`."""
-        if self._state and self._is_young():
+        if self._state and time.monotonic() - self._read_at < self.usable_s:
             return self._state
         with suppress(ShoalError, TimeoutError):
             async with asyncio.timeout(self.max_wait_s):

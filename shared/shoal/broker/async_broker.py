@@ -18,7 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import MovedError, NoScriptError
 
-from shoal.broker.broker import Script, checked, translate
+from shoal.broker.broker import Script, translate
 from shoal.broker.circuit_breaker import CircuitBreaker
 from shoal.broker.connections import (
     ANSWER_S,
@@ -251,10 +251,11 @@ class AsyncBroker:
 
     async def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
         """Send commands in one round trip; return their answers, or raise the first error among them."""
-        try:
-            return checked(await self._ask(commands, block_s))
-        except redis.RedisError as error:
-            raise translate(error) from error
+        answers = await self._ask(commands, block_s)
+        for answer in answers:
+            if isinstance(answer, redis.ResponseError):
+                raise translate(answer) from answer
+        return answers
 
     async def run(self, script: Script, keys: Sequence[str], arguments: Mapping[str, Any]) -> Any:
         """Return the result of a script."""
@@ -266,54 +267,45 @@ class AsyncBroker:
     async def run_many(self, script: Script, keys: Sequence[str], calls: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Run the script once for each call's arguments, in one round trip; return the result or error of each call."""
         commands = [("EVALSHA", script.digest, len(keys), *keys, wire.pack_arguments(call)) for call in calls]
-        try:
-            answers = await self._ask(commands)
-            if unknown := [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]:
-                texts = [("EVAL", script.text, *commands[n][2:]) for n in unknown]  # a new Redis lacks the script
-                for n, answer in zip(unknown, await self._ask(texts), strict=True):
-                    answers[n] = answer
-        except redis.RedisError as error:
-            raise translate(error) from error
+        answers = await self._ask(commands)
+        if unknown := [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]:
+            texts = [("EVAL", script.text, *commands[n][2:]) for n in unknown]  # a new Redis lacks the script
+            for n, answer in zip(unknown, await self._ask(texts), strict=True):
+                answers[n] = answer
         return [
             translate(answer) if isinstance(answer, redis.ResponseError) else wire.unpack_result(answer)
             for answer in answers
         ]
 
     async def _ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
-        """Return the answers to the commands. An answer may be an error of Redis."""
-        if not commands:
-            return []
-        packed = [pack_command(tuple(command)) for command in commands]
-        data = packed[0] if len(packed) == 1 else b"".join(packed)
-        for _ in range(MAX_MOVES):
+        """Return the answers to the commands, of which each may be an error of Redis. Raises Unavailable."""
+        data, num_answers = b"".join([pack_command(tuple(command)) for command in commands]), len(commands)
+        for num_moves in range(MAX_MOVES + 1 if commands else 0):
             try:
-                return await self._send(data, len(packed), block_s)
-            except MovedError as error:  # the commands have had no effect
-                if self._maker.primary:
-                    self._maker.primary.note_move(error)
-                self._drop_idle()
-        return await self._send(data, len(packed), block_s)
+                if len(data) > LARGE_BYTES:
+                    return await self._ask_large(data, num_answers, block_s)
+                if block_s or len(data) > SMALL_BYTES:
+                    return await self._ask_alone(data, num_answers, block_s)
+                self._maker.breaker.check()
+                connection = self._shared
+                if connection is None or not connection.is_open():
+                    connection = await self._open_shared()
+                return await connection.ask(data, num_answers)
+            except redis.RedisError as error:
+                self._drop_wrong(error)
+                if not isinstance(error, MovedError) or num_moves == MAX_MOVES:
+                    raise translate(_closed() if self._is_closed else error) from error
+            except asyncio.CancelledError:
+                self._maker.breaker.give_up()
+                raise
+        return []
 
-    async def _send(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
-        try:
-            if len(data) > LARGE_BYTES:
-                return await self._ask_large(data, num_answers, block_s)
-            if block_s or len(data) > SMALL_BYTES:
-                return await self._ask_alone(data, num_answers, block_s)
-            self._maker.breaker.check()
-            connection = self._shared
-            if connection is None or not connection.is_open():
-                connection = await self._open_shared()
-            return await connection.ask(data, num_answers)
-        except redis.RedisError as error:
-            if isinstance(error, redis.ReadOnlyError):
-                self._drop_idle()  # after a failover, idle connections lead to the former primary
-            if self._is_closed:
-                raise _closed() from error
-            raise
-        except asyncio.CancelledError:
-            self._maker.breaker.give_up()
-            raise
+    def _drop_wrong(self, error: redis.RedisError) -> None:
+        """Drop idle connections if the error says that another Redis is the primary now."""
+        if isinstance(error, MovedError) and self._maker.primary:  # the commands have had no effect
+            self._maker.primary.note_move(error)
+        if isinstance(error, MovedError | redis.ReadOnlyError):
+            self._drop_idle()
 
     async def _ask_large(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
         """Ask when no other large command is under way."""
@@ -326,7 +318,10 @@ class AsyncBroker:
 
     async def _ask_alone(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
         """Ask over a connection that no other task uses meanwhile."""
-        await _acquire(self._free, MAX_WAIT_S)
+        if self._free.locked():
+            await _acquire(self._free, MAX_WAIT_S)
+        else:
+            await self._free.acquire()  # returns at once
         try:
             self._maker.breaker.check()
             while self._idle and not self._idle[-1].is_open():
@@ -376,9 +371,6 @@ class AsyncBroker:
 
 
 async def _acquire(lock: asyncio.Semaphore, within_s: float) -> None:
-    if not lock.locked():
-        await lock.acquire()  # returns at once
-        return
     try:
         async with asyncio.timeout(within_s):
             await lock.acquire()

@@ -86,7 +86,7 @@ def groups(rows: Iterator[Row], part_rows: int, options: Options) -> Iterator[Gr
 @dataclass(slots=True)
 class _SentJob:
     job: Job
-    pending: Pending[Reply]
+    pending: Pending
 
 
 class JobStream:
@@ -176,7 +176,7 @@ class JobStream:
         silent_since = time.monotonic()
         while True:
             try:
-                return Reply.join([self._client.run(lambda _: first.pending.result(WAITING_EVERY_S))])
+                return Reply.join([self._client.run(lambda _: first.pending.within(WAITING_EVERY_S))])
             except TimeoutError:
                 if self._has_worker() and time.monotonic() - silent_since > self._send_again_s:
                     self._send_lost(sent)
@@ -186,8 +186,8 @@ class JobStream:
                 self._waiting(f"waiting for {reason}")
                 time.sleep(WAITING_EVERY_S)
                 for each in sent:
-                    if isinstance(each.pending.error(), Overloaded | Unavailable):  # other errors are raised later
-                        each.pending = self._call(each.job)
+                    if each.pending.done() and isinstance(each.pending.result().error, Overloaded | Unavailable):
+                        each.pending = self._call(each.job)  # other errors are raised later
 
     def _has_worker(self) -> bool:
         """Call `waiting` with what the stream waits for. Return True if a worker is alive."""
@@ -201,12 +201,12 @@ class JobStream:
 
     def _send_lost(self, sent: Sequence[_SentJob]) -> None:
         """Send jobs again, under new ids, that are in no lane and with no worker. Other jobs are only slow."""
-        placed = [(each, put_id) for each in sent if not each.pending.done() and (put_id := each.pending.put_id)]
+        placed = [each for each in sent if each.pending.is_put and not each.pending.done()]
         try:
-            held = self._client.run(lambda client: client.queue.holds([put_id for _, put_id in placed]))
+            held = self._client.run(lambda client: client.queue.holds([each.job.id for each in placed]))
         except ShoalError:
             return  # Redis does not answer, and the next wait notices it
-        lost = [each for (each, _), is_held in zip(placed, held, strict=True) if not is_held]
+        lost = [each for each, is_held in zip(placed, held, strict=True) if not is_held]
         self._forget(lost)
         for each in lost:
             each.job = replace(each.job, id=new_id())
@@ -216,8 +216,8 @@ class JobStream:
         job = Embed(texts, self._options).pinned(self._fingerprint)
         return _SentJob(job, self._call(job))
 
-    def _call(self, job: Job) -> Pending[Reply]:
-        async def call(client: AsyncClient) -> Pending[Reply]:
+    def _call(self, job: Job) -> Pending:
+        async def call(client: AsyncClient) -> Pending:
             return client.connect().call("bulk", [job], client.name)[0]
 
         return self._client.run(call)

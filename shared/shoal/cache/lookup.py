@@ -131,7 +131,7 @@ class CacheLookup:
             new: dict[bytes, Entry] = {}
             for n in range(0, len(missing), MAX_TEXTS_PER_READ):
                 part = missing[n : n + MAX_TEXTS_PER_READ]
-                values = await self._commands.execute("MGET", *table.places(self._prefix, part))
+                (values,) = await self._commands.pipeline(("MGET", *table.places(self._prefix, part)))
                 read = zip(part, table.entries(part, values), strict=True)
                 new.update((digest, entry) for digest, entry in read if entry is not None)
             if new:

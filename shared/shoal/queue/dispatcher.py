@@ -9,13 +9,13 @@ import secrets
 import time
 from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.process import logs
-from shoal.queue.lane import PackedJobs, few_of_each_client
+from shoal.queue.lane import PackedJobs, group_puts
 from shoal.queue.producer import Producer
 
 #: Seconds for which Redis may be away before callers that wait for a reply get an error.
@@ -31,61 +31,21 @@ RETRY_S = 0.1
 #: trip when the last one has arrived, so a larger put would delay the others.
 MAX_TOGETHER_BYTES = 65_536
 
-T = TypeVar("T")
-
 _log = logging.getLogger("shoal.queue.dispatcher")
 
 
-class Pending(Generic[T]):
-    """A result for which any number of tasks can wait. `put_id` is the id of its job once the job is in its lane.
+class Pending(asyncio.Future[Reply]):
+    """The reply to a job, which has an error if the job could not be put. `is_put` is True once the job is in its lane.
 
     If the job names a `fingerprint`, the reply must come from the model with this fingerprint.
     """
 
-    __slots__ = ("_is_settled", "_outcome", "_waiting", "fingerprint", "put_id")
+    is_put = False
+    fingerprint: str | None = None
 
-    def __init__(self, fingerprint: str | None = None) -> None:
-        self.fingerprint = fingerprint
-        self.put_id: str | None = None
-        self._waiting: list[asyncio.Future[None]] = []
-        self._is_settled = False
-        self._outcome: T | ShoalError
-
-    def settle(self, outcome: T | ShoalError) -> None:
-        """Wake all tasks that wait. They return the result or raise the error."""
-        self._outcome, self._is_settled = outcome, True
-        for waiter in self._waiting:
-            if not waiter.done():  # a cancelled task's waiter is done
-                waiter.set_result(None)
-
-    def done(self) -> bool:
-        """Return True if the result or an error is here."""
-        return self._is_settled
-
-    def error(self) -> ShoalError | None:
-        """Return the error, or None if the job has no outcome yet, or a result."""
-        return self._outcome if self._is_settled and isinstance(self._outcome, ShoalError) else None
-
-    async def result(self, timeout_s: float) -> T:
-        """Wait for the result and return it. Raises the error that came in its place, or TimeoutError."""
-        if not self._is_settled:
-            loop = asyncio.get_running_loop()
-            waiter = loop.create_future()
-            self._waiting.append(waiter)
-            timer = loop.call_later(timeout_s, _time_out, waiter)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
-                self._waiting.remove(waiter)
-        if isinstance(self._outcome, ShoalError):
-            raise self._outcome
-        return self._outcome
-
-
-def _time_out(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_exception(TimeoutError())
+    async def within(self, timeout_s: float) -> Reply:
+        """Wait for the reply and return it. Raises TimeoutError, after which the reply can be awaited again."""
+        return await asyncio.wait_for(asyncio.shield(self), timeout_s)
 
 
 class Dispatcher:
@@ -98,11 +58,14 @@ class Dispatcher:
         self.address = secrets.token_hex(8)
         self._producer = producer
         self._inbox = producer.inbox(self.address)
-        self._pending: dict[str, Pending[Reply]] = {}
-        self._watched: dict[str, list[Pending[None]]] = {}
+        self._pending: dict[str, Pending] = {}
+        self._watched: dict[str, list[asyncio.Future[ShoalError | None]]] = {}
         self._outgoing: list[PackedJobs] = []
-        self._is_sending = self._is_closed = False
+        self._has_outgoing = asyncio.Event()
+        self._is_closed = False
+        self._answered_at, self._is_away = time.monotonic(), False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._start(self._keep_sending())
         self.receiver = asyncio.create_task(self._keep_receiving())
 
     @property
@@ -110,37 +73,33 @@ class Dispatcher:
         """The number of jobs whose replies are awaited."""
         return len(self._pending)
 
-    def call(
-        self, lane: str, jobs: Sequence[Job], client: str = "", timeout_s: float | None = None
-    ) -> list[Pending[Reply]]:
-        """Send the client's jobs, all or none; return the pending reply to each, in order. Does not wait.
-
-        If the put fails, its error settles all of them.
-        """
-        pending = [Pending[Reply](job.fingerprint) for job in jobs]
-        self._pending.update(zip((job.id for job in jobs), pending, strict=True))
+    def call(self, lane: str, jobs: Sequence[Job], client: str = "", timeout_s: float | None = None) -> list[Pending]:
+        """Send the client's jobs, all or none; return the pending reply to each, in order. Does not wait."""
+        found = []
+        for job in jobs:
+            pending = self._pending[job.id] = Pending()
+            pending.fingerprint = job.fingerprint
+            found.append(pending)
         try:
             put = PackedJobs.pack(lane, jobs, self.address, client, timeout_s=timeout_s)
         except ShoalError as error:
-            self._settle(jobs, error)
-            return pending
+            self._settle_all(error, [job.id for job in jobs])
+            return found
         if self._is_closed:
             self._settle_all(closed())
         elif put.num_bytes > MAX_TOGETHER_BYTES:
-            self._start(self._put([put]))
+            self._start(self._put([[put]]))
         else:
             self._outgoing.append(put)
-            if not self._is_sending:
-                self._is_sending = True
-                self._start(self._send())
-        return pending
+            self._has_outgoing.set()
+        return found
 
     def forget(self, jobs: Sequence[Job]) -> None:
         """Ignore the replies to the jobs from now on, and withdraw jobs that are not answered yet."""
-        dropped = [self._pending.pop(job.id, None) for job in jobs]
-        job_ids = [pending.put_id for pending in dropped if pending is not None and pending.put_id is not None]
-        if job_ids:  # `_put` withdraws a job that is being put now
-            self._start(self._withdraw(job_ids))
+        # `_put` withdraws a job that is being put now
+        unanswered = [job.id for job in jobs if (pending := self._pending.pop(job.id, None)) and pending.is_put]
+        if unanswered:
+            self._start(self._withdraw(unanswered))
 
     async def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
         """Return the reply to a submitted job, or None after `timeout_s`. Raises UnknownJob and Unavailable."""
@@ -149,12 +108,13 @@ class Dispatcher:
         while reply is None and (left_s := until - time.monotonic()) > 0:
             if self._is_closed:
                 raise closed()
-            note = Pending[None]()
+            note: asyncio.Future[ShoalError | None] = asyncio.Future()
             self._watched.setdefault(job_id, []).append(note)
             try:
                 if await self._producer.watch_result(job_id, self.address):
                     with suppress(TimeoutError):
-                        await note.result(min(left_s, LOOK_AGAIN_S))
+                        if error := await asyncio.wait_for(note, min(left_s, LOOK_AGAIN_S)):
+                            raise error
             finally:
                 notes = [other for other in self._watched.pop(job_id, []) if other is not note]
                 if notes:
@@ -165,6 +125,7 @@ class Dispatcher:
     async def close(self) -> None:
         """Withdraw unanswered jobs, then end all tasks. Tasks that wait for a reply get Unavailable."""
         self._is_closed = True
+        self._has_outgoing.set()
         self._start(self._withdraw(self._settle_all(closed())))
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -183,35 +144,40 @@ class Dispatcher:
 
     # The sender
 
-    async def _send(self) -> None:
-        try:
-            while self._outgoing:
-                now, self._outgoing = few_of_each_client(self._outgoing)
-                await self._put(now)
-        finally:
-            self._is_sending = False
+    async def _keep_sending(self) -> None:
+        """Put the jobs that callers send until the dispatcher is closed, and go on after an unforeseen error."""
+        while await self._has_outgoing.wait() and not self._is_closed:
+            wanted = [put for put in self._outgoing if any(job.id in self._pending for job in put.jobs)]
+            groups, self._outgoing = group_puts(wanted)
+            if not self._outgoing:
+                self._has_outgoing.clear()
+            try:
+                await self._put(groups)
+            except Exception as error:
+                self._report(error)
 
-    async def _put(self, puts: Sequence[PackedJobs]) -> None:
-        """Make the puts that a caller still wants, record the ids of their jobs, and settle refused jobs."""
-        puts = [put for put in puts if any(job.id in self._pending for job in put.jobs)]
-        if not puts:
-            return
+    async def _put(self, groups: Sequence[Sequence[PackedJobs]]) -> None:
+        """Put each group by one run of the script, and note which jobs are in their lane; settle refused jobs.
+
+        The puts of a group that is refused are made again, one by one.
+        """
+        puts = [PackedJobs.join(group) if len(group) > 1 else group[0] for group in groups]
         try:
             outcomes = await self._producer.put_many(puts)
         except ShoalError as error:
-            outcomes = [error] * len(puts)
-        abandoned = []
-        for put, outcome in zip(puts, outcomes, strict=True):
-            if isinstance(outcome, ShoalError):
-                self._settle(put.jobs, outcome)
-                continue
-            for job, put_id in zip(put.jobs, outcome, strict=True):
-                if pending := self._pending.get(job.id):
-                    pending.put_id = put_id
-                elif put_id is not None:  # forgotten meanwhile, or already answered; then `withdraw` does nothing
-                    abandoned.append(put_id)
-        if abandoned:
-            await self._withdraw(abandoned)
+            self._settle_all(error, [job.id for put in puts for job in put.jobs])
+            return
+        for group, put, outcome in zip(groups, puts, outcomes, strict=True):
+            if not isinstance(outcome, ShoalError):
+                in_lane = {job.id for job, is_new in zip(put.jobs, outcome["is_new"], strict=True) if is_new}
+                for job_id in in_lane & self._pending.keys():
+                    self._pending[job_id].is_put = True
+                if abandoned := in_lane - self._pending.keys():  # of answered jobs, `withdraw` removes nothing
+                    await self._withdraw([*abandoned])
+            elif len(group) > 1:
+                await self._put([[each] for each in group])
+            else:
+                self._settle_all(outcome, [job.id for job in put.jobs])
 
     async def _withdraw(self, job_ids: Sequence[str]) -> None:
         with suppress(ShoalError):  # if this fails, workers compute these jobs in vain, or drop them at their deadlines
@@ -220,37 +186,35 @@ class Dispatcher:
     # The receiver
 
     async def _keep_receiving(self) -> None:
-        """Receive until the dispatcher is closed, and again after an unforeseen error."""
-        while not self._is_closed:
-            try:
-                await self._receive()
-            except Exception as error:
-                self._report(error)
-                await asyncio.sleep(RETRY_S)
-
-    async def _receive(self) -> None:
-        answered_at, is_away = time.monotonic(), False
+        """Receive until the dispatcher is closed, and again after an error."""
         known: set[str] | None = None
         while not self._is_closed:
             try:
                 replies = await self._inbox.wait()
-            except ShoalError as error:
-                if time.monotonic() - answered_at > GRACE_S:
-                    _log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
-                    is_away = True
-                    self._settle_all(error, known)
-                await asyncio.sleep(RETRY_S)
-                if is_away:
-                    known = {*self._pending, *self._watched}  # if the next read fails, only these get the error
+                for reply in replies:
+                    if (pending := self._pending.pop(reply.id, None)) and not pending.done():
+                        found = reply.of_pinned(pending.fingerprint) if pending.fingerprint else reply
+                        pending.set_result(found)
+                for job_id in self._inbox.answered:
+                    self._note(job_id, None)
+                if self._is_away:
+                    _log.info("Redis answers again")
+                self._answered_at, self._is_away, known = time.monotonic(), False, None
                 continue
-            if is_away:
-                _log.info("Redis answers again")
-            answered_at, is_away, known = time.monotonic(), False, None
-            for reply in replies:
-                if pending := self._pending.pop(reply.id, None):
-                    pending.settle(reply.of_pinned(pending.fingerprint) if pending.fingerprint else reply)
-            for job_id in self._inbox.answered:
-                self._note(job_id, None)
+            except ShoalError as error:
+                self._note_silence(error, known)
+            except Exception as error:
+                self._report(error)
+            await asyncio.sleep(RETRY_S)
+            if self._is_away:
+                known = {*self._pending, *self._watched}  # if the next read fails, only these get the error
+
+    def _note_silence(self, error: ShoalError, known: Collection[str] | None) -> None:
+        """Make callers raise the error if Redis has been away for longer than `GRACE_S`; log the first such error."""
+        if time.monotonic() - self._answered_at > GRACE_S:
+            _log.log(logging.DEBUG if self._is_away else logging.WARNING, "%s; trying until it does", error)
+            self._is_away = True
+            self._settle_all(error, known)
 
     def _report(self, error: Exception) -> None:
         """Log an unforeseen error without its message, which could contain a text. Callers that wait get an error."""
@@ -262,27 +226,21 @@ class Dispatcher:
     def _note(self, job_id: str, outcome: ShoalError | None) -> None:
         """Wake callers that wait for the job's result. They look for it, or raise `outcome` if it is an error."""
         for note in self._watched.pop(job_id, []):
-            note.settle(outcome)
-
-    def _settle(self, jobs: Sequence[Job], error: ShoalError) -> None:
-        for job in jobs:
-            if pending := self._pending.pop(job.id, None):
-                pending.settle(error)
+            if not note.done():  # a cancelled task's note is done
+                note.set_result(outcome)
 
     def _settle_all(self, error: ShoalError, known: Collection[str] | None = None) -> list[str]:
-        """Make all callers raise the error, or only callers that wait for `known` jobs.
-
-        Returns the ids of these jobs in their lanes.
-        """
-        put_ids = []
+        """Give all callers the error, or only callers that wait for `known` jobs; return these jobs' ids in lanes."""
+        in_lanes = []
         for job_id in list(self._pending) if known is None else known:
             if pending := self._pending.pop(job_id, None):
-                if pending.put_id is not None:  # otherwise `_put` withdraws the job
-                    put_ids.append(pending.put_id)
-                pending.settle(error)
+                if pending.is_put:  # otherwise `_put` withdraws the job
+                    in_lanes.append(job_id)
+                if not pending.done():
+                    pending.set_result(Reply.failure(job_id, error))
         for job_id in list(self._watched) if known is None else known:
             self._note(job_id, error)
-        return put_ids
+        return in_lanes
 
 
 def closed() -> Unavailable:

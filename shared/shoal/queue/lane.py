@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 from shoal.contract import traceparent
@@ -23,7 +24,7 @@ MAX_CLIENT_BYTES = 256
 #: serves no other client.
 MAX_JOINED_JOBS, MAX_JOINED_BYTES = 256, 2**18
 
-#: Largest number of puts of a client that are made in one round trip.
+#: Largest number of puts of a client for a lane that are made in one round trip.
 MAX_PUTS_OF_CLIENT = 16
 
 #: The settings that limit a lane's jobs, their texts and their bytes.
@@ -88,6 +89,7 @@ class PackedJobs:
     lane: str
     jobs: Sequence[Job]
     data: Sequence[bytes]
+    num_bytes: int
     reply_to: str | None = None
     client: str = ""
     once: Mapping[str, str] | None = None
@@ -103,26 +105,25 @@ class PackedJobs:
     ) -> Self:
         """Return the packed jobs, with the current trace.
 
-        Raises InvalidText, and InvalidRequest for an unknown lane or a long `client`.
+        Raises InvalidText, TooLarge, and InvalidRequest for an unknown lane or a long `client`.
         """
         if lane not in LANES:
             raise unknown_lane(lane)
         if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
             raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
         trace = traceparent.current()
-        return cls(lane, jobs, [job.pack(trace, timeout_s) for job in jobs], reply_to, client)
+        data = [job.pack(trace, timeout_s) for job in jobs]
+        if (num_bytes := sum(map(len, data))) > MAX_PUT_BYTES:
+            words = f"{num_bytes:,} bytes at a time are over what a lane takes, {MAX_PUT_BYTES:,}"
+            raise TooLarge(f"{words}: split the list")
+        return cls(lane, jobs, data, num_bytes, reply_to, client)
 
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:
         """Return the puts of a group, which `group_puts` has made, as a single put."""
         jobs = [job for put in puts for job in put.jobs]
         data = [packed for put in puts for packed in put.data]
-        return cls(puts[0].lane, jobs, data, puts[0].reply_to, puts[0].client)
-
-    @property
-    def num_bytes(self) -> int:
-        """Return the size of all packed jobs."""
-        return sum(map(len, self.data))
+        return replace(puts[0], jobs=jobs, data=data, num_bytes=sum(put.num_bytes for put in puts))
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the script `put`."""
@@ -134,57 +135,39 @@ class PackedJobs:
         return arguments if self.once is None else arguments | {"once": self.once}
 
 
-def few_of_each_client(puts: Sequence[PackedJobs]) -> tuple[list[PackedJobs], list[PackedJobs]]:
-    """Return the puts to make now, at most `MAX_PUTS_OF_CLIENT` for each client, and the puts to make later.
+def group_puts(puts: Sequence[PackedJobs]) -> tuple[list[list[PackedJobs]], list[PackedJobs]]:
+    """Return the puts to make now, in a group for each client and lane, and the puts to make later.
 
-    Clients with few puts go first, so that they do not wait for clients with many.
+    One run of the script makes a group. A client with few puts goes first, so that it does not wait for one with many.
     """
-    of_client: dict[str, list[PackedJobs]] = {}
+    of_client: dict[tuple[str, str], list[PackedJobs]] = {}
     for put in puts:
-        of_client.setdefault(put.client, []).append(put)
-    each = sorted(of_client.values(), key=len)
-    now = [put for of_one in each for put in of_one[:MAX_PUTS_OF_CLIENT]]
-    return now, [put for of_one in each for put in of_one[MAX_PUTS_OF_CLIENT:]]
+        of_client.setdefault((put.client, put.lane), []).append(put)
+    groups, later = [], []
+    for of_one in sorted(of_client.values(), key=len):
+        nums_jobs, sizes = accumulate(len(put.jobs) for put in of_one), accumulate(put.num_bytes for put in of_one)
+        sums = list(zip(nums_jobs, sizes, strict=True))[:MAX_PUTS_OF_CLIENT]
+        num = max(1, sum(jobs <= MAX_JOINED_JOBS and size <= MAX_JOINED_BYTES for jobs, size in sums))
+        groups.append(of_one[:num])
+        later += of_one[num:]
+    return groups, later
 
 
-def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
-    """Return the puts in groups, in order: each group is a single put, or several plain puts that `join` can unite."""
-    groups: list[list[PackedJobs]] = []
-    num_jobs = num_bytes = 0
-    last: tuple[str, str, str | None] | None = None
-    for put in puts:
-        size = put.num_bytes
-        num_jobs, num_bytes = num_jobs + len(put.jobs), num_bytes + size
-        # Redis keeps nothing about answered jobs whose replies have an address.
-        is_plain = put.once is None and (put.reply_to or all(job.reply_to for job in put.jobs))
-        kind = (put.lane, put.client, put.reply_to) if is_plain else None
-        if kind is not None and kind == last and num_jobs <= MAX_JOINED_JOBS and num_bytes <= MAX_JOINED_BYTES:
-            groups[-1].append(put)
-        else:
-            groups.append([put])
-            last, num_jobs, num_bytes = kind, len(put.jobs), size
-    return groups
-
-
-def put_share(job: Job) -> float:
-    """Return the size of a job as a fraction of the largest put, or 0 for a small job; raise TooLarge above 1."""
+def num_query_bytes(job: Job) -> int:
+    """Return the size of a job's texts, and of its queries in each of its parts; 0 for a small job. Raises TooLarge."""
     query = "".join(job.queries.values())
     num_parts = -(-len(job.texts) // job.texts_per_job)
     num_chars = num_parts * len(query) + sum(map(len, job.texts))
     if num_chars <= MAX_PUT_BYTES // 64:  # no need to count bytes: a character has at most 4
-        return 0.0
-    query_bytes, text_bytes = _num_bytes(query), sum(map(_num_bytes, job.texts))
-    if (total := num_parts * query_bytes + text_bytes) > MAX_PUT_BYTES:
-        query_words = f" and the query has {query_bytes:,}, in each of {num_parts:,} jobs" if query else ""
+        return 0
+    sizes = [len(text.encode(errors="surrogatepass")) for text in (query, *job.texts)]
+    if (total := sum(sizes) + (num_parts - 1) * sizes[0]) > MAX_PUT_BYTES:
         raise TooLarge(
-            f"the texts have {text_bytes:,} bytes{query_words}: {total:,} bytes at a time are over what a lane takes, "
-            f"{MAX_PUT_BYTES:,}: split the list{', or shorten the query' if query else ''}"
+            f"the texts have {sum(sizes[1:]):,} bytes and the query has {sizes[0]:,}, in each of {num_parts:,} jobs: "
+            f"{total:,} bytes at a time are over what a lane takes, {MAX_PUT_BYTES:,}: split the list, or shorten the "
+            "query"
         )
-    return total / MAX_PUT_BYTES
-
-
-def _num_bytes(text: str) -> int:
-    return len(text.encode(errors="surrogatepass"))
+    return total
 
 
 def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
@@ -193,11 +176,9 @@ def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
     is_of_chunks = exceeded == "texts" and any(job.options.chunk_tokens is not None for job in put.jobs)
     chunks = ", chunks counted," if is_of_chunks else ""
     remedy = "raise chunk_tokens, or send fewer or shorter texts at a time" if is_of_chunks else "split the list"
-    is_fixed = exceeded == "bytes" and refusal["most"] == MAX_PUT_BYTES
-    setting = "" if is_fixed else f" ({_SETTINGS[exceeded]})"
     return TooLarge(
         f"{refusal['asked']:,} {exceeded}{chunks} at a time are over what the {put.lane} lane takes, "
-        f"{refusal['most']:,}{setting}: {remedy}"
+        f"{refusal['most']:,} ({_SETTINGS[exceeded]}): {remedy}"
     )
 
 

@@ -20,7 +20,6 @@ from shoal.queue.lane import (
     LaneLoad,
     PackedJobs,
     UnreadLoad,
-    group_puts,
     overloaded,
     too_large,
     too_much_unread,
@@ -75,7 +74,7 @@ class Producer:
 
     async def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
         """Add the client's jobs to the lane, all or none, except jobs that are there already. Raises Overloaded."""
-        (outcome,) = await self._put(PackedJobs.pack(lane, jobs, client=client))
+        (outcome,) = await self.put_many([PackedJobs.pack(lane, jobs, client=client)])
         if isinstance(outcome, ShoalError):
             raise outcome
 
@@ -86,48 +85,26 @@ class Producer:
         """
         once = {"key": idempotency_key, "owner": owner, "digest": job.digest()}
         put = replace(PackedJobs.pack(lane, [job], client=client or owner), once=once)
-        (outcome,) = await self._put(put)
+        (outcome,) = await self.put_many([put])
         if isinstance(outcome, ShoalError):
             raise outcome
         return bytes(outcome["id"]).decode() if outcome["status"] == b"known" else job.id
 
-    async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
-        """Make several puts in one round trip. Each is accepted or refused by itself.
-
-        One run of the script makes a whole group of puts. If it refuses the group, a second round trip makes them one
-        by one. Returns for each put the ids of its jobs, with None for a job that was there already, or its error.
-        """
-        groups = group_puts(puts)
-        outcomes: list[list[str | None] | ShoalError] = []
-        joined = [PackedJobs.join(group) if len(group) > 1 else group[0] for group in groups]
-        for group, outcome in zip(groups, await self._put(*joined), strict=True):
-            if len(group) == 1 or not isinstance(outcome, ShoalError):
-                outcomes += _new_ids(group, outcome)
-                continue
-            try:
-                again = await self._put(*group)
-            except ShoalError as error:  # concerns only this group: other groups may be accepted
-                again = [error] * len(group)
-            for put, of_put in zip(group, again, strict=True):
-                outcomes += _new_ids([put], of_put)
-        return outcomes
-
-    async def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
+    async def put_many(self, puts: Sequence[PackedJobs]) -> list[dict[str, Any] | ShoalError]:
         """Make puts in one round trip. Return the script's answer for each put, or the error if the put is refused."""
-        answers = await self.commands.run_many(_PUT, self._keys, [put.arguments() for put in puts])
-        outcomes: list[dict[str, Any] | ShoalError] = []
-        for put, answer in zip(puts, answers, strict=True):
-            outcome, status = answer, None if isinstance(answer, ShoalError) else answer["status"]
+        outcomes = await self.commands.run_many(_PUT, self._keys, [put.arguments() for put in puts])
+        for n, (put, outcome) in enumerate(zip(puts, outcomes, strict=True)):
+            status = None if isinstance(outcome, ShoalError) else outcome["status"]
             if status == b"full":
-                outcome = overloaded(put.lane, answer, await self._speed())
+                outcomes[n] = overloaded(put.lane, outcome, await self._speed())
             elif status == b"too_large":
-                outcome = too_large(put, answer)
+                outcomes[n] = too_large(put, outcome)
             elif status == b"unread":
-                outcome = too_much_unread(answer)
+                outcomes[n] = too_much_unread(outcome)
             elif status == b"reused":
-                job_id = bytes(answer["id"]).decode()
-                outcome = InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
-            outcomes.append(outcome)
+                job_id = bytes(outcome["id"]).decode()
+                words = f"the idempotency key was used for job {job_id}, which asks something else"
+                outcomes[n] = InvalidRequest(words)
         return outcomes
 
     async def _speed(self) -> float:
@@ -297,13 +274,6 @@ class ReplyStream:
         # at most twice the last number, because large replies may follow small ones
         self._max_replies = max(1, min(of_this_size, 2 * self._max_replies, REPLIES_AT_ONCE))
         return replies
-
-
-def _new_ids(puts: Sequence[PackedJobs], result: dict[str, Any] | ShoalError) -> list[list[str | None] | ShoalError]:
-    if isinstance(result, ShoalError):
-        return [result for _ in puts]
-    is_new = iter(result.get("is_new", ()))
-    return [[job.id if new else None for job, new in zip(put.jobs, is_new, strict=False)] for put in puts]
 
 
 def _unknown(job_id: str) -> UnknownJob:

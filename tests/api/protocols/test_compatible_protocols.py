@@ -93,6 +93,8 @@ def test_an_unknown_path_below_a_protocols_path_has_an_error_in_its_shape(api: F
         body = response.get_json()
         shape = body["error"] if isinstance(body.get("error"), dict) else body
         assert (response.status_code, shape.keys()) == (status, names), path
+        assert names != OWN or shape["code"] == {404: "not_found", 405: "method_not_allowed"}[status], path
+        assert status != 405 or response.headers["Allow"], path
     mounted = make_app(protocols="cohere=/ai/cohere,ollama=/ai").test_client()
     assert list(mounted.post("/ai/cohere/v2/chat").get_json()) == ["message"]
     assert list(mounted.get("/ai/cohere").get_json()) == ["message"]

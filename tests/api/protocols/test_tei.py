@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from werkzeug.test import TestResponse
 
 from shoal.operations.tokenize import MAX_REQUEST_PIECES
+from shoal_api.schema.requests import EmbedBody, embed_job
 
 pytest_plugins = ["api_fixtures"]
 
@@ -59,12 +60,9 @@ class TestEmbed:
 
 
 @pytest.mark.parametrize("direction", ["Left", "left"])
-def test_the_direction_is_the_side(api: FlaskClient, direction: str) -> None:
-    body = {"op": "embed", "inputs": "a", "truncation_side": "left"}
-    expected = api.post("/v1/jobs", json=body, headers={"Idempotency-Key": "side"}).get_json()["id"]
-    asked = {"inputs": "a", "truncation_direction": direction}
-    headers = {"Prefer": "respond-async", "Idempotency-Key": "side"}
-    assert api.post("/embed", json=asked, headers=headers).get_json()["id"] == expected
+def test_the_direction_is_the_side(direction: str) -> None:
+    body = EmbedBody.model_validate({"inputs": "a", "truncation_direction": direction})
+    assert embed_job(body, ["a"]).options.truncation_side == "left"
 
 
 @pytest.mark.usefixtures("stub")

@@ -1,6 +1,5 @@
 """Long jobs over HTTP: submitted, seen by their clients, paused, resumed, cancelled; builds and versions of indexes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from long_job_callers import Guarded, Rq, submit, submitted
 from werkzeug.test import TestResponse
 
 from shoal.long_jobs.serializer import MsgpackSerializer
-from shoal_api.access.access_control import MAX_LASTING
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 pytestmark = pytest.mark.usefixtures("rq")
@@ -20,21 +18,10 @@ pytestmark = pytest.mark.usefixtures("rq")
 
 #: The methods and paths below the place of a job.
 OF_A_JOB = (
-    *(("GET", path) for path in ("", "/events", "/result", "/files/manifest.json")),
+    *(("GET", path) for path in ("", "/result", "/files/manifest.json")),
     *(("POST", path) for path in ("/pause", "/resume", "/cancel", "/retry")),
     ("DELETE", ""),
 )
-
-
-def events_of(response: TestResponse) -> list[tuple[str, Any]]:
-    """Return the name and the value of each event of a stream that has ended."""
-    assert response.status_code == 200
-    assert response.content_type == "text/event-stream; charset=utf-8"
-    blocks = response.get_data(as_text=True).split("\n\n")
-    assert (blocks[0], blocks[-1]) == ("retry: 1000", "")
-    found = [block.split("\n") for block in blocks[1:-1] if not block.startswith(":")]
-    assert all(name.startswith("event: ") and data.startswith("data: ") for name, data in found)
-    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in found]
 
 
 @pytest.mark.usefixtures("files")
@@ -144,7 +131,6 @@ class TestState:
         assert job["progress"]["first_bad"] == ["news.csv, line 1: empty"]
         assert "host.example" not in job["worker"]
         assert str(files) not in api.get(f"{place}/result").get_data(as_text=True)
-        assert str(files) not in api.get(f"{place}/events").get_data(as_text=True)
 
     def test_the_newest_come_first_in_the_list(self, api: FlaskClient) -> None:
         places = [submit(api) for _ in range(3)]
@@ -165,7 +151,6 @@ class TestState:
         api = make_app(redis_url=own_redis.url).test_client()
         for response in (
             api.get("/v1/jobs"),
-            api.get("/v1/jobs/000000000000000000000000/events"),
             api.post("/v1/bulk", json={"source": "news.csv"}),
             api.post("/v1/bulk?name=a.csv", data=b"text\na\n"),
             api.get("/v1/indexes/news/versions"),
@@ -273,33 +258,3 @@ class TestIndexes:
                 api.post(f"/v1/indexes/{name}/builds", json={"source": "news.csv"}),
             ):
                 assert "the index is" in error_of(response, 422)[1]
-
-
-@pytest.mark.usefixtures("files")
-class TestEvents:
-    def test_a_stream_begins_with_the_present_state_and_ends_with_the_job(self, api: FlaskClient) -> None:
-        place = submit(api)
-        api.post(f"{place}/cancel")
-        found = api.get(place).get_json()
-        assert events_of(api.get(f"{place}/events")) == [("progress", found), ("end", found)]
-
-    def test_a_short_job_has_a_stream_too(self, api: FlaskClient) -> None:
-        place = api.post("/v1/jobs", json={"op": "embed", "inputs": "a"}).headers["Location"]
-        api.post(f"{place}/cancel")
-        assert [name for name, _ in events_of(api.get(f"{place}/events"))] == ["progress", "end"]
-
-    def test_head_opens_no_stream(self, api: FlaskClient) -> None:
-        response = api.head(f"{submit(api)}/events")
-        assert (response.status_code, response.get_data()) == (200, b"")
-
-    def test_a_client_may_have_a_limited_number_of_streams(self, make_app: MakeApp) -> None:
-        app = make_app()
-        api, place = app.test_client(), submit(app.test_client())
-        access = app.own.access
-        streams = [api.get(f"{place}/events") for _ in range(MAX_LASTING // 2 + 1)]
-        assert sorted({stream.status_code for stream in streams}) == [200, 429]
-        assert "uploads, downloads and event streams" in error_of(streams[-1], 429)[1]
-        assert api.get(place).status_code == 200
-        for stream in streams:
-            stream.close()
-        assert access._lasting._held == {}

@@ -166,12 +166,6 @@ class TestErrors:
         assert set(BY_CODE) - set(STATUS) == {"bad_setting", "port_in_use"}
         assert set(STATUS) - set(BY_CODE) == {"not_found", "method_not_allowed"}
 
-    def test_an_unknown_path_and_a_wrong_method_say_so(self, api: FlaskClient) -> None:
-        assert error_of(api.get("/nowhere"), 404)[0] == "not_found"
-        response = api.get("/embed")
-        assert error_of(response, 405)[0] == "method_not_allowed"
-        assert "POST" in response.headers["Allow"]
-
     def test_an_unexpected_error_is_logged_without_its_message(
         self, make_app: MakeApp, caplog: pytest.LogCaptureFixture
     ) -> None:

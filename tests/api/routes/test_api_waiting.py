@@ -83,34 +83,6 @@ def test_scores_come_in_the_order_of_the_texts(make_app: MakeApp, changes: dict[
     assert score == pytest.approx(1 / (1 + np.exp(-raw[1])), rel=1e-5)
 
 
-class TestRespondAsync:
-    @pytest.mark.parametrize(("path", "body"), WAITING)
-    def test_it_submits_instead_of_waiting(self, api: FlaskClient, path: str, body: dict[str, Any]) -> None:
-        for prefer in ("respond-async", "wait=5, Respond-Async", "respond-async; x=y"):
-            response = api.post(path, json=body, headers={"Prefer": prefer})
-            job = response.get_json()
-            assert (response.status_code, job["status"]) == (202, "queued")
-            assert response.headers["Location"] == f"/v1/jobs/{job['id']}"
-            assert response.headers["Preference-Applied"] == "respond-async"
-
-    @pytest.mark.parametrize(("path", "body"), WAITING)
-    def test_only_a_submit_accepts_an_idempotency_key(self, api: FlaskClient, path: str, body: dict[str, Any]) -> None:
-        headers = {"Prefer": "respond-async", "Idempotency-Key": "one"}
-        first, second = (api.post(path, json=body, headers=headers).get_json()["id"] for _ in range(2))
-        assert first == second
-        other = body | {name: [text] * 2 for name, text in body.items() if name != "query"}
-        assert "used for job" in error_of(api.post(path, json=other, headers=headers), 422)[1]
-        for key in ("one", ""):
-            code, message = error_of(api.post(path, json=body, headers={"Idempotency-Key": key}), 422)
-            assert (code, "add Prefer: respond-async to submit it" in message) == ("invalid_request", True)
-
-    @pytest.mark.usefixtures("stub")
-    def test_other_preferences_and_keys_of_other_services_change_nothing(self, api: FlaskClient) -> None:
-        assert api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "handling=strict"}).status_code == 200
-        for path, body in (("/v1/embeddings", {"input": "a"}), ("/", {"inputs": "a"})):
-            assert api.post(path, json=body, headers={"Idempotency-Key": "one"}).status_code == 200
-
-
 class TestLargeRequests:
     def test_a_list_is_split_into_jobs(self, api: FlaskClient, stub: StubWorker) -> None:
         texts = [f"text {n % 100}" for n in range(12_000)]
@@ -292,7 +264,7 @@ class TestNoAnswer:
 
     def test_a_full_lane_is_refused_at_once(self, make_app: MakeApp) -> None:
         api = make_app(max_backlog=1).test_client()
-        api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "respond-async"})
+        api.post("/v1/jobs", json={"op": "embed", "inputs": "a"})
         response = post(api, "/embed", inputs="a")
         assert error_of(response, 429)[0] == "overloaded"
         assert response.headers["Retry-After"] == "60"  # there is no worker to empty the lane
@@ -302,8 +274,7 @@ class TestNoAnswer:
         self, make_app: MakeApp, path: str, body: dict[str, Any]
     ) -> None:
         api, hasty = make_app(max_backlog=1).test_client(), make_app(request_timeout_s=0.05).test_client()
-        headers = {"Prefer": "respond-async"}
-        assert api.post(path, json=body | {"lane": "bulk"}, headers=headers).status_code == 202
+        assert api.post("/v1/jobs", json={"op": "embed", "inputs": "a", "lane": "bulk"}).status_code == 202
         assert "bulk" in error_of(post(api, path, **body, lane="bulk"), 429)[1]
         assert error_of(post(hasty, path, **body), 504)[0] == "timeout"
 

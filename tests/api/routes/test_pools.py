@@ -236,29 +236,17 @@ def test_the_id_of_a_submitted_job_names_its_pool(
 ) -> None:
     api = alike.test_client()
     with busy(alike, workers[keys.pool], keys.pool):
-        for path, asked in (("/v1/jobs", {"op": "embed"}), ("/embed", {})):
-            job = api.post(path, json={"inputs": ["a"], **asked}, headers={"Prefer": "respond-async"})
-            place = job.headers["Location"]
-            assert place == f"/v1/jobs/{job.get_json()['id']}"
-            assert place.startswith(f"/v1/jobs/{OTHER}.")
-            assert api.get(f"{place}/result?wait=60").get_json()["id"] == job.get_json()["id"]
-            assert api.get(place).get_json()["status"] == "done"
-            assert api.post(f"{place}/cancel").get_json() == {"id": job.get_json()["id"], "status": "done"}
-            assert api.get(f"/pools/{keys.pool}{place}").status_code == 404
+        job = api.post("/v1/jobs", json={"op": "embed", "inputs": ["a"]})
+        place = job.headers["Location"]
+        assert place == f"/v1/jobs/{job.get_json()['id']}"
+        assert place.startswith(f"/v1/jobs/{OTHER}.")
+        assert api.get(f"{place}/result?wait=60").get_json()["id"] == job.get_json()["id"]
+        assert api.get(place).get_json()["status"] == "done"
+        assert api.post(f"{place}/cancel").get_json() == {"id": job.get_json()["id"], "status": "done"}
+        assert api.get(f"/pools/{keys.pool}{place}").status_code == 404
     with busy(alike, workers[OTHER], OTHER):
         assert "." not in api.post("/v1/jobs", json={"op": "embed", "inputs": ["a"]}).get_json()["id"]
     assert api.get(f"/v1/jobs/none.{'0' * 24}").status_code == 404
-
-
-def test_token_ids_that_another_pool_decodes_do_not_move_what_comes_after(
-    make_app: MakeApp, workers: dict[str, StubWorker], keys: Keys
-) -> None:
-    workers[OTHER].announce(model="small", reranker="reranker")
-    app = looking(make_app(pools=OTHER, cache_mb=0, token_ids="own"))
-    api, headers = app.test_client(), {"Prefer": "respond-async", "Idempotency-Key": "k"}
-    submits = [api.post("/embed", json={"inputs": [[7]]}, headers=headers).get_json()["id"] for _ in range(20)]
-    assert len(set(submits)) == 1
-    assert api.get(f"/v1/jobs/{submits[0]}").status_code == 200
 
 
 def test_no_request_goes_to_a_pool_without_a_ready_worker_while_another_has_one(
@@ -332,13 +320,11 @@ def test_the_choice_of_a_pool_does_not_wait_for_redis_while_a_state_is_known(
 ) -> None:
     reader = alike.contexts[OTHER].pool
 
-    async def num_ready() -> int | None:
-        state = reader.latest()
-        return len(state.ready) if state else None
+    async def num_ready() -> int:
+        return len((await reader.look()).ready)
 
-    assert alike.loop.run(num_ready) is None
-    assert len(alike.loop.run(reader.read).ready) == 1  # no further reading is under way
-    reader.usable_s = PATIENCE_S
+    assert alike.loop.run(num_ready) == 1
+    reader.usable_s, reader.max_wait_s = PATIENCE_S, 0.0
     workers[OTHER].announce(state="loading")
     assert alike.loop.run(num_ready) == 1
     wait_until(lambda: alike.loop.run(num_ready) == 0)

@@ -12,7 +12,6 @@ from werkzeug.test import TestResponse
 
 from shoal.contract.jobs import TEXTS_PER_JOB
 from shoal.contract.replies import Reply
-from shoal_api.protocol_paths import FALLBACKS, RECOGNISED_BY
 from shoal_api.protocols.cohere import MAX_RANK_FIELDS
 from shoal_api.protocols.rerank import best_first
 
@@ -256,9 +255,6 @@ class TestSharedPaths:
         assert [item["index"] for item in found] == [TEXTS.index(text) for text in RANKED]
         assert 'unknown field "documents"' in api.post(path, json=body | {"documents": TEXTS}).get_json()["error"]
         assert 'unknown field "texts"' in api.post(path, json=body | {"property": "a"}).get_json()["error"]
-
-    def test_each_endpoint_that_shares_a_path_has_a_rank_as_fallback(self) -> None:
-        assert sorted(FALLBACKS) == sorted(RECOGNISED_BY)
 
     def test_each_protocol_answers_alone_below_its_path(self, make_app: MakeApp) -> None:
         api = make_app(protocols="tei=/tei,infinity=/infinity,jina=/jina").test_client()

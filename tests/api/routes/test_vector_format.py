@@ -217,9 +217,6 @@ class TestResult:
         assert error_of(api.get(f"{place}/result?wait=60", headers=headers), 500)[0] == "internal"
 
     def test_its_type_of_numbers_is_chosen_when_it_is_fetched(self, api: FlaskClient) -> None:
-        asked = {"inputs": "a", "output_dtype": "int8"}
-        code, message = error_of(api.post("/embed", json=asked, headers={"Prefer": "respond-async"}), 422)
-        assert (code, "fetch the result with ?output_dtype=int8" in message) == ("invalid_request", True)
         assert error_of(api.get("/v1/jobs/a/result?output_dtype=int4"), 422)[0] == "invalid_request"
 
 

@@ -212,7 +212,7 @@ class ThreadDispatcher:
     def call(self, lane: str, jobs: Sequence[Job], client: str = "") -> list["ThreadPending"]:
         """Send the client's jobs, and return their replies to come."""
 
-        async def call() -> list[Pending[Reply]]:
+        async def call() -> list[Pending]:
             return self.asynchronous.call(lane, jobs, client)
 
         return [ThreadPending(self, pending) for pending in self.run(call())]
@@ -245,19 +245,19 @@ class ThreadDispatcher:
 class ThreadPending:
     """A reply on its way, for threads."""
 
-    def __init__(self, dispatcher: ThreadDispatcher, pending: Pending[Reply]):
+    def __init__(self, dispatcher: ThreadDispatcher, pending: Pending):
         self._dispatcher = dispatcher
         self._pending = pending
 
     @property
-    def put_id(self) -> str | None:
-        """Return the id of the job in its lane."""
-        return self._pending.put_id
+    def is_put(self) -> bool:
+        """Return True once the job is in its lane."""
+        return self._pending.is_put
 
     def done(self) -> bool:
         """Return True once it is settled."""
         return self._pending.done()
 
     def result(self, timeout_s: float) -> Reply:
-        """Return the reply."""
-        return self._dispatcher.run(self._pending.result(timeout_s))
+        """Return the reply. Raises its error."""
+        return Reply.join([self._dispatcher.run(self._pending.within(timeout_s))])

@@ -384,7 +384,7 @@ def test_a_worker_that_stops_while_redis_is_away_waits_for_it_and_leaves_no_susp
     worker.run()
     consumer.broker.close()
     (taken,) = queue.take("next", LANES, 1)
-    assert not taken.is_suspect
+    assert not taken.deaths
 
 
 def test_a_worker_that_stops_in_time_leaves_no_suspects(

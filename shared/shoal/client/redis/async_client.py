@@ -22,7 +22,6 @@ from shoal.client.questions import (
     as_list,
     by_text,
     check_key,
-    check_lane,
     hits_of,
     job_of,
     options_of,
@@ -32,7 +31,7 @@ from shoal.client.questions import (
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle, WorkThreads, bulk_arguments
 from shoal.client.redis.session import EmbedStream, Session, about, log
-from shoal.contract.jobs import Job, check_deadline
+from shoal.contract.jobs import LANES, Job, check_deadline, unknown_lane
 from shoal.contract.replies import Reply
 from shoal.errors import Timeout
 from shoal.long_jobs.long_jobs import LongJobs
@@ -236,8 +235,11 @@ class AsyncClient:
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
     ) -> Reply:
         """Wait for the reply to the job and return it, as `Client.call` does."""
-        check_lane(lane)  # a job whose texts are all cached is not put
-        timeout_s, job = self.timeout_s if timeout_s is None else timeout_s, job.pinned(self.fingerprint)
+        if lane not in LANES:  # a job whose texts are all cached is not put
+            raise unknown_lane(lane)
+        if self.fingerprint:
+            job = job.pinned(self.fingerprint)
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
 
     def writer(

@@ -18,12 +18,12 @@ from shoal.contract import traceparent
 from shoal.contract.jobs import Job, new_id
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
-from shoal.errors import Expired, Internal, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, TooLarge
+from shoal.errors import Expired, Internal, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
 from shoal.operations import Embed
 from shoal.operations.embed import MANY_VECTORS, texts_at_a_time
 from shoal.process import logs
 from shoal.queue.dispatcher import Dispatcher, Pending
-from shoal.queue.lane import put_share
+from shoal.queue.lane import num_query_bytes
 from shoal.queue.producer import Producer
 
 log = logging.getLogger("shoal.client")
@@ -65,11 +65,22 @@ class Session:
         return self._closer.done() or self.loop.is_closed()
 
     async def call(self, job: Job, lane: str, client: str, timeout_s: float, max_reply_bytes: int) -> Reply:
-        """Return the reply to a client's job; raise Timeout if none comes within `timeout_s`."""
+        """Return the reply to a client's job; raise Timeout if none comes within `timeout_s`.
+
+        Texts that are in the cache are not sent to a worker.
+        """
         if job.options.output in MANY_VECTORS:
             await self.check_num_vectors(job, max_reply_bytes)
         call = Call(self, lane, client, time.monotonic() + timeout_s, max_reply_bytes)
         try:
+            cached = await self.lookup.find(job)
+            if job.texts and not cached.missing:
+                return cached.reply()
+            if len(cached.missing) < len(job.texts):
+                with suppress(*_ERRORS_OF_A_TEXT):
+                    rest = await call.reply_to(replace(job, texts=cached.missing, id=new_id()))
+                    if rest.model == cached.model and rest.fingerprint in ("", cached.fingerprint):
+                        return cached.reply(rest)
             return await call.reply_to(job)
         except (TimeoutError, Expired) as error:
             raise await self.timeout(timeout_s) from error
@@ -111,23 +122,12 @@ class Call:
     max_reply_bytes: int
 
     async def reply_to(self, job: Job) -> Reply:
-        """Return the reply to the job. Texts that are in the cache are not sent to a worker. Raises TimeoutError."""
-        cached = await self.session.lookup.find(job)
-        if job.texts and not cached.missing:
-            return cached.reply()
-        if len(cached.missing) < len(job.texts):
-            with suppress(*_ERRORS_OF_A_TEXT):
-                rest = await self._run(replace(job, texts=cached.missing, id=new_id()))
-                if rest.model == cached.model and rest.fingerprint in ("", cached.fingerprint):
-                    return cached.reply(rest)
-        return await self._run(job)
-
-    async def _run(self, job: Job) -> Reply:
-        """Return the workers' reply to the job. A job with many texts is sent in parts."""
+        """Return the workers' reply to the job. A job with many texts is sent in parts. Raises TimeoutError."""
         parts = job.split(job.texts_per_job)
+        if len(parts) > 1 and job.queries:
+            num_query_bytes(job)  # raises TooLarge before the query is packed many times
         if job.options.output != "vector":
             return await self._run_in_turn(parts)
-        put_share(job)  # raises TooLarge
         return Reply.join(await (self._send(parts) if len(parts) == 1 else self._send_alike(parts)))
 
     async def _run_in_turn(self, parts: Sequence[Job]) -> Reply:
@@ -161,13 +161,15 @@ class Call:
         return replies
 
     async def _send(self, parts: Sequence[Job]) -> list[Reply]:
-        """Put all jobs or none, and return their replies. If an error occurs, withdraw the unanswered jobs."""
-        pending = self.session.dispatcher.call(self.lane, parts, self.client, max(0.0, self.until - time.monotonic()))
+        """Put all jobs or none, and return their replies. If no reply comes in time, withdraw the unanswered jobs."""
+        left_s = max(0.0, self.until - time.monotonic())
+        pending = self.session.dispatcher.call(self.lane, parts, self.client, left_s)
         try:
-            replies = [await reply.result(self.until - time.monotonic()) for reply in pending]
-        except (ShoalError, TimeoutError) as error:
+            async with asyncio.timeout(left_s):
+                replies = [await reply for reply in pending]
+        except TimeoutError:
             for part in parts:
-                log.debug("job given up", extra=about(part, self.client, error=getattr(error, "code", Timeout.code)))
+                log.debug("job given up", extra=about(part, self.client, error=Timeout.code))
             raise
         finally:
             self.session.dispatcher.forget(parts)
@@ -202,7 +204,7 @@ class EmbedStream:
         #: The number of texts of a job.
         self.num_texts = texts_at_a_time(self._options)
         #: The jobs that are not answered yet.
-        self.sent = deque[tuple[Job, Pending[Reply]]]()
+        self.sent = deque[tuple[Job, Pending]]()
 
     async def send(self, texts: list[str]) -> None:
         """Send a job with these texts."""
@@ -216,7 +218,7 @@ class EmbedStream:
         until = time.monotonic() + self._timeout_s
         while True:
             try:
-                reply = Reply.join([await pending.result(self._timeout_s)])
+                reply = Reply.join([await pending.within(self._timeout_s)])
                 self._fingerprint = self._fingerprint or reply.fingerprint
                 if reply.fingerprint in ("", self._fingerprint):
                     break
@@ -237,7 +239,7 @@ class EmbedStream:
         """Withdraw the unanswered jobs."""
         self._session.dispatcher.forget([job for job, _ in self.sent])
 
-    def _put(self, job: Job) -> Pending[Reply]:
+    def _put(self, job: Job) -> Pending:
         return self._session.dispatcher.call(self._lane, [job], self._client)[0]
 
 
