@@ -87,7 +87,7 @@ class TokenFile:
         num_bytes = os.fstat(self._codes.fileno()).st_size
         lengths = np.fromfile(self._lengths, np.int64, num_texts)
         write_header(self._codes, np.int8, (num_tokens, width))
-        is_whole = num_bytes >= self._codes.tell() + num_tokens * width and len(lengths) == num_texts
+        is_whole = num_bytes >= self._codes.tell() + num_tokens * width
         goes_on = is_whole and int(lengths.sum()) == num_tokens
         self.num_texts, self.num_tokens = (num_texts, num_tokens) if goes_on else (0, 0)
         self._codes.seek(self.num_tokens * width, os.SEEK_CUR)
