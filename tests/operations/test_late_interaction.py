@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,9 @@ def test_a_text_that_the_engine_fails_on_harms_only_its_own_job(
     assert done.error is None
 
 
+Damage = Callable[[bytes], bytes]
+
+
 class TestStoredTokenVectors:
     """Second stages in an index that has the token vectors of its documents."""
 
@@ -253,9 +256,16 @@ class TestStoredTokenVectors:
             np.testing.assert_allclose(one, other, atol=1)
         assert np.array_equal(built.token_vectors.of(0), built.token_vectors.of(len(texts) - 1))
 
-    @pytest.mark.parametrize("damaged", ["", TOKENS, LENGTHS])
+    @pytest.mark.parametrize(
+        ("name", "damage", "num_again"),
+        [
+            (TOKENS, lambda data: data + bytes(1_000_000), 0),
+            (TOKENS, lambda data: data[:-8], SYNC_EVERY),
+            (LENGTHS, lambda data: bytes(8) + data[8:], SYNC_EVERY),
+        ],
+    )
     def test_of_an_interrupted_build_are_kept_unless_their_files_are_damaged(
-        self, tmp_path: Path, encoder: Encoder, counting: CountingReranker, damaged: str
+        self, tmp_path: Path, encoder: Encoder, counting: CountingReranker, name: str, damage: Damage, num_again: int
     ) -> None:
         texts, seen = [f"storm {n}" for n in range(SYNC_EVERY + 100)], list[str]()
 
@@ -267,11 +277,10 @@ class TestStoredTokenVectors:
         for _ in range(3):
             with pytest.raises(Unavailable):
                 self.build(tmp_path, texts, encoder, counting, report=stop)
-        if damaged:
-            (path,) = (tmp_path / "index").rglob(damaged)
-            path.write_bytes(path.read_bytes()[8:])
+        (path,) = (tmp_path / "index").rglob(name)
+        path.write_bytes(damage(path.read_bytes()))
         self.build(tmp_path, texts, encoder, counting)
-        assert sum(counting.num_texts) == len(texts) + (SYNC_EVERY if damaged else 0)
+        assert sum(counting.num_texts) == len(texts) + num_again
         tokens = Index.open(tmp_path / "index").token_vectors
         (last,) = counting.encoded(texts[-1:], Options(output="multivector"), counting.prefix)
         assert tokens

@@ -366,10 +366,11 @@ def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_t
     assert list(replies(queue, "bulk")) == [bulk.id]
 
 
+@pytest.mark.parametrize(("drain_s", "num_left"), [(PATIENCE_S, 1), (0.0, 0)])
 def test_a_worker_that_stops_while_redis_is_away_waits_for_it_and_leaves_no_suspects(
-    queue: Queue, redis_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, redis_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch, drain_s: float, num_left: int
 ) -> None:
-    monkeypatch.setattr(shoal_workers.loop.worker, "DRAIN_S", PATIENCE_S)
+    monkeypatch.setattr(shoal_workers.loop.worker, "DRAIN_S", drain_s)
     monkeypatch.setattr(shoal_workers.loop.worker, "RETRY_S", 0.0)
     plan = Plan()
     consumer = Consumer(Broker(connect(redis_url, plan).connection_pool), queue.keys, "w")
@@ -383,8 +384,7 @@ def test_a_worker_that_stops_while_redis_is_away_waits_for_it_and_leaves_no_susp
     engine.before = once("encode", stop)
     worker.run()
     consumer.broker.close()
-    (taken,) = queue.take("next", LANES, 1)
-    assert not taken.deaths
+    assert [taken.deaths for taken in queue.take("next", LANES, 1)] == [0] * num_left
 
 
 def test_a_worker_that_stops_in_time_leaves_no_suspects(
