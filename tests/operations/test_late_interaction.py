@@ -261,7 +261,7 @@ class TestStoredTokenVectors:
         [
             (TOKENS, lambda data: data + bytes(1_000_000), 0),
             (TOKENS, lambda data: data[:-8], SYNC_EVERY),
-            (LENGTHS, lambda data: bytes(8) + data[8:], SYNC_EVERY),
+            (LENGTHS, lambda data: data[:-8], SYNC_EVERY),
         ],
     )
     def test_of_an_interrupted_build_are_kept_unless_their_files_are_damaged(
