@@ -286,6 +286,22 @@ class TestStoredTokenVectors:
         assert tokens
         np.testing.assert_allclose(restored(tokens.of(len(texts) - 1)), token_vectors(last), atol=0.01)
 
+    def test_of_an_interrupted_build_are_kept_after_a_former_version(
+        self, tmp_path: Path, encoder: Encoder, counting: CountingReranker
+    ) -> None:
+        texts, steps = [f"storm {n}" for n in range(SYNC_EVERY + GROUP)], list[str]()
+
+        def stop(progress: TaskProgress) -> None:
+            steps.append(progress.step)
+            if steps.count("embedding tokens") == 1 + SYNC_EVERY // GROUP:
+                raise Unavailable("stop")
+
+        self.build(tmp_path, texts[:1], encoder, counting)
+        with pytest.raises(Unavailable):
+            self.build(tmp_path, texts, encoder, counting, report=stop)
+        self.build(tmp_path, texts, encoder, counting)
+        assert sum(counting.num_texts) == len(texts)
+
     def test_need_a_late_interaction_model(
         self, tmp_path: Path, encoder: Encoder, reranker_source: Path, home: Path
     ) -> None:

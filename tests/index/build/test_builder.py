@@ -304,6 +304,15 @@ class TestAnInterruptedBuild:
         build(source(texts), out, encoder, reuses=why != "full", language=language)
         assert encoder.num_texts == len(texts) + 20
 
+    def test_of_another_model_takes_what_was_kept_away(self, source: Write, out: Path) -> None:
+        texts = [f"text {n}" for n in range(SYNC_EVERY - 64)]
+        with pytest.raises(Unavailable):
+            build(source(texts[:32]), out, MadeVectors(), stop_at("quantising"))
+        with pytest.raises(Unavailable):
+            build(source(texts), out, MadeVectors("b" * 64, breaks=Unavailable("stop"), before=len(texts) - 64))
+        build(source(texts), out, again := MadeVectors())
+        assert again.num_texts == len(texts) + 20
+
     def test_is_of_use_to_a_build_of_other_documents_with_other_options(self, source: Write, out: Path) -> None:
         texts = [f"text {n}" for n in range(SYNC_EVERY + 100)]
         with pytest.raises(Unavailable):

@@ -243,6 +243,10 @@ class TestCopies:
         for _ in range(2):
             scene.look()
             assert (scene.served, scene.downloaded, scene.error) == ("v2", [], "")  # the version is there
+        make_current(scene.news, "v3")
+        scene.send()
+        scene.look(1)
+        assert (scene.served, scene.downloaded) == ("v3", [])  # a version that was copied a moment ago
 
     def test_other_files_than_indexes_are_left_alone(self, scene: Scene) -> None:
         scene.send()

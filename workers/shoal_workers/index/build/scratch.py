@@ -86,7 +86,8 @@ class KeptFiles:
 
     def __init__(self, folder: Path, name: str, owner: Any, names: Sequence[str]):
         self._path, self._owner = folder / f"{name}{KEPT}", owner
-        sizes = self._read([folder / one for one in names])
+        if not (sizes := self._read([folder / one for one in names])):
+            self._path.unlink(missing_ok=True)  # else its owner would later take what this build writes
         self._files: dict[str, BinaryIO] = {}
         for one in names:
             file = self._files[one] = (folder / one).open("r+b" if sizes else "wb")

@@ -40,7 +40,7 @@ def write_tokens(
         if former and tokens:
             known = hashes.find_in(former.hashes)[plan.new_rows]
         order = np.argsort(known < 0, kind="stable")  # texts of the former version go first
-        rows, done, num_new = plan.new_rows[order], 0, len(order)
+        rows, done, saved, num_new = plan.new_rows[order], 0, 0, len(order)
         in_order = hashes.in_order()[rows].tobytes()
         if not plan.num_kept:
             write_header(files[TOKENS], np.int8, (0, width))
@@ -50,8 +50,9 @@ def write_tokens(
             files[LENGTHS].write(np.array([len(codes) for codes in found], np.int64).tobytes())
             files[TOKEN_HASHES].write(in_order[16 * done : 16 * (done + len(found))])
             done += len(found)
-            if done % SYNC_EVERY == 0 or done == num_new:
+            if done - saved >= SYNC_EVERY or done == num_new:
                 files.save()
+                saved = done
             report(state.progress("embedding tokens", done / num_new))
         ends = np.cumsum(np.fromfile(folder / LENGTHS, np.int64))
         state.num_tokens = int(ends[-1])

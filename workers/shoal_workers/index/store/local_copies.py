@@ -90,6 +90,7 @@ class Copies:
                 tried, retry_at = self._retry_at.get(name, (None, 0.0))
                 if tried == version and now < retry_at:
                     return
+                self._retry_at.pop(name, None)
                 if self._update(self._folder / name, version):
                     self._retry_at[name] = version, now + DAMAGED_RETRY_AFTER_S
             self._errors.pop(name, None)
