@@ -107,7 +107,9 @@ class Jobs(RuleBasedStateMachine):
         job = self.jobs[data.draw(st.sampled_from(submitted))]
         with self.attempt(breaks), suppress(Overloaded):
             (answer,) = self.queue.put_many([PackedJobs.pack(self.clients[job.id][0], [job])])
-            assert isinstance(answer, Overloaded) or (isinstance(answer, dict) and answer["is_new"] == [False])
+            if isinstance(answer, ShoalError):
+                raise answer
+            assert answer["is_new"] == [False]
 
     @rule(data=st.data(), max_jobs=st.integers(1, 5), lanes=st.sampled_from([LANES[:1], LANES]), breaks=BREAKS)
     def take(self, data: st.DataObject, max_jobs: int, lanes: tuple[str, ...], breaks: tuple[str, int] | None) -> None:

@@ -6,6 +6,7 @@ import logging
 import socket
 import struct
 import termios
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, cast
 
@@ -37,7 +38,8 @@ class BlockingBody:
     """The body of an upload for the thread that reads it, which the event loop receives."""
 
     def __init__(self, protocol: HTTPProtocol, loop: asyncio.AbstractEventLoop, timeout_s: float):
-        self._pieces, self._loop, self._timeout_s = (piece async for piece in protocol), loop, timeout_s
+        self._protocol, self._loop, self._timeout_s = protocol, loop, timeout_s
+        self._pieces: AsyncIterator[bytes] | None = None
         self._rest = b""
 
     def read(self, num_bytes: int) -> bytes:
@@ -53,6 +55,7 @@ class BlockingBody:
         return found
 
     async def _next(self) -> bytes:
+        self._pieces = self._pieces or aiter(self._protocol)  # from now on, Granian gives the body to this iterator alone
         return await anext(self._pieces, b"")
 
 
