@@ -11,6 +11,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from awaiting import in_loop
 from blocking import ThreadDispatcher, ThreadPending
 from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue, set_limits
@@ -78,6 +79,19 @@ def dispatcher(queue: Queue) -> Iterator[ThreadDispatcher]:
 
 def answer_all(queue: Queue) -> int:
     return queue.answer(queue.take("a", LANES, 10_000))
+
+
+@in_loop
+async def test_a_cancellation_that_comes_with_the_reply_is_not_lost() -> None:
+    pending = Pending()
+    waiting = asyncio.create_task(pending.within(PATIENCE_S))
+    await asyncio.sleep(0)
+    pending.set_result(Reply("a"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (await pending.within(0)).id == "a"
 
 
 def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue, dispatcher: ThreadDispatcher) -> None:

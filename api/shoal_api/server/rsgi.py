@@ -6,7 +6,7 @@ import logging
 import socket
 import struct
 import termios
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, cast
 
@@ -38,7 +38,8 @@ class BlockingBody:
     """The body of an upload for the thread that reads it, which the event loop receives."""
 
     def __init__(self, protocol: HTTPProtocol, loop: asyncio.AbstractEventLoop, timeout_s: float):
-        self._pieces, self._loop, self._timeout_s = _pieces_of(protocol), loop, timeout_s
+        self._protocol, self._loop, self._timeout_s = protocol, loop, timeout_s
+        self._pieces: AsyncIterator[bytes] | None = None
         self._rest = b""
 
     def read(self, num_bytes: int) -> bytes:
@@ -54,6 +55,7 @@ class BlockingBody:
         return found
 
     async def _next(self) -> bytes:
+        self._pieces = self._pieces or aiter(self._protocol)  # after this, Granian gives the body to no other reader
         return await anext(self._pieces, b"")
 
 
@@ -169,12 +171,6 @@ class RsgiServer:
                 num_quiet = 0 if _num_unsent_bytes(connection) else num_quiet + 1
         if self._sending.get(scope.client) is read:
             del self._sending[scope.client]
-
-
-async def _pieces_of(protocol: HTTPProtocol) -> AsyncGenerator[bytes, None]:
-    """Yield the body. Granian gives it to one reader alone, so nothing asks for it before the first piece is wanted."""
-    async for piece in protocol:
-        yield piece
 
 
 async def _watch(protocol: HTTPProtocol, task: asyncio.Task[Any] | None) -> None:

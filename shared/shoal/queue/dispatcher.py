@@ -45,7 +45,8 @@ class Pending(asyncio.Future[Reply]):
 
     async def within(self, timeout_s: float) -> Reply:
         """Wait for the reply and return it. Raises TimeoutError, after which the reply can be awaited again."""
-        return await asyncio.wait_for(asyncio.shield(self), timeout_s)
+        async with asyncio.timeout(timeout_s):  # `wait_for` ignores a cancellation that comes with the reply
+            return await asyncio.shield(self)
 
 
 class Dispatcher:
@@ -113,8 +114,9 @@ class Dispatcher:
             try:
                 if await self._producer.watch_result(job_id, self.address):
                     with suppress(TimeoutError):
-                        if error := await asyncio.wait_for(note, min(left_s, LOOK_AGAIN_S)):
-                            raise error
+                        async with asyncio.timeout(min(left_s, LOOK_AGAIN_S)):
+                            if error := await note:
+                                raise error
             finally:
                 notes = [other for other in self._watched.pop(job_id, []) if other is not note]
                 if notes:
@@ -147,12 +149,12 @@ class Dispatcher:
     async def _keep_sending(self) -> None:
         """Put the jobs that callers send until the dispatcher is closed, and go on after an unforeseen error."""
         while await self._has_outgoing.wait() and not self._is_closed:
-            wanted = [put for put in self._outgoing if any(job.id in self._pending for job in put.jobs)]
-            groups, self._outgoing = group_puts(wanted)
+            groups, self._outgoing = group_puts(self._outgoing)
             if not self._outgoing:
                 self._has_outgoing.clear()
+            wanted = [[put for put in group if any(job.id in self._pending for job in put.jobs)] for group in groups]
             try:
-                await self._put(groups)
+                await self._put([group for group in wanted if group])
             except Exception as error:
                 self._report(error)
 

@@ -145,8 +145,9 @@ def group_puts(puts: Sequence[PackedJobs]) -> tuple[list[list[PackedJobs]], list
         of_client.setdefault((put.client, put.lane), []).append(put)
     groups, later = [], []
     for of_one in sorted(of_client.values(), key=len):
-        nums_jobs, sizes = accumulate(len(put.jobs) for put in of_one), accumulate(put.num_bytes for put in of_one)
-        sums = list(zip(nums_jobs, sizes, strict=True))[:MAX_PUTS_OF_CLIENT]
+        first = of_one[:MAX_PUTS_OF_CLIENT]
+        nums_jobs, sizes = accumulate(len(put.jobs) for put in first), accumulate(put.num_bytes for put in first)
+        sums = zip(nums_jobs, sizes, strict=True)
         num = max(1, sum(jobs <= MAX_JOINED_JOBS and size <= MAX_JOINED_BYTES for jobs, size in sums))
         groups.append(of_one[:num])
         later += of_one[num:]

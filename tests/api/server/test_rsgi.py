@@ -80,6 +80,13 @@ def test_queries_are_read_as_utf_8_with_escapes_or_without(shared_api: ApiProces
             assert unquote(index).encode() in answer.read(), index
 
 
+def test_a_body_is_read_whatever_the_query_says(shared_api: ApiProcess) -> None:
+    for path in ("/v1/embeddings?api-version=2024-10-21", "/v1/embeddings?name=a.jsonl"):  # as Azure's clients send it
+        assert shared_api.ask("POST", path, {"input": "a", "model": "stub"}).status == 200
+    status, body, _ = shared_api.ask("POST", "/embed?x=1", {"inputs": "a"})
+    assert (status, body["error"]["code"]) == (422, "invalid_request")
+
+
 def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api: StartApi, stub: StubWorker) -> None:
     """With as many numbers as the worker announces, each counts for 225 MB of 1,140 MB: a client may have two."""
     server = start_api(receive_timeout_s=3_600)
