@@ -109,10 +109,7 @@ def model() -> None:
 @click.option("--quiet", is_flag=True, help="Do not print the folder of the prepared model.")
 @settings_options("model", "reranker", "home")
 def prepare(settings: Settings, force: bool, quiet: bool) -> None:
-    """Prepare the model, and the reranker if one is named. This is done once for each.
-
-    Some architectures need the `export` extra for it.
-    """
+    """Prepare the model, and the reranker if one is named. This is done once for each."""
     from shoal_workers.model.model import is_prepared, prepared_folder
 
     for name in filter(None, (settings.model, settings.reranker)):

@@ -17,6 +17,7 @@ from shoal.contract.options import Options
 from shoal.operations import Embed, Rerank
 from shoal.queue.consumer import Delivery
 from shoal_workers.encoding.bucketing import PASS_COST, Bucketing
+from shoal_workers.encoding.chunking import TokenizedChunk
 from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.loop.batch import Batch
@@ -31,7 +32,7 @@ from shoal_workers.loop.scheduler import (
     WINDOW_PASSES,
     Scheduler,
 )
-from shoal_workers.operations.embed import EmbedWork
+from shoal_workers.operations.embed import ChunksWork, EmbedWork
 from shoal_workers.operations.rerank import RerankWork
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, MAX_SHORT_TEXTS, Work
 
@@ -171,6 +172,19 @@ def test_a_pass_contains_the_oldest_text_and_keeps_its_budget() -> None:
     for batch in batches(chosen):
         assert batch.num_tokens <= 100
         finish(chosen, batch)
+
+
+def test_a_chunk_that_is_encoded_before_an_earlier_one_is_encoded_once() -> None:
+    job, chunks, chosen = Embed(["a b c"], Options(chunk_tokens=64)), [], scheduler()
+    for start, num_words in ((0, 50), (2, 60), (4, 1)):  # the last shares a pass with the first
+        chunks.append(TokenizedChunk(start, start + 1, *tokenize([words(num_words)], "right")))
+    chunker: Any = SimpleNamespace(cut=lambda text, start, covered: (chunks, None))
+    chosen.add([ChunksWork(make_delivery(INTERACTIVE, "a", job.pack()), job, pipeline(), chunker=chunker)])
+    sizes = []
+    for batch in batches(chosen):
+        sizes.append([text.num_tokens for text in batch.texts])
+        finish(chosen, batch)
+    assert sizes == [[1, 50], [60]]
 
 
 @pytest.mark.parametrize(("tokens_per_s", "num_words"), [(20_000, 90), (50_000, 5)])

@@ -155,7 +155,8 @@ class Scheduler:
         max_cost = None if kind == INTERACTIVE else self._max_cost(pipeline)
         self._fill(works, max_cost)
         works = [work for work in works if work.error is None]
-        if not (texts := list(dict.fromkeys(text for work in works for text in work.tokenized.values()))):
+        waiting = (text for work in works for text in work.tokenized.values() if not text.is_done)
+        if not (texts := list(dict.fromkeys(waiting))):
             return None
         if max_cost is None:  # the batch with the oldest text
             texts = next(batch for batch in pipeline.bucketing.cut(texts) if texts[0] in batch)
@@ -171,7 +172,7 @@ class Scheduler:
 
         While interactive jobs are expected, only few texts are tokenized at a time, and none once such a job has come.
         """
-        known = {text.key: text for work in works for text in work.tokenized.values()}
+        known = {text.key: text for work in works for text in work.tokenized.values() if not text.is_done}
         enough_tokens = WINDOW_PASSES * (max_cost or works[0].pipeline.bucketing.max_batch_tokens)
         max_chars = MAX_PREEMPTIBLE_CHARS if max_cost else MAX_TOKENIZED_CHARS
         num_cut_chars = 0

@@ -1,1 +1,1 @@
-"""A model, prepared for serving. Imports nothing of other rooms; `export` and `reference` alone need `torch`."""
+"""A model, prepared for serving. Imports nothing of other rooms; `reference` alone needs `torch`."""

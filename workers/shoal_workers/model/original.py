@@ -265,7 +265,8 @@ def _read_reranker(name: str, original: Original) -> dict[str, Any]:
 
 
 def _read_embedder(name: str, original: Original) -> dict[str, Any]:
-    pooling = read_json(dict(original.layers)["Pooling"] / "config.json")
+    layers = dict(original.layers or _modules(original.folder, "document"))  # without modules.json, an error names it
+    pooling = read_json(layers["Pooling"] / "config.json")
     if not pooling.get("include_prompt", True):
         raise ModelMismatch(f"{name} leaves its prompt out of the pooling, which Shoal cannot do: use another model")
     dense = [read_json(folder / "config.json") for folder in original.dense_folders]
