@@ -55,7 +55,7 @@ class BlockingBody:
         return found
 
     async def _next(self) -> bytes:
-        self._pieces = self._pieces or aiter(self._protocol)  # from now on, Granian gives the body to this iterator alone
+        self._pieces = self._pieces or aiter(self._protocol)  # after this, Granian gives the body to no other reader
         return await anext(self._pieces, b"")
 
 
