@@ -25,7 +25,7 @@ def pooled(api: FlaskClient, **body: Any) -> list[Any]:
 def test_a_task_chooses_vectors_of_texts_or_of_tokens(api: FlaskClient, stub: StubWorker) -> None:
     stub.announce(outputs=["vector", "tokens"])
     assert np.array_equal(np.array(pooled(api, task="embed"), np.float32), [vector_of(text) for text in TEXTS])
-    of_tokens = api.post("/embed", json={"inputs": TEXTS, "output": "tokens"}).get_json()["embeddings"]
+    of_tokens = api.post("/embed", json={"inputs": TEXTS, "output": "tokens"}).get_json()
     for body in ({}, {"task": "token_embed", "truncate_prompt_tokens": -1, "use_activation": True}):
         assert pooled(api, **body) == of_tokens
     in_base64 = [np.frombuffer(base64.b64decode(data), "<f4") for data in pooled(api, encoding_format="base64")]

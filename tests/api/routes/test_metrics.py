@@ -106,6 +106,7 @@ def test_claims_are_counted_and_suspects_among_them(scrape: Scrape, worker: Work
     assert len(queue.take("gone", LANES, 2)) == 2
     assert len(queue.take("left", LANES, 1)) == 1
     queue.leave("left")  # an orderly end, so that its job is no suspect
+    queue.may_look(worker.id)
     assert sum(drive(worker) for _ in range(4)) == 3
     assert scrape("shoal_worker_claims_total", "worker") == {worker.id: 2}
     assert scrape("shoal_worker_redeliveries_total", "worker") == {worker.id: 2}
