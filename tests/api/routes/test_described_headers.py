@@ -24,6 +24,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/similarity", {"inputs": {"source_sentence": "storm", "sentences": ["rain"]}}),
     ("/embeddings", {"input": "storm"}),
     ("/v1/embeddings", {"input": "storm"}),
+    ("/pooling", {"input": "storm"}),
     ("/api/embed", {"model": "stub", "input": "storm"}),
     ("/api/embeddings", {"model": "stub", "prompt": "storm"}),
     ("/v1/embed", {"texts": ["storm"]}),
