@@ -31,7 +31,6 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/embed", {"texts": ["storm"], "embedding_types": ["int8"]}),
     ("/v2/embed", {"texts": ["storm"]}),
     ("/vectors", {"text": "storm"}),
-    ("/pooling", {"input": "storm"}),
     ("/similar", {"text": "storm"}),
     ("/predict", {"text": "storm"}),
     ("/json_embed/", {"input": "storm"}),
