@@ -552,6 +552,7 @@ def test_a_suspect_is_alone_in_each_pass(queue: Queue, encoder: Encoder, reranke
     worker = Worker(consumer, encoder, {"default": index}, Bucketing(24), reranker=notes)
     job = put_search(queue, QUERY)
     queue.take("killed", ["interactive"], 1)
+    queue.may_look("suspicious")
     worker.step(block_s=0)
     others = [put_search(queue, "market"), put_search(queue, "rain")]
     work_off(worker, queue)
