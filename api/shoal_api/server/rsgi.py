@@ -40,17 +40,17 @@ class BlockingBody:
     def __init__(self, protocol: HTTPProtocol, loop: asyncio.AbstractEventLoop, timeout_s: float):
         self._protocol, self._loop, self._timeout_s = protocol, loop, timeout_s
         self._pieces: AsyncIterator[bytes] | None = None
-        self._rest = b""
+        self._rest, self._is_over = b"", False
 
     def read(self, num_bytes: int) -> bytes:
-        """Return at most `num_bytes`; none at the end, if none come in time, or if the body breaks off."""
-        if not self._rest:
+        """Return at most `num_bytes`; none at the end, and none after a late piece or a break."""
+        if not self._rest and not self._is_over:
             coming = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
             try:
                 self._rest = coming.result(self._timeout_s)
             except (TimeoutError, ProtocolClosed):
                 coming.cancel()
-                return b""
+            self._is_over = not self._rest
         found, self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
         return found
 

@@ -21,7 +21,7 @@ from granian.rsgi import HTTPProtocol, Scope  # type: ignore[attr-defined]
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_LASTING
 from shoal_api.server import rsgi
-from shoal_api.server.rsgi import RsgiServer
+from shoal_api.server.rsgi import BlockingBody, RsgiServer
 
 pytest_plugins = ["api_fixtures"]
 pytestmark = pytest.mark.usefixtures("stub")
@@ -51,6 +51,25 @@ def guarded(
     """Return a server that needs the key."""
     with serving_api(redis_server, tmp_path_factory.mktemp("guarded"), api_keys_file=key[0]) as (api, _):
         yield api
+
+
+@in_loop
+async def test_a_body_that_was_late_once_is_not_waited_for_again() -> None:
+    class Stalled:
+        num_waits = 0
+
+        def __aiter__(self) -> "Stalled":
+            return self
+
+        async def __anext__(self) -> bytes:
+            self.num_waits += 1
+            await asyncio.Event().wait()
+            return b""
+
+    stalled = Stalled()
+    body = BlockingBody(cast(HTTPProtocol, stalled), asyncio.get_running_loop(), timeout_s=0.2)
+    assert [await asyncio.to_thread(body.read, 10) for _ in range(3)] == [b"", b"", b""]
+    assert stalled.num_waits <= 1
 
 
 def test_a_header_with_an_underscore_does_not_pass_for_another(guarded: ApiProcess, key: tuple[Path, str]) -> None:
