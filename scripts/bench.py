@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import plot
-from benchmarks import compare, connections, encoders, fair, quality, scenarios, wrk
+from benchmarks import compare, connections, encoders, fair, models, quality, scenarios, wrk
 from benchmarks.peers import PEERS, target_of
 from benchmarks.plan import Plan, Texts, say
 from benchmarks.trial import Row, tables
@@ -29,10 +29,11 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "quality": quality.run,
     "compare": compare.run,
     "encoders": encoders.run,
+    "models": models.run,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare", "encoders")
+ON_DEMAND = ("compare", "encoders", "models")
 
 
 def main() -> None:

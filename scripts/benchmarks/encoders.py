@@ -48,7 +48,7 @@ def run(plan: Plan) -> list[Row]:
                 if not find_spec(package):
                     raise ModuleNotFoundError(f"{package} is not installed")
                 engines[name] = running.enter_context(started(name, 1, open_engine, folder))
-                engines[name].call(_pin)
+                engines[name].call(pin)
             except Exception as error:  # from a library that is no part of Shoal
                 engines.pop(name, None)
                 say(f"encoders: {name} is left out: {error}")
@@ -106,7 +106,7 @@ def _row(name: str, measured: Sequence[Row], others: Figures) -> Row:
     return Row("encoders", "texts/s: tokens x batch", name, figures)
 
 
-def _pin(_: Embed) -> None:
+def pin(_: Embed) -> None:
     """Keep all threads of the process on one core, the last."""
     for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), {max(os.sched_getaffinity(0))})
