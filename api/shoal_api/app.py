@@ -1,4 +1,4 @@
-"""The making of the application: Flask with all routes, error handlers and metrics."""
+"""The application: Flask with all routes, error handlers and metrics."""
 
 from copy import copy
 from dataclasses import replace

@@ -37,7 +37,7 @@ _ACCEPTED = {
     "union_tag_not_found": "a string, a list of strings, or token ids",
 }
 
-#: How many errors of a field a message may contain. Pydantic reports one for each kind of value that the field accepts.
+#: Largest number of a field's errors in a message. Pydantic reports one for each kind of value that the field accepts.
 _MAX_KINDS = 8
 
 #: Names of kinds of values, which pydantic mixes with the names of fields in the path to an error.

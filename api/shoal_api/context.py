@@ -60,7 +60,7 @@ def context() -> Context:
 
 
 def contexts() -> list[Context]:
-    """Return the contexts of the pools that may answer the current request: only one, once a pool is chosen."""
+    """Return the contexts of the pools that may answer the current request. A chosen pool is the only one."""
     return [context()] if json_request().pool else all_contexts()
 
 

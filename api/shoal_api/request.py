@@ -1,4 +1,4 @@
-"""Requests: their body, a JSON object or a msgpack map, and the facts that access control notes about them."""
+"""Requests: the body, a JSON object or a msgpack map, and the facts that access control notes."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
 from shoal.operations import MAX_VALUES
 
-#: Key in a request's environment. Its value is the request's `ReceivedBody`. A WSGI server does not set it.
+#: Key of a request's `ReceivedBody` in its environment. A WSGI server does not set it.
 BODY = "shoal.body"
 
 #: Number of digits that are read of a content length. A longer number exceeds every limit, and is slow to convert.
@@ -123,7 +123,7 @@ class JsonRequest(Request):
 
     def __init__(self, environ: dict[str, Any], *args: Any, **kwargs: Any):
         super().__init__(environ, *args, **kwargs)
-        #: The time at which the request began, by `time.perf_counter`.
+        #: The beginning of the request, by `time.perf_counter`.
         self.started_s = time.perf_counter()
         #: The size of the body according to the headers, or None if the headers do not say it.
         self.declared_bytes: int | None = None

@@ -91,7 +91,7 @@ def _digest(text: str) -> str:
 
 
 def file_size(file: Path | os.DirEntry[str]) -> int:
-    """Return the size of a file in bytes, or 0 if it is gone: it may have been renamed since its folder was read."""
+    """Return the size of a file in bytes, or 0 if it is gone. It may have been renamed since its folder was read."""
     with suppress(FileNotFoundError):
         return file.stat(follow_symlinks=False).st_size
     return 0

@@ -164,7 +164,7 @@ def _is_key(line: str) -> bool:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Return a value that changes whenever the file is changed."""
+    """Return a value that differs after each change of the file."""
     try:
         state = path.stat()
     except OSError:

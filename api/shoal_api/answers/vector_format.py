@@ -1,6 +1,6 @@
 """Formats of responses with vectors: their number types, and the media types that a request may accept.
 
-Only JSON and msgpack can say sparse vectors, multivectors, or several outputs at once.
+Only JSON and msgpack can express sparse vectors, multivectors, or several outputs at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -191,7 +191,7 @@ def listed(arrays: Arrays) -> Mapping[str, Any]:
 
 
 def output_type(number_type: str) -> str:
-    """Return the media type of such a response that the current request accepts.
+    """Return the media type of the response to the current request, which is no array of vectors.
 
     Raises NotAcceptable, and InvalidRequest for another number type than the default.
     """

@@ -37,7 +37,7 @@ _CHECK_EVERY_BYTES = 64 * 2**20
 #: Longest name of an upload, in bytes of UTF-8.
 _MAX_NAME_BYTES = 200
 
-#: How many folders of earlier jobs are checked when a folder is made. Folders that no job needs are removed.
+#: Number of earlier jobs' folders that are checked when a folder is made. Folders that no job needs are removed.
 _CHECKED_AT_A_TIME = 20
 
 #: Time for which the upload of a job that failed or was cancelled is kept, so that the job can be retried.

@@ -97,7 +97,7 @@ class Metrics:
         series.observe(time.perf_counter() - request.started_s)
 
     def num_cache_hits(self, pool: str) -> float:
-        """Return how many texts the processes of this API have found in the cache of a pool."""
+        """Return the number of texts that the processes of this API have found in the cache of a pool."""
         folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         if folder is None:
             return self._registry.get_sample_value("shoal_cache_hits_total", {"pool": pool}) or 0.0

@@ -139,7 +139,7 @@ class RsgiServer:
         return environ
 
     async def _send(self, response: WholeResponse, scope: Scope, protocol: HTTPProtocol) -> None:
-        """Send the response. A large response is sent when this returns, any other soon after."""
+        """Send the response. A large response is sent before this returns, any other response soon after."""
         status, head = response.status_code, response.head()
         if not response.has_body(scope.method):
             protocol.response_empty(status, head)

@@ -278,7 +278,7 @@ class AsyncBroker:
         ]
 
     async def _ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
-        """Return the answers to the commands, of which each may be an error of Redis. Raises Unavailable."""
+        """Return the answers to the commands. An answer may be an error of Redis. Raises Unavailable."""
         data, num_answers = b"".join([pack_command(tuple(command)) for command in commands]), len(commands)
         for num_moves in range(MAX_MOVES + 1 if commands else 0):
             try:
@@ -308,7 +308,7 @@ class AsyncBroker:
             self._drop_idle()
 
     async def _ask_large(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
-        """Ask when no other large command is under way."""
+        """Wait until no other large command is under way, then ask."""
         await _acquire(self._large, MAX_LARGE_WAIT_S)
         try:
             with self._maker.breaker.large():
@@ -317,7 +317,7 @@ class AsyncBroker:
             self._large.release()
 
     async def _ask_alone(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
-        """Ask over a connection that no other task uses meanwhile."""
+        """Ask over a connection that no other task uses at the same time."""
         if self._free.locked():
             await _acquire(self._free, MAX_WAIT_S)
         else:

@@ -24,8 +24,8 @@ class CircuitBreaker:
 
     The breaker opens if a command gets no answer in its time and no other command was answered meanwhile, or if the
     opening of a connection takes long to fail. It stays closed if a connection breaks or is refused, because callers
-    learn that quickly, and during a large command, for which Redis may need longer. `caller` returns the id of the
-    current thread or task.
+    learn that quickly. It also stays closed during a large command, for which Redis may need longer. `caller` returns
+    the id of the current thread or task.
     """
 
     def __init__(self, caller: Callable[[], int] = threading.get_ident) -> None:

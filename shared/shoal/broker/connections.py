@@ -38,7 +38,7 @@ SHORT_BLOCK_S = 0.25
 #: Lowest speed of a connection, in bytes a second. Time limits of commands include the time for bytes at this speed.
 MIN_BYTES_PER_S = 1_000_000
 
-#: Size limit of a small command, in bytes. Its time limit is the usual one, because another needs two system calls.
+#: Size limit of a small command, in bytes. It has the connection's time limit: another limit needs two system calls.
 SMALL_BYTES = 65_536
 
 #: A command of more bytes is large. Redis serves no other client while it reads and runs a large command, so a process
@@ -350,7 +350,7 @@ def pieces(packed: Sequence[bytes], timeout_s: float) -> Iterator[bytes | memory
 
 
 def refused(error: redis.ResponseError) -> redis.ResponseError:
-    """Return the error reply of Redis; raise MovedError or ReadOnlyError if it says that another one is the primary."""
+    """Return Redis's error reply; raise MovedError or ReadOnlyError if it says that another node is the primary."""
     if isinstance(error, MovedError):
         raise error
     if "read only replica" in str(error):

@@ -1,4 +1,4 @@
-"""The address of the primary that has a pool's keys, if it can change. Sentinels or the nodes of a cluster name it.
+"""The address of the primary that has a pool's keys. Sentinels or the nodes of a cluster name it.
 
 All keys of a pool are in one slot, so a pool needs only one node of a cluster.
 """
@@ -42,7 +42,7 @@ class Primary(ABC):
 
     @abstractmethod
     def find(self) -> Address:
-        """Return the address at which the primary is thought to be."""
+        """Return the last known address of the primary."""
 
     def note_move(self, error: MovedError) -> None:  # noqa: B027 - only nodes of a cluster raise it
         """Record that the node named by `error` has the keys."""

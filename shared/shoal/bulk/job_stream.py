@@ -1,4 +1,4 @@
-"""A stream of jobs in the bulk lane: it waits for workers, room and Redis, and sends jobs that were lost again."""
+"""A stream of jobs in the bulk lane: it waits for workers, room and Redis, and sends lost jobs again."""
 
 import time
 from collections import deque
@@ -58,7 +58,7 @@ class Group:
 
     Once the job is answered, `errors` maps the number of each document that could not be embedded to its error.
     Documents are numbered within the group. `vectors` has the vectors of the other documents, float32 `[documents,
-    dimension]`, or stays None if there are no others. With the output `sparse`, `sparse` has their sparse vectors.
+    dimension]`, or stays None without other documents. With the output `sparse`, `sparse` has their sparse vectors.
     """
 
     rows: list[Row]
@@ -200,7 +200,7 @@ class JobStream:
         return has_worker
 
     def _send_lost(self, sent: Sequence[_SentJob]) -> None:
-        """Send jobs again, under new ids, that are in no lane and with no worker. Other jobs are only slow."""
+        """Send each job that is in no lane and with no worker again, under a new id. Other jobs are only slow."""
         placed = [each for each in sent if each.pending.is_put and not each.pending.done()]
         try:
             held = self._client.run(lambda client: client.queue.holds([each.job.id for each in placed]))

@@ -1,4 +1,4 @@
-"""The model that the workers of a pool serve, as their heartbeats describe it."""
+"""The model that the workers of a pool serve, according to their heartbeats."""
 
 import time
 from collections.abc import Collection, Mapping

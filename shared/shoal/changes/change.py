@@ -35,7 +35,7 @@ BYTES_OF_A_VALUE = 50
 #: Largest number of values in the arrays and maps of a change.
 MAX_CHANGE_VALUES = MAX_CHANGE_BYTES // BYTES_OF_A_VALUE
 
-#: Greatest length of a normalised vector. Rounding makes some vectors a little longer than 1.
+#: Greatest length of a normalised vector, because rounding makes some vectors a little longer than 1.
 MAX_LENGTH = 1.01
 
 
@@ -106,7 +106,7 @@ class Change:
 
 
 def is_position(document_id: str) -> bool:
-    """Return True for an id that may be a document's position, which is its id if the source has no column of ids."""
+    """Return True if the id may be a position. Without a column of ids, a document's id is its position."""
     return document_id.isascii() and document_id.isdigit()
 
 

@@ -1,4 +1,4 @@
-"""The questions that a program can ask about texts. Every client has these methods."""
+"""The questions of a program about texts. Every client has these methods."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -167,7 +167,7 @@ def search_of(queries: str | Iterable[str], options: Mapping[str, Any], k: int, 
 
 
 def options_of(given: Mapping[str, Any], *others: str) -> Options:
-    """Return the options of texts in `given`; raise InvalidRequest for a name that is no option and not in `others`."""
+    """Return the options of texts in `given`; raise InvalidRequest for an unknown option that is not in `others`."""
     check_known("option", given, (*OPTION_NAMES, *others))
     return Options.from_map(given)
 

@@ -202,7 +202,7 @@ class Job:
                 raise TooLarge(f"{name} has {len(query):,} characters and may have {max_text_chars:,}: shorten it")
 
     def pinned(self, fingerprint: str | None) -> Self:
-        """Return the job for workers with this fingerprint only, unless it has a fingerprint already."""
+        """Return the job for workers with this fingerprint only. A job that has a fingerprint keeps it."""
         return replace(self, fingerprint=fingerprint) if fingerprint and not self.fingerprint else self
 
     def pack(self, trace: str | None = None, timeout_s: float | None = None) -> bytes:
@@ -222,7 +222,7 @@ class Job:
         return self.packed(values)
 
     def packed(self, values: dict[str, Any]) -> bytes:
-        """Return values that include the job's texts as msgpack. Raises InvalidText, which names the bad text."""
+        """Return values, the job's texts included, as msgpack. Raises InvalidText, which names the bad text."""
         try:
             return wire.pack(values)
         except InvalidText:
@@ -319,7 +319,7 @@ def unknown_lane(lane: Any) -> InvalidRequest:
 
 
 def check_name(field_name: str, value: Any) -> str:
-    """Return `value`. Raises InvalidRequest if it may not be part of a Redis key."""
+    """Return `value`. Raises InvalidRequest if it must not be part of a Redis key."""
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
     raise InvalidRequest(f"{field_name} is {excerpt(value)}: it takes {NAME_RULE}")

@@ -78,7 +78,7 @@ class Keys:
         return f"{self.root}:deleted-build:{job_id}"
 
     def changes(self, index: str) -> str:
-        """Return the key of a stream with an index's changes: all that no build has folded in, and a few older ones."""
+        """Return the key of a stream with an index's changes: all changes not folded in yet, and a few older ones."""
         return f"{self.root}:changes:{index}"
 
     def cache(self, place: str) -> str:

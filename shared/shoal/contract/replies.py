@@ -309,7 +309,7 @@ def _check_alike(first: Reply, other: Reply) -> None:
 
 
 def other_fingerprint(wanted: str, model: str, fingerprint: str) -> ModelMismatch:
-    """Return the error for a job that needs the `wanted` fingerprint if it was answered with another or without one."""
+    """Return the error for a job that needs the `wanted` fingerprint, and was answered with another or with none."""
     found = f"{excerpt(model) if model else 'the one that answered'} has {fingerprint}"
     return ModelMismatch(
         f"the answer is to be of the model with fingerprint {excerpt(wanted)}, and "

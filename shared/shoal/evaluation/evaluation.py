@@ -131,7 +131,7 @@ def interval(values: Values) -> Interval:
 
 
 def differences(names: Sequence[str], values: Sequence[Values]) -> list[Difference]:
-    """Return how each later setting differs from the first one. All `values` have the queries in the same order."""
+    """Return the difference between each later setting and the first. All `values` have the queries in one order."""
     deltas = [each - values[0] for each in values[1:]]
     for each in deltas:
         each[np.abs(each) < 1e-12] = 0.0  # equal rankings may differ a little, by the order of their sums

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Size limit of a submission, in bytes.
 MAX_BYTES = 2**20
 
-#: The field of a running job's hash that says what its submitter wants: PAUSE or CANCEL.
+#: The field of a running job's hash with the submitter's wish: PAUSE or CANCEL.
 WANTED = "shoal_wanted"
 PAUSE, CANCEL = "pause", "cancel"
 
@@ -58,7 +58,7 @@ class LongJob(Job):
     workers_key: ClassVar[str] = WORKERS_BY_QUEUE_KEY
     submission: Submission
     kind: Kind
-    #: What the submitter wants for the running job: PAUSE, CANCEL or "".
+    #: The submitter's wish for the running job: PAUSE, CANCEL or "".
     wanted = ""
     #: The id of the running job's execution; empty if a runner of an earlier release began the run.
     run = ""

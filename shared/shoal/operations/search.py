@@ -18,8 +18,8 @@ MAX_JOB_HITS = 10_000
 #: Largest number of hits that a job asks for if a list is split. With documents of 1.5 KB, these hits have 8 MB.
 MAX_HITS_PER_JOB = 5_000
 
-#: Largest number of rows that a job with search options reads, for all its lists of hits together. This needs about a
-#: second, in which the worker does nothing else.
+#: Largest number of rows that a job with search options reads, for all its lists of hits together. Reading them takes
+#: about a second, and the worker does nothing else meanwhile.
 MAX_JOB_ROWS = 2**27
 
 #: Weight, in texts, of a further pass over all documents for a list of hits. Because of it, a worker takes few such

@@ -88,7 +88,7 @@ def parse_filter(value: Any) -> Filter:
 
 
 def parse_value(value: Any, place: str) -> Value:
-    """Return the value if a field can be compared with it. Raises InvalidRequest for others; `place` is where it is."""
+    """Return the value, found at `place`. Raises InvalidRequest if no field can be compared with it."""
     if value is None or value == "":
         raise InvalidRequest(f'{place} is {excerpt(value)}, which is no value: {{"exists": false}} finds none')
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The options of a search: which documents it may find, how it ranks them, and what it returns of them."""
+"""The options of a search: the documents that it may find, their ranking, and the values that it returns."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields

@@ -32,7 +32,7 @@ MAX_TAKE_BYTES = 4 * 2**20
 #: Number of seconds in which only one worker of the pool looks for jobs of dead workers.
 RECLAIM_TURN_S = 0.9
 
-#: After Redis has failed or refused, no notice of jobs is asked for during this many seconds.
+#: Seconds without a new `JobNotice` after Redis has failed or refused one.
 PAUSE_S = 1.0
 
 #: Size limit of the replies that are written together, in bytes. A larger reply is written alone, to delay no other.
@@ -50,7 +50,7 @@ MAX_DEAD_LETTERS = 10_000
 #: Size limit of the dead letters that are kept in addition to the oldest one, in bytes. The oldest are deleted first.
 MAX_DEAD_BYTES = 64 * 2**20
 
-#: Number of bytes that are read of a job that is too large.
+#: Number of bytes that are read from a job that is too large.
 HEAD_BYTES = 65_536
 
 _POLICY = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
@@ -293,7 +293,7 @@ class Consumer:
         return num_written
 
     def _count_failure(self, key: str) -> None:
-        """Count that a large reply was not sent, unless Redis answers no other command."""
+        """Count a failed attempt to send a large reply, unless Redis answers no other command either."""
         with suppress(ShoalError):
             self.broker.ping()
             self._failed_sends[key] += 1

@@ -29,7 +29,7 @@ _LIST = scripts.load("dead_letters")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """The reason why a job could not be answered. A letter read from Redis also has an id and the job's bytes.
+    """The reason why a job could not be answered. A letter from Redis also has an id and the job's bytes.
 
     `worker` had the job last. In a list of letters, `data` is only the beginning of the job; `size_bytes` is the size
     of the whole job.

@@ -1,4 +1,4 @@
-"""A lane: its limits, its load, the jobs to put into it, and the errors for jobs that find no room in it."""
+"""A lane: its limits, its load, the jobs to put into it, and the errors of a full lane."""
 
 import math
 from collections.abc import Mapping, Sequence

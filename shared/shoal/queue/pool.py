@@ -1,4 +1,4 @@
-"""The workers of a pool. Each announces itself, and every process can read which are alive, and what each serves."""
+"""The workers of a pool. Each announces itself and what it serves, and every process can read this."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -19,8 +19,8 @@ ALIVE_S = 3.0
 #: States of workers whose pool answers jobs. `shoal host` starts a worker that is asleep for the first job.
 ANSWERING = ("ready", "asleep")
 
-#: Redis keeps the contents of a heartbeat for this many times `ALIVE_S`, because workers write the contents less often
-#: than they announce that they are alive.
+#: Redis keeps the contents of a heartbeat for this many times `ALIVE_S`, because workers announce themselves more often
+#: than they write the contents.
 _KEPT_FOR = 5
 
 #: Limits of a heartbeat: its bytes, and the values in its arrays and maps. A thousand indexes need a tenth as much.
@@ -57,7 +57,7 @@ class AsyncPool:
         return await self._heartbeats(sorted(await self.alive()))
 
     async def first_heartbeats(self) -> dict[str, dict[str, Any]]:
-        """Return the heartbeat of each living worker that was read first. Use it for fields that never change."""
+        """Return the first heartbeat that was read of each living worker. Use it for fields that never change."""
         ids = await self.alive()
         new = await self._heartbeats(sorted(ids - self._first.keys()))
         found = self._first | new
@@ -123,7 +123,7 @@ class Pool:
         self.broker.pipeline(*commands)
 
     def ready(self) -> dict[str, dict[str, Any]]:
-        """Return the heartbeats of the living workers that answer jobs, or start for one."""
+        """Return the heartbeats of the living workers that answer jobs, sleeping workers included."""
         return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") in ANSWERING}
 
     def own_ready(self, pids: Collection[int]) -> dict[str, dict[str, Any]]:

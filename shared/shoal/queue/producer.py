@@ -1,4 +1,4 @@
-"""The producer's end of the queue, which puts jobs, reads replies and withdraws jobs. docs/protocol.md has the keys."""
+"""The producer's end of the queue: it puts jobs, reads replies and withdraws jobs. docs/protocol.md has the keys."""
 
 import time
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ _BEGINNING = b"0"
 #: The field of an entry that is a note in place of a reply. Its value is the id of a job whose result is ready.
 _ANSWERED = b"answered"
 
-#: Most digits of a number in a hash. Python converts no text of thousands of digits.
+#: Most digits of a number in a hash: Python refuses to convert thousands of digits.
 _MAX_DIGITS = 18
 
 _PUT, _CANCEL = scripts.PUT, scripts.CANCEL

@@ -17,8 +17,8 @@ from shoal.task_progress import MAX_SHOWN
 #: The values of a row by the names of their columns.
 Record = dict[str, Any]
 
-#: Pairs of a number and a record or its error. The number is that of the record's first line or, in a .parquet file, of
-#: its row, counted from 1.
+#: Pairs of a number and a record or its error. The number is the record's first line or, in a .parquet file, its row,
+#: counted from 1.
 Records = Iterator[tuple[int, Record | BadDocument]]
 
 #: Size limit of a record, in bytes. A larger record becomes a bad row.
@@ -38,7 +38,7 @@ MAX_FIELD_DEPTH = wire.MAX_DEPTH - 1
 
 
 class SourceLabel(NamedTuple):
-    """The name of a source in messages: its path, and what its records are numbered by, such as "line"."""
+    """The name of a source in messages: its path, and the unit that numbers its records, such as "line"."""
 
     path: str
     unit: str

@@ -23,7 +23,7 @@ STOP_WITHIN_S = 15.0
 #: Longest wait for the end of killed processes, in seconds.
 GONE_WITHIN_S = 2.0
 
-#: Number of last lines that are kept of a process's standard error.
+#: Number of lines that are kept from the end of a process's standard error.
 _KEPT_LINES = 20
 
 

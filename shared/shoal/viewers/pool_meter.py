@@ -12,7 +12,7 @@ from shoal.contract.replies import STATUSES, TIMINGS
 from shoal.queue.lane import LaneLimits, LaneLoad, UnreadLoad
 from shoal.queue.producer import Producer
 
-#: Length of the longer of the two measurements, in seconds. The shorter one covers the time between two heartbeats.
+#: Length of the long measurement, in seconds. The short measurement covers the time between two heartbeats.
 WINDOW_S = 60.0
 
 #: Longest string that is shown from a heartbeat, in characters.

@@ -34,7 +34,7 @@ MAX_REQUESTS = 4
 #: Longest time that one request waits for a job's result, in seconds. Many proxies end a request after a minute.
 MAX_WAIT_S = 20.0
 
-#: Seconds in which an answer must arrive, in addition to the time for which its request waits for the job's result.
+#: Seconds for an answer to arrive, in addition to the time for which its request waits for the job's result.
 ROUND_TRIP_S = 5.0
 
 #: A function that waits for the given number of seconds, and returns true if the caller gives up meanwhile.

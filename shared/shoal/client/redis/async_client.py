@@ -251,7 +251,7 @@ class AsyncClient:
         client: str = "",
         timeout_s: float | None = None,
     ) -> IndexWriter:
-        """Return the writer of an index. Each call for vectors may take `timeout_s`, by default the client's."""
+        """Return the writer of an index. Each call for vectors may take `timeout_s`, by default the client's limit."""
         session = self._session()
         call = partial(
             session.call,
