@@ -1,4 +1,4 @@
-"""Measures Shoal, and peers beside it in the same run: docs/performance.md has the results."""
+"""Measures Shoal and its peers in the same run. docs/performance.md has the results."""
 
 import argparse
 import json
@@ -80,7 +80,7 @@ def arguments() -> argparse.Namespace:
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
-    """Run the scenarios; if one cannot be measured, the others still run."""
+    """Run the scenarios. If a scenario cannot be measured, run the others."""
     texts = Texts.load()
     plan = Plan(texts, args.runs, args.seconds, args.peers, args.checkouts, args.workers)
     command = f"scripts/bench {shlex.join(sys.argv[1:])}".strip()

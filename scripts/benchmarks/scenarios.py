@@ -30,7 +30,7 @@ NUM_QUERIES, K = 100, 10
 #: Runs with long texts are longer by this factor, because they get only a few dozen answers a second.
 LONGER = 2
 
-#: Headlines for the bare engine, and the share of a run's time that its trials last: it starts at full speed.
+#: Number of headlines for the bare engine, and length of its trials as a share of a run: it starts at full speed.
 NUM_ENGINE, ENGINE_SHARE = 4_096, 0.25
 
 
@@ -40,7 +40,7 @@ def case_of(connections: int) -> str:
 
 
 def beside_peers(plan: Plan) -> list[Row]:
-    """Run the loads of the first table of docs/performance.md on Shoal and every peer, beside the bare engine."""
+    """Run the loads of docs/performance.md's first table on Shoal, every peer, and the bare engine."""
     indexes, headlines = indexes_of(SIZES[:1], plan.texts), plan.texts.headlines[-NUM_ENGINE:]
     with ExitStack() as running:
         servers = [running.enter_context(shoal(name, indexes, environment=env)) for name, env in PRECISIONS.items()]
@@ -69,7 +69,7 @@ def _peer_trials(server: Server, plan: Plan) -> Iterator[Trial]:
 
 
 def cache(plan: Plan) -> list[Row]:
-    """Send the same thousand headlines again and again, with the cache and without."""
+    """Send the same thousand headlines again and again, with a cache and without one."""
     with shoal("cache on", environment=CACHE) as on, shoal("cache off") as off:
         return plan.interleave("cache", [cache_trial(server, plan) for server in (on, off)])
 

@@ -15,7 +15,7 @@ from shoal_workers.index.index import Index
 #: Least cosine of a right vector to the known vector.
 MIN_COSINE = 0.9999
 
-#: Number of hits in an answer, and of further known hits: of two nearly equal hits either may come first.
+#: Number of hits in an answer, and number of further known hits: two nearly equal hits may come in either order.
 K, SPARE = 5, 3
 
 #: Largest error of the score of a right hit.
@@ -25,7 +25,7 @@ MAX_SCORE_ERROR = 1e-3
 RIGHT_ERRORS = {name: name for name in ("expired", "cancelled")}
 RIGHT_ERRORS |= {"unreadable": "malformed_job", "large reply": "too_large"}
 
-#: Texts whose vectors must differ from each other.
+#: Number of texts whose vectors must differ.
 NUM_DIFFERENT = 500
 
 Vectors = NDArray[np.float32]

@@ -15,9 +15,9 @@ from chaos_run.recovery import Recovery
 from chaos_run.redis_group import RedisGroup
 from shoal.errors import NotReady
 
-#: For each kind of fault: the number of such faults in a deck, and the fewest and most seconds that such a fault lasts.
-#: Some stops of a worker are shorter and some longer than the 3 s after which it counts as dead. The seconds of a fault
-#: of Redis end when Redis is started again.
+#: The number of faults of each kind in a deck, and the shortest and longest time of such a fault, in seconds. A worker
+#: counts as dead after 3 s, and some of its stops are shorter, some longer. A fault of Redis ends when Redis is started
+#: again.
 KINDS: dict[str, tuple[int, float, float]] = {
     "kill worker": (4, 0, 0),
     "kill worker, alone": (2, 0, 0),
@@ -85,12 +85,12 @@ class Fault:
 
     @property
     def hinders_workers(self) -> bool:
-        """True if a worker, its link or Redis is broken. A wrong clock hinders no worker: Redis's clock counts."""
+        """True if a worker, its link or Redis is broken. Workers use Redis's clock, so wrong clocks do not hinder them."""
         return self.kind not in _SIGNS and (self.target in ("redis", "all") or self.target.startswith("worker"))
 
 
 def schedule(seed: int, first_s: float, last_s: float, every_s: float, kinds: Sequence[str]) -> list[Fault]:
-    """Return the faults of a run: decks of all kinds, shuffled and dealt one by one, `every_s` apart on average."""
+    """Return the faults of a run: shuffled decks with all kinds, dealt one by one, `every_s` apart on average."""
     random = Random(f"faults {seed}")
     faults: list[Fault] = []
     deck: list[str] = []
@@ -139,7 +139,7 @@ class Breaker:
         return not self._left and not self._open
 
     def step(self, now_s: float) -> None:
-        """Cause the faults that are due `now_s` after the start, and mend the faults that lasted long enough."""
+        """Cause the faults that are due `now_s` after the start, and mend the faults whose time is over."""
         while self._left and self._left[0].at_s <= now_s:
             fault = self._left.pop(0)
             if self._break(fault):

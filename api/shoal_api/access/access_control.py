@@ -197,6 +197,6 @@ def network_of(address: str) -> str:
 
 
 def _noted_address(environ: Mapping[str, Any], num_proxies: int) -> str:
-    """Return the client's address, as the first of `num_proxies` trusted proxies has noted it, or else None."""
+    """Return the client's address, as the first of `num_proxies` trusted proxies has noted it, or else ""."""
     noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
     return noted[-num_proxies].strip() if len(noted) >= num_proxies else ""

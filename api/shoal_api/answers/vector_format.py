@@ -191,7 +191,7 @@ def listed(arrays: Arrays) -> Mapping[str, Any]:
 
 
 def output_type(number_type: str) -> str:
-    """Return the media type of the response to the current request, which is no array of vectors.
+    """Return the media type that the current request accepts for a response by `output_response`.
 
     Raises NotAcceptable, and InvalidRequest for another number type than the default.
     """
