@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from chaos_run.cases import POISON, Case
 from shoal.contract.options import QUERY_PROMPTS, Options
-from shoal.contract.replies import Reply, finish
+from shoal.contract.replies import Reply
+from shoal.contract.vectors import cut_and_normalise
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.index.index import Index
 
@@ -96,7 +97,7 @@ def _token_vectors(encoder: Encoder, text: str) -> Vectors:
     (tokens,) = encoder.tokenize([encoder.prompt(options) + text])
     encoder.encode([one := TokenizedText(tokens, outputs=options.outputs)])
     assert one.vectors is not None
-    return finish([one.vectors], options)
+    return cut_and_normalise([one.vectors], options)
 
 
 def content(reply: Reply) -> Any:

@@ -40,7 +40,7 @@ NUM_LONG, LONG_WORDS, LARGE_TEXTS, SLOW_TEXTS = 12, 400, (10, 10, 10, 12), (1, 2
 #: Kinds of jobs that always embed and never search.
 _EMBEDS = ("malformed", "unreadable", "huge", "large reply", "slow reader")
 
-#: Shorter runs have no stalls, in seconds: a stall is noticed after three times the workers' limit.
+#: Length of the shortest run with stalls, in seconds. A stall is noticed after three times the workers' limit.
 LONG_S = 100.0
 
 #: Words of all texts, plain enough for any model.

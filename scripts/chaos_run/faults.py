@@ -85,7 +85,7 @@ class Fault:
 
     @property
     def hinders_workers(self) -> bool:
-        """True if a worker, its link or Redis is broken. Workers use Redis's clock, so wrong clocks do not hinder them."""
+        """True if a worker, its link or Redis is broken. Workers use Redis's clock, so a wrong clock is none."""
         return self.kind not in _SIGNS and (self.target in ("redis", "all") or self.target.startswith("worker"))
 
 

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from shoal import Client, HttpClient
 from shoal.contract import wire
 from shoal.contract.keys import Keys
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal.errors import MalformedJob, TooLarge, Unsupported
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder

@@ -3,7 +3,8 @@
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import numpy as np
 import orjson
@@ -13,11 +14,9 @@ from werkzeug.datastructures import Headers
 from werkzeug.wsgi import ClosingIterator
 
 from shoal.contract.jobs import Job
-from shoal.contract.replies import FINGERPRINT_HEADER, TIMINGS, Reply, SparseVector
+from shoal.contract.replies import FINGERPRINT_HEADER, TIMINGS, Reply
+from shoal.contract.vectors import SparseVector
 from shoal_api.request import PIECE_BYTES, json_request
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 #: Headers of every response: browsers must not guess its type, nor send its address along with links.
 SAFETY = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
@@ -47,7 +46,7 @@ class WholeResponse(Response):
         """Return True if the response to a request with this method has a body."""
         return method != "HEAD" and self.status_code not in (204, 304)
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Start the response, and return its body for a WSGI server."""
         body = self.get_data()
         if len(body) > LARGE_BYTES:
@@ -57,7 +56,7 @@ class WholeResponse(Response):
         return [body] if self.has_body(environ["REQUEST_METHOD"]) else []
 
     def send(
-        self, pieces: Iterable[bytes], environ: "WSGIEnvironment", start_response: "StartResponse"
+        self, pieces: Iterable[bytes], environ: WSGIEnvironment, start_response: StartResponse
     ) -> Iterable[bytes]:
         """Start the response, and return the pieces of its body for a WSGI server; none if it has no body."""
         start_response(self.status, self.head())
@@ -75,7 +74,7 @@ class FileResponse(WholeResponse):
         self.file = file
         self.call_on_close(file.close)
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Start the response, and return the file piece by piece for a WSGI server."""
         return self.send(iter(lambda: self.file.read(PIECE_BYTES), b""), environ, start_response)
 

@@ -119,7 +119,7 @@ def readable_url() -> Iterator[None]:
         raise Unavailable(f"the Redis URL cannot be read ({type(error).__name__}): {remedy}") from None
 
 
-def shown(url: str) -> str:
+def printable_url(url: str) -> str:
     """Return the URL without user, password and options, so that it may be printed."""
     scheme, _, rest = url.partition("://")
     if "+" in scheme:

@@ -13,7 +13,8 @@ from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
 from shoal.contract.jobs import Job, new_id
 from shoal.contract.options import Options
-from shoal.contract.replies import Reply, SparseVector
+from shoal.contract.replies import Reply
+from shoal.contract.vectors import SparseVector
 from shoal.errors import (
     Internal,
     InvalidText,

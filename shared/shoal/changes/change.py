@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt, kind
-from shoal.contract.replies import SparseVector, pack_sparse, unpack_sparse
+from shoal.contract.vectors import SparseVector, pack_sparse, unpack_sparse
 from shoal.errors import InvalidRequest, MalformedJob, TooLarge
 from shoal.records.document import RESERVED_NAMES, Document
 

@@ -6,13 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self, TextIO, TypeVar
+from typing import Self, TextIO, TypeVar
 
 from shoal.errors import NotReady
 from shoal.process.printable import printable
-
-if TYPE_CHECKING:
-    from shoal.task_progress import TaskProgress
+from shoal.task_progress import TaskProgress
 
 T = TypeVar("T")
 
@@ -129,7 +127,7 @@ class RateMeter:
         self._begin_s = 0.0
         self._first: TaskProgress | None = None
 
-    def measure(self, progress: "TaskProgress", now_s: float) -> tuple[float | None, float | None]:
+    def measure(self, progress: TaskProgress, now_s: float) -> tuple[float | None, float | None]:
         """Return the rows per second and the seconds left, each None if it is unknown."""
         if self._first is None or (progress.step != self._first.step and not progress.step.startswith("waiting")):
             self._first, self._begin_s = progress, now_s
@@ -154,7 +152,7 @@ class TaskBar:
     def __exit__(self, *error: object) -> None:
         self._status_line.clear()
 
-    def __call__(self, progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> None:
+    def __call__(self, progress: TaskProgress, rows_per_s: float | None = None, eta_s: float | None = None) -> None:
         """Show the progress if it is time for a line. A missing rate or time is measured here."""
         own_rate, own_eta_s = self._meter.measure(progress, self._clock())
         rows_per_s = own_rate if rows_per_s is None else rows_per_s
@@ -162,7 +160,7 @@ class TaskBar:
         self._status_line.show(lambda: task_line(progress, rows_per_s, eta_s))
 
 
-def task_line(progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> str:
+def task_line(progress: TaskProgress, rows_per_s: float | None = None, eta_s: float | None = None) -> str:
     """Return the progress of a long job in words."""
     words = [] if progress.fraction is None else [f"{100 * progress.fraction:.0f} %"]
     words.append(f"{progress.rows:,} rows")

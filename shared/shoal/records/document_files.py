@@ -197,7 +197,7 @@ def read_folder(
     files: Iterable[FoundFile],
     rules: SourceRules,
     waiting: Callable[[], object],
-    read_files: ReadFiles | None = None,
+    read_files: ReadFiles | None,
 ) -> Iterator[Record | BadDocument]:
     """Yield a record for each file, or its error. The id is the path below the folder.
 

@@ -17,7 +17,8 @@ from werkzeug.test import TestResponse
 
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
-from shoal.contract.replies import TIMINGS, Reply, SparseVector
+from shoal.contract.replies import TIMINGS, Reply
+from shoal.contract.vectors import SparseVector
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
 from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
 from shoal.queue.consumer import Answer, Delivery

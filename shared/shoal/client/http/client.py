@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from shoal.client.handles import IndexHandle
-from shoal.client.http.answer import RequestLimits, checked, reply_of
+from shoal.client.http.answer import Answer, RequestLimits, checked, reply_of
 from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path
 from shoal.client.job_source import File, Item
 from shoal.client.parts import batches, jobs_to_repeat
@@ -25,8 +25,6 @@ from shoal.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from ssl import SSLContext
-
-    from shoal.client.http.answer import Answer
 
 #: Largest number of unanswered requests that one call has at a time.
 MAX_REQUESTS = 4
@@ -142,7 +140,7 @@ class HttpClient(Questions):
         """Return the deadline on the monotonic clock of a call that begins now and may take `extra_s` longer."""
         return time.monotonic() + self.timeout_s + extra_s
 
-    def ask(self, method: str, path: str, until: float | None = None, **options: Any) -> "Answer":
+    def ask(self, method: str, path: str, until: float | None = None, **options: Any) -> Answer:
         """Send a request, as `HttpSession.ask` does, and return its answer; raise Timeout if none comes in time."""
         try:
             return self._session.ask(method, path, self.until() if until is None else until, **options)

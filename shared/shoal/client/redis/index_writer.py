@@ -26,7 +26,8 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job
 from shoal.contract.languages import LEARNED
 from shoal.contract.options import Options
-from shoal.contract.replies import Reply, SparseVector
+from shoal.contract.replies import Reply
+from shoal.contract.vectors import SparseVector
 from shoal.errors import InvalidRequest, ModelMismatch, NotReady, TooLarge, UnknownIndex
 from shoal.operations import Embed
 from shoal.queue.pool import ANSWERING
