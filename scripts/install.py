@@ -103,7 +103,7 @@ class State:
             return cls()
 
     def save(self) -> None:
-        """Write the state, completely or not at all."""
+        """Write the state. If this fails, the old state stays."""
         scratch = STATE.with_suffix(".new")
         scratch.write_text(json.dumps({"home": self.home, "parts": self.parts}))
         scratch.replace(STATE)
@@ -112,7 +112,7 @@ class State:
 def main(command: str, parts: Sequence[str]) -> None:
     """Install the parts that are not complete. `command` is the user's command.
 
-    Exits with code 1 after an error, with a message that says what to type.
+    Exits with code 1 after an error, with a message that names the next command.
     """
     try:
         with locked():

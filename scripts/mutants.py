@@ -106,7 +106,7 @@ def _try(tree: Path, fault: dict[str, Any]) -> tuple[str, str]:
 
 
 def _test(tree: Path, tests: Sequence[str], limit_s: float, patience_s: float) -> tuple[int | None, str]:
-    """Run the tests until one fails; return the exit code, which is None after `limit_s`, and what they printed."""
+    """Run the tests until one fails; return the exit code, which is None after `limit_s`, and the output."""
     path = os.pathsep.join(str(tree / package) for package in ("shared", "api", "workers"))
     variables = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TEST_PATIENCE_S": str(patience_s), "CI": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-m", "not wide", "-p", "no:cacheprovider"]

@@ -139,7 +139,7 @@ def _joined_operation(first: Operation, second: Operation) -> Operation:
 
 
 def _joined_content(first: Mapping[str, MediaType], second: Mapping[str, MediaType]) -> dict[str, MediaType]:
-    """Return the media types of both, each with a schema that allows the values of either."""
+    """Return the media types of both contents. A media type in both allows the values of both schemas."""
     found = dict(first)
     for name, media in second.items():
         known = _schemas(found[name]) if name in found else []

@@ -230,7 +230,7 @@ class JsonRequest(Request):
         return size if size <= MAX_DROPPED_BYTES else 0
 
 
-#: The context variable behind Flask's proxy of the current request. The proxy itself costs as much as a small function.
+#: The context variable behind Flask's proxy of the current request. The proxy itself is slower.
 _CURRENT: Any = request_ctx.__wrapped__  # type: ignore[attr-defined]
 
 

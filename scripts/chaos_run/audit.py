@@ -118,7 +118,7 @@ class Audit:
         return "" if case is None else self.answers.wrong_reply(case, reply)
 
     def _check_addresses(self) -> None:
-        """Check that an address has at most as many replies as puts may have succeeded."""
+        """Check that an address has at most one reply for each successful put."""
         for case in self.cases:
             if case.route == "address" and case.kind == "good" and case.number not in self.outcomes.unfinished:
                 entries = self.redis.xrange(self.keys.replies(f"address-{case.number}"))
@@ -127,7 +127,7 @@ class Audit:
                     self.outcomes.breach(case, f"{len(wrong)} replies at its address {' '.join(wrong)}")
 
     def _check_dead_letters(self) -> None:
-        """Check that poison has one dead letter, and a malformed job at most as many as puts may have succeeded."""
+        """Check that poison has one dead letter, and a malformed job at most one for each successful put."""
         letters = [fields for _, fields in self.redis.xrange(self.keys.dead)]
         found = Counter(_name(fields[b"job"]) for fields in letters)
         accepted = {case.number for case in self.outcomes.accepted.values()}

@@ -60,7 +60,7 @@ def kinds_of(group: str) -> list[str]:
     return [kind for kind in others if group in _OF_GROUPS.get(kind, (group,))]
 
 
-#: Seconds without another fault before and after `kill worker, alone`, so that only this kill can cause what follows.
+#: Seconds without another fault before and after `kill worker, alone`, so that its effects have no other cause.
 CALM_S, ALONE_S = 4.5, 7.0
 
 #: Share of link faults that hit all links at once, and the longest delay of a piece by a delaying link, in seconds.

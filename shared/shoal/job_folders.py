@@ -58,7 +58,7 @@ class JobFolders:
     def check_results(self, owner: str) -> None:
         """Raise DiskFull if all results, or the owner's results, need too much space.
 
-        One owner's results may need at most as much space as all results leave free of the limit.
+        One owner's results may need at most the space that all results together leave free.
         """
         num_used, num_owned = self.sizes(owner, _num_result_bytes)
         if num_owned > self._max_result_bytes - num_used:

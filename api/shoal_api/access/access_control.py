@@ -51,9 +51,9 @@ _SAFE_METHODS = ("GET", "HEAD")
 class Shares:
     """The clients' parts of a limited `total`. Thread-safe.
 
-    A client may hold at most as much as it leaves free for all others (dynamic thresholds, Choudhury and Hahne, 1998).
-    So a client that is alone gets half, several greedy clients get less each, and something is left for the next
-    client. A client that holds nothing may get all that is free. Error messages call the total `name`.
+    A client's part may be at most as large as the free rest (dynamic thresholds, Choudhury and Hahne, 1998). So a
+    single client gets half, several greedy clients get less each, and something is left for the next client. A client
+    that holds nothing may get the whole rest. Error messages call the total `name`.
     """
 
     def __init__(self, total: int, name: str):

@@ -87,7 +87,7 @@ class Keyring:
         return key
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key with this secret, or None. The time of a call does not reveal how much of a guess is right."""
+        """Return the key with this secret, or None. The time of a call reveals nothing about the key."""
         if time.monotonic() > self._next_check_s:
             self._reload_if_changed()
         digest = hashlib.sha256(secret.encode()).digest()

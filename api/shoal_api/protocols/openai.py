@@ -157,7 +157,7 @@ def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) 
 
 
 def usage(reply: Reply) -> dict[str, int]:
-    """Return, in OpenAI's shape, how many tokens the model read for a reply."""
+    """Return the number of tokens that the model read for a reply, in OpenAI's shape."""
     num_tokens = sum(reply.tokens)
     return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
 

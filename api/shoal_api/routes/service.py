@@ -1,4 +1,4 @@
-"""GET /health, /ready, /info and /metrics: whether the service answers, what it serves, and measurements of it."""
+"""GET /health, /ready, /info and /metrics: the state of the service, its models and indexes, and its measurements."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -109,7 +109,7 @@ class DeadLetterBody(DeadLetterBrief):
 
 
 class DeadLetterList(BaseModel):
-    """The newest dead letters, and how many there are in all."""
+    """The newest dead letters, and the number of all dead letters."""
 
     count: int
     dead: list[DeadLetterBrief]

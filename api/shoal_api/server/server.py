@@ -152,7 +152,7 @@ def _stop_with_parent(parent: int | None) -> None:
 
 
 def _raise_file_limit() -> int:
-    """Raise the limit of open files as far as needed and possible; return how many connections a process may have."""
+    """Raise the limit of open files as far as needed and possible; return the largest number of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
     num_files = max(soft, min(MAX_CONNECTIONS + _OTHER_FILES, most))

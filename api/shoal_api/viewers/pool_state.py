@@ -26,7 +26,7 @@ USABLE_S = 1.0
 #: Seconds after which another pool answers a request, if Redis does not tell the state of a pool.
 MAX_WAIT_S = 0.1
 
-#: The fields of a heartbeat that name what a worker serves, each with the field of its fingerprint.
+#: The fields of a heartbeat that name the worker's model and reranker, each with the field of its fingerprint.
 _FINGERPRINTS = {"model": "fingerprint", "reranker": "reranker_fingerprint"}
 
 #: Time from one measurement of the pool to the next, in seconds, for any number of viewers.

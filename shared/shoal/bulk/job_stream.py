@@ -191,7 +191,7 @@ class JobStream:
                         each.pending = self._call(each.job)  # other errors are raised later
 
     def _has_worker(self) -> bool:
-        """Call `waiting` with what the stream waits for. Return True if a worker is alive."""
+        """Call `waiting` with the reason of the wait. Return True if a worker is alive."""
         try:
             has_worker = bool(self._client.pool.alive())
         except ShoalError:

@@ -119,7 +119,7 @@ def _field(fields: dict[str, Any], name: str, wanted: type[T]) -> T:
 
 
 def size_of(change: Change, packed: bytes) -> int:
-    """Return how many bytes a change counts toward `MAX_CHANGES_BYTES`."""
+    """Return the number of bytes that a change counts toward `MAX_CHANGES_BYTES`."""
     return max(len(packed), BYTES_OF_A_VALUE * change.num_values)
 
 

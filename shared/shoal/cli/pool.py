@@ -29,7 +29,7 @@ MAX_LONG_JOBS = 20
 @click.option("--this-worker", is_flag=True, help="End with 1 unless a worker of this machine or container is alive.")
 @settings_options(*REDIS_SETTINGS)
 def status(settings: Settings, this_worker: bool) -> None:
-    """Show the living workers and how many jobs wait.
+    """Show the living workers and the number of unanswered jobs.
 
     Each worker is listed with its indexes and their errors.
     """

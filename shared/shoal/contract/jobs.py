@@ -35,7 +35,7 @@ MAX_DEADLINE_S = 365 * 86_400
 #: Largest weight of a job in its lane's load, in texts. The scripts use the same number.
 MAX_LANE_TEXTS = 999_999
 
-#: Highest number of a text in a list that is split into jobs. No list has as many texts.
+#: Highest number of a text in a list that is split into jobs. No list has this many texts.
 MAX_TEXT_NUMBER = 2**53
 
 #: A reply names at most this many ignored fields, with at most this many characters of each name.
@@ -47,7 +47,7 @@ TEXTS_PER_JOB = 32
 #: Largest number of texts in an HTTP request if a list is split.
 MAX_REQUEST_TEXTS = 256
 
-#: The settings that limit the texts of a request, all of which go to one lane, and the texts of a job.
+#: The setting that limits the texts of a request, which all go to one lane, and the setting for the texts of a job.
 _MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"}
 
 

@@ -1,4 +1,4 @@
-"""Names of all Redis keys that Shoal uses. docs/architecture.md says what each key contains.
+"""Names of all Redis keys that Shoal uses. docs/architecture.md describes their contents.
 
 The braces make the pool a hash tag, so that all keys of a pool are in one slot of a Redis Cluster.
 """
@@ -90,7 +90,7 @@ class Keys:
         return f"{self.root}:processors:{group}"
 
     def worker(self, worker_id: str) -> str:
-        """Return the key of a worker's heartbeat, which says what the worker serves."""
+        """Return the key of a worker's heartbeat."""
         return f"{self.root}:worker:{worker_id}"
 
     def crash_report(self, worker_id: str) -> str:

@@ -116,7 +116,7 @@ class Options:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The words of `output`, with `vector` first: the first word says what the vectors of the reply are, if any."""
+        """The words of `output`, with `vector` first. The first word describes the reply's `vectors`, if it has any."""
         if isinstance(self.output, str):
             return (self.output,)
         return tuple(word for word in LISTED_OUTPUTS if word in self.output)

@@ -23,7 +23,7 @@ _UNREADABLE = (msgpack.UnpackException, ValueError, TypeError, MemoryError)
 
 @dataclass(slots=True)
 class Outline:
-    """The fields of a job that identify it and say where its reply goes, and its number of texts.
+    """The fields that identify a job, the address of its reply, and its number of texts.
 
     If the bytes are cut off or damaged, the outline has only fields before the damage.
     """

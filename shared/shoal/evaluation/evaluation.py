@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shoal.evaluation.collection import Collection
 from shoal.evaluation.run import Rankings, Setting, Times
 
-#: Number of resamples for an interval and for a test, and how many resamples are in memory at a time.
+#: Number of resamples for an interval and for a test, and largest number of resamples in memory at a time.
 NUM_RESAMPLES, _AT_A_TIME = 10_000, 100
 
 #: Share of the resamples whose mean lies in the interval.

@@ -120,7 +120,7 @@ class ReaderClient:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", "-m", "shoal.extraction.reader_process", *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # libraries print and log what they find in files
+                stdout=subprocess.DEVNULL,  # libraries print and log parts of files
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # Ctrl-C goes only to the parent, which ends this process

@@ -193,7 +193,7 @@ class LongJob(Job):
         queue.push_job_id(self.id, pipeline, at_front)
 
     def renew_retries(self) -> None:
-        """Give the job as many retries as a new job has."""
+        """Give the job the number of retries of a new job."""
         self.retries_left = len(self.kind.retry_after_s)
 
     def go_on(self, pipeline: "Pipeline") -> None:

@@ -15,7 +15,7 @@ TEXTS_PER_TOKENS_JOB = 4
 #: The outputs with any number of vectors for each text, except multivectors.
 MANY_VECTORS = ("tokens", "chunks")
 
-#: Words are counted only in this many characters of a text. A worker reads at least as many characters.
+#: Words are counted only in this many characters of a text. A worker reads at least this many.
 COUNTED_CHARS = 8_192
 
 

@@ -26,7 +26,7 @@ MAX_JOB_ROWS = 2**27
 #: lists at a time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 
-#: Number of hits that weigh as much as one text. With snippets or explanations, they need as much time as one text.
+#: Number of hits with the weight of one text. With snippets or explanations, they take the time of one text.
 HITS_PER_TEXT = 100
 
 #: The options for which a worker goes over all documents again, as messages name them.

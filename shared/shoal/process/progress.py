@@ -58,8 +58,8 @@ class _StatusLine:
 class StepBar:
     """The progress of one step on standard error: nothing in the first second, then a line every few seconds.
 
-    A line says how much is done, how fast and, if `total` is known, how long the rest takes. If a step is one call, a
-    `with` statement writes the lines from a thread. A loop calls `tick`, or iterates `over` its items.
+    A line has the finished part, the speed and, if `total` is known, the time left. If a step is one call, a `with`
+    statement writes the lines from a thread. A loop calls `tick`, or iterates `over` its items.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class RateMeter:
         passed_s, rows = now_s - self._begin_s, progress.rows - self._first.rows
         eta_s, begun = None, self._first.fraction
         if progress.fraction is not None and begun is not None and progress.fraction > begun:
-            # The rest of the source is assumed to need as much time for each byte as the finished part.
+            # Each byte of the rest is assumed to take the time of a finished byte.
             eta_s = passed_s * (1 - progress.fraction) / (progress.fraction - begun)
         return rows / passed_s if passed_s > 0 and rows > 0 else None, eta_s
 

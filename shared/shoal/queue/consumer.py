@@ -259,7 +259,7 @@ class Consumer:
     # Answer
 
     def reply(self, answers: Iterable[Answer], before_each: Callable[[], object] = lambda: None) -> int:
-        """Write replies and dead letters, large replies last. Return how many of the jobs were still unanswered.
+        """Write replies and dead letters, large replies last. Return the number of jobs that were still unanswered.
 
         `before_each` is called before each group of answers, of at most `MAX_WRITE_BYTES`, is written.
         """

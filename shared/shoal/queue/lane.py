@@ -138,7 +138,7 @@ class PackedJobs:
 def group_puts(puts: Sequence[PackedJobs]) -> tuple[list[list[PackedJobs]], list[PackedJobs]]:
     """Return the puts to make now, in a group for each client and lane, and the puts to make later.
 
-    One run of the script makes a group. A client with few puts goes first, so that it does not wait for one with many.
+    One run of the script makes a group. A client with few puts goes first, and does not wait for the others.
     """
     of_client: dict[tuple[str, str], list[PackedJobs]] = {}
     for put in puts:

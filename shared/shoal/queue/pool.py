@@ -23,7 +23,7 @@ ANSWERING = ("ready", "asleep")
 #: than they write the contents.
 _KEPT_FOR = 5
 
-#: Limits of a heartbeat: its bytes, and the values in its arrays and maps. A thousand indexes need a tenth as much.
+#: Limits of a heartbeat: its bytes, and the values in its arrays and maps. A thousand indexes need a tenth of this.
 MAX_BYTES, MAX_VALUES = 2**22, 2**18
 
 _ANNOUNCE = scripts.load("announce")
@@ -32,8 +32,8 @@ _ANNOUNCE = scripts.load("announce")
 class Announced(NamedTuple):
     """The answer to a worker's announcement.
 
-    `has_about` says whether Redis has the contents of the worker's heartbeat. `num_sharing` says how many workers share
-    its processors.
+    `has_about` says whether Redis has the contents of the worker's heartbeat. `num_sharing` is the number of workers
+    that share its processors.
     """
 
     has_about: bool

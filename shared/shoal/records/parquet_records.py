@@ -78,7 +78,7 @@ def _record(row: Any, where: str) -> Record | BadDocument:
 
 
 def _num_bytes(array: Any) -> int:
-    """Return about how many bytes the values of an array need, with a copy of each repeated value."""
+    """Return roughly the size of an array's values in bytes, with a copy of each repeated value."""
     from pyarrow import compute, types
 
     kind, least = array.type, 8 * len(array)

@@ -75,7 +75,7 @@ class Supervisor:
             embedded.save_port(self.settings)
 
     def wait_until_ready(self) -> None:
-        """Wait until all processes are ready. Restart one that ends, at most `MAX_RETRIES` times. Raises NotReady."""
+        """Wait until all processes are ready. A process may end `MAX_RETRIES` times meanwhile. Raises NotReady."""
         wait_until("the API and the workers", self._is_ready, READY_WITHIN_S)
 
     def watch(self) -> None:

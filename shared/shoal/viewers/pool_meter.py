@@ -38,7 +38,7 @@ _WORKER_FIELDS: dict[str, Any] = {
     "memory_bytes": int,
 }
 
-#: The heartbeats' counter for each rate of a pool. The rate says how much the counter rises in a second.
+#: The heartbeats' counter for each rate of a pool. The rate is the counter's rise in a second.
 _RATES = {
     "jobs_per_s": "jobs",
     "failed_per_s": "failed",
@@ -65,7 +65,7 @@ _JOB_FIELDS: dict[str, Any] = {
 #: Largest number of recent jobs that are used from one heartbeat. Workers write fewer.
 _MAX_JOBS = 64
 
-#: The fields of a heartbeat whose differences show what a worker has done.
+#: The fields of a heartbeat whose differences measure a worker's work.
 _MEASURED = ("written_at", "counters", "waits", "batches")
 
 
@@ -159,7 +159,7 @@ class WorkerMeter:
 class PoolMeter:
     """The meter of one pool, which measures from one snapshot to the next. For one thread.
 
-    `num_cached` returns how many texts the caller itself has found in the cache. Workers never see these texts.
+    `num_cached` returns the number of texts that the caller itself has found in the cache. Workers never see them.
     """
 
     def __init__(self, num_cached: Callable[[], float] = lambda: 0):
@@ -259,7 +259,7 @@ def _sum(work: Iterable[Work], counter: str) -> float:
 
 
 def _rate(work: Iterable[Work], counter: str) -> float:
-    """Return how much a counter rose in a second, summed over the workers."""
+    """Return a counter's rise in a second, summed over the workers."""
     return sum(of_worker.counters.get(counter, 0.0) / of_worker.seconds for of_worker in work)
 
 

@@ -68,7 +68,7 @@ def made_of(count: int, vectors: Vectors, num_ids: int | None = None) -> Made:
 
 
 def near_ties(count: int, seed: int) -> Vectors:
-    """Return vectors of which many are equal, or differ only in their last bits."""
+    """Return vectors. Many of them are equal, or differ only in their last bits."""
     few = unit_vectors(4, DIMENSION, seed)
     vectors = few[np.random.default_rng(seed).integers(len(few), size=count)]
     vectors[::3, 0] = np.nextafter(vectors[::3, 0], np.float32(2))

@@ -55,7 +55,7 @@ def save_reranker(folder: Path) -> None:
 def _save(
     folder: Path, architecture: str, tensors: dict[str, np.ndarray], settings: dict[str, Any] | None = None
 ) -> None:
-    """Save the files of either model in a folder: config.json, the tokenizer and the weights."""
+    """Save a model's files in a folder: config.json, the tokenizer and the weights."""
     tokenizer = word_piece()
     config = {
         "architectures": [architecture],

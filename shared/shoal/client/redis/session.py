@@ -149,9 +149,9 @@ class Call:
         return Reply.join(replies)
 
     async def _send_alike(self, parts: Sequence[Job], like: Reply | None = None) -> list[Reply]:
-        """Send the jobs, and repeat those whose replies have another fingerprint or index version than `like`.
+        """Send the jobs. Repeat a job if its reply has another fingerprint or index version than `like`.
 
-        Without `like`, replies are compared with one of them. No job is repeated after `until`.
+        Without `like`, the replies are compared with one reply. No job is repeated after `until`.
         """
         replies = await self._send(parts)
         for pause_s, numbers, again in jobs_to_repeat(parts, replies, self.until, like):
