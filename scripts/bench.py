@@ -19,7 +19,7 @@ from stack import Checkout, about_machine
 
 from shoal.errors import ShoalError
 
-#: The scenarios in the order in which they run; each prints a table.
+#: The scenarios in the order of their runs. Each prints a table.
 SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "peers": scenarios.beside_peers,
     "search": scenarios.search,

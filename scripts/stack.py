@@ -161,9 +161,10 @@ def logged(command: list[str], log: Path) -> list[str]:
 
 @contextmanager
 def started(services: Sequence[Service], log: Path, is_ready: Callable[[], bool]) -> Iterator[None]:
-    """Run the services until the end of the `with`; its body begins when they are ready.
+    """Run the services until the end of the `with` block. The block begins when they are ready.
 
-    Raises NotReady, with the end of the log, if a service ends or takes too long. An OSError of `is_ready` means no.
+    Raises NotReady, with the end of the log, if a service ends or takes too long. If `is_ready` raises OSError, the
+    services are not ready.
     """
 
     def is_done() -> bool:

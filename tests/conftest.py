@@ -45,7 +45,7 @@ from shoal_workers.model.model import prepared_folder
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
-# A test module may import another one by its name alone. All names differ.
+# Tests import each other's modules by their names alone, which all differ.
 sys.path += [str(folder) for folder in sorted(TESTS.rglob("*")) if any(folder.glob("test_*.py"))]
 
 #: Words that the tiny model knows. The tests' index has every pair of them.

@@ -35,7 +35,7 @@ IDEMPOTENCY_KEY: dict[str, Any] = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 
-#: OpenAPI's description of the header by which a request asks for the vectors of one model only.
+#: OpenAPI's description of the header with which a request asks for the vectors of one model only.
 FINGERPRINT: dict[str, Any] = {
     "name": FINGERPRINT_HEADER,
     "in": "header",

@@ -33,7 +33,7 @@ PIECE_BYTES = 2**16
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
 
-#: Largest number of opening brackets and braces in a body, within its texts too. Reading 32 MiB of empty objects would
+#: Largest number of opening brackets and braces in a body, its texts included. Reading 32 MiB of empty objects would
 #: need 1.5 GB and some seconds, during which the process could answer no other request.
 MAX_BRACKETS = 500_000
 

@@ -25,7 +25,7 @@ OTHER = "127.0.0.2"
 #: Runs with a thousand connections are longer by this factor, because each connection gets only one answer a second.
 LONGER = 2
 
-#: The first seconds of a load, in which it opens its connections.
+#: Seconds at the beginning of a load, when it opens its connections.
 OPENING_S = 2
 
 #: Longest wait for an answer.

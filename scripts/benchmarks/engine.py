@@ -31,7 +31,7 @@ _opened: list[Embed] = []
 
 @dataclass(frozen=True)
 class Engine:
-    """A process with an open engine, in which functions are called with the engine's `Embed`."""
+    """A process with an open engine. It calls functions with the engine's `Embed`."""
 
     name: str
     process: ProcessPoolExecutor

@@ -1,4 +1,4 @@
-"""Interactive work beside a bulk lane that is never empty, and bulk work beside interactive work."""
+"""Interactive work while the bulk lane is never empty, and bulk work during interactive work."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def run(plan: Plan) -> list[Row]:
 
 
 def bulk_trials(server: Server, plan: Plan) -> list[Trial]:
-    """Return the trials of bulk work on one server, alone and beside interactive work."""
+    """Return the trials of bulk work on one server, alone and during interactive work."""
     load = server.embed_load(1, plan.texts.alone)
     kinds = {"headlines": [text for (text,) in reversed(plan.texts.alone)], "abstracts": plan.texts.abstracts}
     cases = {"bulk {}, nothing else": None, f"{PERSON}, beside bulk {{}}": load}

@@ -22,7 +22,7 @@ from shoal.supervisor.process import Service
 from shoal_workers.model.original import PACKAGED, find_source
 from shoal_workers.process import processors
 
-#: The path at which each kind of server embeds texts.
+#: The path of each kind of server for embedding texts.
 PATHS = {"tei": "/embed", "openai": "/v1/embeddings"}
 
 #: Vector length of the model that every peer serves.

@@ -76,7 +76,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Plan:
-    """The texts, the number and the length of the runs, and the servers beside Shoal."""
+    """The texts, the number and the length of the runs, and the peers."""
 
     texts: Texts
     runs: int

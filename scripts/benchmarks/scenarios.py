@@ -1,4 +1,4 @@
-"""The scenarios in which wrk sends requests to servers: beside peers, cache, search."""
+"""The scenarios with requests from wrk: Shoal and its peers, cache, and search."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -81,7 +81,7 @@ def cache_trial(server: Server, plan: Plan) -> Trial:
 
 
 def search(plan: Plan) -> list[Row]:
-    """Search indexes of three sizes in turns, beside 64 connections that embed the same texts."""
+    """Search indexes of three sizes in turns. In further trials, 64 connections embed the same texts."""
     folders = indexes_of(SIZES, plan.texts)
     with shoal(indexes=folders) as server:
         trials = [server.embed_trial("embed, 64 connections", 64, plan.texts.alone)]

@@ -42,7 +42,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests with these bodies again and again, one after the other on each of the open `connections`."""
+    """Requests with these bodies, again and again. Each of the open `connections` sends one after the other."""
 
     url: str
     bodies: Sequence[bytes]

@@ -59,7 +59,7 @@ class Process:
         return self.service.process.pid if self.service.process else 0
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to it and to the processes that it started, unless they have ended."""
+        """Send a signal to the process and its children, unless they have ended."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 

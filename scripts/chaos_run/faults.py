@@ -205,7 +205,7 @@ class Breaker:
         process.told_to, process.told_s = {"kill": "kill", "restart": "stop"}[action], time.monotonic()
         if action == "restart" or fault.target == "redis":
             process.restart_after_s = fault.seconds
-        # Only the process itself gets the signal: its children must cope alone.
+        # Only the process itself gets the signal. Its children must notice its end.
         os.kill(process.pid, signal.SIGKILL if action == "kill" else signal.SIGTERM)
         if fault.kind.startswith("kill worker"):
             self._recovery.note_kill(process.pid)

@@ -55,7 +55,7 @@ class Hostile:
                     self._put(http, self._random.choice(_BROKEN), "broken")
                 lane = self._random.choice(("interactive", "bulk"))
                 job = {"op": "embed", "lane": lane, "inputs": self._texts(number)}
-                # The job is put until its id is known, so the client knows every job that it made.
+                # The client puts a job again until it knows the id, so it knows all its jobs.
                 while not self._put(http, job, f"hostile-{number}") and not self._stopped.wait(AGAIN_S):
                     pass
 

@@ -33,7 +33,7 @@ class Kill:
 
     @property
     def is_late(self) -> bool:
-        """True if its jobs waited for longer than promised; each needs its own pass on one of the other workers."""
+        """True if its jobs waited for too long. Each job needs its own pass on one of the other workers."""
         return self.waited_s > BEGUN_WITHIN_S + self.num_jobs * PAUSE_S / (NUM_WORKERS - 1)
 
     @property

@@ -50,7 +50,7 @@ class PoisonedEncoder(Encoder):
         return super().start(texts)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start a pass aside in the same way."""
+        """Write the digests like `start`, then start the pass aside."""
         self._note(texts)
         return super().start_aside(texts)
 

@@ -26,7 +26,8 @@ _ADMIN_ROUTES = ("/v1/dead", "/v1/indexes/")
 #: Routes whose body is a file if the query has a `name`.
 UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
 
-#: Largest number of open connections of a process. Further ones wait in the backlog. An idle one needs some kilobytes.
+#: Largest number of open connections of a process. Further connections wait in the backlog. An idle connection needs
+#: some kilobytes.
 MAX_CONNECTIONS = 4_096
 
 #: Largest number of uploads and downloads of a process at a time. Each may last minutes.
@@ -186,7 +187,7 @@ class AccessControl:
 
 @lru_cache(4_096)
 def network_of(address: str) -> str:
-    """Return an IPv4 address unchanged, and the /64 network of an IPv6 address: one client may use all of it."""
+    """Return an IPv4 address unchanged. Return the /64 network of an IPv6 address: one client may use all of it."""
     try:
         ip = ip_address(address)
     except ValueError:  # a connection by a Unix socket has no address

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from shoal.errors import BadSetting, Unauthorized
 
-#: The beginning of every key, by which programs that search for leaked secrets can recognise one.
+#: The beginning of every key. Programs that search for leaked secrets can recognise a key by it.
 PREFIX = "shoal_"
 
 #: Least time between two checks of the file for changes, in seconds.

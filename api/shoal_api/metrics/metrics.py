@@ -106,7 +106,7 @@ class Metrics:
         return float(sum(sample.value for sample in samples if sample.labels.get("pool") == pool))
 
     def render(self, pool: PoolSnapshot | None, memory: bytes | None, of_api: bool = True) -> bytes:
-        """Return as text the metrics of a pool and of Redis's memory, and, if `of_api`, the metrics of the API too."""
+        """Return the metrics of a pool and of Redis's memory as text, and with `of_api` also the metrics of the API."""
         families = [*describe(pool, memory), *(self._registry.collect() if of_api else ())]
         text = generate_latest(_Families(families))
         return text + worker_metrics.render(pool.workers).encode() if pool else text
@@ -150,7 +150,7 @@ class _ProcessesCollector(Collector):
 
 
 def _is_sibling(pid: int) -> bool:
-    """Return True if the process is alive and a sibling of this one: another program may have its number by now."""
+    """Return True if the process is a living sibling of this process. Another program may have its number by now."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getppid()
     except OSError:

@@ -304,7 +304,7 @@ async def _vectors(body: TeiTokensBody, **options: Any) -> Response:
 
 
 def _options(body: TeiTruncation, prompt_name: str | None = None, **others: Any) -> Options:
-    """Return the options of a body, and further ones, under Shoal's names."""
+    """Return the options of a body, and further options, under Shoal's names."""
     side = body.truncation_direction.lower()
     return Options(truncate=body.truncate is not False, truncation_side=side, prompt_name=prompt_name, **others)
 

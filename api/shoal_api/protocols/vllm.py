@@ -37,7 +37,7 @@ class PoolingBody(Body):
 
 
 class PooledText(BaseModel):
-    """The vector of a text, or a vector for each of its tokens; or the bytes of these numbers in base64."""
+    """The vector of a text, or a vector for each of its tokens, as numbers or as base64 of their bytes."""
 
     index: int
     object: Literal["pooling"]

@@ -121,7 +121,7 @@ class Outputs(BaseModel):
 
 
 class Hit(BaseModel):
-    """A document that was found. The other fields of the document come beside these."""
+    """A document that was found. It also has the other fields of the document."""
 
     model_config = ConfigDict(extra="allow")
     id: str

@@ -109,7 +109,7 @@ class AsyncFlask(OpenAPI):
                 self.paths[path] = joined_paths(item, later, self.own_paths.get(path))
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
-        """Return an adapter that finds routes by path and method alone: Flask's would check the host name as well."""
+        """Return an adapter that finds routes by path and method alone. Flask's adapter would also check the host."""
         if request is None:
             return None
         host, path = request.environ.get("HTTP_HOST", ""), request.path
@@ -118,7 +118,7 @@ class AsyncFlask(OpenAPI):
     # Requests
 
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request from a WSGI server. The thread of the server waits meanwhile."""
+        """Answer a request from a WSGI server, whose thread waits for the response."""
         response = self.loop.run(lambda: self.respond(environ))
         return response(environ, start_response)
 

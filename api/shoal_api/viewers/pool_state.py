@@ -134,7 +134,7 @@ class PoolReader:
             self._reading = None
 
     async def dimension(self) -> int:
-        """Return the dimension of the ready workers' vectors, else of the last ready ones; 0 if none was ready yet."""
+        """Return the dimension of the vectors of the ready, or else of the last ready workers; 0 before the first."""
         await self.read()
         return self.last_ready.dimension
 

@@ -220,7 +220,7 @@ class ConnectionMaker:
 class AsyncBroker:
     """A client of Redis for the tasks of one event loop. It connects on first use.
 
-    Small commands of all tasks go over one connection. A command that blocks or is large uses another connection alone.
+    Small commands of all tasks go over one connection. A large or blocking command has a connection for itself.
     Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.
     """
 

@@ -120,7 +120,7 @@ def readable_url() -> Iterator[None]:
 
 
 def printable_url(url: str) -> str:
-    """Return the URL without user, password and options, so that it may be printed."""
+    """Return the URL without user, password and options."""
     scheme, _, rest = url.partition("://")
     if "+" in scheme:
         return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"

@@ -30,8 +30,8 @@ _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "pass
 #: Options of a URL for all connections.
 _CERTIFICATES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
-#: Number of nodes outside the URL that are remembered. In a cluster whose nodes get new addresses at each start, older
-#: ones answer no more, and each would be tried before the nodes of the URL.
+#: Number of nodes outside the URL that are remembered. If nodes get new addresses at each start, nothing answers at old
+#: addresses, and each would be tried before the nodes of the URL.
 MAX_MOVED_TO = 3
 
 Address = tuple[str, int]

@@ -213,7 +213,7 @@ class _Run:
         return Part(first_row, self.num_rows - first_row, self.bad_rows.num - num_bad, *written)
 
     def _good_ids(self, group: Group) -> list[str]:
-        """Return the ids of the group's rows that have a vector, and write down the other rows."""
+        """Return the ids of the group's rows with a vector, and record the other rows as bad."""
         ids, num_documents = [], 0
         for row in group.rows:
             if isinstance(row, BadRow):

@@ -272,7 +272,7 @@ class Job:
     def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
         """Return jobs with new ids that together ask for the same, each with at most `max_texts` texts and `max_size`.
 
-        `sizes` has the size of each text. A text larger than `max_size` becomes a job by itself.
+        `sizes` has the size of each text. A text larger than `max_size` becomes a single job.
         """
         if self.is_one_question:
             return [self]

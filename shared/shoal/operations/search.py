@@ -22,7 +22,7 @@ MAX_HITS_PER_JOB = 5_000
 #: about a second, and the worker does nothing else meanwhile.
 MAX_JOB_ROWS = 2**27
 
-#: Weight, in texts, of a further pass over all documents for a list of hits. Because of it, a worker takes few such
+#: Weight, in texts, of a further pass over all documents for a list of hits. With this weight, a worker takes few such
 #: lists at a time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 

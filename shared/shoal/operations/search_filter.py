@@ -51,7 +51,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """The condition that a field has a value, or that it has no value. Null, "" and [] do not count as values."""
+    """The condition that a field has a value, or has none. Null, "" and [] do not count as values."""
 
     field: str
     is_wanted: bool

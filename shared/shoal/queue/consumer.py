@@ -29,7 +29,7 @@ MAX_TAKE_JOBS = 1_024
 #: Number of bytes of jobs after which no more jobs are taken at a time. A single job may have more bytes.
 MAX_TAKE_BYTES = 4 * 2**20
 
-#: Number of seconds in which only one worker of the pool looks for jobs of dead workers.
+#: Length of a period in which only one worker of the pool looks for jobs of dead workers, in seconds.
 RECLAIM_TURN_S = 0.9
 
 #: Seconds without a new `JobNotice` after Redis has failed or refused one.
@@ -41,7 +41,7 @@ MAX_WRITE_BYTES = 2**20
 #: A job fails after this many failed attempts to send a reply of more than `MAX_WRITE_BYTES` while Redis answers.
 MAX_SENDS = 2
 
-#: Unread results may exceed their limit by this factor, because jobs put before the limit was reached are answered too.
+#: Unread results may exceed their limit by this factor: jobs from before the limit was reached are still answered.
 MAX_EXCESS = 2
 
 #: Largest number of dead letters that are kept. The oldest are deleted first.

@@ -1,4 +1,4 @@
-"""Files that are one document each, alone or in a folder, and their records, which a build keeps for the next build."""
+"""Files that are one document each, and their records, which a build keeps for the next build."""
 
 import hashlib
 import json

@@ -29,7 +29,7 @@ from shoal.settings import DEFAULTS
 
 log = logging.getLogger(__name__)
 
-#: If no id column is named, the first of these columns that the first record has is the id. BEIR's files have "_id".
+#: Columns that are the id if no column is named, in order of preference. BEIR's files have "_id".
 USUAL_ID_COLUMNS = ("id", "_id")
 
 #: If no column is called "text" and several columns remain, a column with one of these names is the text.

@@ -100,7 +100,7 @@ class Service:
 
 
 def _pass_on(source: IO[bytes], kept: "deque[str]") -> None:
-    """Copy lines to this process's standard error and keep the last ones, until the source is closed."""
+    """Copy lines to this process's standard error and keep the last lines, until the source is closed."""
     with source:
         for line in source:
             kept.append(line.decode(errors="replace").rstrip())

@@ -128,7 +128,7 @@ class WorkerMeter:
     about: Mapping[str, Any] = field(default_factory=dict)
     last: Work | None = None
     minute: Work | None = None
-    #: The last time at which the worker was alive, in Unix seconds.
+    #: The last time when the worker was alive, in Unix seconds.
     seen_at: float = 0.0
     _beats: list[Mapping[str, Any]] = field(default_factory=list)
 
@@ -266,8 +266,8 @@ def _rate(work: Iterable[Work], counter: str) -> float:
 def _busy(work: Iterable[Work]) -> float | None:
     """Return the share of the time in which engines computed, averaged over `work`.
 
-    A forward pass counts wholly in the time between the two heartbeats around its end, although it may have begun
-    earlier. So each share is limited to 1.
+    A forward pass counts wholly between the two heartbeats around its end, although it may have begun earlier. So each
+    share is limited to 1.
     """
     shares = [min(1.0, of_worker.counters.get("busy_s", 0.0) / of_worker.seconds) for of_worker in work]
     return _ratio(sum(shares), len(shares))
@@ -313,6 +313,6 @@ def typed(values: Mapping[str, Any], name: str, type_: Any) -> Any:
 
 
 def written_at(about: Mapping[str, Any]) -> float | None:
-    """Return the time at which a heartbeat was written, by Redis's clock in Unix seconds, or None if it is unknown."""
+    """Return the time of a heartbeat, by Redis's clock in Unix seconds, or None if it is unknown."""
     time_s = about.get("written_at")
     return float(time_s) if isinstance(time_s, int | float) and 0 < time_s < 2**40 else None
