@@ -27,7 +27,7 @@ _EXTRACT: dict[str, Callable[[bytes], Extracted]] = {
 
 
 def main(descriptor: str, parent: str, pdf_s: str, other_s: str) -> None:
-    """Answer every file. Raises EOFError once the connection is closed, and MemoryError for a file that needs too much."""
+    """Answer every file. Raises EOFError once the connection is closed, and MemoryError if a file needs too much."""
     die_with_parent(signal.SIGKILL, int(parent))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     connection = Connection(int(descriptor))
