@@ -1,15 +1,12 @@
 """Responses: JSON bodies, and the headers that all responses have."""
 
 import time
-from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-import numpy as np
 import orjson
 from flask import Response
-from numpy.typing import NDArray
 from werkzeug.datastructures import Headers
 from werkzeug.wsgi import ClosingIterator
 
@@ -110,11 +107,6 @@ def bytes_response(
     described = {"Content-Type": media_type, "Content-Length": str(len(data)), **(headers or {})}
     response.headers._list = list(described.items())
     return response
-
-
-def base64_rows(rows: NDArray[Any]) -> list[str]:
-    """Return the numbers of each row in base64: 32-bit floats as little-endian bytes, other types as they are."""
-    return [b64encode(row).decode() for row in (rows.astype("<f4", copy=False) if rows.dtype == np.float32 else rows)]
 
 
 def with_tei_headers(response: Response, reply: Reply, job: Job) -> Response:

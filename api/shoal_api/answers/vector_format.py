@@ -3,6 +3,7 @@
 Only JSON and msgpack can express sparse vectors, multivectors, or several outputs at once.
 """
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
@@ -63,6 +64,11 @@ def convert(vectors: NDArray[np.float32], number_type: str) -> Arrays:
     if number_type == "binary":  # each byte minus 128, as in other services that return signed bytes
         bits = (bits ^ np.uint8(128)).view("i1")
     return {"embeddings": bits}
+
+
+def base64_rows(rows: NDArray[Any]) -> list[str]:
+    """Return the numbers of each row in base64: 32-bit floats as little-endian bytes, other types as they are."""
+    return [b64encode(row).decode() for row in (rows.astype("<f4", copy=False) if rows.dtype == np.float32 else rows)]
 
 
 def _msgpack(arrays: Arrays, fields: Mapping[str, Any] | None = None) -> bytes:
