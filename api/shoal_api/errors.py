@@ -47,7 +47,7 @@ def answer_http_error(error: HTTPException) -> Response:
     headers = {name: value for name, value in error.get_headers() if name != "Content-Type"}
     message = error.description or error.name
     if status == 404:
-        message = "nothing is at this path: see /docs for the paths that there are"
+        message = "nothing is at this path: /docs lists the paths"
     elif status == 405:
         message = f"this path does not take the method {excerpt(request.method)}: /docs lists its methods"
     elif status == 413:

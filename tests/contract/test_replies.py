@@ -75,7 +75,7 @@ def test_parts_of_two_models_are_refused() -> None:
 
 
 def test_a_part_that_lacks_its_vectors_is_malformed() -> None:
-    with pytest.raises(MalformedJob, match="lacks what the other parts have"):
+    with pytest.raises(MalformedJob, match="lacks a field of the other parts"):
         Reply.join([reply_of(np.ones((1, 2), np.float32)), reply_of()])
 
 

@@ -137,7 +137,7 @@ class AsyncConnection(asyncio.Protocol):
                         raise answer
                     answer = refused(answer)
                 if not self._questions:
-                    raise redis.ConnectionError("Redis answered what was not asked")
+                    raise redis.ConnectionError("Redis sent an answer without a question")
                 question = self._questions[0]
                 question.answers.append(answer)
                 if len(question.answers) == question.num_answers:

@@ -99,9 +99,9 @@ class Change:
             raise MalformedJob(f"made_at is {made_at}: it takes Unix seconds")
         change = cls(documents, vectors, deleted, _field(fields, "digest", str), made_at, sparse)
         if change.num_ids > MAX_CHANGE_IDS:
-            raise TooLarge(f"the change is of {change.num_ids:,} ids and may be of {MAX_CHANGE_IDS:,}: split it")
+            raise TooLarge(f"the change has {change.num_ids:,} ids and may have {MAX_CHANGE_IDS:,}: split it")
         if not change.num_ids:
-            raise MalformedJob("the change is of no id: it takes at least one")
+            raise MalformedJob("the change has no id: it takes at least one")
         return change
 
 

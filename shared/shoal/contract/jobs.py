@@ -176,7 +176,7 @@ class Job:
     def check_answers(self, reply: Reply) -> None:
         """Raise MalformedJob unless the reply has an answer for each item."""
         if any(answer is None or len(answer) != self.num_lists for answer in self.answers_of(reply)):
-            raise MalformedJob(f"the answer is not to a request with {len(self.texts):,} texts")
+            raise MalformedJob(f"the answer does not fit a request with {len(self.texts):,} texts")
 
     def body(self) -> dict[str, Any]:
         """Return the body of an HTTP request that asks for the same as the job."""

@@ -298,11 +298,11 @@ def _check_alike(first: Reply, other: Reply) -> None:
 
 def other_fingerprint(wanted: str, model: str, fingerprint: str) -> ModelMismatch:
     """Return the error for a job that needs the `wanted` fingerprint, and was answered with another or with none."""
-    found = f"{excerpt(model) if model else 'the one that answered'} has {fingerprint}"
+    answered = f"{excerpt(model) if model else 'the model that answered'} has {fingerprint}"
     return ModelMismatch(
-        f"the answer is to be of the model with fingerprint {excerpt(wanted)}, and "
-        f"{found if fingerprint else 'it is of a worker that tells none'}: start workers of the former, or compute all "
-        "vectors anew"
+        f"the request needs the model with fingerprint {excerpt(wanted)}, and "
+        f"{answered if fingerprint else 'the worker that answered tells none'}: start workers with that model, or "
+        "compute all vectors anew"
     )
 
 
@@ -318,5 +318,5 @@ def _joined(replies: Sequence[Reply], name: str) -> list[Any] | None:
 
 def _present(value: T | None) -> T:
     if value is None:
-        raise MalformedJob("a part of the reply lacks what the other parts have")
+        raise MalformedJob("a part of the reply lacks a field of the other parts")
     return value

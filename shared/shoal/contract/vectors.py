@@ -84,7 +84,7 @@ def are_counts(value: Any) -> bool:
 def _by_text(rows: NDArray[Any], lengths: Any) -> list[NDArray[Any]]:
     """Return each text's part of the rows. Raises MalformedJob if the numbers of rows do not add up."""
     if not are_counts(lengths) or sum(lengths) != len(rows):
-        raise MalformedJob(f"the reply has {len(rows):,} vectors or weights, and its texts have other numbers of them")
+        raise MalformedJob(f"the reply has {len(rows):,} vectors or weights, and its lengths do not add up to that")
     return [rows[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]
 
 

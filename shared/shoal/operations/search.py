@@ -64,7 +64,7 @@ class Search(Job):
         num_negative = self.search.num_negative
         if num_negative > len(self.texts) or self.search.num_given + len(self.texts) == num_negative:
             raise InvalidRequest(
-                f"num_negative is {num_negative:,} of {len(self.texts):,} texts: add what hits are to be like"
+                f"num_negative is {num_negative:,} of {len(self.texts):,} texts: add the texts to search for"
             )
         if self.search.cursor is not None and self.num_lists > 1:
             raise InvalidRequest(f"cursor goes with one list of hits, and {self.num_lists:,} are asked for: send one")

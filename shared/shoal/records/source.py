@@ -202,5 +202,5 @@ class Source:
                 raise InvalidRequest(f"{self.label.path}: {named}")
             text_column = choice[0]
             if choice is usual:  # if the file has no header, any other name may itself be a text
-                log.info("%s: the texts are those of its column %s", self.label.path, text_column)
+                log.info("%s: its column %s has the texts", self.label.path, text_column)
         return DocumentColumns(text_column, id_column, self._reserved, self._max_text_chars)

@@ -235,7 +235,7 @@ def _check_url(url: str) -> str:
     except (httpx2.InvalidURL, TypeError):
         parsed = httpx2.URL("")
     if parsed.userinfo:
-        raise InvalidRequest("the URL has a user name or a password, which no API takes: give the API's key apart")
+        raise InvalidRequest("the URL has a user name or a password, which no API takes: give the API's key as `key`")
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
         raise InvalidRequest(f"url is {excerpt(url)}: it takes one such as http://localhost:8080")
     return str(parsed).rstrip("/")
