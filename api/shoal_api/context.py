@@ -41,7 +41,7 @@ class Context:
     uploads: UploadStore
     stopping: Event
     threads: ThreadPoolExecutor
-    tracer: "Tracer | None" = None
+    tracer: "Tracer | None"
 
     async def in_thread(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Run a blocking function in one of the threads for views, and return its result."""

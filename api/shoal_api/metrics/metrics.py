@@ -36,12 +36,12 @@ _LANE_GAUGES: tuple[tuple[str, str, Callable[[LaneLoad, LaneLimits], float]], ..
     ("shoal_lane_bytes", "Size of the unanswered jobs, in bytes.", lambda load, _: load.num_bytes),
     (
         "shoal_lane_fill_ratio",
-        "Share of the lane's limit on jobs, texts or bytes that is taken, whichever is the largest.",
+        "Largest of three shares: the lane's jobs, texts and bytes, each divided by its limit.",
         lambda load, limits: load.fill(limits),
     ),
     (
         "shoal_lane_oldest_job_age_seconds",
-        "Time since the oldest of the jobs was put that workers hold or take next.",
+        "Time since the oldest unanswered job was put.",
         lambda load, _: load.oldest_age_s,
     ),
 )
@@ -176,12 +176,12 @@ def describe(pool: PoolSnapshot | None, memory: bytes | None) -> Iterator[Metric
     yield GaugeMetricFamily("shoal_unread_results", "Results that were not read.", pool.unread.num_results)
     yield GaugeMetricFamily(
         "shoal_unread_result_bytes",
-        "Size of these results and of idempotency keys, with their keys, in bytes.",
+        "Size of unread results and idempotency keys, with their keys in Redis, in bytes.",
         pool.unread.num_bytes,
     )
     yield GaugeMetricFamily(
         "shoal_unread_result_fill_ratio",
-        "This size, of the most that is accepted.",
+        "Size of unread results and idempotency keys, as a share of its limit.",
         pool.unread.num_bytes / pool.limits.max_unread_bytes,
     )
     yield GaugeMetricFamily("shoal_dead_letters", "Dead letters: jobs that could not be answered.", pool.num_dead)
