@@ -83,7 +83,7 @@ class Checkout:
         return not subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors).returncode
 
     def can_serve(self, index: Path) -> bool:
-        """Return True if the folder has a complete index."""
+        """Return True if the folder has an index that can be served."""
         return self.run("index", "info", str(index), quietly=True)
 
 

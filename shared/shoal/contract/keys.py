@@ -9,7 +9,7 @@ from dataclasses import dataclass
 #: A name that may be part of a key: 1 to 128 of these characters.
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
-#: The rule for names in words, for error messages.
+#: The same rule in words, for error messages.
 NAME_RULE = "1 to 128 letters, digits, '-', '_', '.' or ':'"
 
 

@@ -235,7 +235,7 @@ class LongJob(Job):
         if url := self.submission.webhook:
             given = Submission(WEBHOOK.name, {"url": url, "id": self.id})
             sender = self.new(given, self.webhook_id, self.origin.rpartition(":")[0], self.connection)
-            pipeline.delete(sender.key)  # the sender of an earlier end, if the job was retried
+            pipeline.delete(sender.key)  # an earlier webhook job, if this job was retried
             sender._status = JobStatus.SCHEDULED
             sender.enqueue(pipeline)
 
