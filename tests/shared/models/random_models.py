@@ -76,7 +76,7 @@ QWEN3: dict[str, Any] = {
     "rms_norm_eps": 0.01,
 }
 
-#: Linear scaling of angles, equal to NTK scaling with base 20,000 and factor 8, which transformers does not have.
+#: Linear scaling of angles, equal to NTK scaling with base 20,000 and factor 8. transformers has no NTK scaling.
 LINEAR = {"rope_parameters": {"rope_type": "linear", "rope_theta": 160_000.0, "factor": 8.0 ** (2 / 8)}}
 
 GTE = BERT | {"pad_token_id": 0, "type_vocab_size": 1}
