@@ -139,7 +139,7 @@ class _WatchedTcp(_Watched, redis.Connection):
 
 class _WatchedTls(_Watched, redis.SSLConnection):
     def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Check like redis-py. Then read the server's TLS tickets by a round trip: later they would look like an answer."""
+        """Check like redis-py. Then read the server's TLS tickets, which look like an answer, in a round trip."""
         super().on_connect_check_health(check_health)
         self.send_command("PING", check_health=False)  # type: ignore[no-untyped-call]
         self.read_response()
