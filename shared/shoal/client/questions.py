@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.checks import check_known
 from shoal.contract.excerpt import excerpt
-from shoal.contract.jobs import LANES, Job, unknown_lane
+from shoal.contract.jobs import Job
 from shoal.contract.options import OPTION_NAMES, Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
@@ -196,13 +196,6 @@ def hits_of(queries: str | Iterable[str], reply: Reply, options: Mapping[str, An
     """Return a list of hits for each query, or one list for a single str or with `fuse`."""
     hits = reply.hits or []
     return hits[0] if isinstance(queries, str) or options.get("fuse") else hits
-
-
-def check_lane(lane: str) -> str:
-    """Return `lane`; raise InvalidRequest if no lane has this name."""
-    if lane not in LANES:
-        raise unknown_lane(lane)
-    return lane
 
 
 def check_key(idempotency_key: str) -> str:

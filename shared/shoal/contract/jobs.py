@@ -313,9 +313,11 @@ def new_id() -> str:
             ids.extend(digits[n : n + 24] for n in range(0, len(digits), 24))
 
 
-def unknown_lane(lane: Any) -> InvalidRequest:
-    """Return the error for a lane that does not exist."""
-    return InvalidRequest(f"lane is {excerpt(lane)}: it takes one of {', '.join(LANES)}")
+def check_lane(lane: str) -> str:
+    """Return `lane`. Raises InvalidRequest if no lane has this name."""
+    if lane not in LANES:
+        raise InvalidRequest(f"lane is {excerpt(lane)}: it takes one of {', '.join(LANES)}")
+    return lane
 
 
 def check_name(field_name: str, value: Any) -> str:

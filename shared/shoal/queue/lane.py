@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 from shoal.contract import traceparent
-from shoal.contract.jobs import LANES, Job, unknown_lane
+from shoal.contract.jobs import Job, check_lane
 from shoal.errors import InvalidRequest, Overloaded, TooLarge
 from shoal.settings import DEFAULTS, Settings
 
@@ -107,8 +107,7 @@ class PackedJobs:
 
         Raises InvalidText, TooLarge, and InvalidRequest for an unknown lane or a long `client`.
         """
-        if lane not in LANES:
-            raise unknown_lane(lane)
+        check_lane(lane)
         if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
             raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
         trace = traceparent.current()

@@ -139,15 +139,11 @@ def _ask_living(key: str) -> tuple[tuple[Any, ...], ...]:
 def _living(time: tuple[bytes, bytes], members: Sequence[bytes]) -> set[str]:
     now_ms = 1_000 * int(time[0]) + int(time[1]) // 1_000
     pairs = zip(members[::2], members[1::2], strict=True)
-    return set(_decoded([name for name, until in pairs if float(until) > now_ms]))
+    return {name.decode(errors="replace") for name, until in pairs if float(until) > now_ms}
 
 
 def _read_all(ids: Sequence[str], beats: Sequence[bytes | None]) -> dict[str, dict[str, Any]]:
     return {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat is not None}
-
-
-def _decoded(members: Sequence[bytes]) -> tuple[str, ...]:
-    return tuple(member.decode(errors="replace") for member in members)
 
 
 def _read(beat: bytes) -> dict[str, Any]:

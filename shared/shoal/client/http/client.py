@@ -13,9 +13,9 @@ from shoal.client.http.answer import Answer, RequestLimits, checked, reply_of
 from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path
 from shoal.client.job_source import File, Item
 from shoal.client.parts import batches, jobs_to_repeat
-from shoal.client.questions import Questions, by_text, check_key, check_lane, options_of
+from shoal.client.questions import Questions, by_text, check_key, options_of
 from shoal.contract.excerpt import excerpt
-from shoal.contract.jobs import Job
+from shoal.contract.jobs import Job, check_lane
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.operations import Embed

@@ -31,7 +31,7 @@ from shoal.client.questions import (
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle, WorkThreads, bulk_arguments
 from shoal.client.redis.session import EmbedStream, Session, about, log
-from shoal.contract.jobs import LANES, Job, check_deadline, unknown_lane
+from shoal.contract.jobs import Job, check_deadline, check_lane
 from shoal.contract.replies import Reply
 from shoal.errors import Timeout
 from shoal.long_jobs.long_jobs import LongJobs
@@ -235,8 +235,7 @@ class AsyncClient:
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
     ) -> Reply:
         """Wait for the reply to the job and return it, as `Client.call` does."""
-        if lane not in LANES:  # a job whose texts are all cached is not put
-            raise unknown_lane(lane)
+        check_lane(lane)  # a job whose texts are all cached is not put
         if self.fingerprint:
             job = job.pinned(self.fingerprint)
         timeout_s = self.timeout_s if timeout_s is None else timeout_s

@@ -12,10 +12,10 @@ from typing import Any
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.cache.lookup import CacheLookup
 from shoal.client.parts import jobs_to_repeat
-from shoal.client.questions import by_text, check_lane, options_of
+from shoal.client.questions import by_text, options_of
 from shoal.client.redis.long_jobs import WorkThreads
 from shoal.contract import traceparent
-from shoal.contract.jobs import Job, new_id
+from shoal.contract.jobs import Job, check_lane, new_id
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Expired, Internal, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
