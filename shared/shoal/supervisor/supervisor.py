@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from signal import Signals
-from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 from shoal.broker import embedded
@@ -169,5 +168,5 @@ def is_ready(settings: Settings) -> bool:
     try:
         with _open_url(f"{api_url(settings)}/{route}", timeout=2):
             return True
-    except (URLError, OSError):
+    except OSError:
         return False
