@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.contract.checks import MAX_VALUE_CHARS, check_string
+from shoal.contract.checks import MAX_VALUE_CHARS, check_string, check_type
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 
@@ -117,8 +117,7 @@ class _Parser:
 
     def filter(self, value: Any, place: str) -> Filter:
         """Return the filter at a place."""
-        if not isinstance(value, dict):
-            raise InvalidRequest(f'{place} is {excerpt(value)}: it takes a map, as {{"year": {{"gte": 2001}}}}')
+        check_type(place, value, dict, 'a map, as {"year": {"gte": 2001}}')
         if not value:
             self._count_condition(place)  # an empty filter is a condition too
         parts = [self._part(name, item, place_of(place, str(name))) for name, item in value.items()]
@@ -153,8 +152,7 @@ class _Parser:
         operator, wanted = next(iter(value.items()))
         where = f"{place}.{operator}"
         if operator == "exists":
-            if not isinstance(wanted, bool):
-                raise InvalidRequest(f"{where} is {excerpt(wanted)}: it takes true or false")
+            check_type(where, wanted, bool, "true or false")
             return Exists(field, wanted, where)
         if operator == "in":
             return OneOf(field, self._values(wanted, where), where)
