@@ -169,10 +169,8 @@ class IndexWriter:
             reply = await self.call(Embed(texts, options).pinned(model.fingerprint))
         except ModelMismatch as error:
             raise self._other_model() from error
-        vectors, sparse = (
-            reply.vectors if model.dimension else np.empty((len(texts), 0), np.float32),
-            reply.sparse or (),
-        )
+        vectors = reply.vectors if model.dimension else np.empty((len(texts), 0), np.float32)
+        sparse = reply.sparse or ()
         num_sparse = len(texts) if model.has_learned_words else 0
         if vectors is None or vectors.shape != (len(texts), model.dimension) or len(sparse) != num_sparse:
             raise self._other_model()
