@@ -52,9 +52,7 @@ class WholeResponse(Response):
         start_response(self.status, self.head())
         return [body] if self.has_body(environ["REQUEST_METHOD"]) else []
 
-    def send(
-        self, pieces: Iterable[bytes], environ: WSGIEnvironment, start_response: StartResponse
-    ) -> Iterable[bytes]:
+    def send(self, pieces: Iterable[bytes], environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Start the response, and return the pieces of its body for a WSGI server; none if it has no body."""
         start_response(self.status, self.head())
         if self.has_body(environ["REQUEST_METHOD"]):

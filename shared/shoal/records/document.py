@@ -94,9 +94,7 @@ class BadRows:
     def add(self, row: BadRow) -> None:
         """Write a bad row into the file. Raises BadDocument if there are more than `most`."""
         if self.num == self._most:
-            raise BadDocument(
-                f"over {self._most:,} rows cannot be used, so reading ends; the first: {self.first[0]}"
-            )
+            raise BadDocument(f"over {self._most:,} rows cannot be used, so reading ends; the first: {self.first[0]}")
         self._count(row)
         self._file.write(json.dumps({"row": row.number, "reason": row.reason}, ensure_ascii=False) + "\n")
 

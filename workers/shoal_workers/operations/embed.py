@@ -161,7 +161,9 @@ class EmbedWork(Work):
     def _result(self) -> dict[str, Any]:
         options, outputs, result = self.job.options, self.job.options.outputs, super()._result()
         if {"vector", "tokens"}.intersection(outputs):
-            result["vectors"] = cut_and_normalise([self.entries[n].vectors for n in range(len(self.job.texts))], options)
+            result["vectors"] = cut_and_normalise(
+                [self.entries[n].vectors for n in range(len(self.job.texts))], options
+            )
         if "sparse" in outputs:
             result["sparse"] = self._made("sparse")
         if "multivector" in outputs:

@@ -103,7 +103,7 @@ class Answer:
         if 300 <= self.status < 400:
             found = f"a redirect to {excerpt(self.headers.get('Location', ''))}"
         return Unavailable(
-            f"{self.source} answered {self.status} ({found}), and Shoal does not: check the URL, and any proxy on the way"
+            f"{self.source} answered {self.status} ({found}), and Shoal does not: check the URL and any proxy between"
         )
 
 
