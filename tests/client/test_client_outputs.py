@@ -80,7 +80,7 @@ def test_a_reply_for_another_number_of_texts_is_malformed(client: AnyClient, out
     for call in (client.embed, lambda texts, **asked: list(client.embed_stream(texts, **asked))):
         with pytest.raises(MalformedJob, match="the answer does not fit a request with 2 texts"):
             call(["a storm", "twice"], output=output)
-    with pytest.raises(MalformedJob, match="not to a request with 1 texts"):
+    with pytest.raises(MalformedJob, match="does not fit a request with 1 texts"):
         client.embed("twice", output=output)
 
 
@@ -103,8 +103,8 @@ def test_an_answer_over_the_limit_of_the_client_is_too_large(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "not to a request with 1 texts"),
-        ({"sparse": PACKED | {"lengths": [1, 0]}}, "not to a request with 1 texts"),
+        ({}, "does not fit a request with 1 texts"),
+        ({"sparse": PACKED | {"lengths": [1, 0]}}, "does not fit a request with 1 texts"),
         ({"sparse": PACKED | {"lengths": [2]}}, "lengths do not add up"),
         ({"sparse": PACKED | {"values": b"\0" * 4}}, "a weight that is not positive"),
         ({"sparse": [[{"index": 1, "value": 0.5}]]}, "not of the documented shape"),
