@@ -1,4 +1,4 @@
-"""Measures Shoal, and peers beside it in the same run: docs/performance.md has the results."""
+"""Measures Shoal and its peers in the same run. docs/performance.md has the results."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ from stack import Checkout, about_machine
 
 from shoal.errors import ShoalError
 
-#: The scenarios in the order in which they run; each prints a table.
+#: The scenarios in the order of their runs. Each prints a table.
 SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "peers": scenarios.beside_peers,
     "search": scenarios.search,
@@ -81,7 +81,7 @@ def arguments() -> argparse.Namespace:
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
-    """Run the scenarios; if one cannot be measured, the others still run."""
+    """Run the scenarios. If a scenario cannot be measured, run the others."""
     texts = Texts.load()
     plan = Plan(texts, args.runs, args.seconds, args.peers, args.checkouts, args.workers)
     command = f"scripts/bench {shlex.join(sys.argv[1:])}".strip()

@@ -1,4 +1,4 @@
-"""Breaks a real deployment under load and checks that it keeps the promises of docs/reliability.md."""
+"""Breaks a real deployment under load, and checks the promises of docs/reliability.md."""
 
 import argparse
 import json
@@ -35,25 +35,25 @@ from shoal_workers.index.build.document_encoder import LocalEncoder
 from shoal_workers.index.index import Index
 from shoal_workers.service.service import open_encoder
 
-#: Clients give up when none of them has had an answer for this long.
+#: Seconds without any answer after which clients give up.
 GIVE_UP_S = 90.0
 
-#: Seconds without progress after which a worker ends itself. The longest stop is shorter, and so are a few time limits
-#: of Redis in sequence, so none of them counts as a stall.
+#: Seconds without progress after which a worker ends itself. The longest stop, and a few time limits of Redis in
+#: sequence, are shorter, so they do not count as stalls.
 STALL_S = 20.0
 
 #: Largest reply in MB, and largest number of texts in a lane: low enough that the hostile client reaches this limit.
 MAX_REPLY_MB, MAX_BACKLOG_TEXTS = 4, 3_000
 
-#: How many requests of other clients may be refused as `overloaded` because of the hostile client: a share of their
-#: requests, and a number in addition.
+#: Limit of other clients' requests that are refused as `overloaded` because of the hostile client: a share of their
+#: requests, plus a number.
 MAX_OVERLOADED, SPARE_OVERLOADED = 0.01, 5
 
 #: Allowed growth of a process's memory: a factor, and additional MB for some kinds of process. Redis keeps memory for
 #: connections, dead workers and scripts; an API keeps at most some 350 MB that were freed after bodies of 13 MB.
 MAX_GROWTH, SPARE_MB = 1.5, {"redis": 4.0, "api": 350.0}
 
-#: The first fault comes after this share of the run, or later on a slow machine: not before this many answers.
+#: The first fault comes after this share of the run, but not before this number of answers.
 SHARE_CALM, NUM_CALM = 0.1, 20
 
 
@@ -101,7 +101,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Run:
-    """One run: the deployment is loaded and broken, then audited."""
+    """One run: a deployment under load and with faults, then its audit."""
 
     def __init__(self, args: argparse.Namespace, folder: Path):
         self.seed, self.outcomes = args.seed, Outcomes()
@@ -139,7 +139,7 @@ class Run:
         self.took_s = 0.0
 
     def load(self) -> None:
-        """Start everything; send requests and cause faults until each client has its answers or the clients give up."""
+        """Start everything. Send requests and cause faults until all cases are answered or the clients give up."""
         self.deployment.start()
         self.recovery.start()
         self.checks.redis = self.deployment.connect(answer_s=GIVE_UP_S)
@@ -180,7 +180,7 @@ class Run:
         self.checks.hostile = self.hostile.job_ids
         self.checks.run()
         self.after_mb = {**after_mb, "redis": self.checks.used_memory_mb()}
-        # Servers of a group copy themselves to new replicas, so for Redis only its own figure counts.
+        # Servers of a group copy themselves to new replicas, so only Redis's own figure counts.
         of_group = self.deployment.group.ports if self.deployment.group else ()
         for name in self.before_mb.keys() & self.after_mb.keys() - set(of_group):
             # A process of the same kind may have had larger jobs before the first fault.
@@ -210,7 +210,7 @@ class Run:
             "cases": _counts(case.kind for case in self.cases),
             "took": f"{self.took_s:.0f} s",
             "faults": f"{self.breaker.done.total()}: {_counts(self.breaker.done)}",
-            "faults left out, for what they break was broken": self.breaker.skipped,
+            "faults left out, because their target was broken already": self.breaker.skipped,
             "ends of processes": _counts(d for process in self.deployment.processes.values() for d in process.deaths),
             "requests that failed and were made again": _counts(outcomes.refused),
             "requests of the hostile client": _counts(self.hostile.outcomes),
@@ -218,7 +218,7 @@ class Run:
             "jobs accepted by submitting": f"{len(outcomes.accepted):,}",
             **self.checks.figures,
             "interactive jobs of a killed worker are with others, if nothing else was broken": self._waits(True),
-            "the same, if something else was": self._waits(False),
+            "interactive jobs of a killed worker are with others, if something else was broken": self._waits(False),
             "memory in MB, before and after": ", ".join(memory),
             "promises broken": len(outcomes.broken),
             "promises kept late": len(outcomes.late),

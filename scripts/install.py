@@ -2,8 +2,8 @@
 
 `scripts/install` runs it with any Python from 3.11, outside of .venv. The file .venv/.installed has the folder and the
 Python of the environment, and its complete parts. An environment without this file, or with another folder or Python,
-is made anew: so an environment that was cut off, moved, or lost its Python is repaired. SHOAL_VENV names another folder
-than .venv, and SHOAL_CONSTRAINTS another file than constraints.txt.
+is made anew. This repairs an incomplete or moved environment, and one without its Python. SHOAL_VENV names another
+folder than .venv, and SHOAL_CONSTRAINTS another file than constraints.txt.
 """
 
 import fcntl
@@ -103,7 +103,7 @@ class State:
             return cls()
 
     def save(self) -> None:
-        """Write the state, completely or not at all."""
+        """Write the state. If this fails, the old state stays."""
         scratch = STATE.with_suffix(".new")
         scratch.write_text(json.dumps({"home": self.home, "parts": self.parts}))
         scratch.replace(STATE)
@@ -112,7 +112,7 @@ class State:
 def main(command: str, parts: Sequence[str]) -> None:
     """Install the parts that are not complete. `command` is the user's command.
 
-    Exits with code 1 after an error, with a message that says what to type.
+    Exits with code 1 after an error, with a message that names the next command.
     """
     try:
         with locked():
@@ -143,7 +143,7 @@ def install(parts: Sequence[str]) -> None:
 
 
 def install_missing(state: State, missing: Sequence[str], digest: str) -> None:
-    """Install parts into .venv, and note them in its state.
+    """Install parts into .venv, and add them to its state.
 
     Raises Failure.
     """
@@ -185,7 +185,7 @@ def install_parts(parts: Sequence[str]) -> None:
 
 
 def compile_engine() -> None:
-    """Compile the engine avx512 if the processor can run it and there is a compiler; Shoal runs without it too."""
+    """Compile the engine avx512 if the processor can run it and there is a compiler. Shoal also runs without it."""
     subprocess.run([str(VENV / "bin" / "python"), "-I", "-m", "shoal_workers.avx512.library"])
 
 

@@ -1,7 +1,7 @@
 """Plants the faults of mutants.toml in a copy of the code, one at a time, and checks that their tests notice them.
 
-It replaces mutmut and cosmic-ray: they change no Lua, and half of their random faults break no promise. Tests that take
-longer than `LIMIT_S` have noticed the fault.
+mutmut and cosmic-ray are not used: they change no Lua, and half of their random faults break no promise. A fault also
+counts as noticed if its tests take longer than `LIMIT_S`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-#: Seconds for which a test waits for an event: with a fault, and without one.
+#: Longest wait of a test for an event, in seconds: with a fault, and without one.
 PATIENCE_S, USUAL_PATIENCE_S = 5.0, 60.0
 
 #: Longest time of the tests of one fault, and of all tests on the unchanged code, in seconds.
@@ -106,7 +106,7 @@ def _try(tree: Path, fault: dict[str, Any]) -> tuple[str, str]:
 
 
 def _test(tree: Path, tests: Sequence[str], limit_s: float, patience_s: float) -> tuple[int | None, str]:
-    """Run the tests until one fails; return the exit code, which is None after `limit_s`, and what they printed."""
+    """Run the tests until one fails; return the exit code, which is None after `limit_s`, and the output."""
     path = os.pathsep.join(str(tree / package) for package in ("shared", "api", "workers"))
     variables = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TEST_PATIENCE_S": str(patience_s), "CI": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-m", "not wide", "-p", "no:cacheprovider"]

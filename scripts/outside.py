@@ -1,4 +1,4 @@
-"""Tries Shoal from outside, with only Docker, and prints the measured times and sizes beside the goals.
+"""Tries Shoal as a new user with only Docker, and prints the measured times and sizes beside the goals.
 
 It leaves only Docker's build cache behind. Megabytes are 10**6 bytes.
 """
@@ -65,7 +65,7 @@ class Machine:
     """A clean Debian in a container, with the committed files and an ordinary user."""
 
     def prepare(self) -> None:
-        """Install the packages that the README needs, and give the user the files. Raises Failed."""
+        """Install the packages that the README names, and give the files to the user. Raises Failed."""
         install = f"apt-get -q update && apt-get -qy install --no-install-recommends {PACKAGES}"
         run([*EXEC, NAME, "sh", "-c", f"{install} && useradd --create-home newcomer"])
         files = subprocess.run(["git", "archive", "HEAD"], stdout=subprocess.PIPE, cwd=ROOT, check=True).stdout

@@ -1,4 +1,4 @@
-"""The figures of scripts/bench as a picture."""
+"""A picture of scripts/bench's figures."""
 
 from collections.abc import Sequence
 from pathlib import Path

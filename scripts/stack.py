@@ -1,4 +1,4 @@
-"""A separate stack for benchmarks and quality checks, and the real text that they use."""
+"""A separate stack for benchmarks and quality checks, and their real text."""
 
 import hashlib
 import json
@@ -83,7 +83,7 @@ class Checkout:
         return not subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors).returncode
 
     def can_serve(self, index: Path) -> bool:
-        """Return True if the folder has a complete index."""
+        """Return True if the folder has an index that can be served."""
         return self.run("index", "info", str(index), quietly=True)
 
 
@@ -161,9 +161,10 @@ def logged(command: list[str], log: Path) -> list[str]:
 
 @contextmanager
 def started(services: Sequence[Service], log: Path, is_ready: Callable[[], bool]) -> Iterator[None]:
-    """Run the services until the end of the `with`; its body begins when they are ready.
+    """Run the services until the end of the `with` block. The block begins when they are ready.
 
-    Raises NotReady, with the end of the log, if a service ends or takes too long. An OSError of `is_ready` means no.
+    Raises NotReady, with the end of the log, if a service ends or takes too long. If `is_ready` raises OSError, the
+    services are not ready.
     """
 
     def is_done() -> bool:
@@ -202,7 +203,7 @@ def free_port() -> int:
 
 
 def ask(url: str, body: Any = None, timeout_s: float = 120.0) -> tuple[HTTPResponse, Any]:
-    """Return the answer to a GET, or with a body to a POST, and the answer's JSON. Raises OSError at an error."""
+    """Send a GET, or a POST with a body; return the answer and its JSON. Raises OSError at an error."""
     data = None if body is None else json.dumps(body).encode()
     with urlopen(Request(url, data, {"content-type": "application/json"}), timeout=timeout_s) as response:
         return response, json.load(response)

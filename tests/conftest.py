@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a real Redis of their own, a tiny real model, and workers made of both."""
+"""Fixtures of all tests: a private Redis, a tiny model, and workers with both."""
 
 import contextlib
 import fcntl
@@ -45,13 +45,13 @@ from shoal_workers.model.model import prepared_folder
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
-# A file of tests may use what another one defines; all have different names.
+# Tests import each other's modules by their names alone, which all differ.
 sys.path += [str(folder) for folder in sorted(TESTS.rglob("*")) if any(folder.glob("test_*.py"))]
 
-#: Words that the tiny model knows. The tests' index holds every pair of them.
+#: Words that the tiny model knows. The tests' index has every pair of them.
 WORDS = ("storm", "europe", "climate", "change", "rain", "market", "falls", "rises")
 
-#: Files that take long for the number of their tests, the longest last.
+#: Files with slow tests, the slowest file last.
 SLOW_FILES = (
     "test_redis_restart",
     "test_store_process",
@@ -67,23 +67,23 @@ SLOW_FILES = (
     "test_fuzz_openapi",
 )
 
-#: Seed of the order of the tests and of `random`; --randomly-seed names another.
+#: Seed of the order of the tests and of `random`. --randomly-seed names another seed.
 SEED = 20_261_121
 
-#: Ports on which tests listen, below the ports that the system gives to connections, and the size of a block of ports.
+#: Ports on which tests listen, below the system's ports for outgoing connections, and the size of a block of ports.
 ALL_PORTS, PORTS_A_BLOCK = range(10_000, 32_000), 1_000
 
-#: Longest that anything may take on a busy machine: only what hangs takes longer. Tests wait for an event, at most for
-#: this long, and compare no durations. `scripts/mutants` waits for less: there most waits are in vain.
+#: Longest wait for an event, in seconds. Only a hang takes longer, even on a busy machine. Tests compare no durations.
+#: `scripts/mutants` sets a shorter wait, because most of its waits are in vain.
 PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", 300.0))
 
-# Tests have the settings that they name, whatever the settings of the shell that starts them are.
+# Tests have only the settings that they name, and not the settings of the shell.
 for _name in [name for name in os.environ if name.startswith("SHOAL_") or name.lower().endswith("_proxy")]:
     if _name != "SHOAL_FUZZ":
         del os.environ[_name]
 
-# Several test processes share few cores. More threads of theirs would mostly wait for each other, which takes time of
-# the processor as well. These variables are for libraries that are loaded from here on, and for processes of the tests.
+# Several test processes share few cores, so their further threads would mostly wait for each other. These variables
+# are for libraries that are loaded later, and for child processes.
 for _name in ("RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ[_name] = os.environ.get(_name) or "1"
 threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), "blas")  # numpy is loaded already
@@ -91,12 +91,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 ignore_syncs()
 
-# A shell starts what runs in its background with SIGINT ignored, and the processes of the tests would inherit that.
+# A shell starts background commands with SIGINT ignored, and the processes of the tests would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A fixture is made once for all cases of a property, and a busy machine is no fault of the code. `scripts/test-all`
-# tries as many cases as hypothesis does by itself, 100.
+# The cases of a property share its fixtures, and a busy machine is no fault of the code. `scripts/test-all` tries 100
+# cases, as hypothesis does by default.
 _always = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 settings.register_profile("wide", _always, derandomize=True, database=None)
 settings.register_profile("suite", settings.get_profile("wide"), max_examples=25)
@@ -104,7 +104,7 @@ settings.register_profile("explore", _always)
 settings.load_profile("suite")
 
 
-#: An import of a package that may be missing: torch, one that imports it, or the client of PostgreSQL.
+#: An import of a package that may be missing: torch, sentence_transformers or the client of PostgreSQL.
 _OPTIONAL = re.compile(r"^ *(import|from) (torch|sentence_transformers|psycopg)\b", re.MULTILINE)
 
 
@@ -116,23 +116,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Import a share of the test files where several processes run all of them.
+    """Import a share of the test files, if several processes run all of them.
 
-    In a fresh clone, to compile a file with the details of its assertions takes longer than anything else that is done
-    before the first test. So each process compiles other files, and finds the rest compiled when it collects them.
+    In a fresh clone, compiling the assertions of all files takes longest before the first test. So each process
+    compiles other files, and finds the rest compiled when it collects them.
     """
     folder, count = TESTS, os.environ.get("PYTEST_XDIST_WORKER_COUNT")
     if not count or [Path(name).resolve() for name in session.config.args] != [folder]:
         return
     number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     for path in sorted(folder.rglob("test_*.py"))[number :: int(count)]:
-        with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting the file says what is wrong with it
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection of the file shows the error
             importlib.import_module(path.stem)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long, so that none of them is alone at the end of a run of several processes."""
+    """Begin with the slow files, so that no process runs one alone at the end."""
     sizes = Counter(item.path.stem for item in items)
     sizes.update({name: 1_000_000 + n for n, name in enumerate(SLOW_FILES)})
     items.sort(key=lambda item: -sizes[item.path.stem])
@@ -141,8 +141,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Import all modules that need no optional package.
 
-    Hypothesis draws some values from the constants of the modules that are loaded: they are to be the same for a test
-    whatever ran before it. What is loaded then stays, and need not be looked at by the garbage collector again.
+    Hypothesis draws some values from the constants of the loaded modules. They must not depend on the tests that ran
+    before. All modules stay loaded, so the garbage collector need not look at them again.
     """
     for folder in ("shared", "api", "workers"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -154,7 +154,7 @@ def pytest_collection_finish() -> None:
 
 
 def redis_program() -> str:
-    """Return the path of the server that the tests use: the one that `shoal serve` starts, unless a run names another.
+    """Return the path of the tests' Redis server: TEST_REDIS_SERVER, or the server that `shoal serve` starts.
 
     Raises MissingExtra.
     """
@@ -162,7 +162,7 @@ def redis_program() -> str:
 
 
 def pytest_report_header() -> list[str]:
-    """Return a line with the Redis that the tests use."""
+    """Return a line that names the tests' Redis server."""
     try:
         server = redis_program()
     except MissingExtra:
@@ -173,10 +173,10 @@ def pytest_report_header() -> list[str]:
 
 @cache
 def own_ports() -> tuple[socket.socket, Iterator[int]]:
-    """Return the ports of this process, one after the other for ever, and the socket that keeps them its own.
+    """Return a socket that reserves a block of ports for this process, and an endless iterator over the block's ports.
 
-    The first port of a block is listened on for as long as the process lives. So no two test processes on a machine use
-    the same block, whichever run they belong to.
+    The socket listens on the first port of the block for as long as the process lives. So no two test processes on a
+    machine use the same block.
     """
     for first in ALL_PORTS[::PORTS_A_BLOCK]:
         with contextlib.suppress(OSError):
@@ -200,9 +200,9 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """A redis-server of the tests' own, which can be stopped and started again with its data.
+    """A private redis-server, which can be stopped and started again with its data.
 
-    An answer may take its time at its `url`, as on a busy machine; users have the `plain_url`.
+    Connections to `url` wait up to `PATIENCE_S` for an answer. Connections to `plain_url` have the usual time limits.
     """
 
     def __init__(self, folder: Path, program: str = "", **options: object):
@@ -224,7 +224,7 @@ class RedisServer:
         """Start the server."""
         options: dict[str, object] = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder}
         options |= {"save": "", "appendonly": "yes"}
-        options |= {"hz": 100}  # how often it looks for commands that have blocked for long enough: 10 by itself
+        options |= {"hz": 100}  # times a second that it ends blocked commands; 10 by default
         options |= {name.replace("_", "-"): value for name, value in self.options.items()}
         flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
         self._process = subprocess.Popen([self.program or redis_program(), *flags], stdout=subprocess.DEVNULL)
@@ -249,9 +249,9 @@ def _answers(connection: "redis.Redis") -> bool:
 
 
 def wait_until(is_true: Callable[[], object], within_s: float = PATIENCE_S) -> None:
-    """Poll until the condition holds, and fail the test if it does not even on a busy machine.
+    """Poll until the condition holds; fail the test if it does not hold within the time.
 
-    Looks are counted, not seconds: time in which the test does not run is not lost.
+    Polls are counted, not seconds, so a pause of the whole test process does not shorten the wait.
     """
     pause, tries = threading.Event(), int(within_s / 0.02)
     for _ in range(tries):
@@ -263,7 +263,7 @@ def wait_until(is_true: Callable[[], object], within_s: float = PATIENCE_S) -> N
 
 @pytest.fixture(scope="session", autouse=True)
 def own_block() -> Iterator[None]:
-    """The block of ports of this process."""
+    """This process's block of ports."""
     guard, _ = own_ports()
     yield
     guard.close()
@@ -271,7 +271,7 @@ def own_block() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A home folder of the run's own: what is in the user's is not read, and nothing is written there."""
+    """A private home folder of the run. The user's home folder is neither read nor written."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(tmp_path_factory.mktemp("user")))
         yield
@@ -279,7 +279,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One Redis for all tests of this process; each test has keys of its own in it."""
+    """One Redis for all tests of this process. Each test has its own keys."""
     try:
         redis_program()
     except MissingExtra as error:
@@ -316,7 +316,7 @@ def redis_url(redis_server: RedisServer) -> str:
 
 @pytest.fixture
 def keys(redis_url: str) -> Iterator[Keys]:
-    """Keys of the test alone. Fail a test that leaves keys that live for ever and should not: docs/architecture.md."""
+    """Keys of the test alone. Fail a test that leaves a key without the expiry of docs/architecture.md."""
     keys = Keys(prefix="test", pool=secrets.token_hex(4))
     yield keys
     with redis.Redis.from_url(redis_url, decode_responses=True) as connection:
@@ -375,19 +375,19 @@ def no_leftover_threads() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_leftover_files() -> Iterator[None]:
-    """Fail a test that leaves files or sockets open, other than those of the fixtures that later tests use too."""
+    """Fail a test that leaves files or sockets open, except in fixtures that later tests also use."""
     before = _open_files()
     yield
     if _open_files() - before:
         gc.collect()
-    with contextlib.suppress(pytest.fail.Exception):  # a thread that was told to end closes its files when it runs
+    with contextlib.suppress(pytest.fail.Exception):  # a thread closes its files a moment after it was told to end
         wait_until(lambda: not _open_files() - before, within_s=10)
     left = _open_files() - before
     assert not left
 
 
 def _open_files() -> set[str]:
-    """Return the number and target of each open file, where the system tells them."""
+    """Return the number and target of each open file, if the system has /proc."""
     folder, found = "/proc/self/fd", set()
     with contextlib.suppress(FileNotFoundError):
         for number in os.listdir(folder):
@@ -403,16 +403,16 @@ def _home(thread: threading.Thread) -> str:
 
 @pytest.fixture(scope="session")
 def torch_reference() -> None:
-    """Skip a test that compares with torch where the `export` extra is not installed."""
+    """Skip a test that compares with torch if the `export` extra is not installed."""
     if not find_spec("torch") or not find_spec("sentence_transformers"):
         pytest.skip("needs torch and sentence-transformers: pip install 'shoal[export]'")
 
 
 @pytest.fixture(scope="session")
 def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real Sentence Transformers model, tiny and with random weights.
+    """A tiny Sentence Transformers model with random weights.
 
-    One process makes it, for all processes of the run, and prepares it for serving in a folder beside it.
+    One process makes the model for all processes of the run, and prepares it for serving in a folder beside it.
     """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"
@@ -426,7 +426,7 @@ def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def home(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home folder of this process's own, in which the tiny models are prepared for serving."""
+    """This process's own home folder, in which the tiny models are prepared for serving."""
     home = tmp_path_factory.mktemp("home")
     for name in ("model", "reranker"):
         shutil.copytree(tiny_source.parent / "prepared" / name, prepared_folder(home, str(tiny_source.with_name(name))))
@@ -453,9 +453,9 @@ def encoder(tiny_model: Path) -> Encoder:
 
 @pytest.fixture(scope="session")
 def encoder_of_two_threads(tiny_model: Path) -> Encoder:
-    """The same on two threads, so that batches run aside."""
+    """The tiny model on two threads, so that batches run aside."""
     encoder = Encoder.open(tiny_model, "openvino", "f32", 2)
-    encoder.engine.start_aside([])  # it opens files that the tests after it use too
+    encoder.engine.start_aside([])  # it opens files that later tests use too
     return encoder
 
 
@@ -473,7 +473,7 @@ def reranker(reranker_source: Path, home: Path) -> Reranker:
 
 @pytest.fixture(scope="session")
 def reranker_of_two_threads(reranker_source: Path, home: Path) -> Reranker:
-    """The same on two threads."""
+    """The tiny cross-encoder on two threads."""
     reranker = Reranker.open(prepared_folder(home, str(reranker_source)), "openvino", "f32", 2)
     reranker.engine.start_aside([])
     return reranker
@@ -481,7 +481,7 @@ def reranker_of_two_threads(reranker_source: Path, home: Path) -> Reranker:
 
 @pytest.fixture(scope="session")
 def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
-    """An index of every pair of two of the `WORDS`, for reading only."""
+    """An index of all pairs of `WORDS`. Tests only read it."""
     folder = tmp_path_factory.mktemp("index")
     pairs = [f"{first} {second}" for first in WORDS for second in WORDS]
     (folder / "pairs.csv").write_text("id,text\n" + "".join(f"{n},{pair}\n" for n, pair in enumerate(pairs)))
@@ -497,7 +497,7 @@ def index(index_folder: Path) -> Index:
 
 @pytest.fixture
 def worker(queue: Queue, encoder: Encoder, index: Index) -> Worker:
-    """A worker of the test's own pool, to be stepped by hand."""
+    """A worker of the test's own pool. The test calls `step`."""
     worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
     worker.pool.alive_s = ALIVE_S
     return worker
@@ -505,14 +505,14 @@ def worker(queue: Queue, encoder: Encoder, index: Index) -> Worker:
 
 @pytest.fixture
 def serving(worker: Worker) -> Iterator[Worker]:
-    """The same worker, announced to the pool and run by a thread."""
+    """The same worker, announced to the pool and stepped by a thread."""
     worker.pool.announce(worker.id, {"state": "ready"})
     with running(worker):
         yield worker
 
 
 def run_reference(script: str, *arguments: Path | str) -> None:
-    """Run a script of tests/shared/models, which makes models and computes them with torch."""
+    """Run a script of tests/shared/models, which makes models and their outputs with torch."""
     command = [sys.executable, "-W", "ignore", str(TESTS / "shared/models" / script), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

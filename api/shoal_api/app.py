@@ -1,4 +1,4 @@
-"""The making of the application: Flask with all routes, error handlers and metrics."""
+"""The application: Flask with all routes, error handlers and metrics."""
 
 from copy import copy
 from dataclasses import replace
@@ -14,7 +14,6 @@ from shoal.settings import Settings
 from shoal_api import errors
 from shoal_api.access import cors
 from shoal_api.access.access_control import AccessControl
-from shoal_api.blueprint import refuse
 from shoal_api.context import Context
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.metrics.metrics import Metrics
@@ -23,6 +22,7 @@ from shoal_api.protocols import cohere, infinity, jina, ollama, openai, smaller_
 from shoal_api.routes import indexes, inference, jobs, pages, pool, service
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.server.async_flask import AsyncFlask
+from shoal_api.validation import refuse
 from shoal_api.viewers.pool_state import PoolReader
 
 _ROUTES = (

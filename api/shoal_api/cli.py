@@ -58,8 +58,8 @@ def key() -> None:
 
 @key.command()
 @click.argument("name")
-@click.option("--admin", is_flag=True, help="Allow the routes of dead letters and those that change indexes too.")
-@click.option("--rate", default="", metavar="RATE", help="How often it may be used, such as 100/second; or minute, …")
+@click.option("--admin", is_flag=True, help="Also allow the routes that manage dead letters and indexes.")
+@click.option("--rate", default="", metavar="RATE", help="Most requests with it, such as 100/second; or minute, …")
 @settings_options("api_keys_file")
 def new(settings: Settings, name: str, admin: bool, rate: str) -> None:
     """Make a key called NAME and print it, once: the file keeps its digest only."""

@@ -41,7 +41,7 @@ class Context:
     uploads: UploadStore
     stopping: Event
     threads: ThreadPoolExecutor
-    tracer: "Tracer | None" = None
+    tracer: "Tracer | None"
 
     async def in_thread(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Run a blocking function in one of the threads for views, and return its result."""
@@ -60,7 +60,7 @@ def context() -> Context:
 
 
 def contexts() -> list[Context]:
-    """Return the contexts of the pools that may answer the current request: only one, once a pool is chosen."""
+    """Return the contexts of the pools that may answer the current request. A chosen pool is the only one."""
     return [context()] if json_request().pool else all_contexts()
 
 

@@ -35,7 +35,7 @@ IDEMPOTENCY_KEY: dict[str, Any] = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 
-#: OpenAPI's description of the header by which a request asks for the vectors of one model only.
+#: OpenAPI's description of the header with which a request asks for the vectors of one model only.
 FINGERPRINT: dict[str, Any] = {
     "name": FINGERPRINT_HEADER,
     "in": "header",
@@ -130,10 +130,10 @@ async def submit(job: Job, lane: str) -> Response:
 
 
 async def _choose_pool(job: Job) -> Context:
-    """Return the context of the pool for a job: of two that serve the same model, the one with fewer jobs under way.
+    """Return the context of the pool for a job: of two pools that serve the same model, the less busy one.
 
-    The two are drawn from the pools with ready workers. Only jobs of this process count, because it cannot know in time
-    of others. A search stays in its pool, because each pool has indexes of its own.
+    The two are drawn from the pools with ready workers. Only this process's jobs under way count: it would learn of
+    other jobs too late. A search stays in its pool, because each pool has indexes of its own.
     """
     home = context()
     if isinstance(job, Search):

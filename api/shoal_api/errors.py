@@ -41,13 +41,13 @@ def answer_error(error: ShoalError) -> Response:
 
 
 def answer_http_error(error: HTTPException) -> Response:
-    """Return the response to a request that Flask refuses before any view sees it. It has headers such as Allow."""
+    """Return the response to a request that Flask itself refuses. It has headers such as Allow."""
     status = error.code or 500
     code = _CODE_OF_STATUS.get(status, "invalid_request" if status < 500 else "internal")
     headers = {name: value for name, value in error.get_headers() if name != "Content-Type"}
     message = error.description or error.name
     if status == 404:
-        message = "nothing is at this path: see /docs for the paths that there are"
+        message = "nothing is at this path: /docs lists the paths"
     elif status == 405:
         message = f"this path does not take the method {excerpt(request.method)}: /docs lists its methods"
     elif status == 413:

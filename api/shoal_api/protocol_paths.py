@@ -41,7 +41,7 @@ RECOGNISED_BY: dict[str, tuple[int, set[str]]] = {
 
 
 class ProtocolPaths:
-    """The paths of the protocols, below their `prefixes`. Raises BadSetting if two routes cannot be told apart."""
+    """The paths of the protocols, below their `prefixes`. Raises BadSetting for two routes that look the same."""
 
     def __init__(self, app: Flask, prefixes: Mapping[str, str]):
         self._owners: dict[str, str] = {}
@@ -62,12 +62,12 @@ class ProtocolPaths:
         self._owners = {path: min(names) for path, names in below.items() if len(names) == 1} | self._owners
 
     def fall_back(self, request: JsonRequest) -> None:
-        """Set the rule by which a request to a shared path is answered until its body is read."""
+        """Set the rule for a request to a shared path, for as long as its body is not read."""
         assert request.url_rule is not None
         request.url_rule = self._fallbacks[request.url_rule.rule]
 
     def choose(self, request: JsonRequest) -> None:
-        """Set the rule that the body of a request to a shared path is meant for."""
+        """Set the rule that fits the body of a request to a shared path."""
         assert request.url_rule is not None
         names = request.get_json().keys()
         rules = self.shared[request.url_rule.rule]
@@ -139,7 +139,7 @@ def _joined_operation(first: Operation, second: Operation) -> Operation:
 
 
 def _joined_content(first: Mapping[str, MediaType], second: Mapping[str, MediaType]) -> dict[str, MediaType]:
-    """Return the media types of both, each with a schema that allows the values of either."""
+    """Return the media types of both contents. A media type in both allows the values of both schemas."""
     found = dict(first)
     for name, media in second.items():
         known = _schemas(found[name]) if name in found else []

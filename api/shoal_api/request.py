@@ -1,4 +1,4 @@
-"""Requests: their body, a JSON object or a msgpack map, and the facts that access control notes about them."""
+"""Requests: the body, a JSON object or a msgpack map, and the facts that access control notes."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
 from shoal.operations import MAX_VALUES
 
-#: Key in a request's environment. Its value is the request's `ReceivedBody`. A WSGI server does not set it.
+#: Key of a request's `ReceivedBody` in its environment. A WSGI server does not set it.
 BODY = "shoal.body"
 
 #: Number of digits that are read of a content length. A longer number exceeds every limit, and is slow to convert.
@@ -33,7 +33,7 @@ PIECE_BYTES = 2**16
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
 
-#: Largest number of opening brackets and braces in a body, within its texts too. Reading 32 MiB of empty objects would
+#: Largest number of opening brackets and braces in a body, its texts included. Reading 32 MiB of empty objects would
 #: need 1.5 GB and some seconds, during which the process could answer no other request.
 MAX_BRACKETS = 500_000
 
@@ -123,7 +123,7 @@ class JsonRequest(Request):
 
     def __init__(self, environ: dict[str, Any], *args: Any, **kwargs: Any):
         super().__init__(environ, *args, **kwargs)
-        #: The time at which the request began, by `time.perf_counter`.
+        #: The beginning of the request, by `time.perf_counter`.
         self.started_s = time.perf_counter()
         #: The size of the body according to the headers, or None if the headers do not say it.
         self.declared_bytes: int | None = None
@@ -230,7 +230,7 @@ class JsonRequest(Request):
         return size if size <= MAX_DROPPED_BYTES else 0
 
 
-#: The context variable behind Flask's proxy of the current request. The proxy itself costs as much as a small function.
+#: The context variable behind Flask's proxy of the current request. The proxy itself is slower.
 _CURRENT: Any = request_ctx.__wrapped__  # type: ignore[attr-defined]
 
 

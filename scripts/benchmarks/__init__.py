@@ -1,1 +1,1 @@
-"""The benchmarks of scripts/bench: a file for each scenario, and what they share."""
+"""The benchmarks of scripts/bench: a file for each scenario, and their shared parts."""

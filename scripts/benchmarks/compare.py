@@ -1,4 +1,4 @@
-"""This checkout beside others, in turns: the same loads on each, and the ratios of the medians."""
+"""A comparison of checkouts: the same loads on each in turns, and the ratios of the medians."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -13,7 +13,7 @@ from benchmarks.scenarios import CACHE, cache_trial, case_of
 from benchmarks.server import NO_CACHE, Server, shoal
 from benchmarks.trial import Row, Trial, shown
 
-#: Number of texts of mixed lengths: enough that a run does not repeat them soon.
+#: Number of texts of mixed lengths: enough to repeat none of them soon.
 NUM_MIXED = 3_000
 
 #: Figures to compare, and the better direction of each.
@@ -28,7 +28,7 @@ _FIGURES = {
 
 
 def run(plan: Plan) -> list[Row]:
-    """Run every load on every checkout: each runs with a cache and without one, both with an index of headlines."""
+    """Run every load on every checkout, once with a cache and once without. Each server has an index of headlines."""
     if not plan.checkouts:
         say("compare: name a checkout with --against FOLDER")
         return []

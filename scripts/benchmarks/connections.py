@@ -16,16 +16,16 @@ from benchmarks.scenarios import case_of
 from benchmarks.server import Server, shoal
 from benchmarks.trial import Figures, Row, Trial, figures_of
 
-#: The number of connections from one address, and the number at which the rate is highest.
+#: The number of connections from one address, and the number with the highest rate.
 MANY, USUAL = 1_000, 64
 
-#: The other address, which this machine also has: all of 127.0.0.0/8 is loopback.
+#: The other address. All of 127.0.0.0/8 is loopback.
 OTHER = "127.0.0.2"
 
 #: Runs with a thousand connections are longer by this factor, because each connection gets only one answer a second.
 LONGER = 2
 
-#: The first seconds of a load, in which it opens its connections.
+#: Seconds at the beginning of a load, when it opens its connections.
 OPENING_S = 2
 
 #: Longest wait for an answer.
@@ -58,7 +58,7 @@ def _other(process: ProcessPoolExecutor, load: wrk.Load, seconds: int, number: i
 
 
 def ask_in_turn(url: str, bodies: Sequence[bytes], seconds: float, first: int) -> Figures:
-    """Return the rate and the latency of requests from the `OTHER` address, each sent once the last is answered."""
+    """Send requests from the `OTHER` address, one after the other; return their rate and latency."""
     address, first = urlsplit(url), first % len(bodies)
     connection = HTTPConnection(str(address.hostname), address.port, ANSWER_S, (OTHER, 0))
     texts, times_s, num_failed = cycle([*bodies[first:], *bodies[:first]]), list[float](), 0

@@ -1,4 +1,4 @@
-"""The engines of the scenario `encoders`: how to open each, and the peers' files, made from the same weights."""
+"""The engines of the scenario `encoders`: functions that open them, and the peers' files with the same weights."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ def _make_gguf(source: Path, folder: Path, _: Sequence[str]) -> None:
 
 
 def _describe(writer: Any, source: Path, gguf: Any) -> None:
-    """Write the sizes of the model, and its vocabulary, with a mark at beginnings of words instead of ## elsewhere."""
+    """Write the model's sizes and its vocabulary. A mark at the beginnings of words replaces ## at other pieces."""
     config = json.loads((source / "config.json").read_text())
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])

@@ -1,4 +1,4 @@
-"""MiniLM in one thread on one core: Shoal's engines beside other engines, each in a separate process.
+"""MiniLM in one thread on one core: Shoal's engines and other engines, each in a separate process.
 
 The peers are no dependencies: `scripts/encoders` makes an environment for them. A peer that is not installed is left
 out. The peers' files are made from the same weights, and are kept in the home folder.

@@ -31,17 +31,17 @@ _opened: list[Embed] = []
 
 @dataclass(frozen=True)
 class Engine:
-    """A process with an open engine, in which functions are called with the engine's `Embed`."""
+    """A process with an open engine. It calls functions with the engine's `Embed`."""
 
     name: str
     process: ProcessPoolExecutor
 
     def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Call the function in that process, and return its result."""
+        """Call the function in the engine's process, and return its result."""
         return self.process.submit(_call, function, *arguments).result()
 
     def trial(self, case: str, size: int, texts: Sequence[str], share: float) -> Trial:
-        """Return a trial of calls with `size` texts. It lasts for this `share` of a run against a server."""
+        """Return a trial of calls with `size` texts, which lasts for this `share` of a run against a server."""
 
         def run(seconds: int, _: int) -> Figures:
             found: Figures = self.call(_measure, texts, size, seconds * share)
@@ -87,10 +87,10 @@ def _call(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 def _measure(embed: Embed, texts: Sequence[str], size: int, seconds: float) -> Figures:
-    """Return texts a second, texts a second of the processor time of all threads, and the median time of a call.
+    """Return texts per second, texts per second of processor time of all threads, and the median time of a call.
 
-    Tokenizing counts. Texts a second of processor time are the rate of a core, also on a busy machine. The first call
-    does not count: the caches have another engine's code and weights.
+    Tokenizing counts. Texts per second of processor time are a core's rate, even on a busy machine. The first call does
+    not count: the caches have another engine's code and weights.
     """
     parts = cycle([texts[n : n + size] for n in range(0, len(texts) - size + 1, size)])
     embed(next(parts))

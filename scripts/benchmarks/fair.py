@@ -1,4 +1,4 @@
-"""Interactive work beside a bulk lane that is never empty, and bulk work beside interactive work."""
+"""Interactive work while the bulk lane is never empty, and bulk work during interactive work."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -15,8 +15,8 @@ from benchmarks.plan import Plan
 from benchmarks.server import Server, shoal
 from benchmarks.trial import Figures, Row, Trial, figures_of
 
-#: Number of unanswered jobs that the bulk client keeps at any time: two in the worker's current pass, and two that
-#: wait. With more, texts would come in bursts longer than a run.
+#: Number of the bulk client's unanswered jobs at any time: two in the worker's current pass, and two in the lane. With
+#: more jobs, texts would come in bursts longer than a run.
 WINDOW = 4
 
 #: Number of texts in a bulk job, as in the jobs of `shoal.Client`.
@@ -33,7 +33,7 @@ def run(plan: Plan) -> list[Row]:
 
 
 def bulk_trials(server: Server, plan: Plan) -> list[Trial]:
-    """Return the trials of bulk work on one server, alone and beside interactive work."""
+    """Return the trials of bulk work on one server, alone and during interactive work."""
     load = server.embed_load(1, plan.texts.alone)
     kinds = {"headlines": [text for (text,) in reversed(plan.texts.alone)], "abstracts": plan.texts.abstracts}
     cases = {"bulk {}, nothing else": None, f"{PERSON}, beside bulk {{}}": load}
@@ -59,7 +59,7 @@ def _run(server: Server, texts: Sequence[str], beside: wrk.Load | None, seconds:
 
 @contextmanager
 def _bulk(url: str, texts: Sequence[str]) -> Iterator[list[int]]:
-    """Keep submitting bulk jobs and fetching their results; the list has each finished job's number of texts."""
+    """Submit bulk jobs and fetch their results, again and again. The list has each finished job's number of texts."""
     jobs = [texts[n : n + TEXTS_PER_JOB] for n in range(0, len(texts) - TEXTS_PER_JOB + 1, TEXTS_PER_JOB)]
     numbers, num_done, stopping = count(), list[int](), Event()
 

@@ -1,4 +1,4 @@
-"""Indexes to search, with real headlines or with made vectors."""
+"""Indexes to search, with real headlines or with synthetic vectors."""
 
 from collections.abc import Generator, Iterable, Sequence
 from itertools import groupby

@@ -1,4 +1,4 @@
-"""The servers that Shoal is compared with: their requests and answers, and how to run the installed ones."""
+"""The servers that Shoal is compared with: their requests and answers, installation and start."""
 
 import hashlib
 import json
@@ -22,13 +22,13 @@ from shoal.supervisor.process import Service
 from shoal_workers.model.original import PACKAGED, find_source
 from shoal_workers.process import processors
 
-#: The path at which each kind of server embeds texts.
+#: The path of each kind of server for embedding texts.
 PATHS = {"tei": "/embed", "openai": "/v1/embeddings"}
 
 #: Vector length of the model that every peer serves.
 DIMENSION = 384
 
-#: Lowest cosine to fp32 at which a server counts as doing the same work as Shoal.
+#: Lowest cosine to fp32 of a server that does the same work as Shoal.
 MIN_COSINE = 0.999
 
 
@@ -82,9 +82,9 @@ def target_of(spec: str) -> Target:
 
 
 def check(target: Target, texts: Sequence[str], reference: ArrayLike) -> float:
-    """Return the lowest cosine between the server's vectors of the texts and the reference's, [n, dimension] in fp32.
+    """Return the lowest cosine of the server's vectors to the `reference` in fp32, [n, dimension].
 
-    Raises ModelMismatch if it is too low: the server then does other work, and its speed cannot be compared.
+    Raises ModelMismatch for a low cosine: then the server does other work, and its speed cannot be compared.
     """
     found, expected = (np.asarray(vectors, np.float32) for vectors in (target.embed(texts), reference))
     lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
@@ -149,7 +149,7 @@ class Peer:
 
 _BASELINES = ROOT / "scripts" / "baselines"
 
-#: The peers by name, with the fastest flags that we found.
+#: The peers by name, with their fastest known flags.
 PEERS = {
     peer.name: peer
     for peer in (

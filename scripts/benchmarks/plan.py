@@ -56,7 +56,7 @@ class Texts:
 
     @cached_property
     def alone(self) -> list[list[str]]:
-        """Requests with one headline each; if there are enough headlines, none is in the index."""
+        """Requests with one headline each. If there are enough headlines, the index has none of them."""
         return [[text] for text in self.headlines[SENT] or self.headlines]
 
     @cached_property
@@ -76,7 +76,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Plan:
-    """The texts, the number and the length of the runs, and the servers beside Shoal."""
+    """The texts, the number and the length of the runs, and the peers."""
 
     texts: Texts
     runs: int
@@ -120,5 +120,5 @@ def say(text: str) -> None:
 
 
 def own_process() -> ProcessPoolExecutor:
-    """Return an executor with one new process, which shares nothing with this one."""
+    """Return an executor with one new process, which shares nothing with this process."""
     return ProcessPoolExecutor(1, get_context("spawn"))

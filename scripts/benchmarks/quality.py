@@ -1,4 +1,4 @@
-"""The quality of a running service, compared with public judgements and with Sentence Transformers in fp32."""
+"""The quality of a running service: public judgements, and the cosine to Sentence Transformers in fp32."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ from benchmarks.trial import Figures, Row
 from shoal.settings import Settings
 from shoal_workers.model.original import find_source
 
-#: The precision with which the others are compared.
+#: The precision with which the other precisions are compared.
 FULL = {"shoal f32": {"SHOAL_PRECISION": "f32"}}
 
-#: Texts in a request of the batched comparison, and the number of texts of each set that are also sent one by one.
+#: Number of texts in a request, and number of texts of each set that are also sent one by one.
 BATCH, NUM_ALONE = 64, 400
 
 

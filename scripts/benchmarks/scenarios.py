@@ -1,4 +1,4 @@
-"""The scenarios in which wrk sends requests to servers: beside peers, cache, search."""
+"""The scenarios with requests from wrk: Shoal and its peers, cache, and search."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ NUM_QUERIES, K = 100, 10
 #: Runs with long texts are longer by this factor, because they get only a few dozen answers a second.
 LONGER = 2
 
-#: Headlines for the bare engine, and the share of a run's time that its trials last: it starts at full speed.
+#: Number of headlines for the bare engine, and length of its trials as a share of a run: it starts at full speed.
 NUM_ENGINE, ENGINE_SHARE = 4_096, 0.25
 
 
@@ -40,7 +40,7 @@ def case_of(connections: int) -> str:
 
 
 def beside_peers(plan: Plan) -> list[Row]:
-    """Run the loads of the first table of docs/performance.md on Shoal and every peer, beside the bare engine."""
+    """Run the loads of docs/performance.md's first table on Shoal, every peer, and the bare engine."""
     indexes, headlines = indexes_of(SIZES[:1], plan.texts), plan.texts.headlines[-NUM_ENGINE:]
     with ExitStack() as running:
         servers = [running.enter_context(shoal(name, indexes, environment=env)) for name, env in PRECISIONS.items()]
@@ -69,7 +69,7 @@ def _peer_trials(server: Server, plan: Plan) -> Iterator[Trial]:
 
 
 def cache(plan: Plan) -> list[Row]:
-    """Send the same thousand headlines again and again, with the cache and without."""
+    """Send the same thousand headlines again and again, with a cache and without one."""
     with shoal("cache on", environment=CACHE) as on, shoal("cache off") as off:
         return plan.interleave("cache", [cache_trial(server, plan) for server in (on, off)])
 
@@ -81,7 +81,7 @@ def cache_trial(server: Server, plan: Plan) -> Trial:
 
 
 def search(plan: Plan) -> list[Row]:
-    """Search indexes of three sizes in turns, beside 64 connections that embed the same texts."""
+    """Search indexes of three sizes in turns. In further trials, 64 connections embed the same texts."""
     folders = indexes_of(SIZES, plan.texts)
     with shoal(indexes=folders) as server:
         trials = [server.embed_trial("embed, 64 connections", 64, plan.texts.alone)]

@@ -1,4 +1,4 @@
-"""A server under load, Shoal or a peer: its requests, and the processor time and memory of its processes."""
+"""A server under load: its requests, and the processor time and memory of its processes."""
 
 import json
 import time
@@ -16,7 +16,7 @@ from benchmarks import wrk
 from benchmarks.peers import PEERS, Target, target_of
 from benchmarks.trial import Figures, Row, Trial, figures_of
 
-#: Only the scenario `cache` has a cache: the texts of a load repeat, so with a cache Shoal would look too good.
+#: Only the scenario `cache` uses a cache. The texts of other loads repeat too, and a cache would falsify their rates.
 NO_CACHE = {"SHOAL_CACHE_MB": "0"}
 
 #: Share of a processor below which a server counts as idle, and the longest wait until it is idle, in seconds.
@@ -47,7 +47,7 @@ class Processes:
         return found
 
     def ms_a_request(self, before: Counter[str], num_requests: int, **load_s: float) -> Figures:
-        """Wait until all is idle; return the processor time per request since `before`, and of the load."""
+        """Wait until all is idle; return the processor time per request since `before`, and the load generator's."""
         taken_s = {name: now - before[name] for name, now in self.cpu_s().items()}
         self.wait_until_idle()
         if taken_s:  # a server elsewhere has no processes here

@@ -1,4 +1,4 @@
-"""Trials, the figures that they measure, and the tables of figures."""
+"""Trials, their figures, and the tables of figures."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarks import wrk
 
-#: The figures of one run by name. Figures named `group: column` are in a table of the group.
+#: The figures of one run by name. A figure with the name `group: column` is in a table of the group.
 Figures = Mapping[str, float]
 
 

@@ -15,10 +15,10 @@ from shoal.errors import MissingExtra, NotReady
 #: Longest wait of wrk for one answer before it counts as an error.
 _TIMEOUT_S = 60
 
-#: Each run begins this number of texts later than the run before, so that no run repeats another.
+#: Each run begins this number of texts after the beginning of the last run, so that no run repeats another.
 STRIDE = 4_001
 
-#: Beginning of the line of wrk's output that has the numbers as JSON.
+#: Beginning of the line with JSON in wrk's output.
 _MARK = "measured: "
 
 #: The script makes all requests before the clock starts. `wrk -s SCRIPT URL -- BODIES FIRST`.
@@ -42,7 +42,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests with these bodies again and again, one after the other on each of the open `connections`."""
+    """Requests with these bodies, again and again. Each of the open `connections` sends one after the other."""
 
     url: str
     bodies: Sequence[bytes]

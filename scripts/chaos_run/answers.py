@@ -8,14 +8,15 @@ from numpy.typing import NDArray
 
 from chaos_run.cases import POISON, Case
 from shoal.contract.options import QUERY_PROMPTS, Options
-from shoal.contract.replies import Reply, finish
+from shoal.contract.replies import Reply
+from shoal.contract.vectors import cut_and_normalise
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.index.index import Index
 
 #: Least cosine of a right vector to the known vector.
 MIN_COSINE = 0.9999
 
-#: Number of hits in an answer, and of further known hits: of two nearly equal hits either may come first.
+#: Number of hits in an answer, and number of further known hits: two nearly equal hits may come in either order.
 K, SPARE = 5, 3
 
 #: Largest error of the score of a right hit.
@@ -25,7 +26,7 @@ MAX_SCORE_ERROR = 1e-3
 RIGHT_ERRORS = {name: name for name in ("expired", "cancelled")}
 RIGHT_ERRORS |= {"unreadable": "malformed_job", "large reply": "too_large"}
 
-#: Texts whose vectors must differ from each other.
+#: Number of texts whose vectors must differ.
 NUM_DIFFERENT = 500
 
 Vectors = NDArray[np.float32]
@@ -96,7 +97,7 @@ def _token_vectors(encoder: Encoder, text: str) -> Vectors:
     (tokens,) = encoder.tokenize([encoder.prompt(options) + text])
     encoder.encode([one := TokenizedText(tokens, outputs=options.outputs)])
     assert one.vectors is not None
-    return finish([one.vectors], options)
+    return cut_and_normalise([one.vectors], options)
 
 
 def content(reply: Reply) -> Any:

@@ -1,4 +1,4 @@
-"""The checks of Redis and of the computed texts, once everything is answered."""
+"""The checks of Redis and of the computed texts at the end of a run."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -23,7 +23,7 @@ _FINAL = STATUSES[2:]
 
 @dataclass
 class Audit:
-    """The checks at the end of a run; each notes the broken promises that it finds.
+    """The checks at the end of a run. Each notes the broken promises that it finds.
 
     `computed` is the file in which workers note the texts that they compute. `hostile` has the ids of the hostile
     client's jobs, and `figures` has counts by name.
@@ -86,7 +86,7 @@ class Audit:
         self.figures["keys left for ever"] = len(forever)
 
     def _check_records(self) -> None:
-        """Check that every submitted job has a final status and one reply, also if no client knows the job."""
+        """Check that every submitted job has a final status and one reply, even if no client knows the job."""
         accepted = self.outcomes.accepted
         unknown = {key.rpartition(":")[2] for key in self._keys_like("job:*")} - accepted.keys() - set(self.hostile)
         self.figures["submitted jobs whose client was not told"] = len(unknown)
@@ -118,7 +118,7 @@ class Audit:
         return "" if case is None else self.answers.wrong_reply(case, reply)
 
     def _check_addresses(self) -> None:
-        """Check that an address has at most one reply for each put that may have succeeded."""
+        """Check that an address has at most one reply for each successful put."""
         for case in self.cases:
             if case.route == "address" and case.kind == "good" and case.number not in self.outcomes.unfinished:
                 entries = self.redis.xrange(self.keys.replies(f"address-{case.number}"))
@@ -127,7 +127,7 @@ class Audit:
                     self.outcomes.breach(case, f"{len(wrong)} replies at its address {' '.join(wrong)}")
 
     def _check_dead_letters(self) -> None:
-        """Check that poison has one dead letter, and a malformed job one for each put that may have succeeded."""
+        """Check that poison has one dead letter, and a malformed job at most one for each successful put."""
         letters = [fields for _, fields in self.redis.xrange(self.keys.dead)]
         found = Counter(_name(fields[b"job"]) for fields in letters)
         accepted = {case.number for case in self.outcomes.accepted.values()}

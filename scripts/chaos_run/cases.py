@@ -10,7 +10,7 @@ from random import Random
 #: from the job's result list or at its own address.
 ROUTES = {"wait": 30, "submit": 28, "call": 14, "handle": 10, "plain": 10, "address": 8}
 
-#: Kinds of odd jobs. Each has the number of jobs among which one is odd in this way, and its routes.
+#: Kinds of odd jobs. For each kind: one in this many jobs is of this kind, and its routes.
 ODD = {
     "crash": (5_000, ("submit", "plain")),
     "out of memory": (5_000, ("submit", "plain")),
@@ -40,7 +40,7 @@ NUM_LONG, LONG_WORDS, LARGE_TEXTS, SLOW_TEXTS = 12, 400, (10, 10, 10, 12), (1, 2
 #: Kinds of jobs that always embed and never search.
 _EMBEDS = ("malformed", "unreadable", "huge", "large reply", "slow reader")
 
-#: Only runs of at least this length, in seconds, have stalls: to notice one takes three times the workers' limit.
+#: Length of the shortest run with stalls, in seconds. A stall is noticed after three times the workers' limit.
 LONG_S = 100.0
 
 #: Words of all texts, plain enough for any model.
@@ -58,7 +58,7 @@ BURST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request: `kind` is `good` or the kind of odd job; it is asked `at_s` after the start.
+    """One request, which a client sends `at_s` after the start. `kind` is `good` or the kind of odd job.
 
     `output` is `vector` or `tokens`.
     """
@@ -79,7 +79,7 @@ class Case:
 
 
 def draw(seed: int, num_cases: int, seconds: float) -> list[Case]:
-    """Return the cases of a run in the order in which they are asked, with at least one of each odd kind."""
+    """Return the cases of a run in the order of their times, with at least one of each odd kind."""
     random, odd = Random(seed), dict.fromkeys(range(num_cases), "good")
     for place, (kind, (every, _)) in enumerate(ODD.items()):
         if kind != "stall" or seconds > LONG_S:
@@ -117,7 +117,7 @@ def _text(random: Random, kind: str, number: int) -> str:
 
 
 def in_letters(number: int) -> str:
-    """Return a different word for each number, of four letters or more, because tiny models know only letters."""
+    """Return a word of four or more letters, another for each number: tiny models know only letters."""
     letters = ""
     while number or len(letters) < 4:
         number, digit = divmod(number, 26)

@@ -1,4 +1,4 @@
-"""The clients: threads that ask each case at its time, and ask again until they know how it ended."""
+"""The clients: threads that ask each case at its time, and repeat it until they know its outcome."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ ADDRESSES = [f"127.0.0.{n}" for n in range(2, 8)]
 #: Seconds that a slow reader waits after each piece of its answer.
 SLOW_PAUSE_S = 0.1
 
-#: One in this many jobs with an idempotency key is submitted a second time with the same key, although nothing failed.
+#: One in this many jobs with an idempotency key is submitted twice with the same key, although nothing failed.
 ASKED_AGAIN = 10
 
 #: Codes of errors after which the same request may succeed.
@@ -57,7 +57,7 @@ class GaveUp(Exception):
 
 
 class Clients:
-    """The threads of all clients, and how each route puts a case and fetches its answer."""
+    """The threads of all clients, and the functions by which each route puts a case and fetches its answer."""
 
     def __init__(self, deployment: Deployment, answers: Answers, outcomes: Outcomes, cases: Sequence[Case]):
         self._ports, self._answers, self._outcomes = deployment.api_ports.values(), answers, outcomes

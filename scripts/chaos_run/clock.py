@@ -1,7 +1,7 @@
 """Runs a program with a wrong clock: `clock.py FILE PROGRAM ARGUMENT…`.
 
-FILE has the seconds by which the program's calendar clock is ahead of the machine's. The file is read again while the
-program runs, because an operator or a time server may set a clock at any time.
+FILE has the seconds by which the program's calendar clock is ahead of the machine's clock. The file is read again while
+the program runs, because an operator or a time server may set a clock at any time.
 """
 
 import runpy

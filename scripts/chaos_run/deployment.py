@@ -1,4 +1,4 @@
-"""The deployment that is broken: Redis, two APIs and the workers, each with its own link to Redis."""
+"""The deployment under test: Redis, two APIs and the workers, each with its own link to Redis."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ NUM_APIS, NUM_WORKERS = 2, 4
 #: The link for programs that put jobs into Redis themselves.
 PRODUCERS = "producers"
 
-#: How poison has ended a worker, by the worker's exit code.
+#: The effect of poison, by the worker's exit code.
 POISONED = {-signal.SIGABRT: "crashed", -signal.SIGKILL: "out of memory", EXIT_STALLED: "stalled"}
 
 
@@ -59,12 +59,12 @@ class Process:
         return self.service.process.pid if self.service.process else 0
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to it and to the processes that it started, unless they have ended."""
+        """Send a signal to the process and its children, unless they have ended."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
     def check(self) -> str | None:
-        """Record the end of the process, and start it again; return the reason if no fault of the run ended it."""
+        """Record the end of the process, and start it again. Return the reason if no fault of the run ended it."""
         now, code = time.monotonic(), self.service.exit_code()
         if self.ended_s is not None:
             if now - self.ended_s > self.restart_after_s:
@@ -152,9 +152,9 @@ class Deployment:
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Wait until every API counts all workers as ready; start ended processes again meanwhile.
+        """Wait until every API counts all workers as ready, and start ended processes again meanwhile.
 
-        Raises NotReady, also if a process ends by itself.
+        Raises NotReady, for example if a process ends by itself.
         """
 
         def are_ready() -> bool:

@@ -15,9 +15,9 @@ from chaos_run.recovery import Recovery
 from chaos_run.redis_group import RedisGroup
 from shoal.errors import NotReady
 
-#: For each kind of fault: the number of such faults in a deck, and the fewest and most seconds that such a fault lasts.
-#: Some stops of a worker are shorter and some longer than the 3 s after which it counts as dead. The seconds of a fault
-#: of Redis end when Redis is started again.
+#: The number of faults of each kind in a deck, and the shortest and longest time of such a fault, in seconds. A worker
+#: counts as dead after 3 s, and some of its stops are shorter, some longer. A fault of Redis ends when Redis is started
+#: again.
 KINDS: dict[str, tuple[int, float, float]] = {
     "kill worker": (4, 0, 0),
     "kill worker, alone": (2, 0, 0),
@@ -60,7 +60,7 @@ def kinds_of(group: str) -> list[str]:
     return [kind for kind in others if group in _OF_GROUPS.get(kind, (group,))]
 
 
-#: Seconds without another fault before and after `kill worker, alone`, so that only this kill can cause what follows.
+#: Seconds without another fault before and after `kill worker, alone`, so that its effects have no other cause.
 CALM_S, ALONE_S = 4.5, 7.0
 
 #: Share of link faults that hit all links at once, and the longest delay of a piece by a delaying link, in seconds.
@@ -85,12 +85,12 @@ class Fault:
 
     @property
     def hinders_workers(self) -> bool:
-        """True if a worker, its link or Redis is broken. A wrong clock hinders no worker: Redis's clock counts."""
+        """True if a worker, its link or Redis is broken. Workers use Redis's clock, so a wrong clock is none."""
         return self.kind not in _SIGNS and (self.target in ("redis", "all") or self.target.startswith("worker"))
 
 
 def schedule(seed: int, first_s: float, last_s: float, every_s: float, kinds: Sequence[str]) -> list[Fault]:
-    """Return the faults of a run: decks of all kinds, shuffled and dealt one by one, `every_s` apart on average."""
+    """Return the faults of a run: shuffled decks with all kinds, dealt one by one, `every_s` apart on average."""
     random = Random(f"faults {seed}")
     faults: list[Fault] = []
     deck: list[str] = []
@@ -139,7 +139,7 @@ class Breaker:
         return not self._left and not self._open
 
     def step(self, now_s: float) -> None:
-        """Cause the faults that are due `now_s` after the start, and mend the faults that lasted long enough."""
+        """Cause the faults that are due `now_s` after the start, and mend the faults whose time is over."""
         while self._left and self._left[0].at_s <= now_s:
             fault = self._left.pop(0)
             if self._break(fault):
@@ -205,7 +205,7 @@ class Breaker:
         process.told_to, process.told_s = {"kill": "kill", "restart": "stop"}[action], time.monotonic()
         if action == "restart" or fault.target == "redis":
             process.restart_after_s = fault.seconds
-        # Only the process itself gets the signal: its children must cope alone.
+        # Only the process itself gets the signal. Its children must notice its end.
         os.kill(process.pid, signal.SIGKILL if action == "kill" else signal.SIGTERM)
         if fault.kind.startswith("kill worker"):
             self._recovery.note_kill(process.pid)

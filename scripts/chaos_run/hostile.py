@@ -1,4 +1,4 @@
-"""A hostile client: it puts more jobs than the pool can compute, under idempotency keys, and reads no result."""
+"""A hostile client: it puts more jobs than the pool can compute, with idempotency keys, and reads no result."""
 
 import time
 from collections import Counter
@@ -17,7 +17,7 @@ ADDRESS = "127.0.0.99"
 #: Texts of each job: more than 32, so it counts as a long job.
 NUM_TEXTS = 33
 
-#: One job in this many has huge texts; their number and their length; and one request in this many is no valid job.
+#: One job in this many has huge texts; the number and the length of these texts; one request in this many is not valid.
 EVERY_HUGE, NUM_HUGE, HUGE_CHARS, EVERY_BROKEN = 40, 4, 2**19, 10
 
 #: The number of the hostile client's first text. Other clients' texts have smaller numbers, so none repeats.
@@ -55,7 +55,7 @@ class Hostile:
                     self._put(http, self._random.choice(_BROKEN), "broken")
                 lane = self._random.choice(("interactive", "bulk"))
                 job = {"op": "embed", "lane": lane, "inputs": self._texts(number)}
-                # The job is put until its id is known, so the client knows every job that it made.
+                # The client puts a job again until it knows the id, so it knows all its jobs.
                 while not self._put(http, job, f"hostile-{number}") and not self._stopped.wait(AGAIN_S):
                     pass
 

@@ -97,7 +97,7 @@ class Link:
         source.close()
 
     def _send_slowly(self, target: socket.socket, data: bytes) -> None:
-        """Pass on the data at the speed of the link, or at once if the link is mended meanwhile."""
+        """Pass on the data at the speed of the link, or at once after the link is mended."""
         for start in range(0, len(data), SLOW_BYTES):
             piece = data[start : start + SLOW_BYTES]
             target.sendall(piece)

@@ -1,4 +1,4 @@
-"""The time that jobs of a killed worker wait until another worker has them, or has answered them."""
+"""The time until another worker has the jobs of a killed worker, or has answered them."""
 
 import time
 from contextlib import suppress
@@ -13,8 +13,8 @@ from shoal.broker.broker import Broker
 from shoal.errors import ShoalError
 from shoal.queue.pool import ALIVE_S, Pool
 
-#: Seconds between two looks; and the promised seconds after the death of a worker within which others begin with its
-#: interactive jobs.
+#: Seconds between two looks, and the promised time until other workers begin with a dead worker's interactive jobs, in
+#: seconds.
 LOOK_EVERY_S, BEGUN_WITHIN_S = 0.05, 5.0
 
 #: Seconds for which a fault still hinders workers: they do not trust heartbeats, and look for jobs every second.
@@ -23,7 +23,7 @@ AFTERMATH_S = ALIVE_S + 1.0
 
 @dataclass(slots=True)
 class Kill:
-    """A killed worker, the largest number of interactive jobs that it held since, and when it no longer held any."""
+    """A killed worker, the largest number of interactive jobs that it still held, and the time when it held none."""
 
     pid: int
     at_s: float
@@ -33,7 +33,7 @@ class Kill:
 
     @property
     def is_late(self) -> bool:
-        """True if its jobs waited for longer than promised; each needs its own pass on one of the other workers."""
+        """True if its jobs waited for too long. Each job needs its own pass on one of the other workers."""
         return self.waited_s > BEGUN_WITHIN_S + self.num_jobs * PAUSE_S / (NUM_WORKERS - 1)
 
     @property

@@ -1,4 +1,4 @@
-"""A Redis that fails over: a primary that Sentinels watch, or a cluster in which one node has the pool."""
+"""A Redis with failovers: a primary that Sentinels watch, or a cluster with the pool on one node."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,12 +24,12 @@ DOWN_AFTER_MS = 3_000
 #: Longest time until a group is complete, and until replicas have all data of a primary, in seconds.
 COMPLETE_WITHIN_S, IN_STEP_WITHIN_S = 60.0, 20.0
 
-#: How long a primary refuses writes before it is replaced. A longer pause of a Redis that is killed costs nothing.
+#: Longest time for which a primary refuses writes before it is replaced. It has no cost if the primary is then killed.
 PAUSE_MS = 10_000
 
 
 class RedisGroup:
-    """The servers of a group by name, with methods that make another one the pool's primary without loss."""
+    """The servers of a group by name. Its methods make another server the pool's primary without loss."""
 
     def __init__(self, kind: str, folder: Path, key: str, new_port: Callable[[], int] = free_port):
         self._kind, self._folder, self._key = kind, folder, key
@@ -72,7 +72,7 @@ class RedisGroup:
         return [embedded.find_server(), str(file)]
 
     def form(self) -> None:
-        """Make a group of the started servers, and wait until it is complete. Raises NotReady."""
+        """Make a group from the started servers, and wait until it is complete. Raises NotReady."""
         wait_until("every Redis", self._all_answer, COMPLETE_WITHIN_S)
         if self._kind == "cluster":
             self._join()
@@ -144,7 +144,7 @@ class RedisGroup:
 
     @contextmanager
     def in_step(self) -> Iterator[str]:
-        """Yield the name of the primary, which refuses writes for a while, once its replicas have all its data.
+        """Let the primary refuse writes; yield its name once its replicas have all its data.
 
         Raises NotReady if they do not have it in time; the primary goes on when its pause ends.
         """

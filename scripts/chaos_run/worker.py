@@ -1,4 +1,4 @@
-"""Runs a worker that dies on marked texts, and notes the texts that it computes: `worker.py FILE PAUSE_S`.
+"""Runs a worker that dies at marked texts, and notes the texts that it computes: `worker.py FILE PAUSE_S`.
 
 `PAUSE_S` is a pause in each batch, which simulates a heavier model without using the processor.
 """
@@ -17,7 +17,7 @@ from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.service.service import open_encoder, serve
 
-#: How the process ends at each word of a poison text (chaos_run.cases has the same words).
+#: The function that ends the process at each word of a poison text. chaos_run.cases has the same words.
 ENDS: dict[str, Callable[[], object]] = {
     "crash": lambda: os.kill(os.getpid(), signal.SIGABRT),
     "exhaust": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -50,7 +50,7 @@ class PoisonedEncoder(Encoder):
         return super().start(texts)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start a pass aside in the same way."""
+        """Write the digests like `start`, then start the pass aside."""
         self._note(texts)
         return super().start_aside(texts)
 

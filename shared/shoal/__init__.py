@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle
     from shoal.contract.jobs import Job
     from shoal.contract.options import Options
-    from shoal.contract.replies import Chunk, Reply, SparseVector
+    from shoal.contract.replies import Chunk, Reply
+    from shoal.contract.vectors import SparseVector
     from shoal.errors import ShoalError
     from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
     from shoal.operations.search_options import SearchOptions
@@ -71,7 +72,7 @@ _HOMES = {
     "ServerFile": "client.job_source",
     "Settings": "settings",
     "ShoalError": "errors",
-    "SparseVector": "contract.replies",
+    "SparseVector": "contract.vectors",
     "Tokenize": "operations",
 }
 

@@ -88,7 +88,7 @@ class UnknownIndex(ShoalError):
 
 
 class Unsupported(ShoalError):
-    """Error raised when the served model cannot do what a request asks, such as score pairs of texts."""
+    """Error raised when a request asks for something that the served model cannot do, such as to score pairs."""
 
 
 class UnknownJob(ShoalError):
@@ -168,7 +168,7 @@ class IndexBusy(ShoalError):
 
 
 class TooManyChanges(ShoalError):
-    """Error raised when an index has so many changes that a build must fold them in first."""
+    """Error raised when an index has too many changes. A build must fold them in first."""
 
 
 class FolderBusy(ShoalError):

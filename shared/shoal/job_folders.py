@@ -58,7 +58,7 @@ class JobFolders:
     def check_results(self, owner: str) -> None:
         """Raise DiskFull if all results, or the owner's results, need too much space.
 
-        One owner's results may need at most as much space as all results leave free of the limit.
+        One owner's results may need at most the space that all results together leave free.
         """
         num_used, num_owned = self.sizes(owner, _num_result_bytes)
         if num_owned > self._max_result_bytes - num_used:
@@ -91,7 +91,7 @@ def _digest(text: str) -> str:
 
 
 def file_size(file: Path | os.DirEntry[str]) -> int:
-    """Return the size of a file in bytes, or 0 if it is gone: it may have been renamed since its folder was read."""
+    """Return the size of a file in bytes, or 0 if it is gone. It may have been renamed since its folder was read."""
     with suppress(FileNotFoundError):
         return file.stat(follow_symlinks=False).st_size
     return 0

@@ -66,10 +66,10 @@ class Settings:
         65_535,
     )
     long_jobs_redis_url: str = _setting(
-        "", "Redis for long jobs, which is no cluster. None: the same, where that is no cluster."
+        "", "Redis for long jobs, not a cluster. None: the pool's Redis, unless that is a cluster."
     )
     max_backlog: int = _setting(
-        10_000, "Most unanswered jobs in a lane; more are refused. All limits of lanes are the workers'.", 1
+        10_000, "Most unanswered jobs in a lane; more are refused. The workers' settings limit the lanes.", 1
     )
     max_backlog_texts: int = _setting(100_000, "Most texts in the unanswered jobs of a lane, and in one request.", 1)
     max_backlog_mb: int = _setting(256, "Most memory of Redis for the unanswered jobs of a lane, in MB.", 1)
@@ -82,7 +82,7 @@ class Settings:
     )
     result_ttl_s: int = _setting(3_600, "Time for which a reply is kept to be fetched, in seconds.", 1)
 
-    host: str = _setting("127.0.0.1", "Address that the API listens on, or a name: then all of its addresses.")
+    host: str = _setting("127.0.0.1", "Address that the API listens on. A name stands for all its addresses.")
     port: int = _setting(8080, "Port that the API listens on.", 1, 65_535)
     api_processes: int = _setting(1, "Processes of the API for each address; each uses about one processor at most.", 1)
     request_timeout_s: float = _setting(30.0, "Longest time that a request waits for its answer, in seconds.", 0.001)
@@ -99,7 +99,7 @@ class Settings:
     )
     allow_anonymous: str = _setting(
         "loopback",
-        "Where the API may listen without such a file: on this machine's loopback only, or anywhere.",
+        "Where the API may listen without a file of keys: on this machine's loopback only, or anywhere.",
         choices=("loopback", "anywhere"),
     )
     cors_origins: str = _setting("", "Origins whose web pages may use the API, separated by commas; * is all of them.")
@@ -118,8 +118,8 @@ class Settings:
 
     token_ids: str = _setting(
         "refuse",
-        "Token ids in place of texts: refuse them, as ids of another tokenizer give wrong vectors; own: they are of "
-        "the model's tokenizer.",
+        "Token ids in place of texts: refuse them, because ids of another tokenizer give wrong vectors; own: accept "
+        "ids of the model's own tokenizer.",
         choices=("refuse", "own"),
     )
 
@@ -141,7 +141,7 @@ class Settings:
         choices=("auto", "bf16", "f32", "int8"),
     )
     threads: int = _setting(
-        0, "Compute threads of a worker; 0: its share of the processors, which follows workers that come and go.", 0
+        0, "Compute threads of a worker; 0: its share of the processors, which changes as workers come and go.", 0
     )
     max_batch_tokens: int = _setting(2_048, "Most tokens of texts in one forward pass.", 1)
     max_batch_texts: int = _setting(64, "Number of texts at which a worker stops taking jobs and computes.", 1)
@@ -155,7 +155,7 @@ class Settings:
     cache_mb: int = _setting(
         64, "Most memory of Redis for vectors of texts that may be repeated, in MB; 0: no cache.", 0
     )
-    cache_ttl_s: int = _setting(86_400, "Time for which such a vector is kept, in seconds.", 1)
+    cache_ttl_s: int = _setting(86_400, "Time for which the cache keeps a vector, in seconds.", 1)
     indexes: str = _setting("", "Indexes to serve: a folder, or several as name=folder,name=folder.")
 
     index_home: str = _setting(
@@ -186,12 +186,12 @@ class Settings:
     )
     max_upload_mb: int = _setting(4_096, "Largest file that may be uploaded for a long job, in MB.", 1)
     max_uploads_mb: int = _setting(
-        16_384, "Most that uploaded files may take, in MB; those of a client may take as much as is free.", 1
+        16_384, "Most space for uploaded files, in MB; a client's files may take as much as is left free.", 1
     )
     max_results_mb: int = _setting(
         65_536,
-        "Most that results of bulk embeddings submitted over HTTP may take, in MB; those of a client may take as much "
-        "as is free.",
+        "Most space for results of bulk embeddings submitted over HTTP, in MB; a client's results may take as much as "
+        "is left free.",
         1,
     )
     max_long_jobs_per_client: int = _setting(
@@ -206,7 +206,7 @@ class Settings:
     log_format: str = _setting("text", "Form of log lines: words, or a JSON object each.", choices=("text", "json"))
     tracing: str = _setting(
         "off",
-        "Spans of what jobs take, in OpenTelemetry's form: none, or sent by OTLP to the collector that "
+        "OpenTelemetry spans of requests and jobs: none, or sent by OTLP to the collector that "
         "OTEL_EXPORTER_OTLP_ENDPOINT names.",
         choices=("off", "otlp"),
     )

@@ -1,4 +1,4 @@
-"""The progress of a long job, and the function by which the job reports it."""
+"""The progress of a long job, and the function that reports it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

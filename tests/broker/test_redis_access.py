@@ -16,7 +16,7 @@ from process import Process, run
 from queues import connect, queue_of
 
 from shoal import Client
-from shoal.broker.connections import shown
+from shoal.broker.connections import printable_url
 from shoal.errors import Timeout, Unavailable
 
 PASSWORD = "hard to/guess?&@:#é"
@@ -124,7 +124,7 @@ class TestUrl:
         ],
     )
     def test_a_url_is_shown_without_secrets(self, url: str, safe: str) -> None:
-        assert shown(url) == safe
+        assert printable_url(url) == safe
 
     @pytest.mark.wide
     def test_no_command_shows_the_password(

@@ -382,7 +382,7 @@ class TestRefused:
             ({"part_rows": 131_073}, "from 1 to 131,072"),
             ({"part_rows": True}, "part_rows is true"),
             ({"options": ["dimensions"]}, "options is .*: it takes a map"),
-            ({"options": {"size": 3}}, 'there is no option "size"'),
+            ({"options": {"size": 3}}, 'unknown option "size"'),
             ({"options": {"dimensions": "3"}}, "dimensions is"),
             ({"options": {"output": "tokens"}}, 'output is "tokens": a file of vectors takes'),
         ]

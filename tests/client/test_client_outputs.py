@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from shoal import Client, HttpClient
 from shoal.contract import wire
 from shoal.contract.keys import Keys
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal.errors import MalformedJob, TooLarge, Unsupported
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -78,9 +78,9 @@ def test_a_stream_has_an_item_or_a_dict_for_each_text(client: AnyClient) -> None
 @pytest.mark.parametrize("output", ["sparse", EVERY])
 def test_a_reply_for_another_number_of_texts_is_malformed(client: AnyClient, output: str | list[str]) -> None:
     for call in (client.embed, lambda texts, **asked: list(client.embed_stream(texts, **asked))):
-        with pytest.raises(MalformedJob, match="the answer is not to a request with 2 texts"):
+        with pytest.raises(MalformedJob, match="the answer does not fit a request with 2 texts"):
             call(["a storm", "twice"], output=output)
-    with pytest.raises(MalformedJob, match="not to a request with 1 texts"):
+    with pytest.raises(MalformedJob, match="does not fit a request with 1 texts"):
         client.embed("twice", output=output)
 
 
@@ -103,9 +103,9 @@ def test_an_answer_over_the_limit_of_the_client_is_too_large(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "not to a request with 1 texts"),
-        ({"sparse": PACKED | {"lengths": [1, 0]}}, "not to a request with 1 texts"),
-        ({"sparse": PACKED | {"lengths": [2]}}, "other numbers of them"),
+        ({}, "does not fit a request with 1 texts"),
+        ({"sparse": PACKED | {"lengths": [1, 0]}}, "does not fit a request with 1 texts"),
+        ({"sparse": PACKED | {"lengths": [2]}}, "lengths do not add up"),
         ({"sparse": PACKED | {"values": b"\0" * 4}}, "a weight that is not positive"),
         ({"sparse": [[{"index": 1, "value": 0.5}]]}, "not of the documented shape"),
     ],

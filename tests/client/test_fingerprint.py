@@ -137,7 +137,7 @@ def test_without_such_a_worker_the_error_names_both_fingerprints(
         for ask in (client.embed, client.search, lambda text: list(client.embed_stream([text]))):
             with pytest.raises(ModelMismatch, match=said):
                 ask("storm")
-        with pytest.raises(ModelMismatch, match="start workers of the former"):
+        with pytest.raises(ModelMismatch, match="start workers with that model"):
             client.submit("embed", "storm").result()
 
 
@@ -157,7 +157,7 @@ def test_a_worker_of_an_earlier_release_answers_no_client_that_asks_for_a_finger
 ) -> None:
     with (
         answering_with(queue, repeat(""), is_older=True),
-        pytest.raises(ModelMismatch, match="worker that tells none"),
+        pytest.raises(ModelMismatch, match="worker that answered tells none"),
     ):
         make_client(fingerprint="f").embed("storm")
     with answering_with(queue, repeat(""), is_older=True), pytest.raises(ModelMismatch, match="tells none"):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
-from shoal.contract.replies import TIMINGS, Reply, SparseVector
+from shoal.contract.replies import TIMINGS, Reply
+from shoal.contract.vectors import SparseVector
 from shoal.errors import BY_CODE, Expired, Internal, MalformedJob, NotReady, ShoalError, TextTooLong
 
 VECTORS = nps.arrays(np.float32, nps.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=9))
@@ -74,7 +75,7 @@ def test_parts_of_two_models_are_refused() -> None:
 
 
 def test_a_part_that_lacks_its_vectors_is_malformed() -> None:
-    with pytest.raises(MalformedJob, match="lacks what the other parts have"):
+    with pytest.raises(MalformedJob, match="lacks a field of the other parts"):
         Reply.join([reply_of(np.ones((1, 2), np.float32)), reply_of()])
 
 

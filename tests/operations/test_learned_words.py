@@ -20,7 +20,7 @@ from shoal import Client
 from shoal.bulk.served_model import served_model
 from shoal.cache.cache import Cache, Table
 from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal.errors import Unsupported
 from shoal.operations import Search
 from shoal.operations.search_options import SearchOptions

@@ -65,7 +65,7 @@ def test_a_wrong_value_of_an_option_is_named(name: str) -> None:
     [
         (["a"], {"mode": "dense", "alpha": 0.5}, "alpha is 0.5, and mode is dense: set mode to hybrid"),
         ([], {}, "the list of texts is empty"),
-        (["a"], {"num_negative": 1}, "num_negative is 1 of 1 texts: add what"),
+        (["a"], {"num_negative": 1}, "num_negative is 1 of 1 texts: add the texts"),
         (["a"], {"num_negative": 2, "like": ["1", "2"]}, "num_negative is 2 of 1 texts"),
         (["a", "b"], {"cursor": ""}, "cursor goes with one list of hits, and 2 are asked for"),
         (["a"], {"facets_top_n": 5}, "facets_top_n goes with facets"),

@@ -120,7 +120,7 @@ HOMES = {
     "limits": {"shoal_api.access.rate_limit"},
     "orjson": {"shoal_api.request", "shoal_api.answers.response"},
     "prometheus_client": {"shoal_api.routes.service", "shoal_api.metrics.metrics"},
-    "pydantic": {"shoal_api.schema", "shoal_api.protocols", "shoal_api.blueprint"},
+    "pydantic": {"shoal_api.schema", "shoal_api.protocols", "shoal_api.validation"},
     "werkzeug": {"shoal_api"},
 }
 

@@ -152,7 +152,7 @@ class TestColumns:
         path = write("rows.csv", "topic,headline\nsea,storm\n")
         assert rows(path) == ["storm"]
         assert rows(write("texts.csv", "secret text\nstorm\n"))
-        assert caplog.messages == [f"{path}: the texts are those of its column headline"]
+        assert caplog.messages == [f"{path}: its column headline has the texts"]
 
     def test_named_columns_are_used_and_left_out_of_the_fields(self, write: Write) -> None:
         path = write("a.csv", "key,title,body\nk1,one,two\n")

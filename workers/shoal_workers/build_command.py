@@ -60,7 +60,7 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 @click.option("--no-publish", is_flag=True, help="Leave the current version until `shoal index publish`.")
 @click.option("--local", is_flag=True, help="Embed in this process, even if a pool answers.")
 @click.option("--detach", is_flag=True, help="Let a runner do it, print the id of the job, and return.")
-@click.option("--webhook", help="With --detach: URL that is told of the end of the job.")
+@click.option("--webhook", help="With --detach: URL to notify when the job ends.")
 @settings_options(
     *(*REDIS_SETTINGS, *MODEL_SETTINGS, "reranker", "indexes"),
     *("index_home", "index_store", "kept_versions", "max_text_chars"),

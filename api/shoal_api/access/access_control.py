@@ -17,7 +17,7 @@ from shoal_api.access.api_keys import ApiKey, Keyring
 from shoal_api.access.rate_limit import RateLimits
 from shoal_api.request import JsonRequest
 
-#: Routes that may be read without a key. So may files of pages: their paths begin with one of `OPEN_PATHS`.
+#: Routes that need no key. Files of pages need none either: their paths begin with one of `OPEN_PATHS`.
 OPEN_ROUTES = ("/", "/health", "/ready", "/docs", "/openapi.json")
 
 #: Beginnings of the routes that need the key of an admin.
@@ -26,16 +26,17 @@ _ADMIN_ROUTES = ("/v1/dead", "/v1/indexes/")
 #: Routes whose body is a file if the query has a `name`.
 UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
 
-#: Largest number of open connections of a process. Further ones wait in the backlog. An idle one needs some kilobytes.
+#: Largest number of open connections of a process. Further connections wait in the backlog. An idle connection needs
+#: some kilobytes.
 MAX_CONNECTIONS = 4_096
 
-#: How many requests that may last minutes a process answers at a time: uploads and downloads.
+#: Largest number of uploads and downloads of a process at a time. Each may last minutes.
 MAX_LASTING = 64
 
-#: Routes for monitoring. They are answered however many other requests are under way.
+#: Routes for monitoring. No number of other requests keeps them from an answer.
 _ALWAYS_ANSWERED = ("/health", "/ready")
 
-#: The bytes that a process may hold in memory: this many requests and responses, each of the largest size.
+#: A process may hold this many requests and responses of the largest size in memory.
 _LARGEST_AT_A_TIME = 4
 
 #: Bytes of JSON for each byte of a 32-bit float. Vectors are floats, and a response may be JSON.
@@ -49,11 +50,11 @@ _SAFE_METHODS = ("GET", "HEAD")
 
 
 class Shares:
-    """The parts of a limited `total` that clients hold. Thread-safe.
+    """The clients' parts of a limited `total`. Thread-safe.
 
-    A client may hold at most as much as it leaves free for all others (dynamic thresholds, Choudhury and Hahne, 1998).
-    So a client that is alone gets half, several greedy clients get less each, and something is left for the next
-    client. A client that holds nothing may get all that is free. Error messages call the total `name`.
+    A client's part may be at most as large as the free rest (dynamic thresholds, Choudhury and Hahne, 1998). So a
+    single client gets half, several greedy clients get less each, and something is left for the next client. A client
+    that holds nothing may get the whole rest. Error messages call the total `name`.
     """
 
     def __init__(self, total: int, name: str):
@@ -162,7 +163,7 @@ class AccessControl:
         return key
 
     def _check_browser(self, environ: Mapping[str, Any]) -> None:
-        """Raise Forbidden for a request that a web page of another site made a browser send.
+        """Raise Forbidden for a browser's request on behalf of another site's web page.
 
         Such a page can send requests to this machine without its user's knowledge. It can also read the responses, if
         its own host name leads here (DNS rebinding).
@@ -186,7 +187,7 @@ class AccessControl:
 
 @lru_cache(4_096)
 def network_of(address: str) -> str:
-    """Return an IPv4 address unchanged, and the /64 network of an IPv6 address: one client may use all of it."""
+    """Return an IPv4 address unchanged. Return the /64 network of an IPv6 address: one client may use all of it."""
     try:
         ip = ip_address(address)
     except ValueError:  # a connection by a Unix socket has no address
@@ -197,6 +198,6 @@ def network_of(address: str) -> str:
 
 
 def _noted_address(environ: Mapping[str, Any], num_proxies: int) -> str:
-    """Return the address of a client that the first of `num_proxies` trusted proxies has noted, if it noted one."""
+    """Return the client's address, as the first of `num_proxies` trusted proxies has noted it, or else ""."""
     noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
     return noted[-num_proxies].strip() if len(noted) >= num_proxies else ""

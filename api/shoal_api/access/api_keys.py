@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from shoal.errors import BadSetting, Unauthorized
 
-#: The beginning of every key, by which programs that search for leaked secrets can recognise one.
+#: The beginning of every key. Programs that search for leaked secrets can recognise a key by it.
 PREFIX = "shoal_"
 
 #: Least time between two checks of the file for changes, in seconds.
@@ -87,7 +87,7 @@ class Keyring:
         return key
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key with this secret, or None. The time of a call does not reveal how much of a guess is right."""
+        """Return the key with this secret, or None. The time of a call reveals nothing about the key."""
         if time.monotonic() > self._next_check_s:
             self._reload_if_changed()
         digest = hashlib.sha256(secret.encode()).digest()
@@ -164,7 +164,7 @@ def _is_key(line: str) -> bool:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Return a value that changes whenever the file is changed."""
+    """Return a value that differs after each change of the file."""
     try:
         state = path.stat()
     except OSError:

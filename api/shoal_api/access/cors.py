@@ -9,7 +9,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.replies import FINGERPRINT_HEADER
 from shoal.errors import BadSetting
 
-#: Response headers that a page of an allowed origin may read, besides the few that browsers let every page read.
+#: Response headers that a page of an allowed origin may read. Browsers let every page read a few others.
 _RESPONSE_HEADERS = (
     *("Location", "RateLimit", "RateLimit-Policy", "Retry-After", FINGERPRINT_HEADER),
     *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Dtype", "X-Shape", "X-Tokens", "X-Truncated"),
@@ -24,7 +24,7 @@ _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")
 def install(app: Flask, origins: str) -> None:
     """Let web pages of these origins use the API, without cookies. Raises BadSetting for a wrong name.
 
-    They may send any header, because clients in a page send headers of their own, such as OpenAI's `X-Stainless-OS`.
+    The pages may send any header, because clients in a page send their own, such as OpenAI's `X-Stainless-OS`.
     """
     names = [name.strip() for name in origins.split(",")]
     for name in names:

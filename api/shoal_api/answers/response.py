@@ -1,23 +1,19 @@
 """Responses: JSON bodies, and the headers that all responses have."""
 
 import time
-from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
+from wsgiref.types import StartResponse, WSGIEnvironment
 
-import numpy as np
 import orjson
 from flask import Response
-from numpy.typing import NDArray
 from werkzeug.datastructures import Headers
 from werkzeug.wsgi import ClosingIterator
 
 from shoal.contract.jobs import Job
-from shoal.contract.replies import FINGERPRINT_HEADER, TIMINGS, Reply, SparseVector
+from shoal.contract.replies import FINGERPRINT_HEADER, TIMINGS, Reply
+from shoal.contract.vectors import SparseVector
 from shoal_api.request import PIECE_BYTES, json_request
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 #: Headers of every response: browsers must not guess its type, nor send its address along with links.
 SAFETY = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
@@ -47,7 +43,7 @@ class WholeResponse(Response):
         """Return True if the response to a request with this method has a body."""
         return method != "HEAD" and self.status_code not in (204, 304)
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Start the response, and return its body for a WSGI server."""
         body = self.get_data()
         if len(body) > LARGE_BYTES:
@@ -56,9 +52,7 @@ class WholeResponse(Response):
         start_response(self.status, self.head())
         return [body] if self.has_body(environ["REQUEST_METHOD"]) else []
 
-    def send(
-        self, pieces: Iterable[bytes], environ: "WSGIEnvironment", start_response: "StartResponse"
-    ) -> Iterable[bytes]:
+    def send(self, pieces: Iterable[bytes], environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Start the response, and return the pieces of its body for a WSGI server; none if it has no body."""
         start_response(self.status, self.head())
         if self.has_body(environ["REQUEST_METHOD"]):
@@ -75,7 +69,7 @@ class FileResponse(WholeResponse):
         self.file = file
         self.call_on_close(file.close)
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Start the response, and return the file piece by piece for a WSGI server."""
         return self.send(iter(lambda: self.file.read(PIECE_BYTES), b""), environ, start_response)
 
@@ -107,15 +101,10 @@ def bytes_response(
 ) -> Response:
     """Return a response with these bytes and this media type."""
     response = WholeResponse([data], status, Headers())
-    # werkzeug's check of names and values, which need none here, would make ten calls for each header
+    # werkzeug would check each name and value in ten calls, and these are known to be right
     described = {"Content-Type": media_type, "Content-Length": str(len(data)), **(headers or {})}
     response.headers._list = list(described.items())
     return response
-
-
-def base64_rows(rows: NDArray[Any]) -> list[str]:
-    """Return the numbers of each row in base64: 32-bit floats as little-endian bytes, other types as they are."""
-    return [b64encode(row).decode() for row in (rows.astype("<f4", copy=False) if rows.dtype == np.float32 else rows)]
 
 
 def with_tei_headers(response: Response, reply: Reply, job: Job) -> Response:

@@ -1,8 +1,9 @@
 """Formats of responses with vectors: their number types, and the media types that a request may accept.
 
-Only JSON and msgpack can say sparse vectors, multivectors, or several outputs at once.
+Only JSON and msgpack can express sparse vectors, multivectors, or several outputs at once.
 """
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
@@ -63,6 +64,11 @@ def convert(vectors: NDArray[np.float32], number_type: str) -> Arrays:
     if number_type == "binary":  # each byte minus 128, as in other services that return signed bytes
         bits = (bits ^ np.uint8(128)).view("i1")
     return {"embeddings": bits}
+
+
+def base64_rows(rows: NDArray[Any]) -> list[str]:
+    """Return the numbers of each row in base64: 32-bit floats as little-endian bytes, other types as they are."""
+    return [b64encode(row).decode() for row in (rows.astype("<f4", copy=False) if rows.dtype == np.float32 else rows)]
 
 
 def _msgpack(arrays: Arrays, fields: Mapping[str, Any] | None = None) -> bytes:
@@ -191,7 +197,7 @@ def listed(arrays: Arrays) -> Mapping[str, Any]:
 
 
 def output_type(number_type: str) -> str:
-    """Return the media type of such a response that the current request accepts.
+    """Return the media type that the current request accepts for a response by `output_response`.
 
     Raises NotAcceptable, and InvalidRequest for another number type than the default.
     """

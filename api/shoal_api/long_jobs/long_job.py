@@ -72,7 +72,7 @@ def accepted(job_id: str, status: str) -> Response:
 
 
 async def wait(job_id: str, timeout_s: float) -> LongJobStatus:
-    """Return a long job once it has ended, or as it is after `timeout_s`."""
+    """Return the state of a long job once it has ended, or its state after `timeout_s`."""
     until_s, status = time.monotonic() + timeout_s, context().long_jobs.status
     while not (job := await context().in_thread(status, job_id)).has_ended and time.monotonic() < until_s:
         await asyncio.sleep(_LOOK_EVERY_S)

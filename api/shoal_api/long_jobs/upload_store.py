@@ -15,16 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import sample
-from typing import TYPE_CHECKING
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, Internal, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, UnknownJob
 from shoal.job_folders import RESULT, JobFolders, file_size, owner_name
+from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 from shoal_api.request import MAX_DISCARDED, MAX_LENGTH_DIGITS, PIECE_BYTES, JsonRequest
-
-if TYPE_CHECKING:
-    from shoal.long_jobs.status import LongJobStatus
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +34,7 @@ _CHECK_EVERY_BYTES = 64 * 2**20
 #: Longest name of an upload, in bytes of UTF-8.
 _MAX_NAME_BYTES = 200
 
-#: How many folders of earlier jobs are checked when a folder is made. Folders that no job needs are removed.
+#: Number of earlier jobs' folders that are checked when a folder is made. Folders that no job needs are removed.
 _CHECKED_AT_A_TIME = 20
 
 #: Time for which the upload of a job that failed or was cancelled is kept, so that the job can be retried.
@@ -54,7 +51,7 @@ _WAIT_S = 60
 class UploadStore(JobFolders):
     """The folders of a pool's jobs, with uploads and results; `status_of` returns the state of a job. Thread-safe."""
 
-    def __init__(self, settings: Settings, status_of: Callable[[str], "LongJobStatus"]):
+    def __init__(self, settings: Settings, status_of: Callable[[str], LongJobStatus]):
         super().__init__(settings)
         self.max_upload_bytes = settings.max_upload_mb * 2**20
         self._max_bytes = settings.max_uploads_mb * 2**20

@@ -36,12 +36,12 @@ _LANE_GAUGES: tuple[tuple[str, str, Callable[[LaneLoad, LaneLimits], float]], ..
     ("shoal_lane_bytes", "Size of the unanswered jobs, in bytes.", lambda load, _: load.num_bytes),
     (
         "shoal_lane_fill_ratio",
-        "Share of the lane's limit on jobs, texts or bytes that is taken, whichever is the largest.",
+        "Largest of three shares: the lane's jobs, texts and bytes, each divided by its limit.",
         lambda load, limits: load.fill(limits),
     ),
     (
         "shoal_lane_oldest_job_age_seconds",
-        "Time since the oldest of the jobs was put that workers hold or take next.",
+        "Time since the oldest unanswered job was put.",
         lambda load, _: load.oldest_age_s,
     ),
 )
@@ -97,7 +97,7 @@ class Metrics:
         series.observe(time.perf_counter() - request.started_s)
 
     def num_cache_hits(self, pool: str) -> float:
-        """Return how many texts the processes of this API have found in the cache of a pool."""
+        """Return the number of texts that the processes of this API have found in the cache of a pool."""
         folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         if folder is None:
             return self._registry.get_sample_value("shoal_cache_hits_total", {"pool": pool}) or 0.0
@@ -106,7 +106,7 @@ class Metrics:
         return float(sum(sample.value for sample in samples if sample.labels.get("pool") == pool))
 
     def render(self, pool: PoolSnapshot | None, memory: bytes | None, of_api: bool = True) -> bytes:
-        """Return as text the metrics of a pool and of Redis's memory, and, if `of_api`, the metrics of the API too."""
+        """Return the metrics of a pool and of Redis's memory as text, and with `of_api` also the metrics of the API."""
         families = [*describe(pool, memory), *(self._registry.collect() if of_api else ())]
         text = generate_latest(_Families(families))
         return text + worker_metrics.render(pool.workers).encode() if pool else text
@@ -150,7 +150,7 @@ class _ProcessesCollector(Collector):
 
 
 def _is_sibling(pid: int) -> bool:
-    """Return True if the process is alive and a sibling of this one: another program may have its number by now."""
+    """Return True if the process is a living sibling of this process. Another program may have its number by now."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getppid()
     except OSError:
@@ -176,12 +176,12 @@ def describe(pool: PoolSnapshot | None, memory: bytes | None) -> Iterator[Metric
     yield GaugeMetricFamily("shoal_unread_results", "Results that were not read.", pool.unread.num_results)
     yield GaugeMetricFamily(
         "shoal_unread_result_bytes",
-        "Size of these results and of idempotency keys, with their keys, in bytes.",
+        "Size of unread results and idempotency keys, with their keys in Redis, in bytes.",
         pool.unread.num_bytes,
     )
     yield GaugeMetricFamily(
         "shoal_unread_result_fill_ratio",
-        "This size, of the most that is accepted.",
+        "Size of unread results and idempotency keys, as a share of its limit.",
         pool.unread.num_bytes / pool.limits.max_unread_bytes,
     )
     yield GaugeMetricFamily("shoal_dead_letters", "Dead letters: jobs that could not be answered.", pool.num_dead)

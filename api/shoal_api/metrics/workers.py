@@ -15,8 +15,8 @@ Heartbeats = Mapping[str, Mapping[str, Any]]
 
 #: The counters of a worker: the name in its heartbeat, the metric and its help.
 _COUNTERS = (
-    ("jobs", "shoal_worker_jobs", "Jobs answered, refused ones aside."),
-    ("failed", "shoal_worker_failed", "Jobs answered with an error, refused ones included."),
+    ("jobs", "shoal_worker_jobs", "Jobs answered, refused jobs aside."),
+    ("failed", "shoal_worker_failed", "Jobs answered with an error, refused jobs included."),
     ("texts", "shoal_worker_texts", "Texts embedded."),
     ("tokens", "shoal_worker_tokens", "Tokens embedded."),
     ("batches", "shoal_worker_batches", "Forward passes run."),
@@ -26,8 +26,8 @@ _COUNTERS = (
     ("tokenize_s", "shoal_worker_tokenize_seconds", "Time spent tokenizing texts."),
     ("encode_s", "shoal_worker_encode_seconds", "Time spent computing vectors."),
     ("search_s", "shoal_worker_search_seconds", "Time spent searching."),
-    ("claims", "shoal_worker_claims", "Jobs of dead workers that it has let wait again."),
-    ("redeliveries", "shoal_worker_redeliveries", "Deliveries to it of jobs that may have ended a worker."),
+    ("claims", "shoal_worker_claims", "Jobs of dead workers that it has put back into their lanes."),
+    ("redeliveries", "shoal_worker_redeliveries", "Suspects delivered to it: jobs that may have ended a worker."),
     ("cache_hits", "shoal_worker_cache_hits", "Texts that the worker found in the cache."),
     ("cache_misses", "shoal_worker_cache_misses", "Texts that the worker did not find in the cache."),
     ("cache_refused", "shoal_worker_cache_refused", "Texts that Redis refused to store in the cache."),
@@ -38,9 +38,9 @@ _GAUGES = (
     (
         "clock_offset_s",
         "shoal_worker_clock_offset_seconds",
-        "Time by which the clock of the worker's machine is ahead of Redis's.",
+        "Time by which the clock of the worker's machine is ahead of Redis's clock.",
     ),
-    ("clock_error_s", "shoal_worker_clock_error_seconds", "Largest error of that time."),
+    ("clock_error_s", "shoal_worker_clock_error_seconds", "Largest error of the measured clock offset."),
     ("memory_bytes", "shoal_worker_resident_memory_bytes", "Resident memory of the process of the worker."),
 )
 
@@ -48,7 +48,7 @@ _GAUGES = (
 _BATCHES = (
     ("texts", "shoal_worker_batch_texts", "Texts of a forward pass."),
     ("tokens", "shoal_worker_batch_tokens", "Tokens of a forward pass."),
-    ("fill", "shoal_worker_batch_fill_ratio", "Tokens of a forward pass, of the most that it may have."),
+    ("fill", "shoal_worker_batch_fill_ratio", "Tokens of a forward pass, as a share of the most that are allowed."),
 )
 
 _WAITS = (
@@ -71,7 +71,7 @@ def _states(workers: Heartbeats) -> Iterator[str]:
     yield f"shoal_workers_alive {len(workers)}"
     yield from _head("shoal_workers_ready", "gauge", "Workers that take jobs.")
     yield f"shoal_workers_ready {ready}"
-    yield from _head("shoal_worker_engine_info", "gauge", "What computes for the worker, as labels.")
+    yield from _head("shoal_worker_engine_info", "gauge", "Engine and precision of the worker, as labels.")
     for worker, about in workers.items():
         labels = ",".join(_label(name, str(about.get(name))) for name in ("engine", "precision"))
         yield f"shoal_worker_engine_info{{{labels},{worker}}} 1"

@@ -13,8 +13,8 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
 from shoal.operations import Embed
-from shoal_api.answers.response import base64_rows, cost_headers, json_response
-from shoal_api.answers.vector_format import convert
+from shoal_api.answers.response import cost_headers, json_response
+from shoal_api.answers.vector_format import base64_rows, convert
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.model_routing import prompt_for, route_to_model

@@ -25,7 +25,7 @@ Task = Literal["retrieval.query", "retrieval.passage", "text-matching", "classif
 
 
 class JinaText(Body):
-    """A text as an object, beside which other services take images."""
+    """A text as an object. Other services also accept images as objects."""
 
     text: Text
 

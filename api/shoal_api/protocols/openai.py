@@ -10,7 +10,8 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import ModelNotFound
-from shoal_api.answers.response import base64_rows, json_response
+from shoal_api.answers.response import json_response
+from shoal_api.answers.vector_format import base64_rows
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, as_texts
 from shoal_api.protocols.model_routing import model_heartbeat, route_to_model, served_models
@@ -157,7 +158,7 @@ def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) 
 
 
 def usage(reply: Reply) -> dict[str, int]:
-    """Return, in OpenAI's shape, how many tokens the model read for a reply."""
+    """Return the number of tokens that the model read for a reply, in OpenAI's shape."""
     num_tokens = sum(reply.tokens)
     return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
 

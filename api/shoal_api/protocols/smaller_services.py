@@ -117,7 +117,7 @@ async def json_embed(body: NamedModelBody) -> Response:
 
 @wire_formats_api.post("/raw_embed/", responses={200: _BYTES})
 async def raw_embed(body: NamedModelBody) -> Response:
-    """Embed texts: their vectors as little-endian 32-bit floats, one after the other, whatever Accept asks for."""
+    """Embed texts: their vectors as little-endian 32-bit floats, one after the other. Accept is ignored."""
     await route_to_model(body.model_name)
     reply = await call(Embed(as_list(body.input)))
     return vectors_response(reply, RAW)

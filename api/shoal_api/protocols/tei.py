@@ -16,7 +16,7 @@ from shoal.operations import Decode, Embed, Rerank, Tokenize
 from shoal.operations.tokenize import check_tokenizer_request
 from shoal_api.answers.response import cost_headers, json_response, with_tei_headers
 from shoal_api.answers.vector_format import JSON, accepted_type, output_response, vectors_response
-from shoal_api.blueprint import Blueprint, checked
+from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import as_texts, call
 from shoal_api.protocols.rerank import best_first
 from shoal_api.request import json_request
@@ -34,6 +34,7 @@ from shoal_api.schema.responses import (
     SparseWeight,
     described,
 )
+from shoal_api.validation import checked
 
 
 class TeiTruncation(Body):
@@ -304,7 +305,7 @@ async def _vectors(body: TeiTokensBody, **options: Any) -> Response:
 
 
 def _options(body: TeiTruncation, prompt_name: str | None = None, **others: Any) -> Options:
-    """Return the options of a body, and further ones, under Shoal's names."""
+    """Return the options of a body, and further options, under Shoal's names."""
     side = body.truncation_direction.lower()
     return Options(truncate=body.truncate is not False, truncation_side=side, prompt_name=prompt_name, **others)
 

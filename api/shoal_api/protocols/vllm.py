@@ -8,7 +8,8 @@ from pydantic import BaseModel, Field
 
 from shoal.contract.options import Options
 from shoal.operations import Embed
-from shoal_api.answers.response import base64_rows, cost_headers, json_response
+from shoal_api.answers.response import cost_headers, json_response
+from shoal_api.answers.vector_format import base64_rows
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import as_texts, call
@@ -37,7 +38,7 @@ class PoolingBody(Body):
 
 
 class PooledText(BaseModel):
-    """The vector of a text, or a vector for each of its tokens; or the bytes of these numbers in base64."""
+    """The vector of a text, or a vector for each of its tokens, as numbers or as base64 of their bytes."""
 
     index: int
     object: Literal["pooling"]

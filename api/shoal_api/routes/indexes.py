@@ -32,7 +32,7 @@ from shoal_api.schema.long_jobs import LongJobSubmitted
 
 api = Blueprint("indexes", __name__, "indexes", ErrorBody)
 
-#: The answers of routes whose work a runner does: the work's result, or 202 while the work is not done.
+#: The answers of routes whose work a runner does: the result, or 202 before the runner is done.
 _VERSIONS: dict[Any, Any] = {200: Versions, 202: LongJobSubmitted}
 
 

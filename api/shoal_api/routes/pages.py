@@ -59,7 +59,7 @@ _SWAGGER_POLICY = (
     f"connect-src 'self'; base-uri 'none'; form-action 'none'; {NO_FRAMES}"
 )
 
-#: The two ways to send a key; either will do.
+#: The two ways to send a key. A request needs one of them.
 _SECURITY_SCHEMES: SecuritySchemesDict = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A key, as `shoal key new` prints it"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},

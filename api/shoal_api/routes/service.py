@@ -1,4 +1,4 @@
-"""GET /health, /ready, /info and /metrics: whether the service answers, what it serves, and measurements of it."""
+"""GET /health, /ready, /info and /metrics: the state of the service, its models and indexes, and its measurements."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -93,7 +93,7 @@ async def info() -> Response:
 
 
 async def is_sparse() -> bool:
-    """Return True if the model of the ready workers makes sparse vectors alone."""
+    """Return True if the model of the ready workers makes only sparse vectors."""
     outputs = next(iter((await context().pool.read()).ready.values()), {}).get("outputs", [])
     return "sparse" in outputs and "vector" not in outputs
 

@@ -36,7 +36,7 @@ class BoundedBy:
     check: str
 
 
-#: All checks that bound values in place of a schema: a setting decides the bound, or it also applies without HTTP.
+#: All checks that bound values in place of a schema, because a setting has the bound or because programs need it too.
 CHECKS = (TEXT, TEXTS, SEARCH, DOCUMENTS, TOKENS, UNREAD) = (
     BoundedBy("check_texts and check_query: SHOAL_MAX_TEXT_CHARS decides"),
     BoundedBy("check_texts: SHOAL_MAX_BACKLOG_TEXTS and SHOAL_MAX_JOB_TEXTS decide"),

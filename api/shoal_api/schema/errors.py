@@ -33,7 +33,7 @@ _CODES = {
 #: HTTP status of each code that a response can have. Any other code is a defect of the server, with the status 500.
 STATUS = {code: status for status, codes in _CODES.items() for code in codes}
 
-#: Codes that most compatible protocols answer with 400. Shoal's own routes answer them with 422.
+#: Codes with the status 400 in most compatible protocols. In Shoal's own routes they have the status 422.
 BAD_REQUEST = dict.fromkeys(("invalid_request", "invalid_text", "text_too_long"), 400)
 
 #: The status of a request that the model does not support. It is not 501, because clients of these protocols would
@@ -53,7 +53,7 @@ class ErrorShape(BaseModel):
 
     model_config = described(description="An error", answer_headers=ERROR_HEADERS)
 
-    #: The statuses of the codes whose status in this dialect differs from `STATUS`.
+    #: The codes whose status in this dialect differs from `STATUS`, with that status.
     statuses: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
     @classmethod
@@ -68,7 +68,7 @@ class ErrorShape(BaseModel):
 
 
 def one_field(name: str, field: str, statuses: Mapping[str, int] | None = None) -> type[ErrorShape]:
-    """Return a dialect with this name, in which an error is one field with the message."""
+    """Return a dialect with this name. Its errors consist of one field with the message."""
     fields: dict[str, Any] = {field: (str, ...)}
     shape = create_model(name, __base__=ErrorShape, __doc__="The body of a response with an error.", **fields)
     shape.statuses = statuses or {}

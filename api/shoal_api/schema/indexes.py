@@ -139,7 +139,7 @@ class VersionInfo(BaseModel):
 
 
 class Versions(BaseModel):
-    """The versions of an index, the newest first, and the one that is served."""
+    """The versions of an index, the newest first, and the served version."""
 
     name: str
     current: str | None

@@ -18,13 +18,13 @@ class PoolLane(BaseModel):
     num_texts: int = Field(description="Texts of these jobs")
     num_bytes: int = Field(description="Size of these jobs, in bytes")
     oldest_age_s: float = Field(description="Seconds since the first of these jobs was put")
-    wait_p50_s: float | None = Field(description="Seconds that half of the jobs of the last minute waited at most")
-    wait_p95_s: float | None = Field(description="Seconds that 95 % of these jobs waited at most")
-    wait_max_s: float | None = Field(description="Longest wait of the last minute")
+    wait_p50_s: float | None = Field(description="Median wait of the last minute's jobs, in seconds")
+    wait_p95_s: float | None = Field(description="95th percentile of these waits, in seconds")
+    wait_max_s: float | None = Field(description="Longest of these waits, in seconds")
 
 
 class PoolWorker(BaseModel):
-    """A worker, as its last heartbeats describe it. They are 5 s apart. A field is null if they do not have it."""
+    """A worker, from its last heartbeats, which are 5 s apart. A field is null if they lack it."""
 
     id: str
     state: str = Field(description="`ready`, `stalled`, `unsynchronised`, or `gone`: not alive, for 10 minutes at most")
@@ -34,12 +34,12 @@ class PoolWorker(BaseModel):
     threads: int | None
     host: str | None
     pid: int | None
-    texts_per_s: float | None = Field(description="Texts that it answers in a second while it has jobs")
+    texts_per_s: float | None = Field(description="Texts answered in a second while it has jobs")
     memory_bytes: int | None = Field(description="Memory of its process")
     jobs_per_s: float | None = Field(description="Jobs that it answered in a second")
     computed_texts_per_s: float | None = Field(description="Texts that it computed in a second")
     busy: float | None = Field(description="Share of time during which its engine computed")
-    batch_fill: float | None = Field(description="Mean share of the most tokens of a pass, in the last minute")
+    batch_fill: float | None = Field(description="Mean tokens of a pass in the last minute, as a share of the most")
     written_at: float | None = Field(description="Time of its last heartbeat, in Unix seconds")
     seen_at: float = Field(description="Time when it was alive last, in Unix seconds")
 
@@ -109,7 +109,7 @@ class DeadLetterBody(DeadLetterBrief):
 
 
 class DeadLetterList(BaseModel):
-    """The newest dead letters, and how many there are in all."""
+    """The newest dead letters, and the number of all dead letters."""
 
     count: int
     dead: list[DeadLetterBrief]

@@ -55,7 +55,7 @@ TruncationDirection = Annotated[
 
 
 def _kind_of_input(value: Any) -> str | None:
-    """Return the tag of the alternative in `TextsOrIds` that a value is meant for. The first item of a list decides."""
+    """Return the tag of the alternative in `TextsOrIds` that fits a value. The first item of a list decides."""
     if isinstance(value, str):
         return "a text"
     if not isinstance(value, list):

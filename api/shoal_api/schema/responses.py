@@ -30,7 +30,7 @@ VECTOR_HEADERS = COST_HEADERS | {
     "X-Shape": _header("In another format than JSON: the numbers of rows and columns, such as 2,384"),
 }
 
-#: The headers by which Text Embeddings Inference reports the cost of an answer. Times are in whole milliseconds.
+#: Text Embeddings Inference's headers with the cost of an answer. Times are in whole milliseconds.
 TEI_HEADERS = {
     "X-Compute-Type": _header("`cpu`"),
     "X-Compute-Characters": _header("Characters of all texts", "integer"),
@@ -121,7 +121,7 @@ class Outputs(BaseModel):
 
 
 class Hit(BaseModel):
-    """A document that was found. The other fields of the document come beside these."""
+    """A document that was found. It also has the other fields of the document."""
 
     model_config = ConfigDict(extra="allow")
     id: str

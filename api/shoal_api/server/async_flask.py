@@ -15,6 +15,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from flask import Request, Response
 from flask.ctx import RequestContext
@@ -35,8 +36,6 @@ from shoal_api.protocol_paths import joined_paths
 from shoal_api.request import JsonRequest, json_request
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
-
     from shoal_api.context import Context
 
 #: Number of threads for views that are not coroutines. Such views read files, or use a blocking library for Redis.
@@ -110,7 +109,7 @@ class AsyncFlask(OpenAPI):
                 self.paths[path] = joined_paths(item, later, self.own_paths.get(path))
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
-        """Return an adapter that finds routes by path and method alone: Flask's would check the host name as well."""
+        """Return an adapter that finds routes by path and method alone. Flask's adapter would also check the host."""
         if request is None:
             return None
         host, path = request.environ.get("HTTP_HOST", ""), request.path
@@ -118,12 +117,12 @@ class AsyncFlask(OpenAPI):
 
     # Requests
 
-    def wsgi_app(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Answer a request from a WSGI server. The thread of the server waits meanwhile."""
+    def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request from a WSGI server, whose thread waits for the response."""
         response = self.loop.run(lambda: self.respond(environ))
         return response(environ, start_response)
 
-    async def respond(self, environ: "WSGIEnvironment") -> Response:
+    async def respond(self, environ: WSGIEnvironment) -> Response:
         """Return the response to a request. The request is counted as under way until the response is closed."""
         path, pool = environ["PATH_INFO"], ""
         if len(self.contexts) > 1:

@@ -139,7 +139,7 @@ class RsgiServer:
         return environ
 
     async def _send(self, response: WholeResponse, scope: Scope, protocol: HTTPProtocol) -> None:
-        """Send the response. A large response is sent when this returns, any other soon after."""
+        """Send the response. A large response is sent before this returns, any other response soon after."""
         status, head = response.status_code, response.head()
         if not response.has_body(scope.method):
             protocol.response_empty(status, head)
@@ -189,7 +189,7 @@ def _is_to(connection: socket.socket, scope: Scope) -> bool:
 
 
 def _num_unsent_bytes(connection: socket.socket) -> int:
-    """Return how many bytes the client has not received yet, or 0 if the system cannot say."""
+    """Return the number of bytes that the client has not received yet, or 0 if the system cannot say."""
     with suppress(OSError):
         return int(struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, b"\0" * 4))[0])
     return 0

@@ -40,7 +40,7 @@ _STOP_S = 65
 #: Largest size of all headers of a request. Granian checks it after each read, so up to twice this size may pass.
 MAX_HEADER_BYTES = 65_536
 
-#: Number of open files that a process may need besides clients' connections: connections to Redis, libraries, metrics.
+#: Number of a process's open files besides clients' connections: connections to Redis, libraries, metrics.
 _OTHER_FILES = 1_024
 
 #: Time between two checks that the parent process is alive.
@@ -152,7 +152,7 @@ def _stop_with_parent(parent: int | None) -> None:
 
 
 def _raise_file_limit() -> int:
-    """Raise the limit of open files as far as needed and possible; return how many connections a process may have."""
+    """Raise the limit of open files as far as needed and possible; return the largest number of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
     num_files = max(soft, min(MAX_CONNECTIONS + _OTHER_FILES, most))

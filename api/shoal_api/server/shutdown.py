@@ -1,7 +1,7 @@
 """Shutdown without losing a request: connections end with their next response, and then the server stops.
 
-Granian by itself closes connections on which nothing is being answered, though a request may be on its way. A second
-signal, or a connection that comes at the same instant, can make it wait for ever.
+Granian itself would close each connection without an unanswered request, although a request may be on its way. A second
+signal, or a new connection at the same instant, could make it wait for ever.
 """
 
 import fcntl
@@ -48,7 +48,7 @@ _TCP_INFO = struct.Struct("=24xI16xI4xI72xQ")
 #: The system's tables of TCP connections, one for IPv4 and one for IPv6.
 _CONNECTION_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
-#: A line of these tables for a connection that a client has begun but not yet established. The group is the local port.
+#: A line of these tables for a connection that is not yet established. The group is the local port.
 _HANDSHAKE = re.compile(r"^ *\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 03 ", re.MULTILINE)
 
 

@@ -23,13 +23,13 @@ MAX_AGE_S = 0.25
 #: Time for which a state is used to choose among pools while the next one is read, in seconds.
 USABLE_S = 1.0
 
-#: Time in seconds after which a request is answered by another pool, if Redis does not tell the state of a pool.
+#: Seconds after which another pool answers a request, if Redis does not tell the state of a pool.
 MAX_WAIT_S = 0.1
 
-#: The fields of a heartbeat that name what a worker serves, each with the field of its fingerprint.
+#: The fields of a heartbeat that name the worker's model and reranker, each with the field of its fingerprint.
 _FINGERPRINTS = {"model": "fingerprint", "reranker": "reranker_fingerprint"}
 
-#: Time from one measurement of the pool to the next, in seconds, however many viewers ask.
+#: Time from one measurement of the pool to the next, in seconds, for any number of viewers.
 EVERY_S = 2.0
 
 
@@ -134,7 +134,7 @@ class PoolReader:
             self._reading = None
 
     async def dimension(self) -> int:
-        """Return the dimension of the ready workers' vectors, else of the last ready ones; 0 if none was ready yet."""
+        """Return the dimension of the vectors of the ready, or else of the last ready workers; 0 before the first."""
         await self.read()
         return self.last_ready.dimension
 

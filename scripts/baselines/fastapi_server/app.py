@@ -1,4 +1,4 @@
-"""The embedding server that anyone would write first: FastAPI and Sentence Transformers, a model in each process."""
+"""The simplest embedding server: FastAPI and Sentence Transformers, with a model in each process."""
 
 import os
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from sentence_transformers import SentenceTransformer
 
 # By default, torch has a thread for each processor in each process. On two processors this answered 87 requests a
-# second at best, and one thread in each process answered 127 in the same run. This server has the faster setting.
+# second at best, and one thread in each process answered 127.
 torch.set_num_threads(1)
 
 app = FastAPI()

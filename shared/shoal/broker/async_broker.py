@@ -137,7 +137,7 @@ class AsyncConnection(asyncio.Protocol):
                         raise answer
                     answer = refused(answer)
                 if not self._questions:
-                    raise redis.ConnectionError("Redis answered what was not asked")
+                    raise redis.ConnectionError("Redis sent an answer without a question")
                 question = self._questions[0]
                 question.answers.append(answer)
                 if len(question.answers) == question.num_answers:
@@ -220,7 +220,7 @@ class ConnectionMaker:
 class AsyncBroker:
     """A client of Redis for the tasks of one event loop. It connects on first use.
 
-    Small commands of all tasks go over one connection. A command that blocks or is large uses another connection alone.
+    Small commands of all tasks go over one connection. A large or blocking command has a connection for itself.
     Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.
     """
 
@@ -278,7 +278,7 @@ class AsyncBroker:
         ]
 
     async def _ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
-        """Return the answers to the commands, of which each may be an error of Redis. Raises Unavailable."""
+        """Return the answers to the commands. An answer may be an error of Redis. Raises Unavailable."""
         data, num_answers = b"".join([pack_command(tuple(command)) for command in commands]), len(commands)
         for num_moves in range(MAX_MOVES + 1 if commands else 0):
             try:
@@ -308,7 +308,7 @@ class AsyncBroker:
             self._drop_idle()
 
     async def _ask_large(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
-        """Ask when no other large command is under way."""
+        """Wait until no other large command is under way, then ask."""
         await _acquire(self._large, MAX_LARGE_WAIT_S)
         try:
             with self._maker.breaker.large():
@@ -317,7 +317,7 @@ class AsyncBroker:
             self._large.release()
 
     async def _ask_alone(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
-        """Ask over a connection that no other task uses meanwhile."""
+        """Ask over a connection that no other task uses at the same time."""
         if self._free.locked():
             await _acquire(self._free, MAX_WAIT_S)
         else:

@@ -14,7 +14,7 @@ from shoal.broker.connections import ANSWER_S, BlockedCommand, Connections, open
 from shoal.contract import wire
 from shoal.errors import Overloaded, ShoalError, Unavailable
 
-#: Casefolded words by which Redis refuses a command, each with the remedy. The rest of the error differs by version.
+#: Casefolded words of Redis's refusals, each with the remedy. The rest of the error differs by version.
 _REMEDIES = {
     "read only replica": "it is a replica; this goes on by itself once the Redis URL leads to the primary",
     "instance state changed": "it was made a replica; this goes on by itself once the Redis URL leads to the primary",
@@ -66,7 +66,7 @@ class Script:
 class Broker:
     """A client of Redis for the threads of a process. Thread-safe. It connects on first use.
 
-    Each thread that waits for an answer uses a connection alone.
+    Each thread that waits for an answer has a connection for itself.
 
     Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.
     """

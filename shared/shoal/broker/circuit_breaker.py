@@ -24,8 +24,8 @@ class CircuitBreaker:
 
     The breaker opens if a command gets no answer in its time and no other command was answered meanwhile, or if the
     opening of a connection takes long to fail. It stays closed if a connection breaks or is refused, because callers
-    learn that quickly, and during a large command, for which Redis may need longer. `caller` returns the id of the
-    current thread or task.
+    learn that quickly. It also stays closed during a large command, for which Redis may need longer. `caller` returns
+    the id of the current thread or task.
     """
 
     def __init__(self, caller: Callable[[], int] = threading.get_ident) -> None:
@@ -139,7 +139,7 @@ class _WatchedTcp(_Watched, redis.Connection):
 
 class _WatchedTls(_Watched, redis.SSLConnection):
     def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Check as redis-py does, then read the server's TLS tickets, which look like an answer, by a round trip."""
+        """Check like redis-py. Then read the server's TLS tickets, which look like an answer, in a round trip."""
         super().on_connect_check_health(check_health)
         self.send_command("PING", check_health=False)  # type: ignore[no-untyped-call]
         self.read_response()

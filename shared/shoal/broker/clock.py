@@ -12,7 +12,7 @@ MEASURE_EVERY_S = 60.0
 #: Number of round trips in a measurement. Only the shortest round trip counts.
 NUM_ROUND_TRIPS = 3
 
-#: Largest error of a usable measurement, in seconds. It is small beside the ten seconds or so that requests wait.
+#: Largest error of a usable measurement, in seconds. It is small compared with the waits of requests, some ten seconds.
 MAX_ERROR_S = 1.0
 
 

@@ -38,7 +38,7 @@ SHORT_BLOCK_S = 0.25
 #: Lowest speed of a connection, in bytes a second. Time limits of commands include the time for bytes at this speed.
 MIN_BYTES_PER_S = 1_000_000
 
-#: Size limit of a small command, in bytes. Its time limit is the usual one, because another needs two system calls.
+#: Size limit of a small command, in bytes. It has the connection's time limit: another limit needs two system calls.
 SMALL_BYTES = 65_536
 
 #: A command of more bytes is large. Redis serves no other client while it reads and runs a large command, so a process
@@ -119,8 +119,8 @@ def readable_url() -> Iterator[None]:
         raise Unavailable(f"the Redis URL cannot be read ({type(error).__name__}): {remedy}") from None
 
 
-def shown(url: str) -> str:
-    """Return the URL without user, password and options, so that it may be printed."""
+def printable_url(url: str) -> str:
+    """Return the URL without user, password and options."""
     scheme, _, rest = url.partition("://")
     if "+" in scheme:
         return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
@@ -350,7 +350,7 @@ def pieces(packed: Sequence[bytes], timeout_s: float) -> Iterator[bytes | memory
 
 
 def refused(error: redis.ResponseError) -> redis.ResponseError:
-    """Return the error reply of Redis; raise MovedError or ReadOnlyError if it says that another one is the primary."""
+    """Return Redis's error reply; raise MovedError or ReadOnlyError if it says that another node is the primary."""
     if isinstance(error, MovedError):
         raise error
     if "read only replica" in str(error):

@@ -101,7 +101,7 @@ def command(settings: Settings) -> list[str]:
             f"{folder / 'appendonlydir' / _MANIFEST} is missing, and without it the data beside it would be lost: "
             "bring it back from a backup, or choose another --home to begin anew"
         )
-    # the limits of two lanes, the cache and unread results; everything else may need as much as the results
+    # the limits of two lanes, the cache and unread results; everything else may need the same again as the results
     memory_mb = 2 * settings.max_backlog_mb + settings.cache_mb + 2 * settings.max_result_mb
     options = {
         "bind": HOST,
@@ -123,7 +123,7 @@ def log_file(settings: Settings) -> Path:
 
 
 def why_it_ended(settings: Settings) -> str:
-    """Return why the server ended, from the last lines of its log, and what to do."""
+    """Return the reason for the server's end, from the last lines of its log, and the remedy."""
     log = log_file(settings)
     lines = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
     reasons = [reason for line in lines if (reason := line.partition(" # ")[2]) and "WARNING" not in reason]

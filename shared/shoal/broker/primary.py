@@ -1,4 +1,4 @@
-"""The address of the primary that has a pool's keys, if it can change. Sentinels or the nodes of a cluster name it.
+"""The address of the primary that has a pool's keys. Sentinels or the nodes of a cluster name it.
 
 All keys of a pool are in one slot, so a pool needs only one node of a cluster.
 """
@@ -30,8 +30,8 @@ _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "pass
 #: Options of a URL for all connections.
 _CERTIFICATES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
-#: Number of nodes outside the URL that are remembered. In a cluster whose nodes get new addresses at each start, older
-#: ones answer no more, and each would be tried before the nodes of the URL.
+#: Number of nodes outside the URL that are remembered. If nodes get new addresses at each start, nothing answers at old
+#: addresses, and each would be tried before the nodes of the URL.
 MAX_MOVED_TO = 3
 
 Address = tuple[str, int]
@@ -42,7 +42,7 @@ class Primary(ABC):
 
     @abstractmethod
     def find(self) -> Address:
-        """Return the address at which the primary is thought to be."""
+        """Return the last known address of the primary."""
 
     def note_move(self, error: MovedError) -> None:  # noqa: B027 - only nodes of a cluster raise it
         """Record that the node named by `error` has the keys."""

@@ -14,6 +14,7 @@ from shoal.bulk.part_file import SUFFIXES, load_pyarrow
 from shoal.bulk.served_model import served_model, wait_for_model
 from shoal.bulk.vector_folder import BAD_ROWS, Part, VectorFolder, VectorManifest
 from shoal.client.redis.client import Client
+from shoal.contract.checks import check_known, check_range, check_type
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import OPTION_NAMES, Options
 from shoal.errors import BadDocument, InvalidRequest, Unavailable
@@ -56,17 +57,14 @@ class BulkRequest:
             if not isinstance(value := getattr(self, name), str) or not value:
                 raise InvalidRequest(f"{name} is {excerpt(value)}: it takes the name of a file or folder")
         for name in ("text_column", "id_column"):
-            if not isinstance(value := getattr(self, name), str | None):
-                raise InvalidRequest(f"{name} is {excerpt(value)}: it takes the name of a column")
+            if (value := getattr(self, name)) is not None:
+                check_type(name, value, str, "the name of a column")
         if self.format not in SUFFIXES:
             raise InvalidRequest(f"format is {excerpt(self.format)}: it takes one of {', '.join(SUFFIXES)}")
-        rows = PART_ROWS if self.part_rows is None else self.part_rows
-        if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_PART_ROWS:
-            raise InvalidRequest(f"part_rows is {excerpt(rows)}: it takes a whole number from 1 to {MAX_PART_ROWS:,}")
-        if not isinstance(self.options, Mapping):
-            raise InvalidRequest(f"options is {excerpt(self.options)}: it takes a map")
-        if unknown := sorted(self.options.keys() - set(OPTION_NAMES)):
-            raise InvalidRequest(f"there is no option {excerpt(unknown[0])}: there are {', '.join(OPTION_NAMES)}")
+        if self.part_rows is not None:
+            check_range("part_rows", self.part_rows, 1, MAX_PART_ROWS)
+        check_type("options", self.options, Mapping, "a map")
+        check_known("option", self.options, OPTION_NAMES)
         if self.job_options().output != "vector":
             raise InvalidRequest(f"output is {excerpt(self.options['output'])}: a file of vectors takes 'vector'")
 
@@ -213,7 +211,7 @@ class _Run:
         return Part(first_row, self.num_rows - first_row, self.bad_rows.num - num_bad, *written)
 
     def _good_ids(self, group: Group) -> list[str]:
-        """Return the ids of the group's rows that have a vector, and write down the other rows."""
+        """Return the ids of the group's rows with a vector, and record the other rows as bad."""
         ids, num_documents = [], 0
         for row in group.rows:
             if isinstance(row, BadRow):

@@ -1,4 +1,4 @@
-"""A stream of jobs in the bulk lane: it waits for workers, room and Redis, and sends jobs that were lost again."""
+"""A stream of jobs in the bulk lane: it waits for workers, room and Redis, and sends lost jobs again."""
 
 import time
 from collections import deque
@@ -13,7 +13,8 @@ from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
 from shoal.contract.jobs import Job, new_id
 from shoal.contract.options import Options
-from shoal.contract.replies import Reply, SparseVector
+from shoal.contract.replies import Reply
+from shoal.contract.vectors import SparseVector
 from shoal.errors import (
     Internal,
     InvalidText,
@@ -58,7 +59,7 @@ class Group:
 
     Once the job is answered, `errors` maps the number of each document that could not be embedded to its error.
     Documents are numbered within the group. `vectors` has the vectors of the other documents, float32 `[documents,
-    dimension]`, or stays None if there are no others. With the output `sparse`, `sparse` has their sparse vectors.
+    dimension]`, or stays None without other documents. With the output `sparse`, `sparse` has their sparse vectors.
     """
 
     rows: list[Row]
@@ -190,7 +191,7 @@ class JobStream:
                         each.pending = self._call(each.job)  # other errors are raised later
 
     def _has_worker(self) -> bool:
-        """Call `waiting` with what the stream waits for. Return True if a worker is alive."""
+        """Call `waiting` with the reason of the wait. Return True if a worker is alive."""
         try:
             has_worker = bool(self._client.pool.alive())
         except ShoalError:
@@ -200,7 +201,7 @@ class JobStream:
         return has_worker
 
     def _send_lost(self, sent: Sequence[_SentJob]) -> None:
-        """Send jobs again, under new ids, that are in no lane and with no worker. Other jobs are only slow."""
+        """Find jobs that are in no lane and with no worker, and send them again under new ids. Others are only slow."""
         placed = [each for each in sent if each.pending.is_put and not each.pending.done()]
         try:
             held = self._client.run(lambda client: client.queue.holds([each.job.id for each in placed]))

@@ -1,4 +1,4 @@
-"""The model that the workers of a pool serve, as their heartbeats describe it."""
+"""The model that the workers of a pool serve, according to their heartbeats."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -74,7 +74,7 @@ def check_same_vectors(workers: Collection[Mapping[str, Any]]) -> None:
     check_one_model(workers)
     found = {str(about.get("fingerprint") or "") for about in workers}
     if "" in found:
-        raise NotReady("a worker does not tell what its vectors depend on: update all workers of the pool")
+        raise NotReady("a worker's heartbeat does not describe its vectors: update all workers of the pool")
     if len(found) < 2:
         return
     difference = "different files of the model, such as another tokenizer: prepare it anew on all machines"

@@ -45,7 +45,7 @@ _CRC_RESIDUE = 0x2144DF1C
 class Entry(NamedTuple):
     """The pooled vector of a text, float32 `[1, dimension]`, its number of tokens, and whether the text was cut.
 
-    `characters` says how many characters of a cut text were read. It is 0 for other texts.
+    `characters` is the number of characters that were read of a cut text. It is 0 for other texts.
     """
 
     vectors: NDArray[np.float32]
@@ -78,7 +78,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The number of places in a pool's cache, and what a digest depends on in addition to the text and its options.
+    """The number of places in a pool's cache, and the values that a digest contains besides the text and its options.
 
     Workers with equal `fingerprint` compute the same vectors. `prompts` maps the name of each prompt to its text.
     """
@@ -176,7 +176,7 @@ def size_bytes(dimension: int) -> int:
 
 
 def num_places(size_mb: int, dimension: int, keys: Keys) -> int:
-    """Return how many entries fit into `size_mb` of Redis's memory."""
+    """Return the number of entries that fit into `size_mb` of Redis's memory."""
     value_bytes = size_bytes(dimension) + 10
     step = 1 << ((value_bytes - 1).bit_length() - 3)  # jemalloc has four sizes from one power of two to the next
     name_bytes = len(keys.cache("")) + 8

@@ -12,7 +12,8 @@ from shoal.broker.async_broker import AsyncBroker
 from shoal.cache.cache import MAX_TEXTS_PER_READ, Entry, Table, size_bytes
 from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys
-from shoal.contract.replies import TIMINGS, Reply, finish
+from shoal.contract.replies import TIMINGS, Reply
+from shoal.contract.vectors import cut_and_normalise
 from shoal.errors import ShoalError
 from shoal.operations import Embed
 from shoal.queue.pool import ALIVE_S, AsyncPool
@@ -46,7 +47,7 @@ class LookupResult:
         found = [entry for entry, _ in pairs]
         reply = Reply(
             self.job.id,
-            vectors=finish([entry.vectors for entry in found], self.job.options),
+            vectors=cut_and_normalise([entry.vectors for entry in found], self.job.options),
             tokens=[entry.num_tokens for entry in found],
             truncated=[entry.truncated for entry in found],
             characters=[entry.characters if entry.truncated else len(text) for entry, text in pairs],

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt, kind
-from shoal.contract.replies import SparseVector, pack_sparse, unpack_sparse
+from shoal.contract.vectors import SparseVector, pack_sparse, unpack_sparse
 from shoal.errors import InvalidRequest, MalformedJob, TooLarge
 from shoal.records.document import RESERVED_NAMES, Document
 
@@ -35,7 +35,7 @@ BYTES_OF_A_VALUE = 50
 #: Largest number of values in the arrays and maps of a change.
 MAX_CHANGE_VALUES = MAX_CHANGE_BYTES // BYTES_OF_A_VALUE
 
-#: Greatest length of a normalised vector. Rounding makes some vectors a little longer than 1.
+#: Greatest length of a normalised vector, because rounding makes some vectors a little longer than 1.
 MAX_LENGTH = 1.01
 
 
@@ -99,14 +99,14 @@ class Change:
             raise MalformedJob(f"made_at is {made_at}: it takes Unix seconds")
         change = cls(documents, vectors, deleted, _field(fields, "digest", str), made_at, sparse)
         if change.num_ids > MAX_CHANGE_IDS:
-            raise TooLarge(f"the change is of {change.num_ids:,} ids and may be of {MAX_CHANGE_IDS:,}: split it")
+            raise TooLarge(f"the change has {change.num_ids:,} ids and may have {MAX_CHANGE_IDS:,}: split it")
         if not change.num_ids:
-            raise MalformedJob("the change is of no id: it takes at least one")
+            raise MalformedJob("the change has no id: it takes at least one")
         return change
 
 
 def is_position(document_id: str) -> bool:
-    """Return True for an id that may be a document's position, which is its id if the source has no column of ids."""
+    """Return True if the id may be a position. Without a column of ids, a document's id is its position."""
     return document_id.isascii() and document_id.isdigit()
 
 
@@ -119,7 +119,7 @@ def _field(fields: dict[str, Any], name: str, wanted: type[T]) -> T:
 
 
 def size_of(change: Change, packed: bytes) -> int:
-    """Return how many bytes a change counts toward `MAX_CHANGES_BYTES`."""
+    """Return the number of bytes that a change counts toward `MAX_CHANGES_BYTES`."""
     return max(len(packed), BYTES_OF_A_VALUE * change.num_values)
 
 

@@ -58,7 +58,7 @@ def show(settings: Settings, letter_id: str) -> None:
 @click.argument("letter_ids", nargs=-1, required=True)
 @settings_options(*REDIS_SETTINGS)
 def retry(settings: Settings, letter_ids: tuple[str, ...]) -> None:
-    """Put jobs into the queue again, under new ids, by which their results can be fetched."""
+    """Put jobs into the queue again under new ids. Their results can be fetched by these ids."""
 
     async def retry_all(own: AsyncClient) -> None:
         for letter_id in letter_ids:

@@ -26,7 +26,7 @@ from shoal.process.progress import wait_until
 from shoal.records.source_file import SourceRules
 from shoal.settings import Settings
 
-#: Longest time until workers serve a new index, in seconds.
+#: Longest wait until workers serve a new index, in seconds.
 SERVED_WITHIN_S = 60.0
 
 

@@ -15,7 +15,7 @@ from shoal.cli.output import echo
 from shoal.errors import DiskFull, FileError, InvalidText, MissingExtra, ShoalError
 from shoal.process.extra import install_command
 
-#: The group of entry points in which other packages name their commands.
+#: The group of entry points for the commands of other packages.
 _GROUP = "shoal.commands"
 
 #: The extra that installs each of these libraries. The extra `all` installs every other library.

@@ -29,7 +29,7 @@ MAX_LONG_JOBS = 20
 @click.option("--this-worker", is_flag=True, help="End with 1 unless a worker of this machine or container is alive.")
 @settings_options(*REDIS_SETTINGS)
 def status(settings: Settings, this_worker: bool) -> None:
-    """Show the living workers and how many jobs wait.
+    """Show the living workers and the number of unanswered jobs.
 
     Each worker is listed with its indexes and their errors.
     """
@@ -56,7 +56,9 @@ def status(settings: Settings, this_worker: bool) -> None:
 @click.command()
 @click.option("--url", help="Ask the API at this address in place of Redis.")
 @click.option("--key", envvar="SHOAL_API_KEY", help="API key, with --url [SHOAL_API_KEY].")
-@click.option("--every", "every_s", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds a look.")
+@click.option(
+    "--every", "every_s", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two looks."
+)
 @settings_options(*REDIS_SETTINGS)
 def top(settings: Settings, url: str | None, key: str | None, every_s: float) -> None:
     """Show lanes, rates, workers and long jobs, live.

@@ -41,7 +41,7 @@ async def async_batches(items: Iterable[T] | AsyncIterable[T], size: int) -> Asy
 
 
 def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_size: int) -> Iterator[list[T]]:
-    """Yield groups of at most `max_num` items and a total size of `max_size`; a larger item makes a group by itself."""
+    """Yield groups of at most `max_num` items and a total size of `max_size`; a larger item makes its own group."""
     group: list[T] = []
     total = 0
     for item, size in zip(items, sizes, strict=True):

@@ -1,4 +1,4 @@
-"""The questions that a program can ask about texts. Every client has these methods."""
+"""The questions of a program about texts. Every client has these methods."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.checks import check_known
 from shoal.contract.excerpt import excerpt
-from shoal.contract.jobs import LANES, Job, unknown_lane
+from shoal.contract.jobs import Job
 from shoal.contract.options import OPTION_NAMES, Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
@@ -167,7 +167,7 @@ def search_of(queries: str | Iterable[str], options: Mapping[str, Any], k: int, 
 
 
 def options_of(given: Mapping[str, Any], *others: str) -> Options:
-    """Return the options of texts in `given`; raise InvalidRequest for a name that is no option and not in `others`."""
+    """Return the options of texts in `given`; raise InvalidRequest for an unknown option that is not in `others`."""
     check_known("option", given, (*OPTION_NAMES, *others))
     return Options.from_map(given)
 
@@ -196,13 +196,6 @@ def hits_of(queries: str | Iterable[str], reply: Reply, options: Mapping[str, An
     """Return a list of hits for each query, or one list for a single str or with `fuse`."""
     hits = reply.hits or []
     return hits[0] if isinstance(queries, str) or options.get("fuse") else hits
-
-
-def check_lane(lane: str) -> str:
-    """Return `lane`; raise InvalidRequest if no lane has this name."""
-    if lane not in LANES:
-        raise unknown_lane(lane)
-    return lane
 
 
 def check_key(idempotency_key: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Self
 class Histogram:
     """Counts of measurements by size. A measurement counts at the first limit that it does not exceed.
 
-    The `limits` ascend. `counts` has one number more, for measurements above all limits. One thread adds, others may
+    The `limits` ascend. `counts` has one more number, for measurements above all limits. One thread adds, others may
     read.
     """
 

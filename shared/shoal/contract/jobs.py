@@ -35,7 +35,7 @@ MAX_DEADLINE_S = 365 * 86_400
 #: Largest weight of a job in its lane's load, in texts. The scripts use the same number.
 MAX_LANE_TEXTS = 999_999
 
-#: Highest number of a text in a list that is split into jobs. No list has as many texts.
+#: Highest number of a text in a list that is split into jobs. No list has this many texts.
 MAX_TEXT_NUMBER = 2**53
 
 #: A reply names at most this many ignored fields, with at most this many characters of each name.
@@ -47,7 +47,7 @@ TEXTS_PER_JOB = 32
 #: Largest number of texts in an HTTP request if a list is split.
 MAX_REQUEST_TEXTS = 256
 
-#: The settings that limit the texts of a request, all of which go to one lane, and the texts of a job.
+#: The setting that limits the texts of a request, which all go to one lane, and the setting for the texts of a job.
 _MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"}
 
 
@@ -176,7 +176,7 @@ class Job:
     def check_answers(self, reply: Reply) -> None:
         """Raise MalformedJob unless the reply has an answer for each item."""
         if any(answer is None or len(answer) != self.num_lists for answer in self.answers_of(reply)):
-            raise MalformedJob(f"the answer is not to a request with {len(self.texts):,} texts")
+            raise MalformedJob(f"the answer does not fit a request with {len(self.texts):,} texts")
 
     def body(self) -> dict[str, Any]:
         """Return the body of an HTTP request that asks for the same as the job."""
@@ -202,7 +202,7 @@ class Job:
                 raise TooLarge(f"{name} has {len(query):,} characters and may have {max_text_chars:,}: shorten it")
 
     def pinned(self, fingerprint: str | None) -> Self:
-        """Return the job for workers with this fingerprint only, unless it has a fingerprint already."""
+        """Return the job for workers with this fingerprint only. A job that has a fingerprint keeps it."""
         return replace(self, fingerprint=fingerprint) if fingerprint and not self.fingerprint else self
 
     def pack(self, trace: str | None = None, timeout_s: float | None = None) -> bytes:
@@ -222,7 +222,7 @@ class Job:
         return self.packed(values)
 
     def packed(self, values: dict[str, Any]) -> bytes:
-        """Return values that include the job's texts as msgpack. Raises InvalidText, which names the bad text."""
+        """Return values, the job's texts included, as msgpack. Raises InvalidText, which names the bad text."""
         try:
             return wire.pack(values)
         except InvalidText:
@@ -272,7 +272,7 @@ class Job:
     def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
         """Return jobs with new ids that together ask for the same, each with at most `max_texts` texts and `max_size`.
 
-        `sizes` has the size of each text. A text larger than `max_size` becomes a job by itself.
+        `sizes` has the size of each text. A text larger than `max_size` becomes a single job.
         """
         if self.is_one_question:
             return [self]
@@ -313,13 +313,15 @@ def new_id() -> str:
             ids.extend(digits[n : n + 24] for n in range(0, len(digits), 24))
 
 
-def unknown_lane(lane: Any) -> InvalidRequest:
-    """Return the error for a lane that does not exist."""
-    return InvalidRequest(f"lane is {excerpt(lane)}: it takes one of {', '.join(LANES)}")
+def check_lane(lane: str) -> str:
+    """Return `lane`. Raises InvalidRequest if no lane has this name."""
+    if lane not in LANES:
+        raise InvalidRequest(f"lane is {excerpt(lane)}: it takes one of {', '.join(LANES)}")
+    return lane
 
 
 def check_name(field_name: str, value: Any) -> str:
-    """Return `value`. Raises InvalidRequest if it may not be part of a Redis key."""
+    """Return `value`. Raises InvalidRequest if it must not be part of a Redis key."""
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
     raise InvalidRequest(f"{field_name} is {excerpt(value)}: it takes {NAME_RULE}")

@@ -1,4 +1,4 @@
-"""Names of all Redis keys that Shoal uses. docs/architecture.md says what each key contains.
+"""Names of all Redis keys that Shoal uses. docs/architecture.md describes their contents.
 
 The braces make the pool a hash tag, so that all keys of a pool are in one slot of a Redis Cluster.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 #: A name that may be part of a key: 1 to 128 of these characters.
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
-#: The rule for names in words, for error messages.
+#: The same rule in words, for error messages.
 NAME_RULE = "1 to 128 letters, digits, '-', '_', '.' or ':'"
 
 
@@ -78,7 +78,7 @@ class Keys:
         return f"{self.root}:deleted-build:{job_id}"
 
     def changes(self, index: str) -> str:
-        """Return the key of a stream with an index's changes: all that no build has folded in, and a few older ones."""
+        """Return the key of a stream with an index's changes: all changes not folded in yet, and a few older ones."""
         return f"{self.root}:changes:{index}"
 
     def cache(self, place: str) -> str:
@@ -90,7 +90,7 @@ class Keys:
         return f"{self.root}:processors:{group}"
 
     def worker(self, worker_id: str) -> str:
-        """Return the key of a worker's heartbeat, which says what the worker serves."""
+        """Return the key of a worker's heartbeat."""
         return f"{self.root}:worker:{worker_id}"
 
     def crash_report(self, worker_id: str) -> str:

@@ -1,4 +1,4 @@
-"""The names by which a request may ask for a model or a reranker. The API and the workers share this rule."""
+"""The names of models and rerankers in requests. The API and the workers share this rule."""
 
 from collections.abc import Iterable
 

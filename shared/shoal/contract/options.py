@@ -91,7 +91,7 @@ class Options:
         object.__setattr__(self, "output", tuple(words))
 
     def _check_outputs(self, name: str, refused: tuple[str, ...]) -> None:
-        """Raise InvalidRequest if the job asks for an output that the option `name` does not go with."""
+        """Raise InvalidRequest if the job asks for an output that excludes the option `name`."""
         for output in self.outputs:
             if output in refused:
                 raise InvalidRequest(f"{name} does not go with output '{output}': drop one of the two")
@@ -116,7 +116,7 @@ class Options:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The words of `output`, with `vector` first: the first word says what the vectors of the reply are, if any."""
+        """The words of `output`, with `vector` first. The first word describes the reply's `vectors`, if it has any."""
         if isinstance(self.output, str):
             return (self.output,)
         return tuple(word for word in LISTED_OUTPUTS if word in self.output)

@@ -23,7 +23,7 @@ _UNREADABLE = (msgpack.UnpackException, ValueError, TypeError, MemoryError)
 
 @dataclass(slots=True)
 class Outline:
-    """The fields of a job that identify it and say where its reply goes, and its number of texts.
+    """The fields that identify a job, the address of its reply, and its number of texts.
 
     If the bytes are cut off or damaged, the outline has only fields before the damage.
     """
@@ -87,7 +87,7 @@ def _reader(data: bytes) -> msgpack.Unpacker:
 
 
 def _string(data: bytes, start: int, end: int) -> str | None:
-    """Return the string in `data[start:end]`, or None if that is another value or too long."""
+    """Return the string in `data[start:end]`, or None for another value or a long string."""
     with suppress(*_UNREADABLE):
         value = _reader(data[start:end]).unpack() if end - start <= _MAX_STRING_BYTES else None
         return value if isinstance(value, str) else None

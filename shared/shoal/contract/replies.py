@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from math import isfinite
 from types import NoneType
 from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.contract import wire
 from shoal.contract.checks import MAX_NAME_CHARS, is_header_text
 from shoal.contract.excerpt import excerpt, kind
-from shoal.contract.options import Options
+from shoal.contract.vectors import PACK, UNPACK, SparseVector, are_counts
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ModelMismatch, NotReady, ShoalError
 
 #: The timings of a reply, in seconds: for waiting in the lane, tokenizing, encoding and searching.
@@ -41,13 +40,6 @@ class Chunk(NamedTuple):
     stop: int
     tokens: int
     vector: NDArray[np.float32]
-
-
-class SparseVector(NamedTuple):
-    """A text's weights of some ids of the vocabulary: int32 and float32 `[n]`. Ids ascend, and weights are positive."""
-
-    indices: NDArray[np.int32]
-    values: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +106,7 @@ class Reply:
     def packed_vectors(self) -> dict[str, dict[str, Any]]:
         """Return the vectors, sparse vectors and multivectors that the reply has as maps of bytes, by their fields."""
         found = {"vectors": self.vectors, "sparse": self.sparse, "multivectors": self.multivectors}
-        return {name: _PACK[name](value) for name, value in found.items() if value is not None}
+        return {name: PACK[name](value) for name, value in found.items() if value is not None}
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
@@ -136,7 +128,7 @@ class Reply:
             for name, value in known.items():
                 if not _CHECKS[name](value):
                     raise TypeError(f"{name} is {kind(value)}, or has items that it cannot have")
-            arrays = {name: unpack(values[name]) for name, unpack in _UNPACK.items() if values.get(name) is not None}
+            arrays = {name: unpack(values[name]) for name, unpack in UNPACK.items() if values.get(name) is not None}
             scores = values.get("scores")
             if scores is not None:
                 with np.errstate(over="ignore"):
@@ -246,10 +238,6 @@ def _if_asked(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or is_right(value)
 
 
-def _are_counts(value: Any) -> bool:
-    return type(value) is list and all([type(count) is int and 0 <= count < 2**31 for count in value])
-
-
 def _are_flags(value: Any) -> bool:
     return type(value) is list and all([type(flag) is bool for flag in value])
 
@@ -265,9 +253,9 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "id": _is(str),
     "status": _is(str),
     "output": _is(str),
-    "tokens": _are_counts,
+    "tokens": are_counts,
     "truncated": _are_flags,
-    "characters": _are_counts,
+    "characters": are_counts,
     "hits": _are_maps,
     "index_version": _is(str),
     "cursors": _if_asked(_list_of(_is(str, NoneType))),
@@ -309,12 +297,12 @@ def _check_alike(first: Reply, other: Reply) -> None:
 
 
 def other_fingerprint(wanted: str, model: str, fingerprint: str) -> ModelMismatch:
-    """Return the error for a job that needs the `wanted` fingerprint if it was answered with another or without one."""
-    found = f"{excerpt(model) if model else 'the one that answered'} has {fingerprint}"
+    """Return the error for a job that needs the `wanted` fingerprint, and was answered with another or with none."""
+    answered = f"{excerpt(model) if model else 'the model that answered'} has {fingerprint}"
     return ModelMismatch(
-        f"the answer is to be of the model with fingerprint {excerpt(wanted)}, and "
-        f"{found if fingerprint else 'it is of a worker that tells none'}: start workers of the former, or compute all "
-        "vectors anew"
+        f"the request needs the model with fingerprint {excerpt(wanted)}, and "
+        f"{answered if fingerprint else 'the worker that answered tells none'}: start workers with that model, or "
+        "compute all vectors anew"
     )
 
 
@@ -330,82 +318,5 @@ def _joined(replies: Sequence[Reply], name: str) -> list[Any] | None:
 
 def _present(value: T | None) -> T:
     if value is None:
-        raise MalformedJob("a part of the reply lacks what the other parts have")
+        raise MalformedJob("a part of the reply lacks a field of the other parts")
     return value
-
-
-def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[np.float32]:
-    """Stack the rows, cut them to the option `dimensions` and normalise them: return float32 `[rows, dimension]`.
-
-    The other rows do not change a bit of a row's result.
-    """
-    stacked = np.concatenate(vectors)[:, : options.dimensions]
-    if options.normalize:
-        stacked = stacked / np.maximum(np.linalg.norm(stacked, axis=1, keepdims=True), 1e-12)
-    return np.ascontiguousarray(stacked, dtype=np.float32)
-
-
-def pack_vectors(vectors: NDArray[np.float32]) -> dict[str, Any]:
-    """Return the vectors as a map of raw little-endian bytes with their dtype and shape."""
-    rows = np.ascontiguousarray(vectors, dtype="<f4")
-    return {"dtype": "float32", "shape": list(rows.shape), "data": rows.data.cast("B") if rows.size else b""}
-
-
-def unpack_vectors(values: dict[str, Any]) -> NDArray[np.float32]:
-    """Return the array in a map made by `pack_vectors`."""
-    if (dtype := values["dtype"]) != "float32":
-        raise MalformedJob(f"vectors have dtype {excerpt(dtype)}: this version knows float32")
-    num_rows, dimension = values["shape"]
-    return np.frombuffer(values["data"], dtype="<f4").reshape(max(0, num_rows), max(0, dimension))
-
-
-def pack_sparse(vectors: Sequence[SparseVector]) -> dict[str, Any]:
-    """Return the sparse vectors of texts as a map of bytes."""
-    indices = np.concatenate([vector.indices for vector in vectors]).astype("<i4")
-    values = np.concatenate([vector.values for vector in vectors]).astype("<f4")
-    lengths = [len(vector.indices) for vector in vectors]
-    return {"lengths": lengths, "indices": indices.tobytes(), "values": values.tobytes()}
-
-
-def unpack_sparse(packed: dict[str, Any]) -> list[SparseVector]:
-    """Return the sparse vectors in a map made by `pack_sparse`. Raises MalformedJob, ValueError and LookupError."""
-    indices, values = np.frombuffer(packed["indices"], "<i4"), np.frombuffer(packed["values"], "<f4")
-    if not (np.isfinite(values) & (values > 0)).all():
-        raise ValueError("a sparse vector has a weight that is not positive")
-    pairs = zip(_by_text(indices, packed["lengths"]), _by_text(values, packed["lengths"]), strict=True)
-    vectors = [SparseVector(*pair) for pair in pairs]
-    texts = np.repeat(np.arange(len(vectors)) << 32, packed["lengths"])  # a check for each text takes long
-    if (indices < 0).any() or (np.diff(texts + indices) <= 0).any():
-        raise ValueError("the ids of a sparse vector do not ascend")
-    return vectors
-
-
-def _pack_multivectors(vectors: Sequence[NDArray[np.float32]]) -> dict[str, Any]:
-    return {"lengths": [len(rows) for rows in vectors]} | pack_vectors(np.concatenate(vectors))
-
-
-def _unpack_multivectors(packed: dict[str, Any]) -> list[NDArray[np.float32]]:
-    rows = unpack_vectors(packed)
-    if not rows.shape[1] or not np.isfinite(rows).all():
-        raise ValueError("a multivector has vectors without numbers, or a number that is not finite")
-    return _by_text(rows, packed["lengths"])
-
-
-def _by_text(rows: NDArray[Any], lengths: Any) -> list[NDArray[Any]]:
-    """Return each text's part of the rows. Raises MalformedJob if the numbers of rows do not add up."""
-    if not _are_counts(lengths) or sum(lengths) != len(rows):
-        raise MalformedJob(f"the reply has {len(rows):,} vectors or weights, and its texts have other numbers of them")
-    return [rows[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)]
-
-
-#: Functions that make and read the map of each field that has vectors.
-_PACK: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "vectors": pack_vectors,
-    "sparse": pack_sparse,
-    "multivectors": _pack_multivectors,
-}
-_UNPACK: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "vectors": unpack_vectors,
-    "sparse": unpack_sparse,
-    "multivectors": _unpack_multivectors,
-}

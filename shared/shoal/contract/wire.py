@@ -62,7 +62,7 @@ def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
 
 
 def num_values(value: Any, most: float = math.inf) -> int:
-    """Return how many values `unpack` counts in a value, or any number above `most` if there are more than `most`."""
+    """Return how many values `unpack` counts in a value. The count ends once it exceeds `most`."""
     num, left = 0, [value]
     while left and num <= most:
         inner = left.pop()

@@ -1,4 +1,4 @@
-"""Test collections: queries with judgements of documents, in the format of BEIR; judgements also in that of TREC."""
+"""Test collections in BEIR's format: queries with judgements of documents. Judgements may have TREC's format."""
 
 import json
 import os.path
@@ -183,7 +183,7 @@ def _object(where: str, line: str) -> dict[str, Any]:
 
 
 def _value_of(where: str, values: Mapping[str, Any], names: Sequence[str], kind: type | UnionType = str) -> str:
-    """Return the value of the first name that has one, or "". Raises BadDocument for a value of another kind."""
+    """Return the first value under one of the names, or "". Raises BadDocument for a value of another kind."""
     value = next((values[name] for name in names if values.get(name) is not None), "")
     if not isinstance(value, kind):
         raise BadDocument(f"{where}: the id or the text is no string: write an object with _id and text")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shoal.evaluation.collection import Collection
 from shoal.evaluation.run import Rankings, Setting, Times
 
-#: Number of resamples for an interval and for a test, and how many resamples are in memory at a time.
+#: Number of resamples for an interval and for a test, and largest number of resamples in memory at a time.
 NUM_RESAMPLES, _AT_A_TIME = 10_000, 100
 
 #: Share of the resamples whose mean lies in the interval.
@@ -131,7 +131,7 @@ def interval(values: Values) -> Interval:
 
 
 def differences(names: Sequence[str], values: Sequence[Values]) -> list[Difference]:
-    """Return how each later setting differs from the first one. All `values` have the queries in the same order."""
+    """Return the difference between each later setting and the first. All `values` have the queries in one order."""
     deltas = [each - values[0] for each in values[1:]]
     for each in deltas:
         each[np.abs(each) < 1e-12] = 0.0  # equal rankings may differ a little, by the order of their sums

@@ -41,7 +41,7 @@ MAX_PDF_S, MAX_OTHER_S = 120, 10
 #: Seconds between two calls of `waiting` while a file is read.
 WAITING_EVERY_S = 0.5
 
-#: Seconds in which an answer that has begun must end. Otherwise the process is killed: a hostile file may control it.
+#: Longest time of an answer, in seconds. After that, the process is killed: a hostile file may control it.
 ANSWER_S = 10.0
 
 #: Longest message about a file, in characters.
@@ -120,7 +120,7 @@ class ReaderClient:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", "-m", "shoal.extraction.reader_process", *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # libraries print and log what they find in files
+                stdout=subprocess.DEVNULL,  # libraries print and log parts of files
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # Ctrl-C goes only to the parent, which ends this process

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Size limit of a submission, in bytes.
 MAX_BYTES = 2**20
 
-#: The field of a running job's hash that says what its submitter wants: PAUSE or CANCEL.
+#: The field of a running job's hash with the submitter's wish: PAUSE or CANCEL.
 WANTED = "shoal_wanted"
 PAUSE, CANCEL = "pause", "cancel"
 
@@ -58,7 +58,7 @@ class LongJob(Job):
     workers_key: ClassVar[str] = WORKERS_BY_QUEUE_KEY
     submission: Submission
     kind: Kind
-    #: What the submitter wants for the running job: PAUSE, CANCEL or "".
+    #: The submitter's wish for the running job: PAUSE, CANCEL or "".
     wanted = ""
     #: The id of the running job's execution; empty if a runner of an earlier release began the run.
     run = ""
@@ -193,7 +193,7 @@ class LongJob(Job):
         queue.push_job_id(self.id, pipeline, at_front)
 
     def renew_retries(self) -> None:
-        """Give the job as many retries as a new job has."""
+        """Give the job the number of retries of a new job."""
         self.retries_left = len(self.kind.retry_after_s)
 
     def go_on(self, pipeline: "Pipeline") -> None:
@@ -235,7 +235,7 @@ class LongJob(Job):
         if url := self.submission.webhook:
             given = Submission(WEBHOOK.name, {"url": url, "id": self.id})
             sender = self.new(given, self.webhook_id, self.origin.rpartition(":")[0], self.connection)
-            pipeline.delete(sender.key)  # the sender of an earlier end, if the job was retried
+            pipeline.delete(sender.key)  # an earlier webhook job, if this job was retried
             sender._status = JobStatus.SCHEDULED
             sender.enqueue(pipeline)
 

@@ -32,8 +32,8 @@ class Kind:
 #: The name of the kind that builds a version of an index.
 BUILD = "build_index"
 
-#: The kind of job that sends a long job's status to its webhook. It is kept as long as the long job, whose status shows
-#: the outcome of the webhook.
+#: The kind of job that sends a long job's status to its webhook. It is kept as long as the long job, because the long
+#: job's status shows the outcome of the webhook.
 WEBHOOK = Kind("send_webhook", WEBHOOKS, 10, 30 * _DAY_S, retry_after_s=(5, 30, 120, 600, 1_800))
 
 #: The kinds of jobs that a runner does.
@@ -55,7 +55,7 @@ def queue_name(root: str, queue: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The words of the submitter of a long job, with the size of the upload that is its source, or 0.
+    """The request for a long job: its kind, arguments and submitter, and the size of its upload, or 0.
 
     Submissions that differ only in their traces are equal.
     """

@@ -16,7 +16,7 @@ __all__ = ["OPERATIONS", "Decode", "Embed", "Rerank", "Search", "Tokenize", "job
 #: The class of an operation's jobs, by the operation's name.
 OPERATIONS: dict[str, type[Job]] = {job.op: job for job in (Embed, Search, Rerank, Tokenize, Decode)}
 
-#: Largest number of values in the arrays and maps of a job. The scripts accept no job with as many texts.
+#: Largest number of values in the arrays and maps of a job. The scripts accept no job with this many texts.
 MAX_VALUES = 2**20
 
 

@@ -15,7 +15,7 @@ TEXTS_PER_TOKENS_JOB = 4
 #: The outputs with any number of vectors for each text, except multivectors.
 MANY_VECTORS = ("tokens", "chunks")
 
-#: Words are counted only in this many characters of a text. A worker reads at least as many characters.
+#: Words are counted only in this many characters of a text. A worker reads at least this many.
 COUNTED_CHARS = 8_192
 
 
@@ -35,7 +35,7 @@ class Embed(Job):
 
     @property
     def texts_per_request(self) -> int:
-        """The largest number of texts in an HTTP request; small if a text has many vectors, or is cut."""
+        """The largest number of texts in an HTTP request; small if texts have many vectors or chunks."""
         is_small = self.options.chunk_tokens is not None or self.texts_per_job == TEXTS_PER_TOKENS_JOB
         return TEXTS_PER_TOKENS_JOB if is_small else MAX_REQUEST_TEXTS
 
@@ -78,5 +78,5 @@ class Embed(Job):
 
 
 def texts_at_a_time(options: Options) -> int:
-    """Return the number of texts in each job or request of a stream: small if a text has many vectors, or is cut."""
+    """Return the number of texts in a job or request of a stream: small if texts have many vectors or chunks."""
     return min(TEXTS_PER_JOB, Embed([""], options).texts_per_request)

@@ -18,15 +18,15 @@ MAX_JOB_HITS = 10_000
 #: Largest number of hits that a job asks for if a list is split. With documents of 1.5 KB, these hits have 8 MB.
 MAX_HITS_PER_JOB = 5_000
 
-#: Largest number of rows that a job with search options reads, for all its lists of hits together. This needs about a
-#: second, in which the worker does nothing else.
+#: Largest number of rows that a job with search options reads, for all its lists of hits together. Reading them takes
+#: about a second, and the worker does nothing else meanwhile.
 MAX_JOB_ROWS = 2**27
 
-#: Weight, in texts, of a further pass over all documents for a list of hits. Because of it, a worker takes few such
+#: Weight, in texts, of a further pass over all documents for a list of hits. With this weight, a worker takes few such
 #: lists at a time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 
-#: Number of hits that weigh as much as one text. With snippets or explanations, they need as much time as one text.
+#: Number of hits with the weight of one text. With snippets or explanations, they take the time of one text.
 HITS_PER_TEXT = 100
 
 #: The options for which a worker goes over all documents again, as messages name them.
@@ -64,7 +64,7 @@ class Search(Job):
         num_negative = self.search.num_negative
         if num_negative > len(self.texts) or self.search.num_given + len(self.texts) == num_negative:
             raise InvalidRequest(
-                f"num_negative is {num_negative:,} of {len(self.texts):,} texts: add what hits are to be like"
+                f"num_negative is {num_negative:,} of {len(self.texts):,} texts: add the texts to search for"
             )
         if self.search.cursor is not None and self.num_lists > 1:
             raise InvalidRequest(f"cursor goes with one list of hits, and {self.num_lists:,} are asked for: send one")

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.contract.checks import MAX_VALUE_CHARS, check_string
+from shoal.contract.checks import MAX_VALUE_CHARS, check_string, check_type
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 
@@ -51,7 +51,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """The condition that a field has a value, or that it has no value. Null, "" and [] do not count as values."""
+    """The condition that a field has a value, or has none. Null, "" and [] do not count as values."""
 
     field: str
     is_wanted: bool
@@ -88,7 +88,7 @@ def parse_filter(value: Any) -> Filter:
 
 
 def parse_value(value: Any, place: str) -> Value:
-    """Return the value if a field can be compared with it. Raises InvalidRequest for others; `place` is where it is."""
+    """Return the value, found at `place`. Raises InvalidRequest if no field can be compared with it."""
     if value is None or value == "":
         raise InvalidRequest(f'{place} is {excerpt(value)}, which is no value: {{"exists": false}} finds none')
     if isinstance(value, list):
@@ -117,8 +117,7 @@ class _Parser:
 
     def filter(self, value: Any, place: str) -> Filter:
         """Return the filter at a place."""
-        if not isinstance(value, dict):
-            raise InvalidRequest(f'{place} is {excerpt(value)}: it takes a map, as {{"year": {{"gte": 2001}}}}')
+        check_type(place, value, dict, 'a map, as {"year": {"gte": 2001}}')
         if not value:
             self._count_condition(place)  # an empty filter is a condition too
         parts = [self._part(name, item, place_of(place, str(name))) for name, item in value.items()]
@@ -153,8 +152,7 @@ class _Parser:
         operator, wanted = next(iter(value.items()))
         where = f"{place}.{operator}"
         if operator == "exists":
-            if not isinstance(wanted, bool):
-                raise InvalidRequest(f"{where} is {excerpt(wanted)}: it takes true or false")
+            check_type(where, wanted, bool, "true or false")
             return Exists(field, wanted, where)
         if operator == "in":
             return OneOf(field, self._values(wanted, where), where)

@@ -1,4 +1,4 @@
-"""The options of a search: which documents it may find, how it ranks them, and what it returns of them."""
+"""The options of a search: the documents that it may find, their ranking, and the values that it returns."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -43,7 +43,7 @@ MAX_FIELDS = 100
 #: Largest length of a vector, in numbers: more than any model makes.
 MAX_VECTOR_NUMBERS = 100_000
 
-#: Largest number of hits in a list that a reranker scores, or of its documents in which facets are counted.
+#: Largest number of a list's hits that a reranker scores, or in which facets are counted.
 MAX_TOP_N = 1_000
 
 #: Smallest, largest and default length of a snippet, in characters.

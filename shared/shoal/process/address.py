@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from shoal.errors import BadSetting, PortInUse
 from shoal.settings import Settings
 
-#: The system's errors for an address that this machine does not have.
+#: The system's errors for an address that is not this machine's.
 _MISSING = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -52,7 +52,7 @@ def find_addresses(host: str, port: int) -> list[str]:
 
 
 def api_url(settings: Settings) -> str:
-    """Return the URL at which a client on this machine reaches the API."""
+    """Return the URL of the API for clients on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - not bound
     with suppress(OSError):
         if host in {address[0] for *_, address in socket.getaddrinfo("localhost", None)}:

@@ -6,13 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self, TextIO, TypeVar
+from typing import Self, TextIO, TypeVar
 
 from shoal.errors import NotReady
 from shoal.process.printable import printable
-
-if TYPE_CHECKING:
-    from shoal.task_progress import TaskProgress
+from shoal.task_progress import TaskProgress
 
 T = TypeVar("T")
 
@@ -60,8 +58,8 @@ class _StatusLine:
 class StepBar:
     """The progress of one step on standard error: nothing in the first second, then a line every few seconds.
 
-    A line says how much is done, how fast and, if `total` is known, how long the rest takes. If a step is one call, a
-    `with` statement writes the lines from a thread. A loop calls `tick`, or iterates `over` its items.
+    A line has the finished part, the speed and, if `total` is known, the time left. If a step is one call, a `with`
+    statement writes the lines from a thread. A loop calls `tick`, or iterates `over` its items.
     """
 
     def __init__(
@@ -129,14 +127,14 @@ class RateMeter:
         self._begin_s = 0.0
         self._first: TaskProgress | None = None
 
-    def measure(self, progress: "TaskProgress", now_s: float) -> tuple[float | None, float | None]:
+    def measure(self, progress: TaskProgress, now_s: float) -> tuple[float | None, float | None]:
         """Return the rows per second and the seconds left, each None if it is unknown."""
         if self._first is None or (progress.step != self._first.step and not progress.step.startswith("waiting")):
             self._first, self._begin_s = progress, now_s
         passed_s, rows = now_s - self._begin_s, progress.rows - self._first.rows
         eta_s, begun = None, self._first.fraction
         if progress.fraction is not None and begun is not None and progress.fraction > begun:
-            # The rest of the source is assumed to need as much time for each byte as the finished part.
+            # Each byte of the rest is assumed to take the time of a finished byte.
             eta_s = passed_s * (1 - progress.fraction) / (progress.fraction - begun)
         return rows / passed_s if passed_s > 0 and rows > 0 else None, eta_s
 
@@ -154,7 +152,7 @@ class TaskBar:
     def __exit__(self, *error: object) -> None:
         self._status_line.clear()
 
-    def __call__(self, progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> None:
+    def __call__(self, progress: TaskProgress, rows_per_s: float | None = None, eta_s: float | None = None) -> None:
         """Show the progress if it is time for a line. A missing rate or time is measured here."""
         own_rate, own_eta_s = self._meter.measure(progress, self._clock())
         rows_per_s = own_rate if rows_per_s is None else rows_per_s
@@ -162,7 +160,7 @@ class TaskBar:
         self._status_line.show(lambda: task_line(progress, rows_per_s, eta_s))
 
 
-def task_line(progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> str:
+def task_line(progress: TaskProgress, rows_per_s: float | None = None, eta_s: float | None = None) -> str:
     """Return the progress of a long job in words."""
     words = [] if progress.fraction is None else [f"{100 * progress.fraction:.0f} %"]
     words.append(f"{progress.rows:,} rows")

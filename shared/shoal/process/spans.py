@@ -31,7 +31,7 @@ Kind = Literal["SERVER", "CONSUMER", "INTERNAL"]
 
 
 class Tracer:
-    """The spans of a process. If the collector does not answer, spans are lost without further harm. Thread-safe."""
+    """The spans of a process. If the collector does not answer, spans are lost, and nothing else. Thread-safe."""
 
     def __init__(self, provider: TracerProvider):
         self._provider = provider

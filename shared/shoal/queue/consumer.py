@@ -29,10 +29,10 @@ MAX_TAKE_JOBS = 1_024
 #: Number of bytes of jobs after which no more jobs are taken at a time. A single job may have more bytes.
 MAX_TAKE_BYTES = 4 * 2**20
 
-#: Number of seconds in which only one worker of the pool looks for jobs of dead workers.
+#: Length of a period in which only one worker of the pool looks for jobs of dead workers, in seconds.
 RECLAIM_TURN_S = 0.9
 
-#: After Redis has failed or refused, no notice of jobs is asked for during this many seconds.
+#: Seconds without a new `JobNotice` after Redis has failed or refused one.
 PAUSE_S = 1.0
 
 #: Size limit of the replies that are written together, in bytes. A larger reply is written alone, to delay no other.
@@ -41,7 +41,7 @@ MAX_WRITE_BYTES = 2**20
 #: A job fails after this many failed attempts to send a reply of more than `MAX_WRITE_BYTES` while Redis answers.
 MAX_SENDS = 2
 
-#: Unread results may exceed their limit by this factor, because jobs put before the limit was reached are answered too.
+#: Unread results may exceed their limit by this factor: jobs from before the limit was reached are still answered.
 MAX_EXCESS = 2
 
 #: Largest number of dead letters that are kept. The oldest are deleted first.
@@ -50,7 +50,7 @@ MAX_DEAD_LETTERS = 10_000
 #: Size limit of the dead letters that are kept in addition to the oldest one, in bytes. The oldest are deleted first.
 MAX_DEAD_BYTES = 64 * 2**20
 
-#: Number of bytes that are read of a job that is too large.
+#: Number of bytes that are read from a job that is too large.
 HEAD_BYTES = 65_536
 
 _POLICY = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
@@ -259,7 +259,7 @@ class Consumer:
     # Answer
 
     def reply(self, answers: Iterable[Answer], before_each: Callable[[], object] = lambda: None) -> int:
-        """Write replies and dead letters, large replies last. Return how many of the jobs were still unanswered.
+        """Write replies and dead letters, large replies last. Return the number of jobs that were still unanswered.
 
         `before_each` is called before each group of answers, of at most `MAX_WRITE_BYTES`, is written.
         """
@@ -293,7 +293,7 @@ class Consumer:
         return num_written
 
     def _count_failure(self, key: str) -> None:
-        """Count that a large reply was not sent, unless Redis answers no other command."""
+        """Count a failed attempt to send a large reply, unless Redis answers no other command either."""
         with suppress(ShoalError):
             self.broker.ping()
             self._failed_sends[key] += 1

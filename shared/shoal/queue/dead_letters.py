@@ -29,7 +29,7 @@ _LIST = scripts.load("dead_letters")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """The reason why a job could not be answered. A letter read from Redis also has an id and the job's bytes.
+    """The reason why a job could not be answered. A letter from Redis also has an id and the job's bytes.
 
     `worker` had the job last. In a list of letters, `data` is only the beginning of the job; `size_bytes` is the size
     of the whole job.
@@ -67,7 +67,7 @@ class DeadLetter:
 
     @property
     def time_s(self) -> float:
-        """Return the Unix time at which the letter was written, in seconds."""
+        """Return the time of the letter, in Unix seconds."""
         return int(self.id.partition("-")[0]) / 1000
 
     @property
@@ -118,7 +118,7 @@ class DeadLetters:
         raise UnknownJob(f"no dead letter {excerpt(letter_id)}: it was retried or dropped, or its id is not right")
 
     async def retry(self, letter_id: str) -> str:
-        """Put the job again, without its deadline; return its new id, by which the result can be fetched.
+        """Put the job again, without its deadline, and return its new id. The result can be fetched by this id.
 
         A letter always gives the same id, so two retries at once put one job. Raises UnknownJob, Overloaded, or another
         ShoalError if the job cannot be read. A letter with such a job can only be dropped.

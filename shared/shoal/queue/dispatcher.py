@@ -1,6 +1,6 @@
 """The dispatcher puts the jobs of many tasks in one round trip. One of its own tasks receives all replies.
 
-If every request had its own round trip and connection, two cores would answer a third as many requests.
+If every request had its own round trip and connection, two cores would answer only a third of the requests.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A lane: its limits, its load, the jobs to put into it, and the errors for jobs that find no room in it."""
+"""A lane: its limits, its load, the jobs to put into it, and the errors of a full lane."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 from shoal.contract import traceparent
-from shoal.contract.jobs import LANES, Job, unknown_lane
+from shoal.contract.jobs import Job, check_lane
 from shoal.errors import InvalidRequest, Overloaded, TooLarge
 from shoal.settings import DEFAULTS, Settings
 
@@ -107,8 +107,7 @@ class PackedJobs:
 
         Raises InvalidText, TooLarge, and InvalidRequest for an unknown lane or a long `client`.
         """
-        if lane not in LANES:
-            raise unknown_lane(lane)
+        check_lane(lane)
         if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
             raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
         trace = traceparent.current()
@@ -138,7 +137,7 @@ class PackedJobs:
 def group_puts(puts: Sequence[PackedJobs]) -> tuple[list[list[PackedJobs]], list[PackedJobs]]:
     """Return the puts to make now, in a group for each client and lane, and the puts to make later.
 
-    One run of the script makes a group. A client with few puts goes first, so that it does not wait for one with many.
+    One run of the script makes a group. A client with few puts goes first, and does not wait for the others.
     """
     of_client: dict[tuple[str, str], list[PackedJobs]] = {}
     for put in puts:

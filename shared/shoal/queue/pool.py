@@ -1,4 +1,4 @@
-"""The workers of a pool. Each announces itself, and every process can read which are alive, and what each serves."""
+"""The workers of a pool. Each announces itself and what it serves, and every process can read this."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -19,11 +19,11 @@ ALIVE_S = 3.0
 #: States of workers whose pool answers jobs. `shoal host` starts a worker that is asleep for the first job.
 ANSWERING = ("ready", "asleep")
 
-#: Redis keeps the contents of a heartbeat for this many times `ALIVE_S`, because workers write the contents less often
-#: than they announce that they are alive.
+#: Redis keeps the contents of a heartbeat for this many times `ALIVE_S`, because workers announce themselves more often
+#: than they write the contents.
 _KEPT_FOR = 5
 
-#: Limits of a heartbeat: its bytes, and the values in its arrays and maps. A thousand indexes need a tenth as much.
+#: Limits of a heartbeat: its bytes, and the values in its arrays and maps. A thousand indexes need a tenth of this.
 MAX_BYTES, MAX_VALUES = 2**22, 2**18
 
 _ANNOUNCE = scripts.load("announce")
@@ -32,8 +32,8 @@ _ANNOUNCE = scripts.load("announce")
 class Announced(NamedTuple):
     """The answer to a worker's announcement.
 
-    `has_about` says whether Redis has the contents of the worker's heartbeat. `num_sharing` says how many workers share
-    its processors.
+    `has_about` says whether Redis has the contents of the worker's heartbeat. `num_sharing` is the number of workers
+    that share its processors.
     """
 
     has_about: bool
@@ -57,7 +57,7 @@ class AsyncPool:
         return await self._heartbeats(sorted(await self.alive()))
 
     async def first_heartbeats(self) -> dict[str, dict[str, Any]]:
-        """Return the heartbeat of each living worker that was read first. Use it for fields that never change."""
+        """Return the first heartbeat that was read of each living worker. Use it for fields that never change."""
         ids = await self.alive()
         new = await self._heartbeats(sorted(ids - self._first.keys()))
         found = self._first | new
@@ -123,7 +123,7 @@ class Pool:
         self.broker.pipeline(*commands)
 
     def ready(self) -> dict[str, dict[str, Any]]:
-        """Return the heartbeats of the living workers that answer jobs, or start for one."""
+        """Return the heartbeats of the living workers that answer jobs, sleeping workers included."""
         return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") in ANSWERING}
 
     def own_ready(self, pids: Collection[int]) -> dict[str, dict[str, Any]]:
@@ -139,15 +139,11 @@ def _ask_living(key: str) -> tuple[tuple[Any, ...], ...]:
 def _living(time: tuple[bytes, bytes], members: Sequence[bytes]) -> set[str]:
     now_ms = 1_000 * int(time[0]) + int(time[1]) // 1_000
     pairs = zip(members[::2], members[1::2], strict=True)
-    return set(_decoded([name for name, until in pairs if float(until) > now_ms]))
+    return {name.decode(errors="replace") for name, until in pairs if float(until) > now_ms}
 
 
 def _read_all(ids: Sequence[str], beats: Sequence[bytes | None]) -> dict[str, dict[str, Any]]:
     return {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat is not None}
-
-
-def _decoded(members: Sequence[bytes]) -> tuple[str, ...]:
-    return tuple(member.decode(errors="replace") for member in members)
 
 
 def _read(beat: bytes) -> dict[str, Any]:

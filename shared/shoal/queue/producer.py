@@ -1,4 +1,4 @@
-"""The producer's end of the queue, which puts jobs, reads replies and withdraws jobs. docs/protocol.md has the keys."""
+"""The producer's end of the queue: it puts jobs, reads replies and withdraws jobs. docs/protocol.md has the keys."""
 
 import time
 from collections.abc import Sequence
@@ -47,10 +47,9 @@ _BEGINNING = b"0"
 #: The field of an entry that is a note in place of a reply. Its value is the id of a job whose result is ready.
 _ANSWERED = b"answered"
 
-#: Most digits of a number in a hash. Python converts no text of thousands of digits.
+#: Most digits of a number in a hash: Python refuses to convert thousands of digits.
 _MAX_DIGITS = 18
 
-_PUT, _CANCEL = scripts.PUT, scripts.CANCEL
 _WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("note_read"), scripts.load("watch")
 
 
@@ -92,7 +91,7 @@ class Producer:
 
     async def put_many(self, puts: Sequence[PackedJobs]) -> list[dict[str, Any] | ShoalError]:
         """Make puts in one round trip. Return the script's answer for each put, or the error if the put is refused."""
-        outcomes = await self.commands.run_many(_PUT, self._keys, [put.arguments() for put in puts])
+        outcomes = await self.commands.run_many(scripts.PUT, self._keys, [put.arguments() for put in puts])
         for n, (put, outcome) in enumerate(zip(puts, outcomes, strict=True)):
             status = None if isinstance(outcome, ShoalError) else outcome["status"]
             if status == b"full":
@@ -131,7 +130,7 @@ class Producer:
         """Cancel a submitted job if it is not answered yet; return its status after that. Raises UnknownJob."""
         if not NAME.fullmatch(job_id):  # the script would fail, and the error would blame Redis
             raise _unknown(job_id)
-        status = (await self.commands.run(_CANCEL, self._keys, {"id": job_id})).get("status")
+        status = (await self.commands.run(scripts.CANCEL, self._keys, {"id": job_id})).get("status")
         if status is None:
             raise _unknown(job_id)
         return bytes(status).decode()

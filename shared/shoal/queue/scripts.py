@@ -14,7 +14,7 @@ _PARTS = {
     "cancel": ("arguments", "limits", "lane", "place", "unread", "reply"),
     "dead_letters": (),
     "give_back": ("lane", "place"),
-    "put": ("arguments", "limits", "lane", "unread", "room", "once"),
+    "put": ("arguments", "limits", "lane", "unread", "room", "idempotency"),
     "note_read": ("unread",),
     "reclaim": ("lane", "place"),
     "start": ("lane", "place"),

@@ -17,14 +17,14 @@ from shoal.task_progress import MAX_SHOWN
 #: The values of a row by the names of their columns.
 Record = dict[str, Any]
 
-#: Pairs of a number and a record or its error. The number is that of the record's first line or, in a .parquet file, of
-#: its row, counted from 1.
+#: Pairs of a number and a record or its error. The number is the record's first line or, in a .parquet file, its row,
+#: counted from 1.
 Records = Iterator[tuple[int, Record | BadDocument]]
 
 #: Size limit of a record, in bytes. A larger record becomes a bad row.
 MAX_ROW_BYTES = 8 * 2**20
 
-#: Largest number of bad rows of a source. A packed file may have a thousand a byte, and each needs a line on disk.
+#: Largest number of bad rows of a source. Each needs a line on disk, and a byte of a packed file may make a thousand.
 MAX_BAD_ROWS = 10_000_000
 
 #: Largest number of names of columns that a message lists.
@@ -38,7 +38,7 @@ MAX_FIELD_DEPTH = wire.MAX_DEPTH - 1
 
 
 class SourceLabel(NamedTuple):
-    """The name of a source in messages: its path, and what its records are numbered by, such as "line"."""
+    """The name of a source in messages: its path, and the unit that numbers its records, such as "line"."""
 
     path: str
     unit: str
@@ -94,9 +94,7 @@ class BadRows:
     def add(self, row: BadRow) -> None:
         """Write a bad row into the file. Raises BadDocument if there are more than `most`."""
         if self.num == self._most:
-            raise BadDocument(
-                f"over {self._most:,} rows cannot be used, at which reading ends; the first: {self.first[0]}"
-            )
+            raise BadDocument(f"over {self._most:,} rows cannot be used, so reading ends; the first: {self.first[0]}")
         self._count(row)
         self._file.write(json.dumps({"row": row.number, "reason": row.reason}, ensure_ascii=False) + "\n")
 

@@ -1,4 +1,4 @@
-"""Files that are one document each, alone or in a folder, and their records, which a build keeps for the next build."""
+"""Files that are one document each, and their records, which a build keeps for the next build."""
 
 import hashlib
 import json
@@ -197,7 +197,7 @@ def read_folder(
     files: Iterable[FoundFile],
     rules: SourceRules,
     waiting: Callable[[], object],
-    read_files: ReadFiles | None = None,
+    read_files: ReadFiles | None,
 ) -> Iterator[Record | BadDocument]:
     """Yield a record for each file, or its error. The id is the path below the folder.
 

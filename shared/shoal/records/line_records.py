@@ -43,7 +43,7 @@ MAX_OPEN_QUOTES = 100
 #: Longest whole number in JSON, in characters, including its sign.
 MAX_INT_DIGITS = 20
 
-#: Largest number of brackets in a line of JSON, in texts too. An empty list needs over 50 bytes of memory.
+#: Largest number of brackets in a line of JSON, its texts included. An empty list needs over 50 bytes of memory.
 MAX_BRACKETS = 100_000
 
 #: Bytes of memory that each line of a row needs in addition to its characters.
@@ -94,7 +94,7 @@ def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, No
 
 
 def _unpacked(stream: "io.BufferedReader[Any]", name: str) -> tuple[Any, tuple[type[Exception], ...]]:
-    """Return a stream that unpacks the file as its name says, and the errors that it raises for damaged data."""
+    """Return a stream that unpacks the file by the ending of its name, and the stream's errors for damaged data."""
     if name.endswith(".gz"):
         return gzip.GzipFile(fileobj=stream), (EOFError, gzip.BadGzipFile, zlib.error)
     if not name.endswith(".zst"):

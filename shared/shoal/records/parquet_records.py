@@ -10,7 +10,7 @@ from shoal.process.system_limits import limited_memory
 from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
 from shoal.records.source_file import BLOCK_BYTES, SourceFile
 
-#: Largest number of rows in a batch, and about the largest size of a batch in bytes.
+#: Largest number of rows in a batch, and about the size limit of a batch, in bytes.
 BATCH_ROWS, BATCH_BYTES = 1_024, 16 * 2**20
 
 #: The logical types of byte arrays that pyarrow can read as a dictionary, which has repeated values once.
@@ -78,7 +78,7 @@ def _record(row: Any, where: str) -> Record | BadDocument:
 
 
 def _num_bytes(array: Any) -> int:
-    """Return about how many bytes the values of an array need, with a copy of each repeated value."""
+    """Return roughly the size of an array's values in bytes, with a copy of each repeated value."""
     from pyarrow import compute, types
 
     kind, least = array.type, 8 * len(array)

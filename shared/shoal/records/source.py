@@ -29,7 +29,7 @@ from shoal.settings import DEFAULTS
 
 log = logging.getLogger(__name__)
 
-#: If no id column is named, the first of these columns that the first record has is the id. BEIR's files have "_id".
+#: Columns that are the id if no column is named, in order of preference. BEIR's files have "_id".
 USUAL_ID_COLUMNS = ("id", "_id")
 
 #: If no column is called "text" and several columns remain, a column with one of these names is the text.
@@ -202,5 +202,5 @@ class Source:
                 raise InvalidRequest(f"{self.label.path}: {named}")
             text_column = choice[0]
             if choice is usual:  # if the file has no header, any other name may itself be a text
-                log.info("%s: the texts are those of its column %s", self.label.path, text_column)
+                log.info("%s: its column %s has the texts", self.label.path, text_column)
         return DocumentColumns(text_column, id_column, self._reserved, self._max_text_chars)

@@ -23,7 +23,7 @@ STOP_WITHIN_S = 15.0
 #: Longest wait for the end of killed processes, in seconds.
 GONE_WITHIN_S = 2.0
 
-#: Number of last lines that are kept of a process's standard error.
+#: Number of lines that are kept from the end of a process's standard error.
 _KEPT_LINES = 20
 
 
@@ -100,12 +100,12 @@ class Service:
 
 
 def _pass_on(source: IO[bytes], kept: "deque[str]") -> None:
-    """Copy lines to this process's standard error and keep the last ones, until the source is closed."""
+    """Copy lines to this process's standard error and keep the last lines, until the source is closed."""
     with source:
         for line in source:
             kept.append(line.decode(errors="replace").rstrip())
             if parse(kept[-1]):
                 continue
-            with suppress(OSError, ValueError):  # goes on without a terminal: a full pipe would stop the process
+            with suppress(OSError, ValueError):  # read on without a terminal: a full pipe would stop the process
                 sys.stderr.write(f"{kept[-1]}\n")
                 sys.stderr.flush()

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from shoal.broker.connections import shown
+from shoal.broker.connections import printable_url
 from shoal.client.redis.client import Client
 from shoal.errors import ShoalError
 from shoal.process.address import api_url
@@ -35,7 +35,7 @@ def print_summary(
             trouble = error.message
     click.echo(f"ready:  {ready}")
     click.echo(f"API:    {api_url(settings)}, with a page for browsers at the same address")
-    click.echo(f"Redis:  {shown(settings.redis_address)}")
+    click.echo(f"Redis:  {printable_url(settings.redis_address)}")
     click.echo(f"data:   {settings.home_folder}{f', log {log}' if log else ''}")
     if settings.home_folder != DEFAULTS.home_folder:
         click.echo(f"        other commands find this service by --home {shlex.quote(str(settings.home_folder))}")

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from signal import Signals
-from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 from shoal.broker import embedded
@@ -75,7 +74,7 @@ class Supervisor:
             embedded.save_port(self.settings)
 
     def wait_until_ready(self) -> None:
-        """Wait until all processes are ready. Restart one that ends, at most `MAX_RETRIES` times. Raises NotReady."""
+        """Wait until all processes are ready. A process may end `MAX_RETRIES` times meanwhile. Raises NotReady."""
         wait_until("the API and the workers", self._is_ready, READY_WITHIN_S)
 
     def watch(self) -> None:
@@ -169,5 +168,5 @@ def is_ready(settings: Settings) -> bool:
     try:
         with _open_url(f"{api_url(settings)}/{route}", timeout=2):
             return True
-    except (URLError, OSError):
+    except OSError:
         return False

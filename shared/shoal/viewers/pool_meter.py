@@ -12,7 +12,7 @@ from shoal.contract.replies import STATUSES, TIMINGS
 from shoal.queue.lane import LaneLimits, LaneLoad, UnreadLoad
 from shoal.queue.producer import Producer
 
-#: Length of the longer of the two measurements, in seconds. The shorter one covers the time between two heartbeats.
+#: Length of the long measurement, in seconds. The short measurement covers the time between two heartbeats.
 WINDOW_S = 60.0
 
 #: Longest string that is shown from a heartbeat, in characters.
@@ -38,7 +38,7 @@ _WORKER_FIELDS: dict[str, Any] = {
     "memory_bytes": int,
 }
 
-#: The heartbeats' counter for each rate of a pool. The rate says how much the counter rises in a second.
+#: The heartbeats' counter for each rate of a pool. The rate is the counter's rise in a second.
 _RATES = {
     "jobs_per_s": "jobs",
     "failed_per_s": "failed",
@@ -65,7 +65,7 @@ _JOB_FIELDS: dict[str, Any] = {
 #: Largest number of recent jobs that are used from one heartbeat. Workers write fewer.
 _MAX_JOBS = 64
 
-#: The fields of a heartbeat whose differences show what a worker has done.
+#: The fields of a heartbeat whose differences measure a worker's work.
 _MEASURED = ("written_at", "counters", "waits", "batches")
 
 
@@ -128,7 +128,7 @@ class WorkerMeter:
     about: Mapping[str, Any] = field(default_factory=dict)
     last: Work | None = None
     minute: Work | None = None
-    #: The last time at which the worker was alive, in Unix seconds.
+    #: The last time when the worker was alive, in Unix seconds.
     seen_at: float = 0.0
     _beats: list[Mapping[str, Any]] = field(default_factory=list)
 
@@ -159,7 +159,7 @@ class WorkerMeter:
 class PoolMeter:
     """The meter of one pool, which measures from one snapshot to the next. For one thread.
 
-    `num_cached` returns how many texts the caller itself has found in the cache. Workers never see these texts.
+    `num_cached` returns the number of texts that the caller itself has found in the cache. Workers never see them.
     """
 
     def __init__(self, num_cached: Callable[[], float] = lambda: 0):
@@ -259,15 +259,15 @@ def _sum(work: Iterable[Work], counter: str) -> float:
 
 
 def _rate(work: Iterable[Work], counter: str) -> float:
-    """Return how much a counter rose in a second, summed over the workers."""
+    """Return a counter's rise in a second, summed over the workers."""
     return sum(of_worker.counters.get(counter, 0.0) / of_worker.seconds for of_worker in work)
 
 
 def _busy(work: Iterable[Work]) -> float | None:
     """Return the share of the time in which engines computed, averaged over `work`.
 
-    A forward pass counts wholly in the time between the two heartbeats around its end, although it may have begun
-    earlier. So each share is limited to 1.
+    A forward pass counts wholly between the two heartbeats around its end, although it may have begun earlier. So each
+    share is limited to 1.
     """
     shares = [min(1.0, of_worker.counters.get("busy_s", 0.0) / of_worker.seconds) for of_worker in work]
     return _ratio(sum(shares), len(shares))
@@ -313,6 +313,6 @@ def typed(values: Mapping[str, Any], name: str, type_: Any) -> Any:
 
 
 def written_at(about: Mapping[str, Any]) -> float | None:
-    """Return the time at which a heartbeat was written, by Redis's clock in Unix seconds, or None if it is unknown."""
+    """Return the time of a heartbeat, by Redis's clock in Unix seconds, or None if it is unknown."""
     time_s = about.get("written_at")
     return float(time_s) if isinstance(time_s, int | float) and 0 < time_s < 2**40 else None

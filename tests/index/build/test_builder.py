@@ -20,7 +20,7 @@ from index_versions import quantise
 
 from shoal.bulk.served_model import ModelInfo
 from shoal.contract.options import Options
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal.errors import (
     BadDocument,
     Cancelled,

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from shoal.contract.languages import LANGUAGES, NO_LANGUAGE
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
 from shoal_workers.index.lexical.analyzer import Analyzer, find_language, find_words, has_stemmer, split_words

@@ -21,7 +21,7 @@ from shoal.changes import change_log as module
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change, size_of
 from shoal.changes.change_log import START, LoggedChange, append
 from shoal.contract.keys import Keys
-from shoal.contract.replies import SparseVector, pack_sparse
+from shoal.contract.vectors import SparseVector, pack_sparse
 from shoal.errors import (
     IndexMismatch,
     InvalidRequest,

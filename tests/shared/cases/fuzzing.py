@@ -1,6 +1,6 @@
 """Strategies for fuzz tests, and the number of cases that each test runs.
 
-The test suite runs few cases, and always the same. `scripts/fuzz` runs SHOAL_FUZZ times as many, with another seed, and
+The test suite always runs the same few cases. `scripts/fuzz` runs SHOAL_FUZZ times as many, with another seed, and
 loads this module as a plugin of pytest, which prints the number of cases.
 """
 
@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from shoal.errors import ShoalError
 
-#: Number of cases that a test runs for each case in the test suite.
+#: Factor by which a test runs more cases than in the test suite.
 FACTOR = int(os.environ.get("SHOAL_FUZZ", "1"))
 
-#: Number of cases that each test ran.
+#: Number of cases of each test so far.
 RAN: Counter[str] = Counter()
 
-#: Most characters of an error's message for any input. The message goes into replies, logs and answers.
+#: Largest number of characters in the message of an error for any input. Replies, logs and answers have the message.
 MAX_MESSAGE = 1_000
 
-#: Beginnings of msgpack values that claim to be longer than the data, NaN, infinity, extension types and deep nesting.
+#: Odd msgpack: values that end too early, NaN, infinity, extension types and deep nesting.
 CLAIMS = (
     *(bytes([marker]) + b"\xff" * 4 for marker in (0xC6, 0xC9, 0xDB, 0xDD, 0xDF)),
     *(
@@ -54,7 +54,7 @@ LEAVES = (
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS | st.binary(), inner, max_size=4)
 )
-#: Any of these values, or lists as deeply nested as msgpack can read.
+#: Any value, or lists as deeply nested as msgpack can read.
 ODD = VALUES | st.integers(1, 1_015).map(lambda depth: nested(depth))
 
 
@@ -67,7 +67,7 @@ def nested(depth: int) -> Any:
 
 
 def packed(value: Any) -> bytes:
-    """Return the msgpack bytes of a value of any depth."""
+    """Return a value of any depth as msgpack."""
     if isinstance(value, dict):
         parts = [packed(item) for pair in value.items() for item in pair]
         return b"\xdf" + len(value).to_bytes(4, "big") + b"".join(parts)

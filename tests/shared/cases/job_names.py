@@ -1,4 +1,4 @@
-"""The names of the fields of jobs on the wire, without the names of options."""
+"""The names of jobs' fields on the wire, without the names of options."""
 
 from dataclasses import fields
 

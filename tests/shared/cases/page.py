@@ -1,4 +1,4 @@
-"""Tables in the pages of documentation, for tests that compare them with the code."""
+"""Tables in the documentation, for tests that compare them with the code."""
 
 import os
 import re
@@ -12,12 +12,12 @@ BAD_INPUT = "tests/bulk/bad_input.md"
 
 
 def read(name: str) -> str:
-    """Return the text of a page. Its name is a path in the repository."""
+    """Return the text of the page at a path in the repository."""
     return (ROOT / name).read_text("utf-8")
 
 
 def table(name: str, heading: str) -> dict[str, list[str]]:
-    """Return the table whose first column has that heading, as a map from the first cell of a row to the others."""
+    """Return the table with this heading of its first column: the other cells of each row, by its first cell."""
     lines = read(name).split(f"\n| {heading} |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     assert len({row[0] for row in rows}) == len(rows)
@@ -47,7 +47,7 @@ class BadInput(NamedTuple):
 
     @classmethod
     def row(cls, name: str) -> Self:
-        """Return the row of that name."""
+        """Return the row with this name."""
         return cls(*table(BAD_INPUT, "Input")[name])
 
     @property
@@ -61,6 +61,6 @@ class BadInput(NamedTuple):
         return self.answer.split()[-1].strip("`")
 
     def check(self, code: str, message: str) -> None:
-        """Fail the test if the row has another code or message. In the row's message, … means any words."""
+        """Fail the test if the row has another code or message. In the row's message, … stands for any words."""
         assert code == self.code
         assert re.fullmatch(".*".join(map(re.escape, self.message.split("…"))), message, re.DOTALL), message

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that run against every kind of client."""
+"""The fixture of tests that run against every kind of client."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -11,13 +11,13 @@ from conftest import PATIENCE_S
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
-#: A script that would set a mark in the page if it ran.
+#: A text that sets a mark in the page if the page runs it.
 HOSTILE = "<img src=x onerror='window.ran = 1'><script>window.ran = 1</script>"
 
-#: The name of a field that would also set a mark.
+#: The name of a field that sets the same mark.
 HOSTILE_FIELD = "<img src=x onerror='window.ran = 1'>"
 
-#: The window of a phone.
+#: The size of a phone's window.
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 #: Opens the page of a service by the service's URL, and returns the page.
@@ -30,7 +30,7 @@ def wait_until_drawn(page: "Page") -> None:
 
 
 def has_run_a_script(page: "Page") -> bool:
-    """Return True if a text has become a script in the page."""
+    """Return True if the page has run a text as a script."""
     return bool(page.evaluate("window.ran === 1"))
 
 
@@ -42,7 +42,7 @@ def hold_first(page: "Page", pattern: str) -> "list[Route]":
 
 
 def wait_for_held(page: "Page", held: "list[Route]") -> None:
-    """Let the page go on until its first request waits; fail the test if it makes none."""
+    """Let the page go on until it has made a request; fail the test if it makes none."""
     for _ in range(int(PATIENCE_S / 0.01)):
         if held:
             return
@@ -78,7 +78,7 @@ def serious_faults(page: "Page") -> list[str]:
 
 
 def faults_in_both_colours(page: "Page", name: str) -> list[str]:
-    """Return the serious faults of the page in light and in dark, with a screenshot of each. The page stays dark."""
+    """Return the page's serious faults in light and in dark colours, and take a screenshot of each. It stays dark."""
     found = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is half changed

@@ -51,7 +51,7 @@ def browser() -> Iterator["Browser"]:
 
 @pytest.fixture
 def open_page(browser: "Browser", request: pytest.FixtureRequest) -> Iterator[OpenPage]:
-    """Return a function that opens a page in a window of its own; fail a test in which a script of a page raised."""
+    """Return a function that opens a page in its own window. Fail the test if a script of a page raises an error."""
     for name in request.fixturenames:
         if name != "open_page":  # a page ends before the server that answers its requests
             request.getfixturevalue(name)
@@ -99,7 +99,7 @@ def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> 
 
 @pytest.fixture
 def serve_worker(queue: Queue, reranker: Reranker) -> Iterator[Callable[..., Worker]]:
-    """Return a function that starts a worker, in a thread, with an encoder and for the indexes with these names."""
+    """Return a function that starts a worker in a thread, with an encoder and the indexes with the given names."""
     with ExitStack() as stack:
 
         def serve(encoder: Encoder, **indexes: Index) -> Worker:
@@ -113,7 +113,7 @@ def serve_worker(queue: Queue, reranker: Reranker) -> Iterator[Callable[..., Wor
 
 @pytest.fixture
 def serve_indexes(serve_worker: Callable[..., Worker], encoder: Encoder) -> Callable[..., Worker]:
-    """Return a function that starts a worker with the tiny model for the indexes with these names."""
+    """Return a function that starts a worker with the tiny model and the indexes with the given names."""
     return partial(serve_worker, encoder)
 
 
@@ -127,7 +127,7 @@ def page_worker(serve_indexes: Callable[..., Worker], fields_index: Index) -> Wo
 def serve_many(
     listen: Listen, make_app: MakeApp, serve_indexes: Callable[..., Worker], encoder: Encoder, tmp_path: Path
 ) -> str:
-    """Return the URL of the page of an application with an index of 260 documents, each with one of five topics."""
+    """Return the URL of an application's page. Its index has 260 documents, each with one of five topics."""
     documents = [{"id": str(n), "text": f"{WORDS[n % 8]} {n}", "topic": f"topic {n % 5}"} for n in range(260)]
     serve_indexes(default=built(documents, tmp_path, encoder))
     return f"{listen(make_app())}/"
@@ -135,12 +135,12 @@ def serve_many(
 
 @pytest.fixture
 def page_url(listen: Listen, make_app: MakeApp, page_worker: Worker) -> str:
-    """Return the URL of the page of an application that `page_worker` serves."""
+    """Return the URL of an application's page. `page_worker` answers its jobs."""
     return f"{listen(make_app())}/"
 
 
 @pytest.fixture
 def keyed(listen: Listen, make_app: MakeApp, page_worker: Worker, tmp_path: Path) -> tuple[str, str]:
-    """Return the URL of the same page of a service that needs a key, and a key of a user."""
+    """Return the URL of the page of a service that needs keys, and a user's key."""
     key = api_keys.add(tmp_path / "keys", "reader", "user", "")
     return f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/", key

@@ -1,4 +1,4 @@
-"""The plainest calls by a generated client; prints their answers."""
+"""Makes a few plain calls with a generated client, and prints the answers."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Clients that note the outcome of every request, for tests that stop and restart a server under load."""
+"""Clients that note the outcome of every request. Tests with them stop and restart a server under load."""
 
 import json
 import select
@@ -14,10 +14,10 @@ from conftest import PATIENCE_S
 
 
 class Callers:
-    """Threads that send one request after the other, until the server refuses connections or they are told to stop.
+    """Threads that send one request after the other, until they are stopped or the server refuses connections.
 
-    `outcomes` counts the status codes of answers, and `lost`: requests that were sent and never answered. Connections
-    are kept, or, with `keeps` false, made for each request. Between two requests a caller thinks for up to `think_s`.
+    `outcomes` counts the status codes of answers, and `lost` requests, which were sent and never answered. Without
+    `keeps`, a thread opens a connection for each request. It pauses for up to `think_s` between requests.
     """
 
     def __init__(self, port: int, num_callers: int, *, keeps: bool = True, think_s: float = 0.0):
@@ -41,13 +41,13 @@ class Callers:
         self.join()
 
     def join(self) -> None:
-        """Wait until all have ended: they were stopped, or the server refused a connection."""
+        """Wait until all threads have ended."""
         for thread in self._threads:
             thread.join()
 
     @property
     def num_answered(self) -> int:
-        """The number of requests that were answered so far."""
+        """The number of answers so far."""
         return self.outcomes["200"]
 
     def _ask_on(self, n: int) -> None:

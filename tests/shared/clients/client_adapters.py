@@ -1,4 +1,4 @@
-"""All clients with the methods of `shoal.Client`, so that the same tests run against each of them."""
+"""All clients with the methods of `shoal.Client`, so that the same tests run against each client."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ from shoal.contract.replies import Reply
 from shoal.settings import Settings
 from shoal_api.app import create_app
 
-#: Any of the clients: all have the methods of `shoal.Client`, and options of their own.
+#: Any client. All have the methods of `shoal.Client`, and further options.
 AnyClient = Any
 
 #: Makes a client, with the given settings of `shoal.Client`.
@@ -26,7 +26,7 @@ MakeClient = Callable[..., AnyClient]
 
 
 class Awaiting:
-    """An asynchronous client or one of its handles. Each method blocks until its coroutine has run in a loop."""
+    """An asynchronous client or one of its handles. Each method runs its coroutine in a loop, and waits for the end."""
 
     def __init__(self, asynchronous: Any, loop: asyncio.AbstractEventLoop):
         self.asynchronous = asynchronous
@@ -108,12 +108,12 @@ class OverHttp(HttpClient):
         close_app(self._app)
 
 
-#: Each kind of client by its name. All are made with the URL of Redis, and settings of `shoal.Client`.
+#: Each kind of client by its name. All take the URL of Redis and the settings of `shoal.Client`.
 KINDS: dict[str, MakeClient] = {"Client": Client, "AsyncClient": Awaited, "HttpClient": OverHttp}
 
 
 def bulk(client: AnyClient, source: Any, out: Path, **options: Any) -> Any:
-    """Return the handle of a bulk embedding into the folder. An API ignores it, and chooses a folder itself."""
+    """Return the handle of a bulk embedding into the folder. An API ignores the folder and chooses one itself."""
     return client.bulk(source, **options) if isinstance(client, OverHttp) else client.bulk(source, out, **options)
 
 
@@ -136,7 +136,7 @@ def end(client: AnyClient) -> None:
 
 
 def embed_one(client: AnyClient, text: str) -> np.ndarray:
-    """Return the vector of a text that is embedded by itself."""
+    """Return the vector of a single text."""
     found = client.embed(text)
     assert isinstance(found, np.ndarray)
     return found

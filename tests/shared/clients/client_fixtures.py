@@ -1,4 +1,4 @@
-"""Fixtures of the tests with other projects' clients: a running service, and the right vectors."""
+"""Fixtures of the tests with other projects' clients: a running service, and the expected vectors."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from service import Service, service
 
 from shoal_api.access import api_keys
 
-#: The tests with another project's client that were skipped.
+#: The skipped tests of other projects' clients.
 _skipped: list[str] = []
 
 
@@ -62,7 +62,7 @@ def model(tiny_source: Path) -> str:
 
 @pytest.fixture
 def limited(served: Service, served_settings: dict[str, Any], tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """The URL of a second API of the service, and a key for it that may be used once a second."""
+    """The URL of a second API of the service, and a key of that API with a rate of one request a second."""
     key = api_keys.add(tmp_path / "keys", "slow", "user", "1/second")
     with running_api(tmp_path / "log", **served_settings, api_keys_file=tmp_path / "keys") as api:
         yield f"http://127.0.0.1:{api.port}", key
@@ -84,7 +84,7 @@ def reference(tiny_source: Path, torch_reference: None) -> Reference:
 
 @pytest.fixture(scope="session")
 def older() -> Older:
-    """Return a function that runs older clients; skip the test if `TEST_OLDER_CLIENTS` names no Python with them."""
+    """Return a function that runs older clients. Skip the test if `TEST_OLDER_CLIENTS` names no Python with them."""
     python = os.environ.get("TEST_OLDER_CLIENTS")
     if not python:
         pytest.skip("needs the environment of scripts/test-clients")

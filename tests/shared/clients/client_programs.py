@@ -1,4 +1,4 @@
-"""Programs that use a client of another project, with the lines of docs/compatibility.md."""
+"""Programs that run the lines of docs/compatibility.md with another project's client."""
 
 import json
 import os
@@ -10,13 +10,13 @@ from typing import Any
 from conftest import PATIENCE_S
 from page import table
 
-#: The page that has the clients.
+#: The page with the lines.
 PAGE = "docs/compatibility.md"
 
-#: Runs code with these names in the Python that has the older clients; returns the code's `found`.
+#: A function that runs code with these names in the older clients' Python, and returns the code's `found`.
 Older = Callable[..., Any]
 
-#: Runs code with names, both from JSON on standard input, and prints the code's `found`.
+#: A program that reads code and its names as JSON from standard input, runs the code, and prints its `found`.
 PROGRAM = """
 import json, sys
 code, names = json.load(sys.stdin)

@@ -1,11 +1,11 @@
-"""The vectors that a client must get: Sentence Transformers makes them with the same model."""
+"""The vectors that a client must get, made by Sentence Transformers with the same model."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-#: Returns the vectors of Sentence Transformers for texts.
+#: A function that returns Sentence Transformers' vectors of texts.
 Reference = Callable[[Sequence[str]], NDArray[np.float32]]
 
 #: Least cosine of two vectors that differ only by rounding.
@@ -13,7 +13,7 @@ MIN_COSINE = 0.9999
 
 
 def check_same(found: ArrayLike, expected: NDArray[np.float32]) -> None:
-    """Fail the test unless each row has the direction of the expected one."""
+    """Fail the test unless each row has the direction of the expected row."""
     rows = np.asarray(found, np.float32)
     assert rows.shape == expected.shape
     cosines = (rows * expected).sum(-1) / np.linalg.norm(rows, axis=-1) / np.linalg.norm(expected, axis=-1)

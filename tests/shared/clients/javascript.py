@@ -1,4 +1,4 @@
-"""A program that runs JavaScript: the system's node, or playwright's."""
+"""The program that runs JavaScript: the system's node, or else playwright's node."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 
 def _find_node() -> str:
-    """Return the path of a node that runs, or an empty text: playwright's needs a library that some systems lack."""
+    """Return the path of a node that runs, or "". Playwright's node needs a library that some systems lack."""
     found = find_spec("playwright")
     driver = Path(found.origin).with_name("driver") if found and found.origin else None
     node = shutil.which("node") or shutil.which("node", path=driver) or ""

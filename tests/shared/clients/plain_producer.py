@@ -1,4 +1,4 @@
-"""A producer made of docs/protocol.md alone, with nothing but a Redis client and msgpack."""
+"""A producer written from docs/protocol.md alone. It needs only a Redis client and msgpack."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ def packed(value: Any, **options: Any) -> bytes:
 
 
 class PlainProducer:
-    """A producer that does everything that the page shows. `found` has the values that it got."""
+    """A producer that runs every example of the page. `found` has the values that it got."""
 
     def __init__(self, connection: Any, root: str, vectors: Path):
         self.redis = connection
@@ -28,7 +28,7 @@ class PlainProducer:
         self.scripts = {name: self.redis.hget(f"{root}:scripts", name) for name in ("put", "cancel")}
 
     def run(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Return the result of a script, which Redis may not know yet."""
+        """Return the result of a script, and load the script if Redis does not know it."""
         text, given = self.scripts[name], (1, self.root, packed(arguments, use_bin_type=False))
         try:
             return msgpack.unpackb(self.redis.evalsha(hashlib.sha1(text).hexdigest(), *given))
@@ -61,7 +61,7 @@ class PlainProducer:
         return msgpack.unpackb(taken[1])
 
     def replies(self, address: str, count: int) -> dict[str, Any]:
-        """Read so many replies at an address, and delete them."""
+        """Read this number of replies at an address, and delete them."""
         key, found = f"{self.root}:replies:{address}", dict[str, Any]()
         while len(found) < count:
             streams = self.redis.xread({key: 0}, 1_000, int(PATIENCE_S * 1_000))
@@ -72,7 +72,7 @@ class PlainProducer:
         return found
 
     def before_a_worker(self) -> None:
-        """Pack and read the examples; put, put again, cancel, and be refused."""
+        """Run the examples without a worker: pack, read, put, put again, cancel, and be refused."""
         assert self.redis.ping()
         assert self.redis.script_load(self.scripts["cancel"])
         ids = self.redis.zrange(f"{self.root}:alive", 0, -1)
@@ -107,7 +107,7 @@ class PlainProducer:
         ]
 
     def with_a_worker(self) -> None:
-        """Read the replies in each way, and push the examples."""
+        """Run the examples with a worker: read replies in each way, and push jobs."""
         answers = self.replies("address", 3)
         first, second, third = self.mixed
         self.found["answers"] = [answers[one["id"]]["status"] for one in (first, second, self.unwanted[0])]

@@ -1,4 +1,4 @@
-"""Changes of indexes, as tests make them."""
+"""Functions that make changes of indexes for tests."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,6 +24,6 @@ def documents(ids: Iterable[str], fields: Mapping[str, Any] | None = None) -> tu
 def change(
     added: Iterable[str] = (), deleted: Iterable[str] = (), digest: str = "d", made_at: float = 0.0, seed: int = 0
 ) -> Change:
-    """Return a change that adds a document for each of some ids, and deletes others."""
+    """Return a change that adds documents with some ids, and deletes others."""
     new = documents(added)
     return Change(new, unit_vectors(len(new), seed=seed), tuple(deleted), digest, made_at)

@@ -1,6 +1,6 @@
 """Documents with fields of all kinds, and the expected results of filters, orders, boosts and facets.
 
-Expected results come from looking at each document by itself, and not from columns.
+Expected results come from a look at each single document, and not from columns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "and": st.sampled_from(["x", "or"]),
 }
 
-#: Values to filter by: values of the documents, and other values.
+#: Values for filters: values of the documents, and other values.
 _WANTED = _VALUES | {
     "tag": _VALUES["tag"] | st.just("c"),
     "year": _VALUES["year"] | st.sampled_from([2000.25, "2000", 1e9]),
@@ -90,14 +90,14 @@ BOOSTS = st.lists(
 
 
 def values_of(document: Fields, name: str) -> list[Any]:
-    """Return the values of a document's field in a form that compares."""
+    """Return the values of a document's field in a form that can be compared."""
     value = document.get(name)
     values = value if isinstance(value, list) else [] if value is None else [value]
     return [span(name, one)[0] for one in values]
 
 
 def span(name: str, value: Any) -> tuple[Any, Any]:
-    """Return the least and the largest value that count as equal to a value."""
+    """Return the smallest and the largest value that count as equal to a value."""
     if KINDS[name] == "number":
         return float(value), float(value)
     if KINDS[name] == "date":

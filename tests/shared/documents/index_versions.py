@@ -1,4 +1,4 @@
-"""Versions of an index: copies of one version whose documents say which version they belong to."""
+"""Versions of an index: copies of one version, whose documents name their version."""
 
 import json
 import shutil
@@ -39,8 +39,8 @@ from shoal_workers.model.model import Model
 def add_version(folder: Path, template: Path, name: str, **manifest: Any) -> Path:
     """Add an unpublished version to the index in `folder`, and return the version's folder.
 
-    It is a copy of the current version of the index `template`, with the field `version` in each document. Other values
-    in its manifest can be given.
+    It is a copy of the current version of the index `template`, with the field `version` in each document, and with
+    the given values in its manifest.
     """
     version = Path(shutil.copytree(current_version(template), folder / name))
     documents = [json.loads(line) | {"version": name} for line in (version / DOCUMENTS).read_bytes().splitlines()]
@@ -54,7 +54,7 @@ def add_version(folder: Path, template: Path, name: str, **manifest: Any) -> Pat
 
 
 def publish_version(folder: Path, template: Path, name: str, **manifest: Any) -> Path:
-    """Add a version as `add_version` does, and make it the current one."""
+    """Add a version as `add_version` does, and make it the current version."""
     version = add_version(folder, template, name, **manifest)
     make_current(folder, name)
     return version
@@ -62,7 +62,7 @@ def publish_version(folder: Path, template: Path, name: str, **manifest: Any) ->
 
 @contextmanager
 def served_in(home: Path, model: Model, **options: Any) -> Iterator[OpenIndexes]:
-    """Give the indexes in a folder as a worker serves them; afterwards, remove the folder and close them."""
+    """Yield the indexes in a folder, as a worker serves them. At the end, remove the folder and close them."""
     yield (indexes := OpenIndexes({}, home, model, **options))
     shutil.rmtree(home, ignore_errors=True)
     for _ in range(2):
@@ -70,7 +70,7 @@ def served_in(home: Path, model: Model, **options: Any) -> Iterator[OpenIndexes]
 
 
 def maps_of(pid: int, version: Path) -> list[str]:
-    """Return the lines of a process's memory map that belong to files of a version."""
+    """Return the lines of a process's memory map that name files of a version."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return [line for line in lines if f"{version}/" in line]
 
@@ -82,7 +82,7 @@ def write_version(
     kinds: Mapping[str, str] | None = None,
     **manifest: Any,
 ) -> None:
-    """Write a version of these documents and their normalised vectors, like a build but without a model."""
+    """Write a version of these documents and their normalised vectors, like a build without a model."""
     version.mkdir(parents=True)
     save_array(version / VECTORS, vectors)
     width = QuantisedVectors.write(version, vectors)

@@ -1,4 +1,4 @@
-"""Documents with their vectors, as tests of searches make and change them, and versions of an index with them."""
+"""Documents with vectors for tests of searches, changes of them, and versions of an index with them."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def fields_of(n: int) -> dict[str, Any]:
 
 
 class Made(NamedTuple):
-    """Documents with their vectors, in their order."""
+    """Documents in their order, with their vectors."""
 
     documents: list[Document]
     vectors: list[Vectors]
@@ -36,12 +36,12 @@ class Made(NamedTuple):
         self.vectors.append(vector)
 
     def delete(self, document_id: str) -> None:
-        """Delete all documents with that id."""
+        """Delete all documents with this id."""
         kept = [n for n, document in enumerate(self.documents) if document.id != document_id]
         self.documents[:], self.vectors[:] = [self.documents[n] for n in kept], [self.vectors[n] for n in kept]
 
     def change(self, added: Sequence[int], ids: Sequence[str], deleted: Sequence[str], pool: Vectors) -> Change:
-        """Make a change, apply it to these documents, and return it."""
+        """Make a change, apply the change to these documents, and return it."""
         new = [Document(ids[n], f"text {n}", fields_of(n)) for n in added]
         for one in deleted:
             self.delete(one)
@@ -68,7 +68,7 @@ def made_of(count: int, vectors: Vectors, num_ids: int | None = None) -> Made:
 
 
 def near_ties(count: int, seed: int) -> Vectors:
-    """Return vectors that are often equal, or differ in their last bits."""
+    """Return vectors. Many of them are equal, or differ only in their last bits."""
     few = unit_vectors(4, DIMENSION, seed)
     vectors = few[np.random.default_rng(seed).integers(len(few), size=count)]
     vectors[::3, 0] = np.nextafter(vectors[::3, 0], np.float32(2))

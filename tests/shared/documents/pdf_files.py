@@ -10,7 +10,7 @@ def pdf(pages: Sequence[str], title: str = "", packed: bool = False) -> bytes:
 
 
 def pdf_of(contents: Sequence[bytes], title: str = "", packed: bool = False) -> bytes:
-    """Return a file whose pages have these contents."""
+    """Return a file with these contents of its pages."""
     first = 4
     numbers = [first + 2 * n for n in range(len(contents))]
     objects = [

@@ -1,4 +1,4 @@
-"""Connections to a real Redis that break as planned: before a command is sent, or after Redis has run it."""
+"""Connections to a real Redis that break as planned: before Redis gets a command, or after Redis has run it."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from redis.retry import Retry
 
 
 class Plan:
-    """The round trip at which the next connection breaks: `before` it is sent or `after` Redis has run it.
+    """A plan for a break: a round trip, and whether the connection breaks `before` or `after` Redis runs its command.
 
     The broken round trip raises `error`.
     """
@@ -25,11 +25,11 @@ class Plan:
         self.when, self.left = when, at
 
     def clear(self) -> None:
-        """Break no further round trip."""
+        """Break no more round trips."""
         self.when, self.num_round_trips, self.error = "", 0, redis.ConnectionError
 
     def reach(self, when: str) -> None:
-        """Raise ConnectionError if the plan says so."""
+        """Raise the error if the plan names this round trip."""
         if when == "before":
             self.num_round_trips += 1
             self.left -= 1

@@ -1,4 +1,4 @@
-"""The disk, for which the tests do not wait: none of their files has to outlive a power failure."""
+"""Tests without waits for the disk. None of their files has to survive a power failure."""
 
 import ctypes
 import platform
@@ -8,14 +8,14 @@ import sys
 #: The system's number for the processor, and its numbers of fsync, fdatasync and sync_file_range.
 _CALLS = {"x86_64": (0xC000003E, (74, 75, 277)), "aarch64": (0xC00000B7, (82, 83, 84))}
 
-#: Instructions of a filter, of linux/filter.h: load a word, compare it, return. The words are of `struct seccomp_data`.
+#: Instructions of linux/filter.h: load a word, compare it, return. The words come from `struct seccomp_data`.
 _LOAD, _COMPARE, _RETURN = 0x20, 0x15, 0x06
 _CALL_AT, _PROCESSOR_AT = 0, 4
 
-#: What a filter returns, of linux/seccomp.h: run the call, or return 0 without it.
+#: Results of a filter, from linux/seccomp.h: run the call, or return 0 without running it.
 _ALLOW, _PRETEND = 0x7FFF0000, 0x00050000
 
-#: Options of prctl, of linux/prctl.h.
+#: Options of prctl, from linux/prctl.h.
 _SET_SECCOMP, _SET_NO_NEW_PRIVILEGES, _FILTER = 22, 38, 2
 
 
@@ -26,7 +26,7 @@ class _Program(ctypes.Structure):
 def ignore_syncs() -> bool:
     """Let the system skip calls that wait for the disk, in this thread and its children; return False if it cannot.
 
-    A disk may be busy for minutes with what other programs write, and a test that syncs a file would wait for that.
+    Other programs may keep a disk busy for minutes, and a test that syncs a file would wait for them.
     """
     if sys.platform != "linux" or platform.machine() not in _CALLS:
         return False
@@ -38,7 +38,7 @@ def ignore_syncs() -> bool:
 
 
 def _filter(processor: int, calls: tuple[int, ...]) -> bytes:
-    """Return the instructions that allow all calls but these."""
+    """Return the instructions of a filter that skips these calls."""
     comparisons = [(_COMPARE, len(calls) - n, 0, call) for n, call in enumerate(calls)]
     instructions = [
         (_LOAD, 0, 0, _PROCESSOR_AT),

@@ -1,4 +1,4 @@
-"""A store of indexes for tests: a folder behind fsspec's file system, which fails and hangs as a test says."""
+"""A store of indexes for tests: a folder behind fsspec's file system, with the faults of a test."""
 
 import os
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 from shoal_workers.index.store.store import IndexStore
 
-#: A secret that an error of a store may repeat. No message may show it.
+#: A secret that a store's errors may contain. No message of Shoal may show it.
 SECRET = "swordfish"
 
-#: The code of a file system that hangs, in a process of its own.
+#: The code of a file system that hangs. It runs in its own process.
 _HANGING = """
 import threading
 from fsspec.spec import AbstractFileSystem
@@ -28,13 +28,14 @@ class HangingFileSystem(AbstractFileSystem):
 
 
 class Killed(BaseException):
-    """The death of the process, as an exception that no handler of errors sees."""
+    """The death of the process: an exception that no handler of errors catches."""
 
 
 class FaultyFileSystem(LocalFileSystem):  # type: ignore[misc]
-    """A file system that notes each operation, keeps its listings as S3's does, and has the faults of a test.
+    """A file system that notes each operation, caches listings like S3's, and has the faults of a test.
 
-    `fault` gets each operation, such as "ls" or "wb", and its path, and may raise. `sizes` has false sizes of files.
+    `fault` gets each operation, such as "ls" or "wb", and its path, and may raise an error. `sizes` has false sizes of
+    files.
     """
 
     cachable = False
@@ -71,7 +72,7 @@ class FaultyFileSystem(LocalFileSystem):  # type: ignore[misc]
         return super()._open(path, mode, **options)
 
     def paths(self, operation: str) -> list[str]:
-        """Return the names of the files that had an operation, each with its folder."""
+        """Return the name of the file of each noted operation, with its folder."""
         return ["/".join(Path(path).parts[-2:]) for done, path in self.done if done == operation]
 
 
@@ -85,7 +86,7 @@ class FaultyStore(IndexStore):
         super().__init__(self.faults, str(folder))
 
     def kill_at(self, number: int) -> None:
-        """Let the process die instead of the operation with this number, from 1 on."""
+        """Let the process die in place of the operation with this number, counted from 1."""
         left = iter(range(number - 1, -1, -1))
 
         def die(operation: str, path: str) -> None:
@@ -95,7 +96,7 @@ class FaultyStore(IndexStore):
         self.faults.fault = die
 
     def heal(self) -> None:
-        """Do every operation without faults."""
+        """Run all further operations without faults."""
         self.faults.fault, self.faults.sizes, self.faults.done = lambda *_: None, {}, []
 
 

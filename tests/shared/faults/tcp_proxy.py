@@ -1,4 +1,4 @@
-"""A TCP proxy whose target can change, as in a failover, and whose traffic can be held back or slowed."""
+"""A TCP proxy. Its target can change, as in a failover, and its traffic can be held back or slowed."""
 
 import contextlib
 import math
@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-#: Most seconds of a pause to make up for, if it lasted too long on a busy machine.
+#: Largest excess of a pause that the next pause makes up for, in seconds. On a busy machine, a pause lasts too long.
 MAX_LATE_S = 0.25
 
 
@@ -52,11 +52,11 @@ class Proxy:
                 one.shutdown(socket.SHUT_RDWR)
 
     def num_open(self) -> int:
-        """Return the number of open ends: two for each connection."""
+        """Return the number of open sockets: two for each connection."""
         return len(self._sockets)
 
     def hold(self) -> None:
-        """Hold all data back silently, until `release`."""
+        """Hold back all data until `release`."""
         self._flows.clear()
 
     def release(self) -> None:

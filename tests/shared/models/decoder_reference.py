@@ -1,8 +1,8 @@
-"""Tiny decoders that score a pair after a chat template, and the scores of CrossEncoder.
+"""Tiny decoders that score a pair in a chat template, and their scores by CrossEncoder.
 
-`python decoder_reference.py PAIRS TIED UNTIED SCORES` makes a model in each folder: two that compare the logits of two
-words, of which one has its own vectors for them, and one with a layer for scores. Scores are saved as in
-`reranker_reference.py`.
+`python decoder_reference.py PAIRS TIED UNTIED SCORES` makes a model in each of the last three folders. TIED and UNTIED
+compare the logits of two words, and only UNTIED has its own output vectors for the words. SCORES has a layer for
+scores. Scores are saved as in `reranker_reference.py`.
 """
 
 import json
@@ -14,7 +14,7 @@ from reranker_reference import compute, save
 from sentence_transformers import CrossEncoder
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-#: A template like Qwen3-Reranker's, with the same tokens and white space beside query and text.
+#: A template with the tokens and the white space of Qwen3-Reranker's template around query and text.
 TEMPLATE = """\
 {%- set what = messages | selectattr("role", "eq", "system") | map(attribute="content") | first | default("Find it") -%}
 {%- set query = messages | selectattr("role", "eq", "query") | map(attribute="content") | first -%}
@@ -33,12 +33,12 @@ Judge by "yes" or "no".<|im_end|>
 
 """
 
-#: How Qwen's tokenizers split a text, in part: a space joins a word, and a line break joins punctuation.
+#: A part of Qwen's rule to split a text: a space joins the next word, and a line break joins punctuation.
 SPLIT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def make_decoder(folder: Path, kind: str, **settings: object) -> None:
-    """Save a decoder with a chat template, as the CrossEncoder of Sentence Transformers saves it."""
+    """Save a decoder with a chat template in the form of Sentence Transformers' CrossEncoder."""
     merges = [("y", "e"), ("ye", "s"), ("n", "o"), ("?", "Ċ"), ("Ġ", "s"), ("Ġs", "t"), ("o", "r"), ("Ġst", "or")]
     names = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
     tokenizer = Tokenizer(models.BPE({name: n for n, name in enumerate(names)}, merges))

@@ -1,4 +1,4 @@
-"""The outputs of transformers for a few texts and a random model, as `random_models.py` saved them."""
+"""The outputs of transformers for a few texts and a random model, from files of `random_models.py`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from shoal_workers.encoding.packing import Packing, TextSpans, pack
 
-#: Name of the file.
+#: Name of the file with the outputs.
 FILE = "expected.safetensors"
 
 
@@ -25,12 +25,12 @@ class ExpectedOutputs:
         self.outputs = [arrays[f"{'scores' if self.has_scores else 'tokens'}{n}"] for n in numbers]
 
     def pack(self, numbers: Sequence[int], num_positions: int) -> tuple[Packing, TextSpans]:
-        """Return the texts of these numbers packed, with their token types where the model has scores."""
+        """Return the texts with these numbers packed, and with token types if the model has scores."""
         offsets = [self.types[n].astype(np.int32) * num_positions for n in numbers] if self.has_scores else None
         return pack([self.texts[n].tolist() for n in numbers], offsets=offsets)
 
     def errors(self, numbers: Sequence[int], spans: TextSpans, found: NDArray[np.float32]) -> tuple[float, float]:
-        """Return the largest error and the lowest cosine of `[rows, length, dimension]` that was found."""
+        """Return the largest error and the lowest cosine of the outputs `found`, `[rows, length, dimension]`."""
         flat = found.reshape(-1, found.shape[-1])
         pairs = [
             (flat[start] if self.has_scores else flat[start : start + length], self.outputs[n])

@@ -1,6 +1,6 @@
-"""Random models with heads, in each form in which they are found, and their outputs by Sentence Transformers.
+"""Random models with heads, in all published forms, and their outputs by Sentence Transformers.
 
-`python head_reference.py FOLDER` makes a folder for each, and beside it an `.npz` with the outputs for `TEXTS`:
+`python head_reference.py FOLDER` makes a folder for each model, and beside it an `.npz` with the outputs for `TEXTS`:
 `sparse` `[texts, words]`, and for text n the vectors `query{n}` and `document{n}`. `python head_reference.py FOLDER
 long` makes models that read 8,192 tokens, and their outputs for `LONG_TEXTS`.
 """
@@ -27,10 +27,10 @@ from tiny_model import word_piece
 TEXTS = ["storm in europe", "", "a", "rain " * 80, "the market falls and rises", "climate a b, change 12"]
 BGE_TEXTS = [*TEXTS, "rain [CLS] in [SEP] europe"]
 
-#: A width of which Shoal's own kernel computes heads.
+#: A width for which Shoal's own kernel computes heads.
 WIDE = BERT | {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64}
 
-#: SPLADE's models: the class, its settings, and the settings of the pooling.
+#: Models of SPLADE: the class, its settings, and the settings of the pooling.
 SPARSE: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bert": ("BertForMaskedLM", WIDE, {}),
     "distilbert, sum": ("DistilBertForMaskedLM", DISTILBERT | {"activation": "relu"}, {"pooling_strategy": "sum"}),
@@ -42,7 +42,7 @@ SPARSE: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "modernbert": ("ModernBertForMaskedLM", MODERNBERT, {"activation_function": "log1p_relu"}),
 }
 
-#: Late-interaction models: the class, its settings, those of the transformer, of the mask, and the prompts.
+#: Late-interaction models: the class, and the settings of class, transformer, mask and prompts.
 LATE: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], dict[str, str]]] = {
     "late, fixed": (
         "BertModel",
@@ -81,7 +81,7 @@ def main(folder: Path) -> None:
 
 
 def make_long(folder: Path) -> None:
-    """Make the models that read long texts: a ModernBERT with each head, and one as BGE-M3."""
+    """Make the models that read long texts: a ModernBERT with each head, and a model like BGE-M3."""
     settings = MODERNBERT | {"max_position_embeddings": MAX_TOKENS, "num_attention_heads": 2, "decoder_bias": False}
     base = Transformer(
         save(folder / "base", "ModernBertForMaskedLM", settings, MAX_TOKENS), transformer_task="fill-mask"
@@ -110,14 +110,14 @@ def save(folder: Path, kind: str, settings: dict[str, Any], max_tokens: int = 48
 
 
 def projection(settings: dict[str, Any]) -> Dense:
-    """Return the layer that makes the vectors of tokens."""
+    """Return the layer that makes token vectors."""
     torch.manual_seed(6)
     width, plain = settings["hidden_size"], torch.nn.Identity()
     return Dense(width, 16, bias=False, activation_function=plain, module_input_name="token_embeddings")
 
 
 def make_stanford(folder: Path) -> None:
-    """Save a model as Stanford's code does: the projection lies beside the transformer, and markers are words."""
+    """Save a model in Stanford's form: the projection lies beside the transformer, and markers are words."""
     save(folder, "BertModel", BERT)
     tensors = {f"bert.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
     tensors["linear.weight"] = projection(BERT).linear.weight.detach()
@@ -128,7 +128,7 @@ def make_stanford(folder: Path) -> None:
 
 
 def make_pylate(folder: Path) -> None:
-    """Save a model as PyLate does: two layers, and all settings in one file."""
+    """Save a model in PyLate's form: two layers, and all settings in one file."""
     base = Transformer(save(folder.with_name("base"), "BertModel", BERT))
     MultiVectorEncoder(modules=[base, projection(BERT)]).save_pretrained(str(folder))
     old = ["sentence_transformers.models.Transformer", "pylate.models.Dense.Dense"]
@@ -161,7 +161,7 @@ def compute_late(folder: Path, texts: list[str] = TEXTS) -> None:
 
 
 def make_routed(folder: Path) -> None:
-    """Save a model in which a table gives queries their weights, and compute both kinds of texts."""
+    """Save a model that weighs queries by a table, and compute both kinds of texts."""
     base = Transformer(save(folder.with_name("base"), "BertForMaskedLM", BERT), transformer_task="fill-mask")
     table = SparseStaticEmbedding(base.tokenizer, torch.rand(len(base.tokenizer)).round(decimals=1))
     router = Router.for_query_document(query_modules=[table], document_modules=[base, SpladePooling()])
@@ -175,7 +175,7 @@ def make_routed(folder: Path) -> None:
 def make_bge(
     folder: Path, settings: dict[str, Any] = ROBERTA, texts: list[str] = BGE_TEXTS, max_tokens: int = 48
 ) -> None:
-    """Save a model with all three outputs, and compute them as FlagEmbedding does for BGE-M3."""
+    """Save a model with all three outputs, and compute them like FlagEmbedding for BGE-M3."""
     base = Transformer(save(folder.with_name("base"), "XLMRobertaModel", settings, max_tokens))
     model = SentenceTransformer(modules=[base, Pooling(32, "cls"), Normalize()])
     model.save_pretrained(str(folder))

@@ -1,7 +1,7 @@
-"""A tiny late-interaction model with random weights, as Sentence Transformers saves it, and the library's scores.
+"""A tiny late-interaction model with random weights in Sentence Transformers' form, and the library's scores.
 
-`python late_model.py MODEL PAIRS` reads pairs from a JSON file and writes MODEL.npz with the scores that the model in a
-folder gives them: `raw`, which is MaxSim, and `scores`, which is its mean.
+`python late_model.py MODEL PAIRS` reads pairs from a JSON file and writes the scores by the model in the folder MODEL
+into MODEL.npz: `raw`, which is MaxSim, and `scores`, which is its mean.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-#: The dimension of token vectors, the number of tokens to which queries are filled, and the most tokens of a text.
+#: The dimension of token vectors, the number of tokens of a padded query, and the most tokens of a text.
 DIMENSION, QUERY_TOKENS, TEXT_TOKENS = 16, 12, 40
 
 LAYERS = {
@@ -25,7 +25,7 @@ LAYERS = {
 
 
 def save(folder: Path, transformer: Path) -> None:
-    """Save a model made of the transformer in a folder, whose vectors have 32 numbers."""
+    """Save a model made from the transformer in a folder. The transformer's vectors have 32 numbers."""
     shutil.copytree(transformer, folder)
     tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
     expansion = {"strategy": "fixed", "attend": False, "length": QUERY_TOKENS, "token": "[UNK]"}

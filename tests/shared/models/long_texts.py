@@ -1,4 +1,4 @@
-"""Texts with 3 to 8,192 tokens for the tokenizer of the tiny models, of which two stand around each text."""
+"""Texts with 3 to 8,192 tokens in the tiny models' tokenizer, the two special tokens of each text included."""
 
 import numpy as np
 from tiny_model import WORDS

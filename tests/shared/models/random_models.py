@@ -1,8 +1,8 @@
-"""Random models of all architectures that Shoal computes itself, and the outputs of transformers for a few texts.
+"""Random models of all architectures that Shoal computes itself, and their outputs by transformers for a few texts.
 
-`python random_models.py FOLDER` makes a folder for each: config.json and weights as transformers saves them, and
-`expected.safetensors`, which has for text n the arrays `ids{n}` and `types{n}`, and the token vectors `tokens{n}` or,
-of a model with a head, the scores `scores{n}`. `packed.json` has the largest error of the torch engine's pass.
+`python random_models.py FOLDER` makes a folder for each model, with config.json, weights, and `expected.safetensors`.
+This file has for text n the arrays `ids{n}` and `types{n}`, and the token vectors `tokens{n}` or, for a model with a
+head, the scores `scores{n}`. `packed.json` has the largest error of the torch engine's pass.
 """
 
 import json
@@ -23,7 +23,7 @@ from shoal_workers.model import weights
 from shoal_workers.model.architecture import with_usual_names
 from shoal_workers.model.transformer import read_transformer
 
-#: More positions than the farthest distance that MPNet tells apart, 128. RoBERTa has two fewer.
+#: Number of positions: more than 128, the farthest distance that MPNet distinguishes. RoBERTa can use two fewer.
 POSITIONS = 202
 
 BERT: dict[str, Any] = {
@@ -76,7 +76,7 @@ QWEN3: dict[str, Any] = {
     "rms_norm_eps": 0.01,
 }
 
-#: Linear scaling of angles, equal to NTK scaling with base 20,000 and factor 8, which transformers does not have.
+#: Linear scaling of angles, equal to NTK scaling with base 20,000 and factor 8. transformers has no NTK scaling.
 LINEAR = {"rope_parameters": {"rope_type": "linear", "rope_theta": 160_000.0, "factor": 8.0 ** (2 / 8)}}
 
 GTE = BERT | {"pad_token_id": 0, "type_vocab_size": 1}
@@ -99,7 +99,7 @@ GEMMA = QWEN3 | {
     "use_bidirectional_attention": True,
 }
 
-#: The class, its settings, and how it is saved.
+#: The models: the class, its settings, and its form on disk.
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bert": ("BertModel", BERT, {}),
     "bert, masked": ("BertForMaskedLM", BERT | {"hidden_act": "gelu_new"}, {}),
@@ -155,7 +155,7 @@ def main(folder: Path) -> None:
 
 
 def make(kind: str, settings: dict[str, Any]) -> PreTrainedModel:
-    """Return a model whose every weight and bias matters: transformers alone would make many of them 0 or 1."""
+    """Return a model with random weights and biases everywhere: transformers alone would make many of them 0 or 1."""
     cls = getattr(transformers, kind)
     model: PreTrainedModel = cls(cls.config_class(**settings)).eval()
     scale = 0.0 if model.config.model_type == "gemma3_text" else 1.0  # of norms: Gemma adds one
@@ -166,7 +166,7 @@ def make(kind: str, settings: dict[str, Any]) -> PreTrainedModel:
 
 @torch.inference_mode()
 def compute(model: PreTrainedModel) -> dict[str, np.ndarray]:
-    """Return the inputs and outputs of a few texts, of which one is as long as the model takes."""
+    """Return the inputs and outputs of a few texts. One text has the model's largest length."""
     random = np.random.default_rng(3)
     has_pad_rows = model.config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet")
     most = POSITIONS - (2 if has_pad_rows else 0)

@@ -1,8 +1,8 @@
-"""Scores of pairs by the CrossEncoder of Sentence Transformers, and tiny models that make such scores.
+"""Tiny rerankers, and scores of pairs by Sentence Transformers' CrossEncoder.
 
-`python reranker_reference.py PAIRS BERT ROBERTA MODERNBERT` reads pairs from a JSON file, makes models in the latter
-two folders, and writes the scores of all models beside them: BERT.npz and so on, each with `scores`, `raw`, and `left`,
-the raw scores of pairs that lose their beginning.
+`python reranker_reference.py PAIRS BERT ROBERTA MODERNBERT` reads pairs from a JSON file, makes models in the last two
+folders, and writes the scores of all three models beside them: BERT.npz and so on. Each file has `scores`, `raw`, and
+`left`, the raw scores of pairs that are cut at their beginning.
 """
 
 import json
@@ -18,19 +18,19 @@ from tiny_model import word_piece
 from tokenizers import Tokenizer
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
-#: Most tokens of a pair.
+#: Largest number of tokens of a pair.
 MAX_TOKENS = 48
 
 
 def make_roberta(folder: Path) -> None:
-    """Save a RoBERTa with one label, whose tokenizer puts two tokens between the texts and knows no token types."""
+    """Save a RoBERTa with one label. Its tokenizer puts two tokens between the texts, and has no token types."""
     tokenizer = word_piece()
     tokenizer.post_processor = RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
     save(folder, "RobertaForSequenceClassification", ROBERTA | {"layer_norm_eps": 1e-5}, tokenizer)
 
 
 def make_modernbert(folder: Path) -> None:
-    """Save a ModernBERT with one label, made of the mean of a pair's tokens; its tokenizer knows no token types."""
+    """Save a ModernBERT with one label from the mean of a pair's tokens. Its tokenizer has no token types."""
     tokenizer = word_piece()
     pair = "[CLS] $A [SEP] $B:0 [SEP]:0"
     tokenizer.post_processor = TemplateProcessing("[CLS] $A [SEP]", pair, [("[CLS]", 2), ("[SEP]", 3)])

@@ -1,6 +1,6 @@
-"""A tiny BERT with random weights and a word-piece tokenizer, as a Sentence Transformers folder and prepared.
+"""A tiny BERT with random weights and a word-piece tokenizer, and a tiny cross-encoder.
 
-So is a tiny cross-encoder, as a folder of transformers.
+Both are saved in their libraries' forms, Sentence Transformers' and transformers', and prepared for serving.
 """
 
 import json
@@ -42,7 +42,7 @@ def save(folder: Path) -> None:
 def save_reranker(folder: Path) -> None:
     """Save a cross-encoder with one label that takes 48 tokens.
 
-    Its weights are larger than those of a new model, or all scores would be about the same.
+    Its weights are larger than a new model's weights, or all scores would be about the same.
     """
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(11)
@@ -55,7 +55,7 @@ def save_reranker(folder: Path) -> None:
 def _save(
     folder: Path, architecture: str, tensors: dict[str, np.ndarray], settings: dict[str, Any] | None = None
 ) -> None:
-    """Save what both models have in a folder: config.json, the tokenizer and the weights."""
+    """Save a model's files in a folder: config.json, the tokenizer and the weights."""
     tokenizer = word_piece()
     config = {
         "architectures": [architecture],
@@ -97,7 +97,7 @@ def word_piece() -> Tokenizer:
 
 
 def weights(scale: float = 0.02) -> dict[str, np.ndarray]:
-    """Return random weights, as BERT has them before its training unless the scale is another."""
+    """Return random weights. The default scale is BERT's scale before its training."""
     random, num_words = np.random.default_rng(7), word_piece().get_vocab_size()
     tensors: dict[str, np.ndarray] = {}
 

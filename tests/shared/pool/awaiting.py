@@ -1,4 +1,4 @@
-"""Helpers of the tests in an event loop: clients, jobs that are answered, and waiting for a condition."""
+"""Functions for tests in an event loop: make a client, answer jobs, wait for a condition."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -20,7 +20,7 @@ P = ParamSpec("P")
 
 
 def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Return a test that runs the asynchronous one in an event loop of its own."""
+    """Return a test that runs an asynchronous test in its own event loop."""
 
     @wraps(test)
     def run(*args: P.args, **named: P.kwargs) -> None:
@@ -43,13 +43,13 @@ async def wait_for(is_true: Callable[[], object]) -> None:
 
 
 def reply_to(job: Job) -> Reply:
-    """Return a reply to the job whose vectors are the numbers of characters of its texts."""
+    """Return a reply to the job. The vector of a text is its number of characters."""
     sizes = [len(text) for text in job.texts]
     return Reply(job.id, vectors=np.array(sizes, np.float32)[:, None], tokens=sizes, truncated=[False] * len(sizes))
 
 
 def answer_all(queue: Queue, make_reply: Callable[[Job], Reply] = reply_to) -> int:
-    """Answer all waiting jobs with the replies that the function makes; return the number of jobs."""
+    """Answer all waiting jobs with replies from the function; return the number of jobs."""
     deliveries = queue.take("a", LANES, 1_000)
     jobs = [delivery.job() for delivery in deliveries]
     pairs = zip(deliveries, jobs, strict=True)
@@ -57,12 +57,12 @@ def answer_all(queue: Queue, make_reply: Callable[[Job], Reply] = reply_to) -> i
 
 
 def answering(queue: Queue, make_reply: Callable[[Job], Reply] = reply_to) -> AbstractContextManager[None]:
-    """Answer jobs in a thread with the replies that the function makes."""
+    """Answer jobs in a thread with replies from the function."""
     return repeating(lambda: answer_all(queue, make_reply), pause_s=0.01)
 
 
 def num_interactive(queue: Queue) -> int:
-    """Return how many interactive jobs are unanswered."""
+    """Return the number of unanswered interactive jobs."""
     return queue.backlog()["interactive"]
 
 
@@ -73,5 +73,5 @@ async def outcomes(tasks: Sequence[asyncio.Task[Any]]) -> list[Any]:
 
 
 def url_of(proxy: Proxy) -> str:
-    """Return the URL of the Redis behind the proxy, which may take any time to answer."""
+    """Return the URL of the Redis behind the proxy. Connections to it wait up to `PATIENCE_S` for an answer."""
     return f"redis://127.0.0.1:{proxy.port}/0?socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"

@@ -1,4 +1,4 @@
-"""The asynchronous parts of a queue for tests without an event loop: their I/O blocks, and is then done."""
+"""The asynchronous parts of a queue for tests without an event loop: their I/O blocks the thread."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import wraps
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Commands:
-    """The commands of a broker; each blocks the thread until it is answered, and leaves nothing to await."""
+    """A broker's commands as coroutines. Each blocks the thread until it is answered, and never waits for a loop."""
 
     def __init__(self, broker: Broker):
         self.broker = broker
@@ -56,12 +56,12 @@ class Commands:
 
 
 def commands_of(broker: Broker) -> AsyncBroker:
-    """Return the commands of a broker, for what takes those of an event loop."""
+    """Return a broker's commands in place of an `AsyncBroker`."""
     return cast(AsyncBroker, Commands(broker))
 
 
 def run_now(steps: Awaitable[T]) -> T:
-    """Return the result of a coroutine that never has anything to wait for."""
+    """Return the result of a coroutine that never waits for an event loop."""
     try:
         next(steps.__await__())
     except StopIteration as end:
@@ -71,7 +71,7 @@ def run_now(steps: Awaitable[T]) -> T:
 
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a coroutine method of an object's `asynchronous` part as a method that blocks."""
+    """Return a method that blocks, made from a coroutine method of an object's `asynchronous` part."""
 
     @wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -81,7 +81,7 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> C
 
 
 class Pool(WorkersPool):
-    """The workers of a pool, as they announce themselves, and as clients see them."""
+    """The workers of a pool, with the methods of workers and of clients."""
 
     def __init__(self, broker: Broker, keys: Keys, alive_s: float = ALIVE_S):
         super().__init__(broker, keys, alive_s)
@@ -92,7 +92,7 @@ class Pool(WorkersPool):
 
 
 class BlockingProducer:
-    """A producer, for threads."""
+    """A producer for threads."""
 
     def __init__(self, broker: Broker, keys: Keys, result_ttl_s: int = 3_600):
         self.asynchronous = Producer(commands_of(broker), keys, result_ttl_s)
@@ -121,12 +121,12 @@ class BlockingProducer:
         return Inbox(self.broker, self.keys.replies(address))
 
     def backlog(self) -> dict[str, int]:
-        """Return the number of unanswered jobs in each lane, those being computed included."""
+        """Return the number of unanswered jobs in each lane. Jobs that a worker holds count too."""
         return {lane: load.num_jobs for lane, load in self.loads().items()}
 
 
 class Inbox:
-    """The replies at one address, for a thread that blocks until they come."""
+    """The replies at one address, for a thread. `wait` blocks the thread."""
 
     def __init__(self, broker: Broker, key: str):
         self.asynchronous = ReplyStream(commands_of(broker), key)
@@ -135,7 +135,7 @@ class Inbox:
 
 
 class Unread:
-    """The results that were not read, for clients and for workers."""
+    """The unread results, with the methods of clients and of workers."""
 
     def __init__(self, producer: BlockingProducer):
         self.sweep = Consumer(producer.broker, producer.keys, "sweeper").sweep_unread
@@ -143,7 +143,7 @@ class Unread:
 
 
 class DeadLetters:
-    """The dead letters of a pool, for threads."""
+    """The dead letters of a pool, for a thread."""
 
     def __init__(self, producer: BlockingProducer):
         self.asynchronous = dead_letters.DeadLetters(producer.asynchronous)
@@ -164,7 +164,7 @@ def read_pool(producer: BlockingProducer) -> PoolSnapshot:
 
 
 class ChangeLog(change_log.ChangeLog):
-    """The logs of the changes of a pool's indexes, for readers and for writers."""
+    """The logs of changes of a pool's indexes, for readers and writers."""
 
     def append(self, index: str, change: Change) -> str:
         """Add a change to the log of an index, and return its position."""
@@ -172,12 +172,12 @@ class ChangeLog(change_log.ChangeLog):
 
 
 def as_written(log: change_log.ChangeLog) -> ChangeLog:
-    """Return a log that its readers have, for writers."""
+    """Return a log for writers, over the connections of a reader's log."""
     return ChangeLog(log._broker, log._keys)
 
 
 class Lookup:
-    """A client's look-up in the cache, for threads."""
+    """A client's look-up in the cache, for a thread."""
 
     def __init__(self, producer: BlockingProducer, **options: Any):
         pool = producer.asynchronous.pool
@@ -189,7 +189,7 @@ class Lookup:
 
 
 class ThreadDispatcher:
-    """A dispatcher in an event loop of its own, for threads; `producer` is the class of its producer."""
+    """A dispatcher for threads, in its own event loop. `producer` is the class of its producer."""
 
     def __init__(self, queue: BlockingProducer, producer: type[Producer] = Producer):
         found = queue.broker.connection_pool.connection_kwargs
@@ -210,7 +210,7 @@ class ThreadDispatcher:
         return self._thread.run(lambda: steps)
 
     def call(self, lane: str, jobs: Sequence[Job], client: str = "") -> list["ThreadPending"]:
-        """Send the client's jobs, and return their replies to come."""
+        """Send the client's jobs, and return the pending reply to each."""
 
         async def call() -> list[Pending]:
             return self.asynchronous.call(lane, jobs, client)
@@ -218,7 +218,7 @@ class ThreadDispatcher:
         return [ThreadPending(self, pending) for pending in self.run(call())]
 
     def forget(self, jobs: Sequence[Job]) -> None:
-        """Drop interest in the jobs' replies."""
+        """Ignore the replies to the jobs from now on."""
 
         async def forget() -> None:
             self.asynchronous.forget(jobs)
@@ -230,7 +230,7 @@ class ThreadDispatcher:
         return self.run(self.asynchronous.wait_result(job_id, timeout_s))
 
     def close_inside(self) -> None:
-        """Close the dispatcher, and not its loop."""
+        """Close the dispatcher, but not its loop."""
         self.run(self.asynchronous.close())
 
     def close(self) -> None:
@@ -243,7 +243,7 @@ class ThreadDispatcher:
 
 
 class ThreadPending:
-    """A reply on its way, for threads."""
+    """A pending reply, for threads."""
 
     def __init__(self, dispatcher: ThreadDispatcher, pending: Pending):
         self._dispatcher = dispatcher
@@ -255,7 +255,7 @@ class ThreadPending:
         return self._pending.is_put
 
     def done(self) -> bool:
-        """Return True once it is settled."""
+        """Return True once the reply or an error has come."""
         return self._pending.done()
 
     def result(self, timeout_s: float) -> Reply:

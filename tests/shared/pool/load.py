@@ -1,4 +1,4 @@
-"""A load of submitted jobs whose answers are known."""
+"""A load of submitted jobs with known answers."""
 
 import threading
 from contextlib import suppress
@@ -48,7 +48,7 @@ class Load:
             np.testing.assert_allclose(found[0], vectors[self._texts[job.id]], atol=1e-4)
 
     def finish_submitting(self) -> None:
-        """Return once every job that is being submitted now is among the accepted ones, or its error is noted."""
+        """Return once each submit that is now under way has succeeded or failed."""
         before = list(self._num_tried)
         wait_until(lambda: all(now > then for now, then in zip(self._num_tried, before, strict=True)))
 
@@ -66,7 +66,7 @@ class Load:
 
 
 def _result(job: Handle) -> Reply:
-    """Return the reply to the job, also where Redis does not answer for a moment."""
+    """Return the reply to the job, even if Redis does not answer for a moment."""
     replies: list[Reply] = []
 
     def is_read() -> bool:

@@ -1,4 +1,4 @@
-"""Callers of long jobs over HTTP, and what RQ keeps for them."""
+"""Callers of long jobs over HTTP, and RQ's keys for them."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from shoal_api.access import api_keys
 
 
 class Rq:
-    """The keys of RQ for the jobs of a pool, which a runner would change."""
+    """RQ's keys for the jobs of a pool. Tests change them in place of a runner."""
 
     def __init__(self, connection: "redis.Redis", keys: Keys):
         self.connection = connection
@@ -26,7 +26,7 @@ class Rq:
         self.connection.hset(f"rq:job:{job_id}", mapping=fields)  # type: ignore[arg-type]
 
     def clear(self) -> None:
-        """Remove all."""
+        """Delete all keys."""
         for name in queue_names(self._keys):
             for key in self.connection.scan_iter(f"rq:*{name.replace('{', '?').replace('}', '?')}*"):
                 self.connection.delete(key)
@@ -36,7 +36,7 @@ class Rq:
 
 
 class Guarded:
-    """An application that needs keys."""
+    """An application that needs API keys."""
 
     def __init__(self, make_app: MakeApp, path: Path):
         roles = {"ann": "user", "bob": "user", "ops": "admin"}
@@ -44,13 +44,13 @@ class Guarded:
         self._app: Flask = make_app(api_keys_file=str(path))
 
     def ask(self, name: str, method: str, path: str, **options: Any) -> TestResponse:
-        """Send a request with the key of that name."""
+        """Send a request with the key of this name."""
         headers = {"Authorization": f"Bearer {self._secrets[name]}"}
         return self._app.test_client().open(path, method=method, headers=headers, **options)
 
 
 def submitted(response: TestResponse) -> str:
-    """Check the answer to a submit, without a runner; return where the job is."""
+    """Check the answer to a submit without a runner; return the job's location."""
     job = response.get_json()
     assert response.status_code == 202, job
     assert job == {"id": job["id"], "status": "queued", "note": "no runner is alive: start one with `shoal jobs`"}
@@ -59,5 +59,5 @@ def submitted(response: TestResponse) -> str:
 
 
 def submit(api: FlaskClient, **fields: Any) -> str:
-    """Submit a bulk embedding; return where it is."""
+    """Submit a bulk embedding; return its location."""
     return submitted(api.post("/v1/bulk", json={"source": "news.csv"} | fields))

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of long jobs over HTTP: what RQ keeps, a folder for files, and clients with keys."""
+"""Fixtures of the tests of long jobs over HTTP: RQ's keys, a folder for files, and clients with API keys."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from shoal.settings import Settings
 
 @pytest.fixture
 def rq(redis_url: str, keys: Keys) -> Iterator[Rq]:
-    """Return what RQ keeps; it is removed at the end."""
+    """Return RQ's keys, which are deleted at the end."""
     with redis.Redis.from_url(redis_url) as connection:
         rq = Rq(connection, keys)
         yield rq
@@ -23,7 +23,7 @@ def rq(redis_url: str, keys: Keys) -> Iterator[Rq]:
 
 @pytest.fixture
 def files(settings: Settings) -> Path:
-    """Return the folder for files, with a file in it."""
+    """Return the folder for files, which has a file."""
     settings.files_folder.mkdir(parents=True)
     (settings.files_folder / "news.csv").write_text("text\none\n")
     return settings.files_folder
@@ -31,5 +31,5 @@ def files(settings: Settings) -> Path:
 
 @pytest.fixture
 def guarded(make_app: MakeApp, tmp_path: Path) -> "Guarded":
-    """Return an application that needs keys, with a client for each of three keys."""
+    """Return an application that needs API keys, with a client for each of three keys."""
     return Guarded(make_app, tmp_path / "keys")

@@ -1,4 +1,4 @@
-"""Long jobs of the tests, and a runner that does them: `python long_job_tasks.py` with settings in the environment."""
+"""Long jobs for tests, and their runner: `python long_job_tasks.py`, with settings in the environment."""
 
 import logging
 import os
@@ -19,14 +19,14 @@ from shoal.task_progress import Report, TaskProgress
 from shoal_workers.long_jobs.runner import Runner
 from shoal_workers.long_jobs.tasks import functions
 
-#: A text of a user, which is kept nowhere.
+#: A user's text, which must be kept nowhere.
 TEXT = "the quick brown fox"
 
 
 def count(arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
-    """Write the numbers below `rows` into a file, one a line, and go on after those that it has.
+    """Write the numbers below `rows` into a file, one a line. A second run goes on after the last number.
 
-    It waits at each until there is a file `go`, or its number is below the number in the file.
+    Before each number, wait for the file `go`. If `go` has a number, only smaller numbers may be written.
     """
     folder, rows = Path(arguments["folder"]), arguments["rows"]
     numbers, go = folder / "numbers", folder / "go"
@@ -42,7 +42,7 @@ def count(arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str
 
 
 def fail(arguments: Mapping[str, Any], job_id: str, report: Report) -> None:
-    """Fail as a library does."""
+    """Fail with an error of a library."""
     try:
         os.environ[TEXT]
     except KeyError as error:
@@ -50,13 +50,13 @@ def fail(arguments: Mapping[str, Any], job_id: str, report: Report) -> None:
 
 
 def refuse(arguments: Mapping[str, Any], job_id: str, report: Report) -> None:
-    """Fail with an error of Shoal."""
+    """Fail with one of Shoal's errors."""
     report(TaskProgress(rows=3, num_bad=1, first_bad=("a.csv, line 2: it is empty",)))
     raise InvalidRequest("source is wrong: name another") from ValueError(TEXT)
 
 
 def recover(arguments: Mapping[str, Any], job_id: str, report: Report) -> str:
-    """Fail, or die, as often as is asked for."""
+    """Fail, or die, as often as the arguments say; then succeed."""
     tries = Path(arguments["folder"]) / "tries"
     with tries.open("a") as file:
         file.write(f"{os.getpid()}\n")
@@ -68,7 +68,7 @@ def recover(arguments: Mapping[str, Any], job_id: str, report: Report) -> str:
 
 
 def ignore(arguments: Mapping[str, Any], job_id: str, report: Report) -> None:
-    """Report nothing for as long as there is no file `go`."""
+    """Report nothing until there is a file `go`."""
     while not (Path(arguments["folder"]) / "go").exists():
         time.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""A worker that certain texts harm: tests start this process in place of `shoal worker`."""
+"""A worker that certain texts harm. Tests start this process in place of `shoal worker`."""
 
 import logging
 import os
@@ -12,22 +12,22 @@ from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.service.service import open_encoder, serve
 
-#: Memory that the system gives the worker on top of what it has when it starts.
+#: Memory that the worker may take after its start, in bytes.
 MAX_MORE_BYTES = 256 * 2**20
 
 
 def abort() -> None:
-    """Crash as native code does."""
+    """Crash, like native code."""
     os.abort()
 
 
 def kill() -> None:
-    """Be killed without a message, as by the system when memory runs out."""
+    """Be killed without a message, as if the system's memory had run out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hang() -> None:
-    """Never return, while an hour passes on the clock of the watchdog."""
+    """Never return, and let an hour pass on the watchdog's clock."""
     now_s = time.monotonic()
     time.monotonic = lambda: now_s + 3_600
     threading.Event().wait()
@@ -39,25 +39,25 @@ def fail() -> None:
 
 
 def panic() -> None:
-    """Raise an exception that is not meant to be caught, as native code in Rust does."""
+    """Raise an exception that handlers should not catch, like a panic of native code in Rust."""
     raise BaseException("the engine panics")
 
 
 def gorge() -> None:
-    """Take memory until there is none."""
+    """Take memory until none is left."""
     taken = []
     while True:
         taken.append(bytearray(2**24))
 
 
-#: The harm that each text does. The texts have different lengths, so that they have different tokens.
+#: The function that each text calls. The texts have different lengths, and so different tokens.
 HARM: dict[str, Callable[[], None]] = {
     "storm " * (20 + n): harm for n, harm in enumerate((abort, kill, hang, fail, panic, gorge))
 }
 
 
 class PoisonedEncoder(Encoder):
-    """The real encoder, except that the texts of `HARM` do their harm."""
+    """The real encoder, except that the texts of `HARM` call their functions."""
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
@@ -65,12 +65,12 @@ class PoisonedEncoder(Encoder):
         self._harm = {found.ids: harm for found, harm in zip(tokens, HARM.values(), strict=True)}
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start the pass, if no harm comes first."""
+        """Call the functions of the pass's texts, then start the pass."""
         self._do_harm(texts)
         return super().start(texts)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start the pass aside, if no harm comes first."""
+        """Call the functions of the pass's texts, then start the pass aside."""
         self._do_harm(texts)
         return super().start_aside(texts)
 
@@ -81,7 +81,7 @@ class PoisonedEncoder(Encoder):
 
 
 def main() -> None:
-    """Serve until told to stop."""
+    """Serve until a signal stops the worker."""
     settings = Settings.from_environment()
     logging.basicConfig(level=settings.log_level.upper())
     encoder = PoisonedEncoder(open_encoder(settings, settings.threads))

@@ -1,4 +1,4 @@
-"""Both ends of a pool's queue in one object, and a plain connection to its Redis."""
+"""A producer and consumers of a pool's queue in one object, and a plain connection to its Redis."""
 
 import secrets
 import threading
@@ -20,15 +20,15 @@ from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.lane import LaneLimits
 from shoal_workers.loop.worker import Worker
 
-#: Time for which a worker is alive that a test announces, once as a rule: longer than any test takes.
+#: Seconds for which a worker counts as alive in tests. Tests announce workers once, and none takes this long.
 ALIVE_S = 3_600.0
 
-#: More steps than a worker makes for the jobs of a test. Steps are counted, as a busy machine takes long for each.
+#: More steps than a worker needs for a test's jobs. Steps are counted, not seconds, because a machine may be busy.
 MAX_STEPS = 100_000
 
 
 class Queue(BlockingProducer):
-    """A producer that is any number of consumers as well, and that announces workers for as long as a test takes."""
+    """A producer with any number of consumers. The workers that it announces stay alive for `ALIVE_S`."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
@@ -37,7 +37,7 @@ class Queue(BlockingProducer):
 
     @classmethod
     def connect(cls, url: str, keys: Keys, result_ttl_s: int = 3_600) -> Self:
-        """Return a queue with connections of its own to the Redis at `url`."""
+        """Return a queue with its own connections to the Redis at `url`."""
         return cls(Broker.connect(url), keys, result_ttl_s)
 
     def close(self) -> None:
@@ -54,11 +54,11 @@ class Queue(BlockingProducer):
         return redis.Redis(connection_pool=self.broker.connection_pool)
 
     def consumer(self, name: str = "") -> Consumer:
-        """Return the consumer of that name, or of a new one."""
+        """Return the consumer with this name, or with a new name."""
         return Consumer(self.broker, self.keys, name or f"worker-{secrets.token_hex(4)}", self.result_ttl_s)
 
     def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
-        """Return the reply to a submitted job, looking for it until the time is over; None if it takes longer."""
+        """Return the reply to a submitted job, or None if none comes within `timeout_s`."""
         until, pause = time.monotonic() + timeout_s, threading.Event()
         while (reply := self.read_result(job_id)) is None and time.monotonic() < until:
             pause.wait(0.02)
@@ -69,24 +69,24 @@ class Queue(BlockingProducer):
         self.consumer(name).leave()
 
     def take(self, name: str, lanes: Sequence[str], max_texts: int, block_s: float = 0.0) -> list[Delivery]:
-        """Take up to so many texts of each of the lanes, or of all lanes a suspect."""
+        """Take jobs with up to `max_texts` texts from each lane, or a suspect if all lanes are given."""
         takes_suspects = len(lanes) == len(LANES)
         return self.consumer(name).take(dict.fromkeys(lanes, max_texts), block_s, takes_suspects)
 
     def die(self, *names: str) -> None:
-        """Let the jobs of workers wait again that die with them."""
+        """Let workers die, and let their jobs wait again."""
         if names:
             self.redis.zrem(self.keys.alive, *names)
         self.may_look("reaper")
         self.consumer("reaper").reclaim(())
 
     def may_look(self, name: str) -> None:
-        """Let a worker live, and look for jobs of dead workers the next time it reclaims jobs."""
+        """Announce a worker, and let its next `reclaim` look for jobs of dead workers."""
         self.pool.announce(name)
         self.redis.delete(self.keys.reclaimed)
 
     def start(self, name: str, deliveries: Sequence[Delivery]) -> list[bool]:
-        """Mark the jobs that the consumer of that name has taken as running."""
+        """Mark jobs that the consumer with this name holds as running."""
         return self.consumer(name).start([(delivery, delivery.job().id) for delivery in deliveries])
 
     def reply(self, answers: Iterable[Answer]) -> int:
@@ -94,7 +94,7 @@ class Queue(BlockingProducer):
         return self.consumer().reply(answers)
 
     def answer(self, deliveries: Sequence[Delivery], **fields: Any) -> int:
-        """Answer the jobs, each with these fields of a reply; return how many were still unanswered."""
+        """Answer each job with these fields of a reply; return the number of jobs that were still unanswered."""
         jobs = [delivery.job() for delivery in deliveries]
         pairs = zip(deliveries, jobs, strict=True)
         return self.reply(Answer(delivery, Reply(job.id, **fields), job.reply_to) for delivery, job in pairs)
@@ -106,18 +106,18 @@ def set_limits(queue: BlockingProducer, limits: LaneLimits) -> None:
 
 
 def drive(worker: Worker) -> int:
-    """Step until the worker holds no job and finds none; return how many jobs were answered."""
+    """Step until the worker holds no job and finds none; return the number of answered jobs."""
     answered = worker.step(block_s=0)
     return answered + step_while(worker, lambda: bool(worker.scheduler.works))
 
 
 def work_off(worker: Worker, queue: BlockingProducer) -> int:
-    """Step until no job of the queue is unanswered; return how many jobs were answered."""
+    """Step until all jobs of the queue are answered; return the number of answered jobs."""
     return step_while(worker, lambda: any(queue.backlog().values()))
 
 
 def step_while(worker: Worker, is_true: Callable[[], object]) -> int:
-    """Step while the condition holds; return how many jobs were answered. Fail the test if it holds too long."""
+    """Step while the condition holds; return the number of answered jobs. Fail the test after `MAX_STEPS`."""
     answered = 0
     for _ in range(MAX_STEPS):
         if not is_true():
@@ -127,11 +127,11 @@ def step_while(worker: Worker, is_true: Callable[[], object]) -> int:
 
 
 def connect(url: str) -> Any:
-    """Return redis-py's client on connections such as the product makes them."""
+    """Return redis-py's client with the product's connections."""
     return redis.Redis.from_pool(open_pool(url))
 
 
 def queue_of(owner: Worker | Client) -> Queue:
-    """Return both ends of the queue that a worker or a client uses, over its connections."""
+    """Return the queue of a worker or a client, over its connections."""
     end = owner if isinstance(owner, Client) else owner.consumer
     return Queue(end.broker, end.keys)

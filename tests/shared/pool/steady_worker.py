@@ -1,4 +1,4 @@
-"""A worker whose vectors depend on the text alone. A real worker rounds differently beside other texts of a pass."""
+"""A worker whose vectors depend on the text alone. A real worker's rounding also depends on the pass's other texts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,10 +17,10 @@ from shoal.queue.consumer import Answer
 
 MODEL, DIMENSION, FINGERPRINT = "steady", 8, "f1"
 
-#: A text that contains these words is too long for the model.
+#: The worker treats a text that contains these words as too long.
 TOO_LONG = "too long"
 
-#: A text that contains this word makes the worker fail.
+#: The worker fails at a text that contains this word.
 BROKEN = "broken"
 
 

@@ -27,14 +27,14 @@ LANE_SETTINGS = {"max_backlog", "max_backlog_texts", "max_backlog_mb", "max_resu
 
 @pytest.fixture
 def settings(redis_url: str, keys: Keys, tmp_path: Path) -> Settings:
-    """Return settings of an application in the test's own pool."""
+    """Return an application's settings for the test's own pool."""
     home = str(tmp_path / "home")
     return Settings(redis_url, keys.prefix, keys.pool, request_timeout_s=PATIENCE_S, home=home)
 
 
 @pytest.fixture
 def make_app(settings: Settings, queue: Queue) -> Iterator[MakeApp]:
-    """Return a function that makes applications, with the given settings changed."""
+    """Return a function that makes applications. Its arguments replace settings."""
     made: list[AsyncFlask] = []
 
     def make(**changes: Any) -> AsyncFlask:
@@ -64,7 +64,7 @@ def keys_file(tmp_path: Path) -> KeysFile:
 
 @pytest.fixture
 def stub(redis_url: str, keys: Keys) -> Iterator[StubWorker]:
-    """Return a stub worker at work."""
+    """Return a stub worker that answers jobs."""
     stub = StubWorker(redis_url, keys)
     stub.start()
     yield stub
@@ -73,7 +73,7 @@ def stub(redis_url: str, keys: Keys) -> Iterator[StubWorker]:
 
 @pytest.fixture
 def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
-    """Return a function that starts servers of the test's own pool, and waits until they take connections."""
+    """Return a function that starts servers of the test's own pool. Each accepts connections when it is returned."""
     with ExitStack() as stack:
 
         def start(kind: type[Process] = Process, **changes: Any) -> ApiProcess:
@@ -85,6 +85,6 @@ def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
 
 @pytest.fixture(scope="module")
 def shared_api(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
-    """Return a server with a stub worker, for all tests of a module; they change neither."""
+    """Return a server with a stub worker, for all tests of a module. The tests change neither."""
     with serving_api(redis_server, tmp_path_factory.mktemp("shared")) as (api, _):
         yield api

@@ -1,4 +1,4 @@
-"""`shoal api` in a process of its own, and requests to it."""
+"""`shoal api` in its own process, and requests to it."""
 
 import json
 import socket
@@ -15,12 +15,12 @@ from process import Process
 
 from shoal.contract.keys import Keys
 
-#: Starts a server on a free port, with the given settings changed.
+#: A function that starts a server on a free port. Its arguments replace settings.
 StartApi = Callable[..., "ApiProcess"]
 
 
 class Answer(NamedTuple):
-    """The answer to a request, its body read to the end."""
+    """The complete answer to a request."""
 
     status: int
     body: Any
@@ -42,7 +42,7 @@ class ApiProcess:
         return server
 
     def connect(self, source: str = "") -> HTTPConnection:
-        """Return a connection that stays open between requests. Its own address is `source`, if given."""
+        """Return a connection that stays open between requests. `source` is the client's address."""
         address = (source, 0) if source else None
         return HTTPConnection(self._host, self.port, timeout=PATIENCE_S, source_address=address)
 
@@ -60,17 +60,17 @@ class ApiProcess:
         return Answer(response.status, json.loads(answer) if is_json else answer, response.headers)
 
     def send(self, data: bytes = b"") -> socket.socket:
-        """Return a connection on which the data was sent."""
+        """Send the data over a new connection, and return the connection."""
         connection = socket.create_connection((self._host, self.port), timeout=PATIENCE_S)
         connection.sendall(data)
         return connection
 
     def begin(self, num_bytes: int = 1_000, path: str = "/embed") -> socket.socket:
-        """Return a connection on which the headers of a request were sent, without its body."""
+        """Send a request without its body over a new connection, and return the connection."""
         return self.send(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {num_bytes}\r\n\r\n".encode())
 
     def send_to_slow_reader(self, data: bytes) -> socket.socket:
-        """Return a connection on which the data was sent. Its kernel buffers little of the answer."""
+        """Send the data over a new connection that buffers little of the answer, and return the connection."""
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         connection.settimeout(PATIENCE_S)
@@ -89,7 +89,7 @@ class ApiProcess:
 
 @contextmanager
 def running_api(log: Path, kind: type[Process] = Process, **settings: Any) -> Iterator[ApiProcess]:
-    """Run a server on a free port during the block, which begins when it takes connections."""
+    """Run a server on a free port during the block. The block begins when the server accepts connections."""
     port = free_port()
     with kind(log, "api", "--port", port, **settings) as process:
         api = ApiProcess(process, port, settings.get("host", "127.0.0.1"))
@@ -99,7 +99,7 @@ def running_api(log: Path, kind: type[Process] = Process, **settings: Any) -> It
 
 @contextmanager
 def serving_api(redis_server: RedisServer, folder: Path, **changes: Any) -> Iterator[tuple[ApiProcess, StubWorker]]:
-    """Run a server with a stub worker behind it during the block."""
+    """Run a server and a stub worker during the block."""
     keys = Keys("test", f"shared-{free_port()}")
     stub = StubWorker(redis_server.url, keys)
     stub.start()

@@ -1,4 +1,4 @@
-"""A worker with made-up numbers for the tests of the HTTP front end, and the check of an error's shape."""
+"""A worker with made-up answers for the tests of the HTTP front end, and the check of an error's shape."""
 
 import hashlib
 import re
@@ -17,13 +17,14 @@ from werkzeug.test import TestResponse
 
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
-from shoal.contract.replies import TIMINGS, Reply, SparseVector
+from shoal.contract.replies import TIMINGS, Reply
+from shoal.contract.vectors import SparseVector
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
 from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
 from shoal.queue.consumer import Answer, Delivery
 from shoal_api.server.async_flask import AsyncFlask
 
-#: Makes an application, with the given settings changed.
+#: A function that makes an application. Its arguments replace settings.
 MakeApp = Callable[..., AsyncFlask]
 
 #: The tags of Shoal's own routes in the OpenAPI document.
@@ -84,13 +85,13 @@ def vector_of(text: str) -> NDArray[np.float32]:
 
 
 def sparse_of(text: str) -> SparseVector:
-    """Return the stub worker's sparse vector of a text: for each length of a word, a tenth of that length."""
+    """Return the stub worker's sparse vector of a text. The weight of a word's length is a tenth of the length."""
     lengths = np.unique([len(word) for word in text.split()]).astype(np.int32)
     return SparseVector(lengths, (lengths / np.float32(10)).astype(np.float32))
 
 
 def multivector_of(text: str) -> NDArray[np.float32]:
-    """Return the stub worker's multivector of a text, which has a vector for each word."""
+    """Return the stub worker's multivector of a text: a vector for each word."""
     return np.array([vector_of(word) for word in text.split()], np.float32).reshape(-1, DIMENSION)
 
 
@@ -100,7 +101,7 @@ def raw_score_of(query: str, text: str) -> np.float32:
 
 
 def close_app(app: AsyncFlask) -> None:
-    """Close the connections and threads of an application that ran in its own loop."""
+    """Close the connections and threads of an application whose event loop is its own."""
     app.loop.close()
     app.threads.shutdown()
     app.upload_threads.shutdown()
@@ -110,12 +111,12 @@ def close_app(app: AsyncFlask) -> None:
 
 
 class StubWorker:
-    """A real consumer of the queue whose vectors and hits are made up."""
+    """A real consumer of the queue with made-up vectors and hits."""
 
     def __init__(self, redis_url: str, keys: Keys):
         self.queue = Queue.connect(redis_url, keys)
         self.pool = Pool(self.queue.broker, keys, alive_s=3_600)
-        #: The name of the prompt of each job so far.
+        #: The prompt's name of each job so far.
         self.prompts_asked: list[str | None] = []
         #: The side on which texts of each job so far are cut.
         self.sides_asked: list[str] = []
@@ -133,12 +134,12 @@ class StubWorker:
         self._thread.start()
 
     def announce(self, **about: Any) -> None:
-        """Write the worker's heartbeat, with the given values changed. Replies name its model from then on."""
+        """Write the worker's heartbeat, with some values replaced. Replies name the heartbeat's model from then on."""
         self._about = ABOUT | about
         self.pool.announce("stub", self._about)
 
     def pause(self) -> None:
-        """Take no more jobs until `resume`; return once it has none."""
+        """Take no more jobs until `resume`; return once all taken jobs are answered."""
         self._parked.clear()
         self._open.clear()
         self._parked.wait()
@@ -148,7 +149,7 @@ class StubWorker:
         self._open.set()
 
     def stop(self) -> None:
-        """End the worker, also while it is paused."""
+        """End the worker, even if it is paused."""
         self._stopped.set()
         self._open.set()
         self._thread.join()

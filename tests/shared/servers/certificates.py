@@ -1,4 +1,4 @@
-"""Certificates of TLS for the tests, made by openssl."""
+"""TLS certificates for tests, made by openssl."""
 
 import shutil
 import subprocess
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def certificate(folder: Path, name: str, signed_by: str = "", names: str = "IP:127.0.0.1") -> None:
-    """Make `<name>.pem` and `<name>.key`, signed by another certificate or by itself."""
+    """Make `<name>.pem` and `<name>.key`. Another certificate signs it, or it signs itself."""
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     made += ["-subj", f"/CN={name}", "-days", "2", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
     if signed_by:
@@ -18,7 +18,7 @@ def certificate(folder: Path, name: str, signed_by: str = "", names: str = "IP:1
 
 
 def has_openssl() -> bool:
-    """Return True if there is an openssl that signs certificates with others."""
+    """Return True if there is an openssl that can sign a certificate with another."""
     found = shutil.which("openssl")
     return (
         found is not None and "OpenSSL 3" in subprocess.run([found, "version"], capture_output=True, text=True).stdout

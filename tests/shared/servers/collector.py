@@ -1,4 +1,4 @@
-"""A collector of spans, in OpenTelemetry's form over HTTP."""
+"""A collector of OpenTelemetry's spans over HTTP."""
 
 import gzip
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Received(NamedTuple):
-    """A span as a collector has it; times are in nanoseconds, ids in hex."""
+    """A span that the collector received. Times are in nanoseconds, ids in hex."""
 
     service: str
     name: str
@@ -25,7 +25,7 @@ class Received(NamedTuple):
 
 
 class Collector(ThreadingHTTPServer):
-    """A collector on a port of loopback, with the `spans` that it has received."""
+    """A collector on a port of loopback, with the received `spans`."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the client over HTTP: applications that listen, and servers with made-up answers."""
+"""Fixtures for the tests of `HttpClient`: applications that listen, and servers with made-up answers."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -37,6 +37,6 @@ def canned() -> Iterator[CannedServer]:
 
 @pytest.fixture
 def http(listen: Listen, make_app: MakeApp, serving: Worker) -> Iterator[HttpClient]:
-    """Return a client over HTTP of an application in the test's own pool, which has a worker."""
+    """Return an `HttpClient` of an application. A worker answers the jobs of its pool."""
     with HttpClient(listen(make_app()), timeout_s=PATIENCE_S) as client:
         yield client

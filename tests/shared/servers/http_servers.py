@@ -1,4 +1,4 @@
-"""Servers on ports of their own for the tests of the client over HTTP: applications, and made-up answers."""
+"""Servers for the tests of `HttpClient`, each on its own port: applications, and made-up answers."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from flask import Flask
 
-#: Serves an application on a port of its own until the test ends; returns its URL.
+#: A function that serves an application on its own port until the test ends, and returns the URL.
 Listen = Callable[[Flask], str]
 
 
 class Canned(NamedTuple):
-    """A made-up answer; one without a status breaks the connection."""
+    """A made-up answer. An answer without a status breaks the connection."""
 
     status: int = 200
     body: bytes = b""
@@ -22,7 +22,7 @@ class Canned(NamedTuple):
 
 
 class CannedServer(ThreadingHTTPServer):
-    """A server that gives the answers of a list one after the other, and repeats the last one."""
+    """A server that sends the answers of a list one after the other, and repeats the last answer."""
 
     daemon_threads = True
 
@@ -33,7 +33,7 @@ class CannedServer(ThreadingHTTPServer):
         self.requests: list[tuple[str, dict[str, str]]] = []
         #: The method and the body of each request.
         self.bodies: list[tuple[str, bytes]] = []
-        #: The addresses from which requests came.
+        #: The clients' addresses.
         self.clients: set[str] = set()
         self.url = f"http://127.0.0.1:{self.server_port}"
 

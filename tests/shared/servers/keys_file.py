@@ -1,4 +1,4 @@
-"""A file of API keys, and the headers that carry them."""
+"""A file of API keys, and headers with these keys."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from shoal_api.access import api_keys
 
 
 class KeysFile:
-    """A file with the keys of a user and of an admin, each as the header that carries it."""
+    """A file with keys of a user and an admin, and a header with each key."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -14,5 +14,5 @@ class KeysFile:
         self.admin = self.make("ops", "admin")
 
     def make(self, name: str, role: str = "user", rate: str = "") -> dict[str, str]:
-        """Add a key to the file, and return the header that carries it."""
+        """Add a key to the file, and return a header with the key."""
         return {"Authorization": f"Bearer {api_keys.add(self.path, name, role, rate)}"}

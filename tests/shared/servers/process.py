@@ -1,4 +1,4 @@
-"""Commands of `shoal` as processes, as an operator runs them."""
+"""Commands of `shoal` in processes, as an operator runs them."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from shoal.settings import variable
 
 
 def environment(**settings: Any) -> dict[str, str]:
-    """Return this process's environment, with the given settings of Shoal and no others."""
+    """Return this process's environment, with only the given settings of Shoal."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
     return ours | {variable(name): str(value) for name, value in settings.items()}
 
@@ -35,7 +35,7 @@ def run(
     )
 
 
-#: Runs `shoal` with its arguments after the first one, which is the most bytes of a file.
+#: A program that runs `shoal`. Its first argument is the size limit of a file in bytes, the others are `shoal`'s.
 _SMALL_DISK = """
 import resource, sys
 from shoal.cli.main import main
@@ -45,13 +45,13 @@ main(sys.argv[2:])
 
 
 def run_on_small_disk(max_file_bytes: int, *arguments: Any, **settings: Any) -> "subprocess.CompletedProcess[str]":
-    """Run `shoal` while no file can grow over `max_file_bytes`, like on a full disk, and return its output."""
+    """Run `shoal` with the size limit `max_file_bytes` of each file, as on a full disk, and return its output."""
     command = [sys.executable, "-c", _SMALL_DISK, str(max_file_bytes), *map(str, arguments)]
     return subprocess.run(command, env=environment(**settings), capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 class Process:
-    """A running command of `shoal`. The end of the `with` kills it if it still runs."""
+    """A running command of `shoal`. The end of the `with` block kills it if it still runs."""
 
     #: Words of the command before `python -m shoal`.
     launcher: ClassVar[tuple[str, ...]] = ()
@@ -100,6 +100,6 @@ class Process:
 
 
 class FewFiles(Process):
-    """A process that may open few files until it asks for more."""
+    """A process that may open only 256 files until it raises this limit."""
 
     launcher = ("sh", "-c", 'ulimit -S -n 256; exec "$@"', "sh")

@@ -12,7 +12,7 @@ from shoal.contract.keys import Keys
 
 
 class RunningGroup(RedisGroup):
-    """A group whose servers run, each of which can be killed and started again."""
+    """A group of running servers. Each server can be killed and started again."""
 
     def __init__(self, kind: str, folder: Path):
         super().__init__(kind, folder, Keys().root, free_port)

@@ -1,4 +1,4 @@
-"""The whole service as an operator runs it: `shoal api` and `shoal worker`, each a process."""
+"""The whole service as an operator runs it: a process of `shoal api`, and a process of `shoal worker`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ class Service(ApiProcess):
 
 @contextmanager
 def service(folder: Path, **settings: Any) -> Iterator[Service]:
-    """Run both, with their logs in the folder. The block begins once the API listens; the worker may not be ready."""
+    """Run both processes, with logs in the folder. The block begins once the API listens, perhaps before the worker."""
     with (
         Process(folder / "worker.log", "worker", **settings) as worker,
         running_api(folder / "api.log", **settings) as api,

@@ -23,7 +23,7 @@ class Engine(NamedTuple):
 
 
 class PostgreSQL:
-    """A server of PostgreSQL with pgvector in a folder of its own. It can be stopped and started again."""
+    """A server of PostgreSQL with pgvector in its own folder. It can be stopped and started again."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -57,7 +57,7 @@ class PostgreSQL:
         wait_until(self._answers)
 
     def stop(self) -> None:
-        """End the server, whose clients lose their connections."""
+        """Stop the server. Its clients lose their connections."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait(PATIENCE_S)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import QUERY_PROMPTS, Options
-from shoal.contract.replies import SparseVector, finish
+from shoal.contract.vectors import SparseVector, cut_and_normalise
 from shoal.errors import BadSetting, InvalidRequest, ModelMismatch, ShoalError, Unsupported
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.chunking import Chunker, open_chunker
@@ -366,7 +366,7 @@ class Encoder:
     ) -> NDArray[np.float32]:
         """Return the finished vectors `[texts, dimension]` of any number of texts."""
         encoded = self.encoded(texts, options, prompt, bucketing)
-        return finish([text.vectors for text in encoded if text.vectors is not None], options)
+        return cut_and_normalise([text.vectors for text in encoded if text.vectors is not None], options)
 
     def encoded(
         self, texts: Sequence[str], options: Options, prompt: str, bucketing: Bucketing[TokenizedText] | None = None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
-from shoal.contract.replies import finish
+from shoal.contract.vectors import cut_and_normalise
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
@@ -133,7 +133,7 @@ def compared(query: TokenizedText, text: TokenizedText) -> TokenizedText:
 
 def token_vectors(text: TokenizedText) -> NDArray[np.float32]:
     """Return the token vectors of an encoded text, normalised: `[tokens, dimension]`."""
-    return finish([text.made["multivector"]], Options())
+    return cut_and_normalise([text.made["multivector"]], Options())
 
 
 def max_sim(of_query: NDArray[np.float32], of_text: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shoal.changes.change_log import START
 from shoal.contract.excerpt import excerpt
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal.errors import IndexCorrupt, IndexMismatch, NotReady, ShoalError
 from shoal.index_folder import CURRENT, read_current
 from shoal.operations import Search

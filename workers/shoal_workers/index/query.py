@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal.errors import IndexMismatch, InvalidRequest
 from shoal.operations import Search
 from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, QueryTerms

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract.options import Options
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal.operations.search_fields import parse_facets

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.contract.replies import finish
+from shoal.contract.vectors import cut_and_normalise
 from shoal.errors import TooLarge
 from shoal.operations import Embed
 from shoal.queue.consumer import Delivery
@@ -100,7 +100,7 @@ class ChunksWork(Work):
             self.tokens[text_number] += text.num_tokens
             self.truncated[text_number] |= text.tokens.truncated
             if self.chunks is None:
-                self._sums[text_number] += text.num_tokens * finish([text.vectors], self.job.options)[0]
+                self._sums[text_number] += text.num_tokens * cut_and_normalise([text.vectors], self.job.options)[0]
             else:
                 self.chunks[text_number].append({"start": chunk.start, "stop": chunk.stop, "tokens": text.num_tokens})
                 self._rows.append(text.vectors)
@@ -110,7 +110,7 @@ class ChunksWork(Work):
         if self.chunks is None:  # the vector of a text is the mean of its chunks' vectors
             rows = [(np.array(self._sums) / np.maximum(self.tokens, 1)[:, None]).astype(np.float32)]
         return {
-            "vectors": finish(rows, self.job.options),
+            "vectors": cut_and_normalise(rows, self.job.options),
             "output": self.job.options.outputs[0],
             "tokens": self.tokens,
             "truncated": self.truncated,
@@ -161,12 +161,14 @@ class EmbedWork(Work):
     def _result(self) -> dict[str, Any]:
         options, outputs, result = self.job.options, self.job.options.outputs, super()._result()
         if {"vector", "tokens"}.intersection(outputs):
-            result["vectors"] = finish([self.entries[n].vectors for n in range(len(self.job.texts))], options)
+            result["vectors"] = cut_and_normalise(
+                [self.entries[n].vectors for n in range(len(self.job.texts))], options
+            )
         if "sparse" in outputs:
             result["sparse"] = self._made("sparse")
         if "multivector" in outputs:
             whole = replace(options, dimensions=None)
-            result["multivectors"] = [finish([rows], whole) for rows in self._made("multivector")]
+            result["multivectors"] = [cut_and_normalise([rows], whole) for rows in self._made("multivector")]
         return result
 
     def _made(self, output: str) -> list[Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract.options import QUERY_PROMPTS
-from shoal.contract.replies import finish
+from shoal.contract.vectors import cut_and_normalise
 from shoal.errors import (
     IndexCorrupt,
     IndexMismatch,
@@ -93,7 +93,7 @@ class SearchWork(PairsWork):
         model = self.pipeline.encoder.model
         if not self.job.texts or not model.pooling:
             return np.empty((len(self.job.texts), model.dimension if model.pooling else 0), np.float32)
-        return finish([self.entries[n].vectors for n in range(len(self.job.texts))], self.job.options)
+        return cut_and_normalise([self.entries[n].vectors for n in range(len(self.job.texts))], self.job.options)
 
     def group(self, number: int) -> Hashable:
         """Return a key that is equal for jobs which are searched together. `number` is different for each job.

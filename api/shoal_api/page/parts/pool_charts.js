@@ -1,4 +1,4 @@
-// The charts of the pool: its work since the page was opened, and how long the work took.
+// The charts of the pool: its work since the page was opened, and the time of this work.
 
 import { html } from "../vendor/lit-html.js";
 import { chart } from "./chart.js";

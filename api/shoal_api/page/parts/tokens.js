@@ -1,4 +1,4 @@
-// The tokens of a text, and where the model stops reading it.
+// The tokens of a text, and the place where the model stops reading.
 
 import { html } from "../vendor/lit-html.js";
 

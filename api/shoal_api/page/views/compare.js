@@ -1,4 +1,4 @@
-// Compare: the tokens of texts, their vectors, and how similar the texts are.
+// Compare: the tokens of texts, their vectors, and their similarity.
 
 import { html } from "../vendor/lit-html.js";
 import { codeSamples, curlSample, openaiSample, pythonArguments, pythonOf, pythonSample } from "../parts/code.js";

@@ -103,7 +103,7 @@ class Answer:
         if 300 <= self.status < 400:
             found = f"a redirect to {excerpt(self.headers.get('Location', ''))}"
         return Unavailable(
-            f"{self.source} answered {self.status} ({found}), as no Shoal does: check the URL, and any proxy on the way"
+            f"{self.source} answered {self.status} ({found}), and Shoal does not: check the URL and any proxy between"
         )
 
 
@@ -169,7 +169,7 @@ def checked(reply: Reply, job: Job) -> Reply:
 
 
 def _chunks(chunks: Any, counts: list[int]) -> dict[str, Any]:
-    """Return the fields of a reply that has these chunks; `counts` says how many chunks each text has."""
+    """Return the fields of a reply that has these chunks; `counts` has each text's number of chunks."""
     numbers = _numbers("chunks", chunks)
     if len(numbers) != len(CHUNK_COLUMNS) * sum(counts):
         raise MalformedJob(f"the answer has {len(numbers):,} numbers for {sum(counts):,} chunks")

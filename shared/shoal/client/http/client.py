@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from shoal.client.handles import IndexHandle
-from shoal.client.http.answer import RequestLimits, checked, reply_of
+from shoal.client.http.answer import Answer, RequestLimits, checked, reply_of
 from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path
 from shoal.client.job_source import File, Item
 from shoal.client.parts import batches, jobs_to_repeat
-from shoal.client.questions import Questions, by_text, check_key, check_lane, options_of
+from shoal.client.questions import Questions, by_text, check_key, options_of
 from shoal.contract.excerpt import excerpt
-from shoal.contract.jobs import Job
+from shoal.contract.jobs import Job, check_lane
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.operations import Embed
@@ -26,15 +26,13 @@ from shoal.settings import DEFAULTS
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from shoal.client.http.answer import Answer
-
 #: Largest number of unanswered requests that one call has at a time.
 MAX_REQUESTS = 4
 
 #: Longest time that one request waits for a job's result, in seconds. Many proxies end a request after a minute.
 MAX_WAIT_S = 20.0
 
-#: Seconds in which an answer must arrive, in addition to the time for which its request waits for the job's result.
+#: Seconds for an answer to arrive, in addition to the time for which its request waits for the job's result.
 ROUND_TRIP_S = 5.0
 
 #: A function that waits for the given number of seconds, and returns true if the caller gives up meanwhile.
@@ -142,7 +140,7 @@ class HttpClient(Questions):
         """Return the deadline on the monotonic clock of a call that begins now and may take `extra_s` longer."""
         return time.monotonic() + self.timeout_s + extra_s
 
-    def ask(self, method: str, path: str, until: float | None = None, **options: Any) -> "Answer":
+    def ask(self, method: str, path: str, until: float | None = None, **options: Any) -> Answer:
         """Send a request, as `HttpSession.ask` does, and return its answer; raise Timeout if none comes in time."""
         try:
             return self._session.ask(method, path, self.until() if until is None else until, **options)

@@ -33,8 +33,8 @@ PIECE_BYTES = 2**16
 #: Slowest upload or download, in bytes a second. A file may take `timeout_s` and the time for its bytes.
 MIN_BYTES_PER_S = 2**20
 
-#: Largest number of documents in one request, and of bytes that they count in a change. The API accepts as much if
-#: vectors have at most 4,096 numbers.
+#: Largest number of documents in one request, and of their bytes in a change. The API accepts as much if vectors have
+#: at most 4,096 numbers.
 MAX_REQUEST_DOCUMENTS, MAX_REQUEST_BYTES = 32, 2**19 - 4_096
 
 #: The file of a result that names its other files, and the file with the bad rows.
@@ -159,9 +159,9 @@ class HttpIndexHandle(IndexHandle):
         return self._write("DELETE", "ids", ids_of(ids, MAX_CHANGES), MAX_CHANGE_IDS)
 
     def _write(self, method: str, field: str, items: Sequence[Any], max_num: int) -> int:
-        """Send documents or ids in groups that each make one change; return their number."""
+        """Send documents or ids in groups, each of which makes one change; return their number."""
         num = 0
-        # The bytes that the items count in a change, without their vectors.
+        # The bytes of the items in a change, without their vectors.
         sizes = [max(len(wire.pack({field: item})), BYTES_OF_A_VALUE * wire.num_values([item])) for item in items]
         for group in bounded_groups(items, sizes, max_num, MAX_REQUEST_BYTES):
             with noting_num_written(num):

@@ -37,7 +37,7 @@ MAX_ANSWER_BYTES = 2**28
 #: ask for a longer pause.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 
-#: Largest random part of a pause that is added to it. So clients that were refused together return at different times.
+#: Largest random addition to a pause, as a share of it. So clients that were refused together do not return together.
 JITTER = 0.25
 
 #: Statuses after which the same request may succeed a little later.
@@ -235,14 +235,14 @@ def _check_url(url: str) -> str:
     except (httpx2.InvalidURL, TypeError):
         parsed = httpx2.URL("")
     if parsed.userinfo:
-        raise InvalidRequest("the URL has a user name or a password, which no API takes: give the API's key apart")
+        raise InvalidRequest("the URL has a user name or a password, which no API takes: give the API's key as `key`")
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
         raise InvalidRequest(f"url is {excerpt(url)}: it takes one such as http://localhost:8080")
     return str(parsed).rstrip("/")
 
 
 def _mounts(url: str, options: Mapping[str, Any]) -> dict[str, None]:
-    """Return a pattern for the URL of an API on this machine, whose requests bypass the environment's proxies."""
+    """Return a pattern for the URL of an API on this machine. Its requests bypass the environment's proxies."""
     host = httpx2.URL(url).host
     try:
         is_local = host == "localhost" or ip_address(host).is_loopback

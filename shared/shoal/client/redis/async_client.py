@@ -31,7 +31,7 @@ from shoal.client.questions import (
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle, WorkThreads, bulk_arguments
 from shoal.client.redis.session import EmbedStream, Session, about, log
-from shoal.contract.jobs import LANES, Job, check_deadline, unknown_lane
+from shoal.contract.jobs import Job, check_deadline, check_lane
 from shoal.contract.replies import Reply
 from shoal.errors import Timeout
 from shoal.long_jobs.long_jobs import LongJobs
@@ -46,7 +46,7 @@ class AsyncClient:
     """A client of the queue for the tasks of one event loop. It connects on first use.
 
     The methods, options and errors are the same as in `shoal.Client`. Jobs of several tasks go to Redis together, and
-    one task receives their replies. Cancelling a task, also by `asyncio.timeout`, withdraws the jobs that it awaits.
+    one task receives their replies. Cancelling a task, as `asyncio.timeout` does, withdraws the jobs that it awaits.
     A client belongs to the first event loop that uses it, until the client is closed or the loop ends; a use in another
     loop raises RuntimeError. With a `fingerprint`, vectors and hits come only from the model with that fingerprint;
     otherwise ModelMismatch is raised.
@@ -235,8 +235,7 @@ class AsyncClient:
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
     ) -> Reply:
         """Wait for the reply to the job and return it, as `Client.call` does."""
-        if lane not in LANES:  # a job whose texts are all cached is not put
-            raise unknown_lane(lane)
+        check_lane(lane)  # a job whose texts are all cached is not put
         if self.fingerprint:
             job = job.pinned(self.fingerprint)
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
@@ -251,7 +250,7 @@ class AsyncClient:
         client: str = "",
         timeout_s: float | None = None,
     ) -> IndexWriter:
-        """Return the writer of an index. Each call for vectors may take `timeout_s`, by default the client's."""
+        """Return the writer of an index. Each call for vectors may take `timeout_s`, by default the client's limit."""
         session = self._session()
         call = partial(
             session.call,

@@ -26,7 +26,8 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job
 from shoal.contract.languages import LEARNED
 from shoal.contract.options import Options
-from shoal.contract.replies import Reply, SparseVector
+from shoal.contract.replies import Reply
+from shoal.contract.vectors import SparseVector
 from shoal.errors import InvalidRequest, ModelMismatch, NotReady, TooLarge, UnknownIndex
 from shoal.operations import Embed
 from shoal.queue.pool import ANSWERING
@@ -130,7 +131,7 @@ class IndexWriter:
         return MAX_CHANGE_IDS if self.in_one_step else MAX_CHANGES
 
     def _cut(self, what: str, items: Sequence[T], sizes: Sequence[int], max_num: int) -> list[list[T]]:
-        """Return the items in groups that each make one change."""
+        """Return the items in groups, each of which makes one change."""
         largest = max(range(len(sizes)), key=sizes.__getitem__)
         if sizes[largest] > MAX_BYTES:
             raise TooLarge(f"{what} {largest} takes {sizes[largest]:,} bytes and may take {MAX_BYTES:,}: shorten it")
@@ -168,10 +169,8 @@ class IndexWriter:
             reply = await self.call(Embed(texts, options).pinned(model.fingerprint))
         except ModelMismatch as error:
             raise self._other_model() from error
-        vectors, sparse = (
-            reply.vectors if model.dimension else np.empty((len(texts), 0), np.float32),
-            reply.sparse or (),
-        )
+        vectors = reply.vectors if model.dimension else np.empty((len(texts), 0), np.float32)
+        sparse = reply.sparse or ()
         num_sparse = len(texts) if model.has_learned_words else 0
         if vectors is None or vectors.shape != (len(texts), model.dimension) or len(sparse) != num_sparse:
             raise self._other_model()

@@ -12,10 +12,10 @@ from typing import Any
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.cache.lookup import CacheLookup
 from shoal.client.parts import jobs_to_repeat
-from shoal.client.questions import by_text, check_lane, options_of
+from shoal.client.questions import by_text, options_of
 from shoal.client.redis.long_jobs import WorkThreads
 from shoal.contract import traceparent
-from shoal.contract.jobs import Job, new_id
+from shoal.contract.jobs import Job, check_lane, new_id
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Expired, Internal, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
@@ -149,9 +149,9 @@ class Call:
         return Reply.join(replies)
 
     async def _send_alike(self, parts: Sequence[Job], like: Reply | None = None) -> list[Reply]:
-        """Send the jobs, and repeat those whose replies have another fingerprint or index version than `like`.
+        """Send the jobs. Repeat a job if its reply has another fingerprint or index version than `like`.
 
-        Without `like`, replies are compared with one of them. No job is repeated after `until`.
+        Without `like`, the replies are compared with one reply. No job is repeated after `until`.
         """
         replies = await self._send(parts)
         for pause_s, numbers, again in jobs_to_repeat(parts, replies, self.until, like):

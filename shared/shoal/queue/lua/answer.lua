@@ -17,7 +17,7 @@ local function fit(answer, client)
   answer.reply, answer.status = cmsgpack.pack({v = 1, id = answer.id, status = 'failed', error = failure}), 'failed'
 end
 
-call('PERSIST', HOLDERS) -- allowed if memory is full, and then so are the writes after it
+call('PERSIST', HOLDERS) -- Redis allows this if memory is full, and then also the writes after it
 for _, answer in ipairs(args.answers) do
   local job, letter = read(answer.key, PLACE), answer.letter
   if job.lane and job.worker == answer.worker then

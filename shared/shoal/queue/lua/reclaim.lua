@@ -20,7 +20,7 @@ end
 
 local is_known, dead, now = {}, {}, now_ms()
 for _, id in ipairs(args.leaves and {} or args.holds) do is_known[id] = true end
-call('PERSIST', HOLDERS) -- allowed if memory is full, and then so are the writes after it
+call('PERSIST', HOLDERS) -- Redis allows this if memory is full, and then also the writes after it
 local own = put_back_all(args.worker, is_known, false)
 local left_ms = call('PTTL', TURN) -- more than alive_ms if Redis's clock was set back
 local is_heard = tonumber(call('ZSCORE', ALIVE, args.worker) or 0) > now + args.alive_ms / 2

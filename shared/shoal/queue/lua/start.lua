@@ -3,7 +3,7 @@
 -- args: worker, jobs: list of {key, id}
 -- Returns {started}: true for each job that may run; false if it was cancelled, put back or removed, or if its record was.
 local held, started = held_by(args.worker), {}
-call('PERSIST', held) -- allowed if memory is full, and then so are the writes after it
+call('PERSIST', held) -- Redis allows this if memory is full, and then also the writes after it
 for n, job in ipairs(args.jobs) do
   local given, record = read(job.key, PLACE), record_of(job.id)
   local score = sums[given.lane] and call('ZSCORE', held, job.key)

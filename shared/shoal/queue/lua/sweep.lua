@@ -4,7 +4,7 @@
 local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- members at a time, which need half a millisecond
 local now = call('TIME')[1]
 local due = call('ZRANGEBYSCORE', UNREAD, '-inf', now, 'LIMIT', 0, MOST)
-call('PERSIST', UNREAD) -- allowed if memory is full, and then so are the writes after it
+call('PERSIST', UNREAD) -- Redis allows this if memory is full, and then also the writes after it
 for _, member in ipairs(due) do
   local left_ms = call('PTTL', ROOT .. string.match(member, '^%S*'))
   local age_s = math.abs(result_ttl_s - left_ms / 1000)

@@ -8,7 +8,7 @@ if is_open then
   for address in string.gmatch(known or '', '%S+') do
     if address ~= args.address and #watchers < MAX_WATCHERS then watchers[#watchers + 1] = address end
   end
-  call('HDEL', record, 'watchers') -- allowed if memory is full, and then so are the writes after it
+  call('HDEL', record, 'watchers') -- Redis allows this if memory is full, and then also the writes after it
   call('HSET', record, 'watchers', table.concat(watchers, ' '))
 end
 return cmsgpack.pack({is_open = is_open})

@@ -12,7 +12,7 @@ from shoal.bulk.job_stream import JobStream, groups
 from shoal.bulk.served_model import ModelInfo, check_one_model, document_prompt, served_model
 from shoal.client.redis.client import Client
 from shoal.contract.options import DOCUMENT_PROMPTS, Options
-from shoal.contract.replies import SparseVector, finish
+from shoal.contract.vectors import SparseVector, cut_and_normalise
 from shoal.errors import NotReady
 from shoal.records.document import Document
 from shoal_workers.encoding.bucketing import Bucketing
@@ -87,7 +87,7 @@ class LocalEncoder:
             encoded = self._encoder.encoded(group, options, prompt, bucketing)
             vectors = np.empty((len(group), 0), np.float32)
             if "vector" in outputs:
-                vectors = finish([text.vectors for text in encoded if text.vectors is not None], Options())
+                vectors = cut_and_normalise([text.vectors for text in encoded if text.vectors is not None], Options())
             yield Encoded(vectors, [text.made["sparse"] for text in encoded if "sparse" in outputs])
 
 

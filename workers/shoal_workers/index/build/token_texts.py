@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract.options import Options
-from shoal.contract.replies import finish
+from shoal.contract.vectors import cut_and_normalise
 from shoal.task_progress import Report
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY
@@ -73,4 +73,4 @@ def _groups(
     bucketing: Bucketing[TokenizedText] = Bucketing(2_048, encoder.model.shares_rows)
     while group := list(islice(texts, GROUP)):
         encoded = encoder.encoded(group, options, encoder.prefix, bucketing)
-        yield [quantised(finish([text.made[encoder.output]], Options())) for text in encoded]
+        yield [quantised(cut_and_normalise([text.made[encoder.output]], Options())) for text in encoded]

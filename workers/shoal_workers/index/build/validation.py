@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal.errors import IndexCorrupt
 from shoal_workers.index.build.document_encoder import DocumentEncoder, Waiting
 from shoal_workers.index.build.scratch import BuildState

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract.languages import LEARNED
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal.errors import IndexCorrupt, IndexMismatch, NotReady
 from shoal_workers.index.files.array_file import save_array, write_header
 from shoal_workers.index.files.documents import read_lines

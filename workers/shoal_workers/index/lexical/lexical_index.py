@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.languages import LANGUAGES, LEARNED
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal.errors import IndexCorrupt, IndexMismatch
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.manifest import IMPACTS, LEXICAL, POSTINGS, STARTS, TERMS

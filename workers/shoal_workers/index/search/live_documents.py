@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.changes.change import MAX_LENGTH, Change
 from shoal.contract import wire
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.vectors.exact_search import TopK, best_fused, best_of, fused_scores, in_parts
 from shoal_workers.index.vectors.quantisation import SCORE_ERROR

@@ -7,7 +7,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from shoal.contract.replies import SparseVector
+from shoal.contract.vectors import SparseVector
 from shoal_workers.model.graph import core
 from shoal_workers.model.heads.head import Head
 

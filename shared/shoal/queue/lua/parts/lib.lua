@@ -14,15 +14,15 @@ end
 
 local function record_of(id) return ROOT .. 'job:' .. id end
 
--- Return fields of a job's record by name; only the client '' if another program's key has the record's name.
+-- Return fields of a job's record by name. If the key is another program's, return only the client ''.
 local function read(id, names)
   local job, found = {}, redis.pcall('HMGET', record_of(id), unpack(names))
   for n, name in ipairs(names) do job[name] = found[n] or nil end
-  job.client = job.client or '' -- another program may delete it
+  job.client = job.client or '' -- another program may have deleted it
   return job
 end
 
--- Add to a field of a hash, and delete the field if it is then not above 0. Does nothing if the key has another type.
+-- Add to a field of a hash. Delete the field if it is then 0 or less. Do nothing if the key has another type.
 local function add(key, field, amount)
   local sum = redis.pcall('HINCRBY', key, field, amount)
   if type(sum) == 'number' and sum <= 0 then call('HDEL', key, field) end

@@ -1,6 +1,6 @@
 -- Idempotency keys, a part of put. Two owners may use the same key.
 local ONCE_TTL_S, LEAST_ONCE_S = 86400, 60 -- usual and shortest time for which a key is remembered
--- If a client has used more than WHOLE_SHARE of its unread bytes, each further HALVING_SHARE halves the time for a new key.
+-- A client that uses WHOLE_SHARE of its unread bytes or less gets the usual time. Each further HALVING_SHARE halves it.
 local WHOLE_SHARE, HALVING_SHARE = 1 / 4, 1 / 24
 
 -- Check a key; return its name, and an answer if the key was used. An expired or cancelled job frees its key.
@@ -17,7 +17,7 @@ local function use_of(once)
   return name, {status = digest == (once.digest or '') and 'known' or 'reused', id = id}
 end
 
--- Remember a key, and return for how many seconds. `share` says which share of its unread bytes the client has used.
+-- Remember a key; return the number of seconds. `share` is the used share of the client's unread bytes.
 local function remember(name, id, share)
   local halvings = math.max(0, share - WHOLE_SHARE) / HALVING_SHARE
   local ttl_s = math.max(LEAST_ONCE_S, math.floor(ONCE_TTL_S / 2 ^ halvings))
