@@ -18,8 +18,9 @@ from shoal.operations.search_filter import parse_filter
 from shoal.process import logs
 from shoal_workers.index.engines.engine import ENGINE, check_address, open_table
 from shoal_workers.index.engines.fields import path_of
+from shoal_workers.index.files.checksums import FileCheck
 from shoal_workers.index.files.columns import Columns
-from shoal_workers.index.files.manifest import FileCheck, Manifest
+from shoal_workers.index.files.manifest import Manifest
 from shoal_workers.index.index import Index, checked_files
 from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranked_search import SearchAnswer

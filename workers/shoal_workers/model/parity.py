@@ -51,7 +51,7 @@ Score = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE, name: str = "vectors") -> float:
     """Return the lowest cosine of the engine's vectors to the stored array. Raises ModelMismatch if it is too low.
 
-    `name` is an output with a head, whose vectors are what `profile` makes, or `vectors`.
+    `name` is `vectors`, or an output with a head, which `profile` makes into vectors.
     """
     reference = load_file(folder / FILE)[name]
     vectors = encode(TEXTS)

@@ -59,7 +59,7 @@ class Distances(NamedTuple):
 class Layer(NamedTuple):
     """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`.
 
-    Keys and values may have fewer heads than queries; then several heads of queries share each of theirs. `up` and
+    Keys and values may have fewer heads than queries; then several heads of queries share a head of keys. `up` and
     `down` are the two linear layers of the network after attention. `norms_first` says where the norms come.
     """
 
@@ -210,7 +210,7 @@ class _Reader:
             raise ModelMismatch(f"{self.num_heads} heads of queries are no multiple of {self.num_key_heads} of keys")
         if self.architecture.attention and self.head_size % 2:
             raise ModelMismatch(
-                f"heads have {self.head_size} numbers, and rotary positions turn pairs: use another model"
+                f"heads have {self.head_size} numbers, and rotary positions need pairs: use another model"
             )
 
     def transformer(self) -> Transformer:

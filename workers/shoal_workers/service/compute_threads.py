@@ -99,4 +99,4 @@ class Resizing:
 
 
 def _warn(threads: int, error: Exception) -> None:
-    log.warning("the worker keeps its compute threads, as those for %d failed: %s", threads, error)
+    log.warning("the worker keeps its compute threads, as engines with %d threads failed: %s", threads, error)

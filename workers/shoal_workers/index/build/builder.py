@@ -110,7 +110,7 @@ def build(
     version that was built with this key is not built again. `num_kept` versions stay. With `skips_bad`, bad rows are
     left out; with a `cutter`, rows are chunks; the model `late` makes their token vectors. The current version's
     changes and the `changes` since are folded in, except changes made before `drop_changes_before`. Raises
-    BadDocument, DiskFull, IndexBusy during another build, IndexCorrupt, and what `report` and the encoder raise.
+    BadDocument, DiskFull, IndexBusy during another build, IndexCorrupt, and the errors of `report` and the encoder.
     """
     began_from, language = began_from or current_name(out), _language_for(encoder.model, language)
     if built := _built_before(out, key):

@@ -34,7 +34,7 @@ Waiting = Callable[[str], None]
 
 
 def no_wait(reason: str) -> None:
-    """Ignore the reason."""
+    """Do nothing while the encoder waits."""
 
 
 def info_of(model: Model, fingerprint: str) -> ModelInfo:

@@ -65,7 +65,7 @@ def write_tokens(
 def _groups(
     former: TokenVectors | None, reused: NDArray[np.int64], texts: Iterator[str], encoder: "LateReranker"
 ) -> Iterator[list[NDArray[np.int8]]]:
-    """Yield the codes of the former version's rows, and then of the texts, `GROUP` of them at a time."""
+    """Yield the codes of the former version's rows, and then the codes of the texts, for `GROUP` rows at a time."""
     for start in range(0, len(reused) if former else 0, GROUP):
         assert former
         yield [former.of(row) for row in reused[start : start + GROUP].tolist()]

@@ -177,8 +177,7 @@ class OpenIndexes(Mapping[str, Index]):
             if len(self._pinned) >= MAX_PINNED:
                 raise InvalidRequest(
                     f"cursor is of version {excerpt(version)} of the index, and the worker has {MAX_PINNED} other "
-                    "versions that are served no more open for pages: begin with an empty cursor, or try again in a "
-                    "minute"
+                    "former versions open for pages: begin with an empty cursor, or try again in a minute"
                 )
             pinned = LazyVersion(name, served.folder.parent / version, self._opener.open_pinned, self._executor)
             self._pinned = self._pinned | {(name, version): pinned}
@@ -319,7 +318,7 @@ def find_index(indexes: Mapping[str, Index], name: str, cursor: str | None = Non
     """Return the future of an index by its name; the index is opened if it is not open.
 
     It is the served version, or the version that the `cursor` names. Raises UnknownIndex, InvalidRequest for a bad
-    cursor, and what `OpenIndexes.find` raises.
+    cursor, and the errors of `OpenIndexes.find`.
     """
     version = Cursor.unpack(cursor).version_in(name) if cursor else None
     opened = Future[Index]()

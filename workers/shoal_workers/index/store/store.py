@@ -18,8 +18,9 @@ from shoal.contract.keys import NAME
 from shoal.errors import BadSetting, FileError, IndexCorrupt, MissingExtra, ShoalError, Unavailable
 from shoal.index_folder import CURRENT
 from shoal.process.extra import install_command
+from shoal_workers.index.files.checksums import checksum
 from shoal_workers.index.files.durable_file import locked
-from shoal_workers.index.files.manifest import MANIFEST, checksum
+from shoal_workers.index.files.manifest import MANIFEST
 from shoal_workers.index.versions import Version, list_versions
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class IndexStore:
     original error, because these may contain a password.
     """
 
-    def __init__(self, filesystem: Any, root: str, tick: Callable[[], None] = lambda: None):
+    def __init__(self, filesystem: Any, root: str, tick: Callable[[], None]):
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self.tick = tick
