@@ -68,7 +68,7 @@ export function indexOf(ask, indexes) {
   return ask.index || (names.includes("default") || !names.length ? "default" : names[0]);
 }
 
-/** Return what an index can do; `about` is its description, and `hasWords` is false if its words cannot be searched. */
+/** Return the abilities of an index; `about` is its description, and `hasWords` is false if its words cannot be searched. */
 export function abilitiesOf(about, hasWords) {
   const isPlain = Boolean(about?.engine); // a vector engine finds and filters, and does nothing else
   const hasVectors = about?.dimension !== 0;
@@ -76,7 +76,7 @@ export function abilitiesOf(about, hasWords) {
   return { modes, isPlain, hasWords: hasWords && !isPlain, comparesVectors: hasVectors && !isPlain };
 }
 
-/** Return the question without what the index cannot do. */
+/** Return the question without options that the index does not support. */
 export function fitted(ask, { modes, isPlain, comparesVectors }) {
   return {
     ...ask,

@@ -17,7 +17,7 @@ export function laneTable(lanes) {
     ["Wait, 95 %", (lane) => duration(lane.wait_p95_s), "number"],
     ["Longest wait", (lane) => duration(lane.wait_max_s), "number"],
   ];
-  return section("Lanes", "Waits are those of the last minute.", table(columns, lanes, "Lanes"));
+  return section("Lanes", "Waits of the last minute.", table(columns, lanes, "Lanes"));
 }
 
 /** Draw the workers; `now` is in Unix seconds. */
