@@ -60,7 +60,7 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 @click.option("--no-publish", is_flag=True, help="Leave the current version until `shoal index publish`.")
 @click.option("--local", is_flag=True, help="Embed in this process, even if a pool answers.")
 @click.option("--detach", is_flag=True, help="Let a runner build it, print the id of the job, and return.")
-@click.option("--webhook", help="With --detach: URL to which the runner reports the end of the job.")
+@click.option("--webhook", help="With --detach: URL to notify when the job ends.")
 @settings_options(
     *(*REDIS_SETTINGS, *MODEL_SETTINGS, "reranker", "indexes"),
     *("index_home", "index_store", "kept_versions", "max_text_chars"),
@@ -214,7 +214,7 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
 
 
 def _unix_seconds(time: str | None) -> float | None:
-    """Return the Unix seconds of a time, given in Unix seconds or in ISO 8601 (local time without a zone)."""
+    """Return a time as Unix seconds. It is given as Unix seconds or in ISO 8601 (local time without a zone)."""
     if time is None:
         return None
     try:

@@ -40,7 +40,7 @@ RETRY_AFTER_S = 1.0
 
 
 class EngineIndex(Index):
-    """A version in a vector engine. It has no files of vectors, so of an index's methods only the ones here apply."""
+    """A version in a vector engine. It has no files of vectors, so only these methods of an index apply."""
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, password: str):
         self.folder, self.manifest, self.files = folder, manifest, files

@@ -83,7 +83,7 @@ class RankedSearch:
         self._live = index.live
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
         if not (job.search.mode or index.manifest.dimension):
-            job = replace(job, search=replace(job.search, mode=index.default_mode))  # it checks all options again
+            job = replace(job, search=replace(job.search, mode=index.default_mode))  # this checks all options again
         self._job, self._options = job, job.search
         self._going_on = going_on
         self._ranker = Ranker(index, self._live, self._options, self._pages, shared)

@@ -6,6 +6,7 @@ Texts are tokenized a few passes ahead, so that texts of similar length share a 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from shoal_workers.encoding.bucketing import PASS_COST
 from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.loop.batch import Batch
 from shoal_workers.operations.embed import ChunksWork
@@ -198,7 +199,7 @@ class Scheduler:
         """Return the largest cost of a pass that does not delay interactive jobs much; None if any cost is allowed."""
         if time.monotonic() >= self._expected_until:
             return None
-        least = MIN_PREEMPTIBLE_TOKENS + pipeline.bucketing.pass_cost
+        least = MIN_PREEMPTIBLE_TOKENS + PASS_COST
         return max(least, pipeline.cost_within(MAX_ASIDE_S if pipeline.encoder.runs_aside else MAX_PREEMPTIBLE_S))
 
     def _charge(self, served: str, num_tokens: int) -> None:

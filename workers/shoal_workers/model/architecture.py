@@ -26,7 +26,7 @@ ACTIVATIONS = {
     "tanh": "tanh",
 }
 
-#: Settings that change what a model computes, with the values that change nothing. Any other value is refused.
+#: Settings that change the arithmetic of a model, with the values that change nothing. Any other value is refused.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute", None),
     "is_decoder": (False, None),

@@ -260,7 +260,7 @@ def _read_reranker(name: str, original: Original) -> dict[str, Any]:
         raise ModelMismatch(
             f"{name} has {num_labels} labels, and a reranker makes one score of a pair: use a cross-encoder with one"
         )
-    is_decoder = config["model_type"] == "qwen3"  # whose last token alone sees the whole pair
+    is_decoder = config["model_type"] == "qwen3"  # only the last token of a decoder sees the whole pair
     return found | {"pooling": "lasttoken", "pair_forms": original.chat.forms} if is_decoder else found
 
 
@@ -301,7 +301,7 @@ def weights_state(source: Path) -> str:
 
 
 def with_own_graph(name: str, source: Path) -> Path:
-    """Return the folder of the original. If it is the hub's, the model's own OpenVINO or ONNX graph is fetched."""
+    """Return the folder of the original. For a model of the hub, its own OpenVINO or ONNX graph is fetched."""
     files = ["openvino/openvino_model.xml", "openvino/openvino_model.bin", "onnx/model.onnx"]
     return _from_hub(name, files) if source.parent.name == "snapshots" else source
 

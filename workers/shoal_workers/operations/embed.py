@@ -140,7 +140,7 @@ class EmbedWork(Work):
             self._check_num_weights(most * model.dimension // 2)
         if self.error is not None or not {"tokens", "multivector"}.intersection(outputs):
             return
-        if "multivector" in outputs:  # whose vectors may have another size than the model's
+        if "multivector" in outputs:  # these vectors may have another size than the model's
             most = most * model.dimension // model.heads["multivector"].size
         num_tokens = self.num_tokens + sum(text.num_tokens for text in self.tokenized.values())
         if num_tokens > most:

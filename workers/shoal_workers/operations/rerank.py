@@ -38,7 +38,7 @@ class PairsWork(Work):
         return self.pipeline.encoder
 
     def add_pairs(self, pairs: Sequence[tuple[str, str]], codes: Mapping[int, NDArray[np.int8]]) -> None:
-        """Add the inputs for the pairs, of which some have known `codes`.
+        """Add the inputs for the pairs. Some pairs may have known `codes`.
 
         Queries are encoded first, so that the vectors of texts need not be kept.
         """
@@ -69,7 +69,7 @@ class PairsWork(Work):
             del self.queries[number]
 
     def scores(self, *, raw: bool = False) -> NDArray[np.float32]:
-        """Return the scores of the pairs, all of which are encoded, or the reranker's `raw` numbers."""
+        """Return the scores of the encoded pairs, or the reranker's `raw` numbers."""
         scored = self.scored
         vectors = [scored[n] if n in scored else self.encoded[n].vectors for n in self.pairs]
         found = np.concatenate([vector for vector in vectors if vector is not None])

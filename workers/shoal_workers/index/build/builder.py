@@ -26,6 +26,7 @@ from shoal_workers.index.build.scratch import SCRATCH, BuildState, open_scratch
 from shoal_workers.index.build.token_texts import write_tokens
 from shoal_workers.index.build.validation import Sample
 from shoal_workers.index.build.vectors import FormerVersion, model_of, write_vectors
+from shoal_workers.index.files.checksums import checksum
 from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
 from shoal_workers.index.files.manifest import (
     BAD_ROWS,
@@ -38,7 +39,6 @@ from shoal_workers.index.files.manifest import (
     MANIFEST,
     TOKEN_FILES,
     Manifest,
-    checksum,
 )
 from shoal_workers.index.index import current_version
 from shoal_workers.index.lexical.lexical_file import language_of, write_learned, write_lexical

@@ -75,9 +75,9 @@ class BuildState:
 
 
 class KeptFiles:
-    """Files of a build to which outputs of texts are added. What is saved outlives an interruption of the build.
+    """Files of a build to which outputs of texts are added. Saved outputs outlive an interruption of the build.
 
-    A build of the same `owner`, a plain value, goes on after what was saved; for another owner, the files are empty.
+    A build of the same `owner`, a plain value, goes on after the saved outputs; for another owner, the files are empty.
     """
 
     def __init__(self, folder: Path, name: str, owner: Any, names: Sequence[str]):
@@ -101,7 +101,7 @@ class KeptFiles:
         return self._files[name]
 
     def save(self) -> None:
-        """Make what is written safe on the disk."""
+        """Make the written outputs safe on the disk."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())

@@ -95,7 +95,7 @@ class Table:
     def add(
         self, first: int, vectors: NDArray[np.float32], documents: Sequence[str], values: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Add rows numbered from `first`, of which some may be there already, in one transaction.
+        """Add rows, numbered from `first`, in one transaction. Rows that the table has already are skipped.
 
         `documents` are lines of JSON, and `values` have the values of fields.
         """

@@ -101,7 +101,7 @@ def description_of(index: Index) -> dict[str, Any]:
 def _described(
     manifest: Manifest, kinds: Mapping[str, str], count: int, num_changes: int, changes_through: str
 ) -> dict[str, Any]:
-    """Return the description of a version with the kinds of its first fields, as many as there is room for."""
+    """Return the description of a version, with the kinds of its first fields up to the limits."""
     fields: dict[str, str] = {}
     num_chars = 0
     for name, kind in kinds.items():
