@@ -25,8 +25,8 @@ CHANGE_SETTINGS = (*FOLDER_SETTINGS, "index_store")
 def index() -> None:
     """Build an index of your documents, and change it.
 
-    INDEX is the name of an index or its folder. A name is one of SHOAL_INDEXES, or of a folder in SHOAL_INDEX_HOME.
-    If a folder here has the same name, ./NAME is the folder.
+    INDEX is the name of an index or its folder. Names come from SHOAL_INDEXES and from the folders in
+    SHOAL_INDEX_HOME. If the current folder has a folder of the same name, ./NAME means that folder.
     """
 
 

@@ -270,7 +270,7 @@ class RankedSearch:
         return hit
 
     def _explain(self, query: Query, place: Place) -> dict[str, Any]:
-        """Return the parts that a score is made of."""
+        """Return the parts of a score."""
         mode = self._options.mode or self._index.default_mode
         explained: dict[str, Any] = {"mode": mode}
         if self._index.manifest.dimension:

@@ -213,7 +213,7 @@ class Scheduler:
 
 
 def _next_portion(works: Iterable[Work], enough_tokens: float, max_chars: int) -> list[tuple[Work, int]]:
-    """Take the next inputs to tokenize, one or up to `max_chars` characters; return the job and the number of each.
+    """Take the next inputs to tokenize, one or up to `max_chars` characters. Return their jobs and numbers.
 
     They have the same reading. A job that cuts its texts is alone, and nothing is taken from it. Nothing is taken if
     jobs before have `enough_tokens`.

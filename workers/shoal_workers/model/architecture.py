@@ -92,7 +92,7 @@ class Architecture:
     """An encoder.
 
     The names of its classes in transformers begin with `class_prefix`. The names of its tensors begin with
-    `tensor_prefix` in a model with a head. The table of positions begins with `pad_rows` rows that no token has; None
+    `tensor_prefix` in a model with a head. The table of positions begins with `pad_rows` rows that no token uses; None
     means one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that
     were trained with the model and are not needed. An architecture without a `head` scores nothing. `words_head` makes
     a number for each word of the vocabulary.

@@ -41,7 +41,7 @@ MAX_DIFFERENCE, MAX_DIFFERENCE_INT8 = 0.05, 0.15
 #: `python -m shoal_workers.model.reference` writes it, with the `export` extra.
 GOLDEN = Path(__file__).with_name("golden.safetensors")
 
-#: Number of places of a profile of weights of ids.
+#: The weights of ids are added up in this number of places of a profile.
 MAX_PLACES = 1_024
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]

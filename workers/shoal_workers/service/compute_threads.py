@@ -81,7 +81,7 @@ class Resizing:
             self._thread.join()
 
     def take(self) -> None:
-        """Use the engines that are ready, if any, and let searches use as many threads. No pass may be under way."""
+        """Use the engines that are ready, if any. Searches get their number of threads. No pass may be under way."""
         if not self._made:
             return
         engines = self._made.pop()

@@ -69,9 +69,9 @@ class OpenIndexes(Mapping[str, Index]):
     thread when it is searched, and closed after `idle_s` without a search. An index in `folders` is opened at the
     start, and a version that replaces another one is opened before it is served. Before a version is searched, all
     changes in `change_log` since its build are applied. A search ends with the version that it began with, and the
-    memory of an old version is freed after that. Large searches are divided among `threads`. If indexes inside `home`
-    `are_copies`, the process that copies them is informed of damaged ones. Versions in vector engines are searched with
-    `engine_password`. `stopping` is set when the worker ends.
+    memory of an old version is freed after that. Large searches are divided among `threads`. With `are_copies`, the
+    indexes in `home` are copies, and the process that copies them hears of damaged ones. `engine_password` opens the
+    vector engines. `stopping` is set when the worker ends.
     """
 
     def __init__(
