@@ -148,7 +148,7 @@ def _translated(place: str, done: str) -> Iterator[None]:
     except FileNotFoundError:
         raise FileError(f"{place} cannot be {done}: there is no such file, folder or bucket") from None
     except PermissionError:
-        raise FileError(f"{place} cannot be {done}, as it refuses: check the credentials") from None
+        raise FileError(f"{place} cannot be {done}: access is denied: check the credentials") from None
     except Exception as error:
         raise Unavailable(
             f"{place} cannot be {done} ({type(error).__name__}): check that it answers, and the credentials"
