@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, InvalidRequest, ShoalError
-from shoal_workers.index.files.columns import read_kinds
 from shoal_workers.index.files.checksums import FileCheck
+from shoal_workers.index.files.columns import read_kinds
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import Index, check_model
 from shoal_workers.model.model import Model
