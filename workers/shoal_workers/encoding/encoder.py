@@ -371,7 +371,8 @@ class Encoder:
         prompted = [prompt + text for text in texts] if prompt else texts
         tokenized = self.tokenize(prompted, options.truncation_side, self.is_query(options))
         encoded = [TokenizedText(tokens, options.pooling, options.outputs) for tokens in tokenized]
-        for batch in Bucketing[TokenizedText](2_048, self.model.shares_rows).cut(encoded):
+        bucketing: Bucketing[TokenizedText] = Bucketing(2_048, self.model.shares_rows)
+        for batch in bucketing.cut(encoded):
             self.encode(batch)
         return encoded
 
