@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from statistics import median
-from types import SimpleNamespace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ from threadpoolctl import threadpool_limits
 from benchmarks.plan import own_process
 from benchmarks.trial import Figures, Trial
 from shoal.contract.options import Options
+from shoal.contract.replies import finish
 from shoal.settings import Settings
+from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.process import processors
 from shoal_workers.service.service import open_encoder
 
@@ -73,8 +75,13 @@ def bare(name: str, precision: str) -> AbstractContextManager[Engine]:
 def _open_bare(precision: str, num_threads: int) -> Embed:
     threadpool_limits(1, user_api="blas")
     encoder = open_encoder(Settings.from_environment(precision=precision), num_threads)
-    one_pass: Any = SimpleNamespace(cut=lambda texts: [texts])
-    return lambda texts: encoder.embed(texts, Options(), "", one_pass)
+    return partial(_embed_in_one_pass, encoder)
+
+
+def _embed_in_one_pass(encoder: Encoder, texts: Sequence[str]) -> NDArray[Any]:
+    tokenized = [TokenizedText(tokens) for tokens in encoder.tokenize(texts)]
+    encoder.encode(tokenized)
+    return finish([text.vectors for text in tokenized if text.vectors is not None], Options())
 
 
 def _open(open_engine: Callable[..., Embed], *arguments: object) -> None:

@@ -39,7 +39,7 @@ from shoal_workers.encoding.reranker import Reranker, sigmoid
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import LocalEncoder
 from shoal_workers.index.index import Index
-from shoal_workers.index.ranked_search import most_diverse
+from shoal_workers.index.search.diversity import most_diverse
 from shoal_workers.loop.admission import Limits
 from shoal_workers.loop.worker import Worker
 from shoal_workers.model import parity

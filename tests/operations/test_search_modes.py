@@ -25,8 +25,9 @@ from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
 from shoal_workers.index.index import Index
 from shoal_workers.index.query import NEGATIVE_WEIGHT
-from shoal_workers.index.ranked_search import MAX_POOL, MIN_POOL, SearchAnswer, most_diverse, pool_size
+from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.search.boosts import boosts_of
+from shoal_workers.index.search.diversity import MAX_CANDIDATES, MIN_CANDIDATES, most_diverse, num_candidates
 from shoal_workers.index.search.fusion import ALPHA
 
 Hit = dict[str, Any]
@@ -285,7 +286,7 @@ def test_diverse_hits_are_the_best_choice_of_all_documents(data: st.DataObject, 
         for hits, ranked in zip(
             scene.index.find(diverse, vectors).answer().hits, scene.lists(job, vectors), strict=True
         ):
-            pool = ranked[: pool_size(job.k)]
+            pool = ranked[: num_candidates(job.k)]
             left = [scene.hit(place, job.search) for place in pool]
             chosen = []
             for hit in hits:  # equal hits are chosen in the order of their rows
@@ -321,8 +322,8 @@ def test_a_copy_of_a_hit_comes_after_a_different_hit() -> None:
 
 
 def test_a_pool_has_a_few_hits_for_each_chosen_one() -> None:
-    sizes = {k: pool_size(k) for k in (1, 13, 100, 400, 1_000)}
-    assert sizes == {1: MIN_POOL, 13: 52, 100: 400, 400: MAX_POOL, 1_000: MAX_POOL}
+    sizes = {k: num_candidates(k) for k in (1, 13, 100, 400, 1_000)}
+    assert sizes == {1: MIN_CANDIDATES, 13: 52, 100: 400, 400: MAX_CANDIDATES, 1_000: MAX_CANDIDATES}
 
 
 # Refusals

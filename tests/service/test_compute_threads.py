@@ -86,7 +86,7 @@ def test_a_failure_keeps_the_present_engine(
     resizing.take()
     assert isinstance(one.engine, Unresizable)
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
-        f"the worker keeps its compute threads, as those for {threads} failed: {reason}"
+        f"the worker keeps its compute threads, as engines with {threads} threads failed: {reason}"
         for threads, reason in ((2, "no memory"), (3, "can't start new thread"))
     ]
 

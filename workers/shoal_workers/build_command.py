@@ -55,11 +55,11 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
     "--drop-changes-before",
     metavar="TIME",
     callback=lambda context, parameter, value: _unix_seconds(value),
-    help="Forget documents added and deleted before TIME (ISO 8601 or Unix seconds): SOURCE has them by itself.",
+    help="Forget changes made before TIME (ISO 8601 or Unix seconds), because SOURCE has them.",
 )
 @click.option("--no-publish", is_flag=True, help="Leave the current version until `shoal index publish`.")
 @click.option("--local", is_flag=True, help="Embed in this process, even if a pool answers.")
-@click.option("--detach", is_flag=True, help="Let a runner do it, print the id of the job, and return.")
+@click.option("--detach", is_flag=True, help="Let a runner build it, print the id of the job, and return.")
 @click.option("--webhook", help="With --detach: URL to notify when the job ends.")
 @settings_options(
     *(*REDIS_SETTINGS, *MODEL_SETTINGS, "reranker", "indexes"),
@@ -79,13 +79,12 @@ def build(
 ) -> None:
     """Build a version of an index from the documents in SOURCE.
 
-    It is a file (.csv, .tsv, .jsonl, .txt or .parquet), packed or not, a document (.html, .md, .pdf), or a
-    folder of documents.
+    SOURCE is a file (.csv, .tsv, .jsonl, .txt or .parquet), packed or not, a document (.html, .md, .pdf), or a folder
+    of documents. Without SOURCE, the sample headlines that come with Shoal are indexed.
 
-    Without SOURCE, take the sample headlines that come with Shoal. The workers of a pool that answers embed the texts;
-    without one, or with --local, this process does. Texts that the version built last has are not embedded again, and
-    if nothing has changed, the current version stays. A build that was interrupted goes on when the same command is
-    given again.
+    If a pool answers, its workers embed the texts; otherwise, or with --local, this process embeds them. Texts that the
+    version built last has are not embedded again, and if nothing has changed, the current version stays. A build that
+    was interrupted goes on when the same command is given again.
 
     Documents that were added to the served index, or deleted from it, stay added or deleted in the new version,
     whatever SOURCE has. If Redis does not answer, or with --local, changes that the current version lacks are left to
@@ -215,7 +214,7 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
 
 
 def _unix_seconds(time: str | None) -> float | None:
-    """Return the Unix seconds of a time, given in Unix seconds or in ISO 8601 (local time without a zone)."""
+    """Return a time as Unix seconds. It is given as Unix seconds or in ISO 8601 (local time without a zone)."""
     if time is None:
         return None
     try:

@@ -67,7 +67,7 @@ def host(settings: Settings, models: tuple[str, ...], memory_gb: float, idle_s: 
     """Run workers of several models, within a budget of memory.
 
     Each POOL is a pool of the API (SHOAL_POOLS), and MODEL is what `shoal worker --model` takes. Each model runs once
-    at the start. From then on, a model runs while jobs come for its pool, and the first of them starts it.
+    at the start. From then on, a model runs while jobs come for its pool, and the first job starts it.
     """
     from shoal_workers.service.model_host import run_host
 
@@ -109,7 +109,7 @@ def model() -> None:
 @click.option("--quiet", is_flag=True, help="Do not print the folder of the prepared model.")
 @settings_options("model", "reranker", "home")
 def prepare(settings: Settings, force: bool, quiet: bool) -> None:
-    """Prepare the model, and the reranker if one is named. This is done once for each."""
+    """Prepare the model, and the reranker if one is named, unless they are prepared."""
     from shoal_workers.model.model import is_prepared, prepared_folder
 
     for name in filter(None, (settings.model, settings.reranker)):

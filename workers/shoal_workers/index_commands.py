@@ -25,8 +25,8 @@ CHANGE_SETTINGS = (*FOLDER_SETTINGS, "index_store")
 def index() -> None:
     """Build an index of your documents, and change it.
 
-    INDEX is the name of an index or its folder. A name is one of SHOAL_INDEXES, or of a folder in SHOAL_INDEX_HOME.
-    If a folder here has the same name, ./NAME is the folder.
+    INDEX is the name of an index or its folder. Names come from SHOAL_INDEXES and from the folders in
+    SHOAL_INDEX_HOME. If the current folder has a folder of the same name, ./NAME means that folder.
     """
 
 
@@ -102,7 +102,7 @@ def push(settings: Settings, index_name: str, to: str) -> None:
     interruption, the same command goes on. Older versions there are removed.
     """
     from shoal.client.redis.client import Client
-    from shoal_workers.index.build.push import push, remove_collections
+    from shoal_workers.index.build.push import push, remove_tables
     from shoal_workers.index.long_tasks import changes_of, name_of
     from shoal_workers.index.versions import changing, remove_old
 
@@ -120,7 +120,7 @@ def push(settings: Settings, index_name: str, to: str) -> None:
     _switch(settings, index_name, version)
     with changing(folder):
         remove_old(folder, version, settings.kept_versions)
-    for address in remove_collections(folder, settings.engine_password):
+    for address in remove_tables(folder, settings.engine_password):
         click.echo(f"{address} does not answer, and is removed by the next push", err=True)
 
 
@@ -160,7 +160,7 @@ def publish(settings: Settings, index_name: str, version: str) -> None:
 @click.argument("index_name", metavar="INDEX")
 @settings_options(*REDIS_SETTINGS, *CHANGE_SETTINGS)
 def rollback(settings: Settings, index_name: str) -> None:
-    """Make the version current that was published before the current one."""
+    """Go back to the version that was published before the current one."""
     _switch(settings, index_name, None)
 
 
@@ -232,7 +232,7 @@ def _switch(settings: Settings, index_name: str, version: str | None) -> None:
             digest = served_digest(client)
             changes = changes_of(name_of(settings, folder), client)
         if digest is None:
-            click.echo("no pool answers: the version's model is not compared with that of the workers", err=True)
+            click.echo("no pool answers: the version's model is not compared with the workers' model", err=True)
         if version is None:
             version = rollback(folder, digest)
         else:

@@ -331,7 +331,7 @@ class TestWhatCannotBeBuilt:
             ('{"text": "rain"}\n' * 99 + "{bad\n", "line 100"),
             (
                 '{"id": 0, "text": "a"}\n{"id": 0, "text": "b"}',
-                r'line 2: the id "0" is already that of .*, line 1; ids',
+                r'line 2: .*, line 1 has the id "0" already; ids',
             ),
             ("", "there are no documents in it"),
         ],
@@ -361,7 +361,7 @@ class TestWhatCannotBeBuilt:
         left_out = [json.loads(line) for line in (index.folder / BAD_ROWS).read_text().splitlines()]
         assert [row["row"] for row in left_out] == [2, 5, 3]
         assert tuple(row["reason"] for row in left_out) == result.first_bad
-        assert 'line 3: the id "a" is already that of' in left_out[2]["reason"]
+        assert 'has the id "a" already' in left_out[2]["reason"]
 
     def test_two_builds_at_once(self, source: Write, out: Path) -> None:
         documents, refused = source(["storm", "rain"]), []

@@ -94,7 +94,7 @@ def test_other_sizes_of_chunks_make_another_version(chunked: Chunked) -> None:
 
 def test_a_document_with_the_id_of_another_is_one_bad_row(chunked: Chunked) -> None:
     documents = {"id": "a", "text": LONG}, {"id": "a", "text": LONG + LONG}, {"id": "b", "text": LONG}
-    with pytest.raises(BadDocument, match=r"line 2: the id .a. is already that of .*line 1; ids must differ"):
+    with pytest.raises(BadDocument, match=r"line 2: .*line 1 has the id .a. already; ids must differ"):
         chunked.build(*documents)
     result = chunked.build(*documents, skips_bad=True)
     assert (result.num_bad, result.num_documents) == (1, 2)

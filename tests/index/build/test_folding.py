@@ -232,7 +232,7 @@ class TestRedis:
             result = build(news.source, tmp_path / other, MadeVectors(), changes=news.changes)
             assert (result.num_changed, result.num_lost) == (1, 1)
             assert Index.open(tmp_path / other).manifest.num_lost == 1
-            said = "there is no version, and changes that Redis has of an index of that name are folded in"
+            said = "there is no version, and Redis has changes of an index of this name, which are folded in"
             assert (said in caplog.text) == (other == "new")
             assert "changes are left out, for good: Redis does not have the changes after" in caplog.text
             caplog.clear()

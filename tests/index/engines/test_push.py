@@ -18,7 +18,7 @@ from shoal.errors import IndexBusy, IndexCorrupt, IndexNotFound, InvalidRequest,
 from shoal.operations import Search
 from shoal.records.document import Document
 from shoal_workers.index.build.folding import IndexChanges
-from shoal_workers.index.build.push import ROWS_AT_ONCE, push, remove_collections
+from shoal_workers.index.build.push import ROWS_AT_ONCE, push, remove_tables
 from shoal_workers.index.engine_index import EngineIndex, open_version
 from shoal_workers.index.engines.engine import open_table
 from shoal_workers.index.files.manifest import Manifest
@@ -36,12 +36,12 @@ def publish(folder: Path, name: str, count: int = COUNT, **manifest: Any) -> Non
     make_current(folder, name)
 
 
-def collection(folder: Path, version: str) -> Any:
-    """Return the collection of a version in an engine."""
+def table(folder: Path, version: str) -> Any:
+    """Return the table of a version in an engine."""
     return open_table(Manifest.read(folder / version).engine, "")
 
 
-def test_a_push_that_was_interrupted_goes_on_and_old_collections_are_removed(engine: Engine, tmp_path: Path) -> None:
+def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: Engine, tmp_path: Path) -> None:
     url, folder = engine.url, tmp_path / f"interrupted-{engine.name}"
     publish(folder, "v1")
 
@@ -62,10 +62,10 @@ def test_a_push_that_was_interrupted_goes_on_and_old_collections_are_removed(eng
     make_current(folder, newer)
     remove_old(folder, newer, 1)
     assert [one.name for one in find_versions(folder)] == [newer]
-    assert remove_collections(folder, "") == []
-    assert collection(folder, newer).count() == 3
+    assert remove_tables(folder, "") == []
+    assert table(folder, newer).count() == 3
     assert open_table(f"{url}#{folder.name}-v1", "").count() == 0
-    assert (folder / ".collections").read_text().split() == [f"{url}#{folder.name}-v2"]
+    assert (folder / ".tables").read_text().split() == [f"{url}#{folder.name}-v2"]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_second_push_at_the_same_time_is_refused(engine: Engine, tmp_path: Pat
     publish(folder, "v1", 1)
 
     def push_again(*_: int) -> None:
-        for again in (lambda: push(folder, engine.url, "", lambda *_: None), lambda: remove_collections(folder, "")):
+        for again in (lambda: push(folder, engine.url, "", lambda *_: None), lambda: remove_tables(folder, "")):
             with pytest.raises(IndexBusy, match="is being pushed already"):
                 again()
 
@@ -148,7 +148,7 @@ def test_rows_that_an_engine_has_lost_are_noticed(engine: Engine, tmp_path: Path
     publish(folder, "v1", 3)
     pushed = open_version(folder / push(folder, engine.url, "", lambda *_: None))
     assert isinstance(pushed, EngineIndex)
-    collection(folder, pushed.manifest.version).drop()
+    table(folder, pushed.manifest.version).drop()
     (search,) = pushed.ask([Search(["storm"])], [unit_vectors(1)])
     with pytest.raises(IndexCorrupt, match=r"has 0 of 3 rows of the index: push it again"):
         search.answer()

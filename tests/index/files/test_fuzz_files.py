@@ -34,7 +34,8 @@ from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.settings import Settings, variable
 from shoal_workers.index.files.array_file import save_array
-from shoal_workers.index.files.manifest import DOCUMENTS, FILES, MANIFEST, OFFSETS, checksum
+from shoal_workers.index.files.checksums import checksum
+from shoal_workers.index.files.manifest import DOCUMENTS, FILES, MANIFEST, OFFSETS
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.model.model import Model
 

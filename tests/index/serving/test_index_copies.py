@@ -16,7 +16,7 @@ from index_versions import add_version, publish_version, served_in
 from shoal.errors import FileError, IndexCorrupt, Unavailable
 from shoal.index_folder import CURRENT
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.files import manifest
+from shoal_workers.index.files import checksums
 from shoal_workers.index.files.manifest import DOCUMENTS, FILES, MANIFEST, VECTORS
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.serving.open_indexes import OpenIndexes
@@ -493,7 +493,7 @@ class TestDamagedCopy:
     def test_a_wrong_large_file_is_found_while_it_is_served(
         self, indexes: OpenIndexes, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(manifest, "LARGE_BYTES", 0)
+        monkeypatch.setattr(checksums, "LARGE_BYTES", 0)
         path = scene.copied / "news" / "v1" / VECTORS
         damage(path)
         indexes.look(0)

@@ -18,8 +18,9 @@ from shoal.changes.change import Change
 from shoal.errors import IndexCorrupt
 from shoal.records.document import Document
 from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.checksums import checksum
 from shoal_workers.index.files.documents import HashTable, hash_of
-from shoal_workers.index.files.manifest import IDS, MANIFEST, checksum
+from shoal_workers.index.files.manifest import IDS, MANIFEST
 from shoal_workers.index.index import Index
 
 Hits = list[list[dict[str, Any]]]

@@ -16,7 +16,7 @@ from conftest import PATIENCE_S, wait_until
 from index_versions import add_version, maps_of, publish_version, served_in, write_version
 from queues import Queue, drive
 
-import shoal_workers.index.files.manifest
+import shoal_workers.index.files.checksums
 from shoal.contract.replies import Reply
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, ShoalError, UnknownIndex
 from shoal.operations import Search
@@ -208,7 +208,7 @@ def test_a_version_that_cannot_be_served_changes_nothing(
 @pytest.fixture
 def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every file of an index count as large."""
-    monkeypatch.setattr(shoal_workers.index.files.manifest, "LARGE_BYTES", 1)
+    monkeypatch.setattr(shoal_workers.index.files.checksums, "LARGE_BYTES", 1)
 
 
 def overwrite(path: Path) -> None:

@@ -106,7 +106,7 @@ class TestUpload:
 
     def test_an_error_says_what_has_been_done(self, settings: Settings, news: Path, tmp_path: Path) -> None:
         (tmp_path / "store").rmdir()
-        with pytest.raises(FileError, match=rf"no such file.*what was done is done in {news}, and not yet in the"):
+        with pytest.raises(FileError, match=rf"no such file.*{news} is changed, and the store is not yet"):
             upload_index(settings, news)
 
     def test_a_report_may_stop_it(self, hanging: Settings) -> None:

@@ -98,7 +98,7 @@ class TestRollback:
         names = [built() for _ in range(3)]
         assert [rollback(out), rollback(out)] == [names[1], names[0]]
         assert current(out) == names[0]
-        with pytest.raises(InvalidRequest, match=f"was published before {names[0]}: publish one that"):
+        with pytest.raises(InvalidRequest, match=f"no version before {names[0]} to go back to: publish one that"):
             rollback(out)
         (out / HISTORY).unlink()
         with pytest.raises(InvalidRequest, match="publish one that"):

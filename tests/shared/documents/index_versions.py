@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.records.document import Document
 from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.checksums import checksum
 from shoal_workers.index.files.columns import save_columns
 from shoal_workers.index.files.documents import HashTable, hash_of
 from shoal_workers.index.files.field_values import DocumentFields
@@ -26,7 +27,6 @@ from shoal_workers.index.files.manifest import (
     OFFSETS,
     VECTORS,
     Manifest,
-    checksum,
 )
 from shoal_workers.index.index import current_version
 from shoal_workers.index.lexical.lexical_file import write_lexical

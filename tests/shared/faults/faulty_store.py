@@ -83,7 +83,7 @@ class FaultyStore(IndexStore):
         folder.mkdir(exist_ok=True)
         self.faults = FaultyFileSystem()
         self.folder = folder
-        super().__init__(self.faults, str(folder))
+        super().__init__(self.faults, str(folder), lambda: None)
 
     def kill_at(self, number: int) -> None:
         """Let the process die in place of the operation with this number, counted from 1."""

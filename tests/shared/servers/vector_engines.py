@@ -16,7 +16,7 @@ from conftest import PATIENCE_S, wait_until
 
 
 class Engine(NamedTuple):
-    """A vector engine: its name, and its address without a collection."""
+    """A vector engine: its name, and its address without a table."""
 
     name: str
     url: str

@@ -16,8 +16,8 @@ from conftest import PATIENCE_S
 from safetensors.numpy import load_file, save_file
 
 from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
+from shoal.contract.replies import finish
 from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound
-from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.engines import Engine, ForwardPass
 from shoal_workers.encoding.packing import Packing
@@ -176,7 +176,9 @@ def test_the_number_of_passes_depends_on_the_work(
     model = replace(encoder_of_two_threads.model, num_weights=num_weights)
     encoder = Encoder(model, encoder_of_two_threads.tokenizer, engine)
     alone = np.concatenate([encoder_of_two_threads.embed([text], Options(), "") for text in texts])
-    assert encoder.embed(texts, Options(), "", Bucketing(4_096, pass_cost=10**6)) == pytest.approx(alone, abs=1e-5)
+    encoder.encode(encoded := [TokenizedText(tokens) for tokens in encoder.tokenize(texts)])
+    found = finish([text.vectors for text in encoded if text.vectors is not None], Options())
+    assert found == pytest.approx(alone, abs=1e-5)
     assert engine.started == [passes]
 
 

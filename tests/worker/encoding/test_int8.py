@@ -116,7 +116,7 @@ class TestUnsuitableRanges:
     ) -> None:
         found = Encoder.open(bad, "openvino", "int8", 2)
         (line,) = caplog.messages
-        assert "rounds activations as they come, which is slower: with ranges, the engine's vectors have cosine" in line
+        assert "activations during the pass, which is slower: with ranges, the engine's vectors have cosine" in line
         exact = Encoder.open(bad, "openvino", "f32", 1).embed(["storm"], Options(), "")
         assert exact[0] @ found.embed(["storm"], Options(), "")[0] > 0.999
         assert (found.engine.precision, found.engine.fixed_steps) == ("int8", False)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal_workers.encoding.packing import MASKED, MIN_SHARED_LENGTH, join, pack, pool
+from shoal_workers.encoding.packing import MASKED, MIN_SHARED_LENGTH, join, pack
+from shoal_workers.encoding.pooling import pool
 
 TEXTS = st.lists(st.lists(st.integers(1, 30_000), min_size=1, max_size=300), min_size=1, max_size=40)
 

@@ -272,7 +272,7 @@ def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
         ("qwen3", {"num_key_value_heads": 3}, "4 heads of queries are no multiple of 3 of keys"),
         ("qwen3", {"num_key_value_heads": 4}, "k_proj.weight is [24, 32], and config.json says [48, 32]"),
         ("qwen3", {"head_dim": None}, "head_dim in config.json is null: it must be a number"),
-        ("qwen3", {"head_dim": 9}, "heads have 9 numbers, and rotary positions turn pairs"),
+        ("qwen3", {"head_dim": 9}, "heads have 9 numbers, and rotary positions need pairs"),
         ("qwen3", {"num_hidden_layers": 3, "layer_types": None}, "lack tensor layers.2.self_attn.q_proj"),
         # Half the buckets must be fewer than the distances, because the logarithm of their ratio is a divisor.
         *[

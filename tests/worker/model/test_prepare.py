@@ -159,7 +159,7 @@ def test_dense_layers_that_do_more_or_do_not_fit_are_refused(source: Path, tmp_p
         ({"activation_function": "torch.nn.modules.activation.GELU"}, [(8, 32)], "more than a linear layer"),
         ({"activation_function": "torch.nn.modules.activation.Tanh"}, [(8, 32), (8, 8)], "more than a linear layer"),
         ({"use_residual": True}, [(32, 32)], "more than a linear layer"),
-        *[({"in_features": n}, [(8, 32)], "are not those of its config.json") for n in (31, "a", None, 10**15)],
+        *[({"in_features": n}, [(8, 32)], "do not fit its config.json") for n in (31, "a", None, 10**15)],
         ({}, [(8, 32), (8, 9)], "does not fit the layer before it"),
         ({}, [(8, 31)], "does not fit the layer before it"),
     ]

@@ -69,7 +69,7 @@ class KernelThreads:
         process = os.getpid()
 
         def close(handle: int) -> None:
-            if os.getpid() == process:  # a fork would wait for ever: it has none of the threads
+            if os.getpid() == process:  # a forked process has none of the threads, and would wait for ever
                 model.library.close_pool(handle)
 
         self._close = _finalizer(self, close, self.handle, model)

@@ -52,7 +52,7 @@ def compile_kernel(library: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_WITHIN_S)
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no reason given"]
-            raise CannotCompile(f"g++, of which it takes version 11 or later, says {lines[0]:.200}")
+            raise CannotCompile(f"g++ fails (version 11 or later is needed): {lines[0]:.200}")
         new.chmod(0o755)
         new.replace(library)
         for old in set(library.parent.glob("kernel-*.so")) - {library}:

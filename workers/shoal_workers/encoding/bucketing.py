@@ -35,7 +35,6 @@ class Bucketing(Generic[Item]):
 
     max_batch_tokens: int
     shares_rows: bool = True
-    pass_cost: int = PASS_COST
 
     def cut(self, items: Sequence[Item]) -> list[list[Item]]:
         """Return the items in batches, shortest items first. An item over `max_batch_tokens` is a batch of its own."""
@@ -67,7 +66,7 @@ class Bucketing(Generic[Item]):
         Unless more items follow, the items are divided evenly among the passes that they need.
         """
         total, longest = sum(item.num_tokens for item in items), max(item.num_tokens for item in items)
-        num_passes = max(1, ceil(total * (1 + longest / ATTENTION_LENGTH) / (max_cost - self.pass_cost)))
+        num_passes = max(1, ceil(total * (1 + longest / ATTENTION_LENGTH) / (max_cost - PASS_COST)))
         enough = max_cost if more_follow else total / num_passes
         num_tokens = longest = 0
         for n, item in enumerate(items):
@@ -87,7 +86,7 @@ class Bucketing(Generic[Item]):
     def cost(self, size: int, longest: int) -> float:
         """Return the cost of the passes over `size` tokens, padding included, in the unit of `cost_of`."""
         num_passes = -(-size // self.max_batch_tokens)
-        return size * (1 + longest / ATTENTION_LENGTH) + num_passes * self.pass_cost
+        return size * (1 + longest / ATTENTION_LENGTH) + num_passes * PASS_COST
 
     def _size(self, num_tokens: int, longest: int, num_items: int) -> int:
         """Return the number of tokens of a pass, with padding if items do not share rows."""

@@ -169,7 +169,7 @@ class Encoder:
             encoder = cls(model, tokenizer, opened(may_fix_steps=False), graphs, table)
             encoder.check_parity(folder, precision)
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].partition(": ")[0]
-            log.warning("%s rounds activations as they come, which is slower: with ranges, %s", model.name, reason)
+            log.warning("%s rounds activations during the pass, which is slower: with ranges, %s", model.name, reason)
         return encoder
 
     @property
@@ -361,21 +361,18 @@ class Encoder:
         """Set the vectors of the texts. Raises the engine's exceptions."""
         self.finish(self.start(texts))
 
-    def embed(
-        self, texts: Sequence[str], options: Options, prompt: str, bucketing: Bucketing[TokenizedText] | None = None
-    ) -> NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], options: Options, prompt: str) -> NDArray[np.float32]:
         """Return the finished vectors `[texts, dimension]` of any number of texts."""
-        encoded = self.encoded(texts, options, prompt, bucketing)
+        encoded = self.encoded(texts, options, prompt)
         return cut_and_normalise([text.vectors for text in encoded if text.vectors is not None], options)
 
-    def encoded(
-        self, texts: Sequence[str], options: Options, prompt: str, bucketing: Bucketing[TokenizedText] | None = None
-    ) -> list[TokenizedText]:
+    def encoded(self, texts: Sequence[str], options: Options, prompt: str) -> list[TokenizedText]:
         """Return any number of texts with the outputs that the options name."""
         prompted = [prompt + text for text in texts] if prompt else texts
         tokenized = self.tokenize(prompted, options.truncation_side, self.is_query(options))
         encoded = [TokenizedText(tokens, options.pooling, options.outputs) for tokens in tokenized]
-        for batch in (bucketing or Bucketing(2_048, self.model.shares_rows)).cut(encoded):
+        bucketing: Bucketing[TokenizedText] = Bucketing(2_048, self.model.shares_rows)
+        for batch in bucketing.cut(encoded):
             self.encode(batch)
         return encoded
 

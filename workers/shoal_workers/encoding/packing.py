@@ -1,4 +1,4 @@
-"""Packing puts the tokens of a batch into rows of equal length, and pooling reduces a text's tokens to one vector."""
+"""Packing puts the tokens of a batch into rows of equal length."""
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -148,34 +148,3 @@ def round_up(size: int) -> int:
     """Round up to one of a few sizes, from 64 on by at most an eighth, because engines compile code for each size."""
     step = max(8, 1 << max(0, size.bit_length() - 4))
     return max(MIN_ROW_LENGTH, -(-size // step) * step)
-
-
-_REDUCTIONS = {"mean": np.add, "max": np.maximum}
-
-
-def pool(how: str, tokens: NDArray[np.float32], spans: TextSpans, are_joined: bool = False) -> NDArray[np.float32]:
-    """Pool token vectors `[rows x length, dimension]` to `[texts, dimension]`; the pooling `tokens` keeps all."""
-    if how == "cls":
-        return tokens[spans.starts]
-    if how == "lasttoken":
-        last: NDArray[np.float32] = tokens[spans.starts + spans.lengths - 1]
-        return last
-    if how == "tokens":
-        return np.concatenate([tokens[start : start + length] for start, length in zip(*spans, strict=True)])
-    operation = _REDUCTIONS[how]
-    reduced = operation.reduceat(tokens, spans.starts, axis=0) if are_joined else _reduced(operation, tokens, spans)
-    if how == "mean":
-        reduced /= spans.lengths[:, None]
-    return reduced
-
-
-def _reduced(operation: np.ufunc, tokens: NDArray[np.float32], spans: TextSpans) -> NDArray[np.float32]:
-    """Reduce the tokens of each text to one vector. Results for the gaps between texts are dropped."""
-    order = np.argsort(spans.starts)
-    starts = spans.starts[order]
-    boundaries = np.stack([starts, starts + spans.lengths[order]], axis=1).ravel()
-    if boundaries[-1] == len(tokens):
-        boundaries = boundaries[:-1]
-    reduced = np.empty((len(order), tokens.shape[1]), np.float32)
-    reduced[order] = operation.reduceat(tokens, boundaries, axis=0)[::2]
-    return reduced

@@ -86,7 +86,7 @@ class Tokenizer:
         found.max_tokens = max_tokens
         return found
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]], side: str = "right") -> list[Tokens]:
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]], side: str) -> list[Tokens]:
         """Return the tokens of each pair. If a pair is too long, its longer text is cut on `side`."""
         short = CHARS_PER_TOKEN * self.max_tokens
         room = self.max_tokens - self._tokenizer.num_special_tokens_to_add(is_pair=True)

@@ -18,8 +18,9 @@ from shoal.operations.search_filter import parse_filter
 from shoal.process import logs
 from shoal_workers.index.engines.engine import ENGINE, check_address, open_table
 from shoal_workers.index.engines.fields import path_of
+from shoal_workers.index.files.checksums import FileCheck
 from shoal_workers.index.files.columns import Columns
-from shoal_workers.index.files.manifest import FileCheck, Manifest
+from shoal_workers.index.files.manifest import Manifest
 from shoal_workers.index.index import Index, checked_files
 from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranked_search import SearchAnswer
@@ -39,7 +40,7 @@ RETRY_AFTER_S = 1.0
 
 
 class EngineIndex(Index):
-    """A version in a vector engine. It has no files of vectors, so of an index's methods only the ones here apply."""
+    """A version in a vector engine. It has no files of vectors, so only these methods of an index apply."""
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, password: str):
         self.folder, self.manifest, self.files = folder, manifest, files

@@ -16,15 +16,11 @@ from shoal.errors import IndexCorrupt, IndexMismatch, NotReady, ShoalError
 from shoal.index_folder import CURRENT, read_current
 from shoal.operations import Search
 from shoal_workers.index.files.array_file import open_array
+from shoal_workers.index.files.checksums import FileCheck
 from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.documents import Documents
 from shoal_workers.index.files.field_kinds import by_kind
-from shoal_workers.index.files.manifest import (
-    QUANTISED,
-    VECTORS,
-    FileCheck,
-    Manifest,
-)
+from shoal_workers.index.files.manifest import QUANTISED, VECTORS, Manifest
 from shoal_workers.index.late.token_vectors import TokenVectors
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.ranked_search import RankedSearch

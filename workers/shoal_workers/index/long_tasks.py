@@ -156,7 +156,7 @@ def where_is(settings: Settings, name: str) -> Path:
     if not FOLDER_NAME.fullmatch(name):
         raise InvalidRequest(
             f"the index is called {excerpt(name)}: a name takes 1 to 100 letters, digits, '-', '_' or '.', "
-            "of which '.' is not the first"
+            "and does not begin with '.'"
         )
     return settings.index_home_folder / name
 
@@ -211,7 +211,7 @@ def build_index(
 
 def _open_late(settings: Settings) -> "LateReranker":
     """Return the settings' late-interaction model. Raises InvalidRequest if they name none."""
-    from shoal_workers.encoding.reranker import LateReranker  # only this imports what computes
+    from shoal_workers.encoding.reranker import LateReranker  # here, because no other long job needs an engine
     from shoal_workers.model.prepare import prepare_if_needed
 
     if settings.reranker:

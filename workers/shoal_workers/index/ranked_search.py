@@ -18,10 +18,12 @@ from shoal.operations.search_options import SNIPPET_CHARS
 from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranker import Ranker
+from shoal_workers.index.search.diversity import most_diverse, num_candidates
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.fields import HIT_NAMES
-from shoal_workers.index.search.hit_list import GroupKeys, Place, Ranking, leads_of, members_of
+from shoal_workers.index.search.groups import GroupKeys, leads_of, members_of
 from shoal_workers.index.search.paging import Pages
+from shoal_workers.index.search.ranking import Place, Ranking
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:
@@ -31,10 +33,6 @@ Item = TypeVar("Item")
 
 #: Options with which the reranker reads pairs. The job's own options apply to its queries.
 PAIR_OPTIONS = Options()
-
-#: Number of hits from which a diverse list is chosen: the first number times the number of hits that are asked for, but
-#: at least the second number and at most the third.
-POOL_FACTOR, MIN_POOL, MAX_POOL = 4, 50, 1_000
 
 #: Number of characters that are searched for snippets: least and largest number in one document, and largest number in
 #: all hits together.
@@ -79,13 +77,13 @@ class RankedSearch:
         vectors: NDArray[np.float32],
         going_on: Callable[[], object],
         shared: SharedProducts | None,
-        sparse: Sequence[SparseVector] = (),
+        sparse: Sequence[SparseVector],
     ):
         self._index = index
         self._live = index.live
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
         if not (job.search.mode or index.manifest.dimension):
-            job = replace(job, search=replace(job.search, mode=index.default_mode))  # it checks all options again
+            job = replace(job, search=replace(job.search, mode=index.default_mode))  # this checks all options again
         self._job, self._options = job, job.search
         self._going_on = going_on
         self._ranker = Ranker(index, self._live, self._options, self._pages, shared)
@@ -175,7 +173,7 @@ class RankedSearch:
     # Facets
 
     def _facets(self, found: RankedList) -> dict[str, Any]:
-        """Return the facets of a list's best documents if the job asks for that, or else of all that may be in it.
+        """Return the facets of a list's best documents if the job asks for that, or else of all documents for the list.
 
         Pages, groups, reranking and diversity have no effect on facets.
         """
@@ -202,7 +200,7 @@ class RankedSearch:
         if options.rerank:
             num = int(options.rerank["top_n"])
         elif options.diversity:
-            num = pool_size(num)
+            num = num_candidates(num)
         num_before = before.num_shown if before else 0
         num_ranked = max(num_before + num + (before is not None), options.facets_top_n or 0)
         ranking = Ranking(self._ranker.find(query, self._ranker.selection(query)), num_ranked)
@@ -272,7 +270,7 @@ class RankedSearch:
         return hit
 
     def _explain(self, query: Query, place: Place) -> dict[str, Any]:
-        """Return the parts that a score is made of."""
+        """Return the parts of a score."""
         mode = self._options.mode or self._index.default_mode
         explained: dict[str, Any] = {"mode": mode}
         if self._index.manifest.dimension:
@@ -285,33 +283,3 @@ class RankedSearch:
         if place.first_score is not None:
             explained["rerank"] = place.score
         return explained
-
-
-def pool_size(k: int) -> int:
-    """Return the number of hits from which `k` diverse ones are chosen."""
-    return max(k, min(MAX_POOL, max(MIN_POOL, POOL_FACTOR * k)))
-
-
-def most_diverse(
-    scores: NDArray[np.float32], vectors: NDArray[np.float32], k: int, diversity: float
-) -> NDArray[np.intp]:
-    """Return the places of `k` hits, or of all if there are fewer, in the order in which they are chosen.
-
-    `scores`, `[hits]`, are in descending order, and `vectors`, `[hits, dimension]`, have length 1. The best hit is
-    chosen first, and after it always the hit with the highest `(1 - diversity) * relevance - diversity * similarity`.
-    Relevance is the score divided by the best score, if that is positive. Similarity is the highest cosine with a hit
-    that was chosen. Of equal values, the hit of higher score goes first. This is maximal marginal relevance (Carbonell
-    and Goldstein, SIGIR 1998).
-    """
-    if not len(scores):
-        return np.empty(0, np.intp)
-    relevance = scores / scores[0] if scores[0] > 0 else scores
-    similarities = vectors @ vectors.T
-    values = (1 - diversity) * relevance
-    chosen = [0]
-    nearest = similarities[0]
-    for _ in range(min(k, len(scores)) - 1):
-        values[chosen[-1]] = -np.inf
-        chosen.append(int(np.argmax(values - diversity * nearest)))
-        nearest = np.maximum(nearest, similarities[chosen[-1]])
-    return np.array(chosen, np.intp)

@@ -16,9 +16,9 @@ from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.filtering import matching
 from shoal_workers.index.search.fusion import ALPHA, Prior, fuse
-from shoal_workers.index.search.hit_list import Ranked
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.paging import Pages
+from shoal_workers.index.search.ranking import Ranked
 from shoal_workers.index.vectors.exact_search import merged
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 

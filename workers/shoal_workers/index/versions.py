@@ -106,7 +106,7 @@ def publish(folder: Path, name: str, digest: str | None = None) -> None:
 
 
 def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
-    """Make the version that was published before the current one the current version, and return its name.
+    """Go back to the version that was published before the current one, and return its name.
 
     `key` is a word without spaces. Of two calls with the same key, only one makes the index go back. Raises
     InvalidRequest if there is no earlier version, and the errors of `publish`.
@@ -119,7 +119,7 @@ def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
         earlier = [name for name in _history(folder, current) if name != current and name in there]
         if not earlier:
             raise InvalidRequest(
-                f"no version that is still there was published before {current}: publish one that "
+                f"there is no version before {current} to go back to: publish one that "
                 f"`shoal index list {folder}` shows"
             )
         after = earlier[-1]

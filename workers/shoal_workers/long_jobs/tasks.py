@@ -24,13 +24,6 @@ from shoal_workers.index.store.store_process import upload_index
 from shoal_workers.long_jobs.runnable_job import Task
 from shoal_workers.long_jobs.webhook import send_webhook
 
-#: The class of the arguments, for each kind of job that clients may submit.
-REQUESTS: Mapping[str, type[BulkRequest | BuildIndex | ManageIndex]] = {
-    "embed_file": BulkRequest,
-    "build_index": BuildIndex,
-    "manage_index": ManageIndex,
-}
-
 _Request = TypeVar("_Request", bound=BulkRequest | BuildIndex | ManageIndex)
 
 

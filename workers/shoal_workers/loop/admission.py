@@ -49,7 +49,6 @@ MAX_DEATHS = 3
 #: Summary for a worker that left no crash report.
 NO_REPORT = "ended without a report: killed, or out of memory"
 
-
 #: Largest number of jobs that a worker takes from a lane at a time. Measured with 64 jobs of one headline: later jobs
 #: waited for a longer pass, so 64 connections got 0.91 times as many answers a second, and a client beside 1,000 others
 #: waited twice as long.
@@ -178,7 +177,7 @@ class Admission:
             self._next_reclaim = time.monotonic() + RECLAIM_EVERY_S
             num_own, dead = self._consumer.reclaim([work.delivery for work in held])
             if num_own:
-                log.info("%d jobs wait again, with which Redis did not reach this worker", num_own)
+                log.info("%d jobs wait again, because Redis's answer with them did not reach this worker", num_own)
             for worker, num_jobs in dead.items():
                 self._counters["claims"] += num_jobs
                 log.info("jobs of worker %s wait again, as it is dead: %d", worker, num_jobs)

@@ -6,6 +6,7 @@ Texts are tokenized a few passes ahead, so that texts of similar length share a 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from shoal_workers.encoding.bucketing import PASS_COST
 from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.loop.batch import Batch
 from shoal_workers.operations.embed import ChunksWork
@@ -56,7 +57,7 @@ class Scheduler:
     `embeds` is the pipeline of the embedding model. `has_come` returns True if an interactive job waits in the queue.
     """
 
-    def __init__(self, embeds: Pipeline, max_batch_texts: int = 64, has_come: Callable[[], bool] = lambda: False):
+    def __init__(self, embeds: Pipeline, max_batch_texts: int, has_come: Callable[[], bool]):
         self._embeds = embeds
         self._max_batch_tokens = embeds.bucketing.max_batch_tokens
         self._max_batch_texts = max_batch_texts
@@ -198,7 +199,7 @@ class Scheduler:
         """Return the largest cost of a pass that does not delay interactive jobs much; None if any cost is allowed."""
         if time.monotonic() >= self._expected_until:
             return None
-        least = MIN_PREEMPTIBLE_TOKENS + pipeline.bucketing.pass_cost
+        least = MIN_PREEMPTIBLE_TOKENS + PASS_COST
         return max(least, pipeline.cost_within(MAX_ASIDE_S if pipeline.encoder.runs_aside else MAX_PREEMPTIBLE_S))
 
     def _charge(self, served: str, num_tokens: int) -> None:
@@ -212,7 +213,7 @@ class Scheduler:
 
 
 def _next_portion(works: Iterable[Work], enough_tokens: float, max_chars: int) -> list[tuple[Work, int]]:
-    """Take the next inputs to tokenize, one or up to `max_chars` characters; return the job and the number of each.
+    """Take the next inputs to tokenize, one or up to `max_chars` characters. Return their jobs and numbers.
 
     They have the same reading. A job that cuts its texts is alone, and nothing is taken from it. Nothing is taken if
     jobs before have `enough_tokens`.

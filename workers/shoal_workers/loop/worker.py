@@ -16,6 +16,7 @@ from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, Pipeline, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.index.index import Index
 from shoal_workers.loop.admission import Admission, Limits, Served
 from shoal_workers.loop.batch import Batch
 from shoal_workers.loop.scheduler import SHARES, Scheduler
@@ -26,7 +27,6 @@ from shoal_workers.process.watchdog import Activity
 
 if TYPE_CHECKING:
     from shoal.process.spans import Tracer
-    from shoal_workers.index.index import Index
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Worker:
         self,
         consumer: Consumer,
         encoder: Encoder,
-        indexes: "Mapping[str, Index]",
+        indexes: Mapping[str, Index],
         bucketing: Bucketing[TokenizedText],
         limits: Limits | None = None,
         stopping: threading.Event | None = None,

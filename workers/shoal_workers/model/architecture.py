@@ -26,7 +26,7 @@ ACTIVATIONS = {
     "tanh": "tanh",
 }
 
-#: Settings that change what a model computes, with the values that change nothing. Any other value is refused.
+#: Settings that change the arithmetic of a model, with the values that change nothing. Any other value is refused.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute", None),
     "is_decoder": (False, None),
@@ -92,7 +92,7 @@ class Architecture:
     """An encoder.
 
     The names of its classes in transformers begin with `class_prefix`. The names of its tensors begin with
-    `tensor_prefix` in a model with a head. The table of positions begins with `pad_rows` rows that no token has; None
+    `tensor_prefix` in a model with a head. The table of positions begins with `pad_rows` rows that no token uses; None
     means one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that
     were trained with the model and are not needed. An architecture without a `head` scores nothing. `words_head` makes
     a number for each word of the vocabulary.

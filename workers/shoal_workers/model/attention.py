@@ -11,8 +11,8 @@ from shoal.errors import ModelMismatch
 class Attention(NamedTuple):
     """The attention of a layer.
 
-    Queries and keys are turned by angles of the base `theta`, divided by `slowing`; with a base of 0 they are not
-    turned. A token attends to tokens at most `window` positions away, or to all tokens if `window` is 0. With
+    Queries and keys are rotated by angles of the base `theta`, divided by `slowing`; with a base of 0 they are not
+    rotated. A token attends to tokens at most `window` positions away, or to all tokens if `window` is 0. With
     `is_causal`, it attends to no token that comes after it.
     """
 

@@ -9,7 +9,7 @@ from tokenizers.processors import TemplateProcessing
 
 from shoal.errors import ModelMismatch
 
-#: A line that gives a name to the message of a role, and says the message if there is none.
+#: A line of a template that names the message of a role, and may have a default message.
 _ROLE = re.compile(
     r'\{%-? set (\w+) = messages \| selectattr\("role", "eq", "(\w+)"\) \| map\(attribute="content"\) \| first'
     r'(?: \| default\("([^"\\]*)"\))? -%\}\s*'
@@ -27,7 +27,7 @@ class Chat(NamedTuple):
 
 
 def parse(template: str, instruction: str | None) -> Chat:
-    """Return what the template puts around a pair, with its own instruction if that is None. Raises ModelMismatch.
+    """Return the template's parts around a pair. The `instruction` None means the template's. Raises ModelMismatch.
 
     The template is not run. It may name the messages of roles and insert them, and nothing else.
     """

@@ -27,7 +27,7 @@ Graphs = dict[str, ov.Model]
 #: Added to the attention scores of tokens that are too far away.
 MASKED = -1e9
 
-#: The section of the graph's metadata that has numbers which are no weights, and their names.
+#: The section of the graph's metadata for numbers that are not weights, and the names of these numbers.
 _NUMBERS = "transformer"
 _NAMES = ("num_layers", "num_heads", "num_positions", "eps", "activation", "head")
 
@@ -43,7 +43,8 @@ def build(transformer: Transformer) -> ov.Model:
     tokens = _norm(tokens, transformer.norm, transformer.eps, "norm")
     attention_bias: ov.Node = bias
     if transformer.relative_bias is not None:
-        attention_bias = ops.add(bias, _relative(transformer.relative_bias, positions, transformer.num_positions))
+        relative = _of_distances(transformer.relative_bias, positions, transformer.num_positions, "relative_bias")
+        attention_bias = ops.add(bias, ops.transpose(relative, [0, 3, 1, 2]))
     attend = cache(partial(_attending, transformer, positions, attention_bias))  # layers that are alike share tables
     for n, layer in enumerate(transformer.layers):
         tokens = _layer(tokens, attend(layer.attention), layer, transformer, f"layers.{n}.")
@@ -129,7 +130,7 @@ def _transformer(numbers: Mapping[str, str], arrays: Mapping[str, Any]) -> Trans
 
 
 class _Attending(NamedTuple):
-    """The bias of attention scores, and cosines and sines to turn queries and keys with, if the model turns them.
+    """The bias of attention scores, and the cosines and sines that rotate queries and keys, if any.
 
     Layers with the same `Attention` share all this.
     """
@@ -168,7 +169,7 @@ def _attended(attending: _Attending, layer: Layer, transformer: Transformer, pre
     query = _norm(query, layer.query_norm, transformer.eps, f"{prefix}query_norm")
     key = _norm(key, layer.key_norm, transformer.eps, f"{prefix}key_norm")
     if attending.angles:
-        query, key = (_turned(heads, *attending.angles) for heads in (query, key))
+        query, key = (_rotated(heads, *attending.angles) for heads in (query, key))
     if (keys := transformer.num_key_heads) < transformer.num_heads:
         for_query = np.repeat(np.arange(keys), transformer.num_heads // keys)
         key, value = (ops.gather(heads, for_query, np.int64(1)) for heads in (key, value))
@@ -243,8 +244,8 @@ def _near(transformer: Transformer, positions: ov.Node, middle: np.int64) -> _Ne
     return _Near(ops.tile(places, [1, transformer.num_heads, 1, 1]), first, ops.add(middle, length))
 
 
-def _turned(heads: ov.Node, cosines: ov.Node, sines: ov.Node) -> ov.Node:
-    """Return queries or keys `[rows, num_heads, length, size]`, turned by the angles of their positions."""
+def _rotated(heads: ov.Node, cosines: ov.Node, sines: ov.Node) -> ov.Node:
+    """Return queries or keys `[rows, num_heads, length, size]`, rotated by the angles of their positions."""
     half = int(sines.get_output_partial_shape(0)[3].get_length()) // 2
     # OpenVINO fuses these steps if they are written in this form.
     first, second = ops.variadic_split(heads, np.int64(3), np.array([half, half])).outputs()
@@ -257,11 +258,6 @@ def _scores(tokens: ov.Node, bias: ov.Node, head: ScoreHead, eps: float) -> ov.N
         tokens = ops.matmul(ops.softmax(ops.squeeze(bias, 1), -1), tokens, False, False)
     inner = _FUNCTIONS[head.activation](_linear(tokens, head.dense, "head.dense"))
     return _linear(_norm(inner, head.norm, eps, "head.norm"), head.out, "head.out")
-
-
-def _relative(table: Array, positions: ov.Node, num_positions: int) -> ov.Node:
-    """Return the bias between the tokens of each row: `[rows, num_heads, length, length]`."""
-    return ops.transpose(_of_distances(table, positions, num_positions, "relative_bias"), [0, 3, 1, 2])
 
 
 def _of_distances(table: Any, positions: ov.Node, num_positions: int, name: str) -> ov.Node:

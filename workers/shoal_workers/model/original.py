@@ -175,7 +175,7 @@ class Original:
 
     @cached_property
     def chat(self) -> Chat:
-        """The text that the model's chat template puts around a pair."""
+        """The parts of the model's chat template around a pair."""
         path = self.transformer / "chat_template.jinja"
         template = _text(path) if path.exists() else str(self.tokenizer_config.get("chat_template"))
         return chat.parse(template, self.prompts["prompts"].get(self.prompts["default_prompt"]))
@@ -211,7 +211,7 @@ class Original:
             matrix, bias = tensors.pop("linear.weight", np.empty(0, np.float32)), tensors.pop("linear.bias", None)
             bias = np.zeros(matrix.shape[:1], np.float32) if bias is None else bias
             if matrix.shape != shape or bias.shape != shape[:1] or tensors:
-                raise ModelMismatch(f"the weights in {folder} are not those of its config.json: fetch the model again")
+                raise ModelMismatch(f"the weights in {folder} do not fit its config.json: fetch the model again")
             if shape[1] != (len(found.bias) if found else self.width):
                 raise ModelMismatch(f"{folder} does not fit the layer before it: fetch the model again")
             found = (
@@ -232,7 +232,7 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
 
 def _properties(name: str, original: Original) -> dict[str, Any]:
     if original.is_static:
-        found = {"dimension": 1, "pooling": "mean", "max_tokens": MAX_STATIC_TOKENS}  # its table, read later, has it
+        found = {"dimension": 1, "pooling": "mean", "max_tokens": MAX_STATIC_TOKENS}  # the dimension is read later
         return found | {"digest": weights.digest(original.transformer)} | original.prompts
     config, layers = original.config, dict(original.layers)
     if original.reading.get("do_lower_case"):
@@ -246,7 +246,7 @@ def _properties(name: str, original: Original) -> dict[str, Any]:
         )
     has_scores = str((config.get("architectures") or [""])[0]).endswith(_SCORES) and "Pooling" not in layers
     if original.only_output:
-        found = {"dimension": 1, "pooling": "", **original.prompts}  # its head, read later, has the dimension
+        found = {"dimension": 1, "pooling": "", **original.prompts}  # the dimension is read later
     elif has_scores or "LogitScore" in layers:
         found = _read_reranker(name, original)
     else:
@@ -260,7 +260,7 @@ def _read_reranker(name: str, original: Original) -> dict[str, Any]:
         raise ModelMismatch(
             f"{name} has {num_labels} labels, and a reranker makes one score of a pair: use a cross-encoder with one"
         )
-    is_decoder = config["model_type"] == "qwen3"  # whose last token alone sees the whole pair
+    is_decoder = config["model_type"] == "qwen3"  # only the last token of a decoder sees the whole pair
     return found | {"pooling": "lasttoken", "pair_forms": original.chat.forms} if is_decoder else found
 
 
@@ -301,7 +301,7 @@ def weights_state(source: Path) -> str:
 
 
 def with_own_graph(name: str, source: Path) -> Path:
-    """Return the folder of the original. If it is the hub's, the model's own OpenVINO or ONNX graph is fetched."""
+    """Return the folder of the original. For a model of the hub, its own OpenVINO or ONNX graph is fetched."""
     files = ["openvino/openvino_model.xml", "openvino/openvino_model.bin", "onnx/model.onnx"]
     return _from_hub(name, files) if source.parent.name == "snapshots" else source
 
@@ -377,7 +377,7 @@ def _max_tokens(original: Original) -> int:
 
 
 def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    """Return the map in a JSON file, empty for an `optional` file that is missing. Raises what `_read` raises."""
+    """Return the map in a JSON file, empty for an `optional` file that is missing. Raises as `_read` does."""
     return {} if optional and not path.exists() else dict(_read(path))
 
 

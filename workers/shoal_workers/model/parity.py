@@ -41,7 +41,7 @@ MAX_DIFFERENCE, MAX_DIFFERENCE_INT8 = 0.05, 0.15
 #: `python -m shoal_workers.model.reference` writes it, with the `export` extra.
 GOLDEN = Path(__file__).with_name("golden.safetensors")
 
-#: Number of places of a profile of weights of ids.
+#: The weights of ids are added up in this number of places of a profile.
 MAX_PLACES = 1_024
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
@@ -51,7 +51,7 @@ Score = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE, name: str = "vectors") -> float:
     """Return the lowest cosine of the engine's vectors to the stored array. Raises ModelMismatch if it is too low.
 
-    `name` is an output with a head, whose vectors are what `profile` makes, or `vectors`.
+    `name` is `vectors`, or an output with a head, which `profile` makes into vectors.
     """
     reference = load_file(folder / FILE)[name]
     vectors = encode(TEXTS)

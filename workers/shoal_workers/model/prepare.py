@@ -54,7 +54,7 @@ def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
 
 
 def prepare(name: str, source: Path, folder: Path) -> None:
-    """Prepare the model in `source` in `folder`, which is replaced only when all files are written."""
+    """Prepare the model in `source`. The prepared model replaces `folder` once all its files are written."""
     new, old = (folder.with_name(f".{folder.name}.{what}") for what in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)  # left by a process that was killed
     new.mkdir(parents=True)

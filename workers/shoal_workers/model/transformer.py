@@ -59,7 +59,7 @@ class Distances(NamedTuple):
 class Layer(NamedTuple):
     """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`.
 
-    Keys and values may have fewer heads than queries; then several heads of queries share each of theirs. `up` and
+    Keys and values may have fewer heads than queries; then several heads of queries share a head of keys. `up` and
     `down` are the two linear layers of the network after attention. `norms_first` says where the norms come.
     """
 
@@ -163,9 +163,9 @@ def read_transformer(
 
 
 def read_words_head(config: Mapping[str, Any], tensors: dict[str, Array], words: Array) -> ScoreHead:
-    """Return the head that makes a number for each word, for the token vectors of a model with these `words`.
+    """Return the head that makes a number for each word from token vectors. Raises ModelMismatch.
 
-    Raises ModelMismatch.
+    `words` are the word embeddings, which the head uses unless the tensors have others for it.
     """
     reader = _Reader(config, tensors, has_head=False)
     if (names := reader.architecture.words_head) is None:
@@ -174,7 +174,7 @@ def read_words_head(config: Mapping[str, Any], tensors: dict[str, Array], words:
     own = {part: name if name in reader.tensors else f"{names.out}.{part}" for part, name in own.items()}
     if config.get("tie_word_embeddings") is False:
         words = reader._take(own["weight"], *words.shape)
-    has_no_bias = config.get("decoder_bias") is False  # of ModernBERT
+    has_no_bias = config.get("decoder_bias") is False  # in ModernBERT
     return ScoreHead(
         reader._linear(names.dense, reader.width, reader.width),
         names.activation or ACTIVATIONS[config["hidden_act"]],
@@ -210,7 +210,7 @@ class _Reader:
             raise ModelMismatch(f"{self.num_heads} heads of queries are no multiple of {self.num_key_heads} of keys")
         if self.architecture.attention and self.head_size % 2:
             raise ModelMismatch(
-                f"heads have {self.head_size} numbers, and rotary positions turn pairs: use another model"
+                f"heads have {self.head_size} numbers, and rotary positions need pairs: use another model"
             )
 
     def transformer(self) -> Transformer:

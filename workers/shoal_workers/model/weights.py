@@ -54,7 +54,7 @@ def _indexed(path: Path) -> list[str]:
 
 
 def digest(*folders: Path, others: Iterable[Path] = ()) -> str:
-    """Return the SHA-256 of the weights' files and of other files, one after the other. Raises what `files` raises."""
+    """Return the SHA-256 of the weights' files and of other files, one after the other. Raises as `files` does."""
     found = hashlib.sha256()
     for path in chain(*map(files, folders), others):
         with path.open("rb") as file:

@@ -134,13 +134,13 @@ class EmbedWork(Work):
         return cls(delivery, job, embeds, prompt, served.now, is_query=encoder.is_query(options))
 
     def check_num_vectors(self) -> None:
-        """Set the error if the tokens, or the weights of words, so far are more than a reply has room for."""
+        """Set the error if the tokens so far, or the weights of words so far, do not fit into a reply."""
         model, outputs, most = self.pipeline.encoder.model, self.job.options.outputs, self.pipeline.max_vectors
         if self.error is None and "sparse" in outputs:
             self._check_num_weights(most * model.dimension // 2)
         if self.error is not None or not {"tokens", "multivector"}.intersection(outputs):
             return
-        if "multivector" in outputs:  # whose vectors may have another size than the model's
+        if "multivector" in outputs:  # these vectors may have another size than the model's
             most = most * model.dimension // model.heads["multivector"].size
         num_tokens = self.num_tokens + sum(text.num_tokens for text in self.tokenized.values())
         if num_tokens > most:

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from shoal_workers.loop.admission import Served
 
 
-#: The codes of pairs whose texts are all encoded.
-NO_CODES: Mapping[int, NDArray[np.int8]] = {}
-
-
 @dataclass(eq=False)
 class PairsWork(Work):
     """The work of a job with pairs of a query and a text, which a reranker scores.
@@ -41,8 +37,8 @@ class PairsWork(Work):
         assert isinstance(self.pipeline.encoder, Reranker)
         return self.pipeline.encoder
 
-    def add_pairs(self, pairs: Sequence[tuple[str, str]], codes: Mapping[int, NDArray[np.int8]] = NO_CODES) -> None:
-        """Add the inputs for the pairs, of which some have known `codes`.
+    def add_pairs(self, pairs: Sequence[tuple[str, str]], codes: Mapping[int, NDArray[np.int8]]) -> None:
+        """Add the inputs for the pairs. Some pairs may have known `codes`.
 
         Queries are encoded first, so that the vectors of texts need not be kept.
         """
@@ -73,7 +69,7 @@ class PairsWork(Work):
             del self.queries[number]
 
     def scores(self, *, raw: bool = False) -> NDArray[np.float32]:
-        """Return the scores of the pairs, all of which are encoded, or the reranker's `raw` numbers."""
+        """Return the scores of the encoded pairs, or the reranker's `raw` numbers."""
         scored = self.scored
         vectors = [scored[n] if n in scored else self.encoded[n].vectors for n in self.pairs]
         found = np.concatenate([vector for vector in vectors if vector is not None])
@@ -99,7 +95,7 @@ class RerankWork(PairsWork):
         """Return the work of a job, for the reranker."""
         work = cls(delivery, job, served.reranker(job.reranker), now=served.now)
         work.prompt = work.reranker.prefix
-        work.add_pairs([(job.query or "", text) for text in job.texts])
+        work.add_pairs([(job.query or "", text) for text in job.texts], {})
         return work
 
     def _result(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The errors of a search that answer its job as they are.
+#: The errors of a search that the client gets unchanged.
 _ANSWERED = InvalidRequest | IndexMismatch | IndexCorrupt | NotReady | TooLarge | Unavailable
 
 

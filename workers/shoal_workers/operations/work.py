@@ -111,7 +111,7 @@ class Work:
             self.timings["queue_s"] = self.delivery.queued_s(self.now())
 
     def use_cache(self, entries: Sequence[Entry | None]) -> None:
-        """Use the cache's entries that suit the options. `entries` has one for each text, None if it is not cached."""
+        """Use the cache's entries that suit the options. A text that is not cached has None."""
         found = {n: entry for n, entry in enumerate(entries) if entry is not None and entry.answers(self.job.options)}
         self.entries, self.num_cached = found, len(found)
         self.untokenized = deque(n for n in self.untokenized if n not in found)
@@ -146,7 +146,7 @@ class Work:
             self.num_computed += 1
             self.num_tokens += text.num_tokens
             if number < len(self.job.texts) and text.vectors is not None:
-                characters = text.tokens.characters  # of the prompt too, if the text was cut on the right
+                characters = text.tokens.characters  # with the prompt's, if the text was cut on the right
                 if self.job.options.truncation_side == "right":
                     characters = max(0, characters - len(self.prompt))
                 characters = min(characters, len(self.job.texts[number]))

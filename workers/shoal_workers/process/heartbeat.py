@@ -22,7 +22,7 @@ URGENT = ("state", "threads", "indexes", "index_errors")
 class Heartbeat:
     """A thread that announces a worker to the pool until it is closed.
 
-    `group` is of the workers that share its processors; after each beat, `note_sharing` is called with their number.
+    `group` names the workers that share its processors; after each beat, `note_sharing` is called with their number.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ T = TypeVar("T")
 
 
 def at_low_priority(make: Callable[[], T]) -> T:
-    """Return the result of `make`, called in a thread of low priority. On Linux, threads started by it inherit that."""
+    """Return the result of `make`, called in a thread of low priority. On Linux, its threads inherit the priority."""
     with ThreadPoolExecutor(1, "low-priority", _lower) as thread:
         return thread.submit(make).result()
 

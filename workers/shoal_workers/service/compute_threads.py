@@ -81,7 +81,7 @@ class Resizing:
             self._thread.join()
 
     def take(self) -> None:
-        """Use the engines that are ready, if any, and let searches use as many threads. No pass may be under way."""
+        """Use the engines that are ready, if any. Searches get their number of threads. No pass may be under way."""
         if not self._made:
             return
         engines = self._made.pop()
@@ -99,4 +99,4 @@ class Resizing:
 
 
 def _warn(threads: int, error: Exception) -> None:
-    log.warning("the worker keeps its compute threads, as those for %d failed: %s", threads, error)
+    log.warning("the worker keeps its compute threads, as engines with %d threads failed: %s", threads, error)

@@ -117,7 +117,7 @@ class HostedModel:
         self._end_sleep()
 
     def look(self, now: float) -> None:
-        """Record what became of the worker, and how many jobs of the pool are unanswered. Raises NotReady.
+        """Record the state of the worker, and the number of unanswered jobs of the pool. Raises NotReady.
 
         If Redis does not answer, or refuses a key of this pool that another program wrote, the other models go on.
         """

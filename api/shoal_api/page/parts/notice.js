@@ -5,7 +5,7 @@ import { html } from "../vendor/lit-html.js";
 const TITLES = {
   away: "Not reachable",
   forbidden: "This key may not do that",
-  index_mismatch: "This version of the index cannot be searched so",
+  index_mismatch: "This version of the index cannot be searched in this way",
   invalid_request: "That cannot be asked",
   not_ready: "The service is not ready",
   overloaded: "The service has more to do than it can take",

@@ -3,8 +3,7 @@
 import { html } from "../vendor/lit-html.js";
 import { chart } from "./chart.js";
 import { amount, duration } from "./quantity.js";
-
-const STEPS = ["queue", "tokenize", "encode", "search"];
+import { STEPS } from "./timing.js";
 
 /** Draw the charts of samples of the pool; each sample is an answer of the API. */
 export function poolCharts(samples, everyS, keptS) {

@@ -3,8 +3,7 @@
 import { html } from "../vendor/lit-html.js";
 import { ago, amount, duration, percent, size } from "./quantity.js";
 import { section, table } from "./table.js";
-
-const STEPS = { queue_s: "queue", tokenize_s: "tokenize", encode_s: "encode", search_s: "search" };
+import { STEPS } from "./timing.js";
 
 /** Draw the lanes. */
 export function laneTable(lanes) {
@@ -17,7 +16,7 @@ export function laneTable(lanes) {
     ["Wait, 95 %", (lane) => duration(lane.wait_p95_s), "number"],
     ["Longest wait", (lane) => duration(lane.wait_max_s), "number"],
   ];
-  return section("Lanes", "Waits are those of the last minute.", table(columns, lanes, "Lanes"));
+  return section("Lanes", "Waits of the last minute.", table(columns, lanes, "Lanes"));
 }
 
 /** Draw the workers; `now` is in Unix seconds. */
@@ -69,7 +68,7 @@ export function recentTable(jobs, now, hasClients) {
 
 /** Draw the time of a job, with a bar of its steps. */
 function jobTime(job) {
-  const steps = Object.entries(STEPS).map(([field, step]) => [step, job.timings[field] ?? 0]);
+  const steps = STEPS.map((step) => [step, job.timings[`${step}_s`] ?? 0]);
   const whole = Math.max(job.total_s, 1e-6);
   const told = steps.filter(([, seconds]) => seconds > 0).map(([step, seconds]) => `${step} ${duration(seconds)}`).join(", ");
   return html`

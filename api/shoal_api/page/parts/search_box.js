@@ -8,7 +8,7 @@ const TYPING_MS = 70;
 
 const MODES = { dense: "Meaning", hybrid: "Both", lexical: "Words" };
 
-/** Draw the box; `can` has the abilities of the index, and `change` is called with the changed values of the question, and with a pause in milliseconds. */
+/** Draw the box for an index with these abilities; `change` is called with the changed values of the question, and with a pause in milliseconds. */
 export function searchBox(ask, index, indexes, { modes, comparesVectors }, change) {
   const ways = modes.length > 1 ? "by meaning, by words, or by both" : `by ${MODES[modes[0]].toLowerCase()}`;
   const counts = Object.entries(indexes).map(([name, { count }]) => [name, `${name} (${count.toLocaleString("en")})`]);

@@ -3,7 +3,7 @@
 import { html } from "../vendor/lit-html.js";
 
 /** The steps of a job, by their names in `Server-Timing`, in order. */
-const STEPS = ["queue", "tokenize", "encode", "search"];
+export const STEPS = ["queue", "tokenize", "encode", "search"];
 
 /** Return the milliseconds of each step; `rest` is HTTP, the network and the browser. */
 export function timingOf({ headers, ms }) {

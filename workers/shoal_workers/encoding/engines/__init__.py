@@ -17,7 +17,7 @@ INT8_VERSION = 2
 #: Version of the vectors of the engine avx512, raised for the same reasons.
 AVX512_VERSION = 1
 
-#: The vectors of each pooling, as `shoal_workers.encoding.packing.pool` returns them.
+#: The vectors of each pooling, as `shoal_workers.encoding.pooling.pool` returns them.
 Pooled = dict[str, NDArray[np.float32]]
 
 
@@ -81,4 +81,4 @@ def open_engine(
         return Avx512Engine(model, folder, precision, threads)
     from shoal_workers.encoding.engines.openvino import OpenVinoEngine
 
-    return OpenVinoEngine(folder, precision, threads, None if may_fix_steps else False)
+    return OpenVinoEngine(folder, precision, threads, may_fix_steps)

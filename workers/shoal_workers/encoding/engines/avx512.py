@@ -12,7 +12,8 @@ from shoal_workers.avx512 import library
 from shoal_workers.avx512.kernel import KernelModel, KernelPass, KernelThreads, load
 from shoal_workers.avx512.weights import arrange, find_unsupported
 from shoal_workers.encoding.engines import Pooled
-from shoal_workers.encoding.packing import Packing, TextSpans, pool
+from shoal_workers.encoding.packing import Packing, TextSpans
+from shoal_workers.encoding.pooling import pool
 from shoal_workers.model.graph import stored_transformer
 from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.model.transformer import ScoreHead

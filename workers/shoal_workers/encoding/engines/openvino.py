@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from shoal.errors import ModelMismatch
 from shoal_workers.encoding.engines import INT8_VERSION, Pooled, int8
 from shoal_workers.encoding.engines.compile_cache import load_or_make
-from shoal_workers.encoding.packing import Packing, TextSpans, pool
+from shoal_workers.encoding.packing import Packing, TextSpans
+from shoal_workers.encoding.pooling import pool
 from shoal_workers.model.graph import core
 from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.process import processors
@@ -39,12 +40,12 @@ class OpenVinoEngine:
     name = "openvino"
     is_ragged = False
 
-    def __init__(self, folder: Path, precision: str, threads: int, fixed_steps: bool | None = None):
+    def __init__(self, folder: Path, precision: str, threads: int, may_fix_steps: bool):
         fastest = "bf16" if processors.has_bf16() else "f32"
         self.precision = fastest if precision == "auto" else precision
-        if fixed_steps is None:  # a reranker has no measured ranges, because `int8.texts` are not pairs
-            fixed_steps = precision == "int8" and processors.has_vnni() and not Model.open(folder).is_reranker
-        self.fixed_steps = fixed_steps
+        # A reranker has no measured ranges, because `int8.texts` are not pairs.
+        may_fix_steps = may_fix_steps and precision == "int8" and processors.has_vnni()
+        self.fixed_steps = may_fix_steps and not Model.open(folder).is_reranker
         self._folder, self._state = folder, _state(folder)
         self.threads = threads
         os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = _KEPT_BY_ONEDNN

@@ -83,7 +83,7 @@ class TorchPass:
 
 
 def _pool(how: str, tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Pool like `shoal_workers.encoding.packing.pool`, but on the GPU, so that few token vectors must leave it."""
+    """Pool like `shoal_workers.encoding.pooling.pool`, but on the GPU, so that few token vectors must leave it."""
     if how == "cls":
         return tokens[starts]
     if how == "lasttoken":
@@ -198,7 +198,7 @@ class _PackedLayer(torch.nn.Module):
         heads = self.qkv(tokens).unflatten(-1, (sum(self.heads), -1)).split(self.heads, 2)
         query, key, value = self.query_norm(heads[0]), self.key_norm(heads[1]), heads[2]
         if angles is not None:
-            query, key = _turned(query, *angles), _turned(key, *angles)
+            query, key = _rotated(query, *angles), _rotated(key, *angles)
         per_key = self.heads[0] // self.heads[1]
         query, key, value = (
             part.repeat_interleave(count, 2).transpose(1, 2)
@@ -223,7 +223,7 @@ class _PackedLayer(torch.nn.Module):
         return result
 
 
-def _turned(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+def _rotated(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
     """Return queries or keys `[rows, length, num_heads, size]`, rotated by the angles of their positions."""
     first, second = heads.chunk(2, -1)
     return heads * cosines + torch.cat([-second, first], -1) * sines

@@ -26,6 +26,7 @@ from shoal_workers.index.build.scratch import SCRATCH, BuildState, open_scratch
 from shoal_workers.index.build.token_texts import write_tokens
 from shoal_workers.index.build.validation import Sample
 from shoal_workers.index.build.vectors import FormerVersion, model_of, write_vectors
+from shoal_workers.index.files.checksums import checksum
 from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
 from shoal_workers.index.files.manifest import (
     BAD_ROWS,
@@ -38,7 +39,6 @@ from shoal_workers.index.files.manifest import (
     MANIFEST,
     TOKEN_FILES,
     Manifest,
-    checksum,
 )
 from shoal_workers.index.index import current_version
 from shoal_workers.index.lexical.lexical_file import language_of, write_learned, write_lexical
@@ -110,7 +110,7 @@ def build(
     version that was built with this key is not built again. `num_kept` versions stay. With `skips_bad`, bad rows are
     left out; with a `cutter`, rows are chunks; the model `late` makes their token vectors. The current version's
     changes and the `changes` since are folded in, except changes made before `drop_changes_before`. Raises
-    BadDocument, DiskFull, IndexBusy during another build, IndexCorrupt, and what `report` and the encoder raise.
+    BadDocument, DiskFull, IndexBusy during another build, IndexCorrupt, and the errors of `report` and the encoder.
     """
     began_from, language = began_from or current_name(out), _language_for(encoder.model, language)
     if built := _built_before(out, key):

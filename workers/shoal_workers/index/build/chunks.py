@@ -98,7 +98,7 @@ def _find_tokenizer(home: Path, model: ModelInfo) -> tuple[Model, Path]:
         ) from error
     if found.digest != model.digest:
         raise ModelMismatch(
-            f"the tokenizer of {model.name} cuts the chunks, but that of this machine is of another model than the "
-            "pool's: build where a worker is, or without chunk_tokens"
+            f"the tokenizer of {model.name} cuts the chunks, but the model on this machine is not the pool's: build "
+            "where a worker is, or without chunk_tokens"
         )
     return found, Original(source).transformer / TOKENIZER

@@ -15,11 +15,10 @@ from shoal.contract.options import DOCUMENT_PROMPTS, Options
 from shoal.contract.vectors import SparseVector, cut_and_normalise
 from shoal.errors import NotReady
 from shoal.records.document import Document
-from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.model.model import Model
 
 if TYPE_CHECKING:
-    from shoal_workers.encoding.encoder import Encoder, TokenizedText
+    from shoal_workers.encoding.encoder import Encoder
 
 #: Number of texts that this process embeds at a time: enough to sort them by length, and few enough to show progress.
 GROUP = 512
@@ -34,7 +33,7 @@ Waiting = Callable[[str], None]
 
 
 def no_wait(reason: str) -> None:
-    """Ignore the reason."""
+    """Do nothing while the encoder waits."""
 
 
 def info_of(model: Model, fingerprint: str) -> ModelInfo:
@@ -80,11 +79,10 @@ class LocalEncoder:
         """Yield the outputs of the texts, `GROUP` texts at a time. Raises Unsupported."""
         options = Options(output=tuple(outputs))
         self._encoder.check(options, options.outputs)
-        bucketing: Bucketing[TokenizedText] = Bucketing(2_048, self._encoder.model.shares_rows)
         prompt = self._encoder.prompt(options, DOCUMENT_PROMPTS)
         source = iter(texts)
         while group := list(islice(source, GROUP)):
-            encoded = self._encoder.encoded(group, options, prompt, bucketing)
+            encoded = self._encoder.encoded(group, options, prompt)
             vectors = np.empty((len(group), 0), np.float32)
             if "vector" in outputs:
                 vectors = cut_and_normalise([text.vectors for text in encoded if text.vectors is not None], Options())

@@ -102,8 +102,8 @@ def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str,
     for n, change in enumerate(changes.since(position) if changes else ()):
         if not (n or former):
             log.warning(
-                "index %s: there is no version, and changes that Redis has of an index of that name are folded in; "
-                "--drop-changes-before TIME leaves those out that were made before",
+                "index %s: there is no version, and Redis has changes of an index of this name, which are folded in; "
+                "--drop-changes-before TIME forgets changes made before TIME",
                 changes and changes.index,
             )
         yield change

@@ -87,7 +87,7 @@ def _encode(
         for vectors, sparse in groups:
             if vectors.shape[1] != encoder.model.dimension:
                 raise IndexMismatch(
-                    f"vectors have {vectors.shape[1]} dimensions, those of the index {encoder.model.dimension}"
+                    f"vectors have {vectors.shape[1]} dimensions, and the index has {encoder.model.dimension}"
                 )
             files[EMBEDDED].write(vectors.tobytes())
             files[EMBEDDED_HASHES].write(hashes[done - plan.num_kept :][: len(vectors)].tobytes())

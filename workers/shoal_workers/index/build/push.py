@@ -1,4 +1,4 @@
-"""Pushing a version of an index into a vector engine, and removing the collections of versions that are gone."""
+"""Pushing a version of an index into a vector engine, and removing the tables of versions that are gone."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,9 +22,9 @@ from shoal_workers.index.versions import changing, list_versions
 if TYPE_CHECKING:
     from shoal_workers.index.engines.pgvector import Table
 
-#: A file beside the versions of an index with the address of each collection that was begun for one of them, a line
-#: each. A collection without a version is removed after the next push.
-COLLECTIONS = ".collections"
+#: A file beside the versions of an index. It has the address of each table that a push began, one a line. A table
+#: without a version is removed after the next push.
+TABLES = ".tables"
 
 #: A file whose lock a push holds.
 LOCK = ".pushing"
@@ -32,7 +32,7 @@ LOCK = ".pushing"
 #: Number of rows that are written in one call.
 ROWS_AT_ONCE = 500
 
-#: Largest number of characters of the index's name in the name of a collection, which has 63 at most.
+#: Largest number of characters of the index's name in the name of a table, which has 63 at most.
 _NAME_CHARS = 30
 
 
@@ -43,10 +43,10 @@ def push(
     report: Callable[[int, int], object],
     changes: IndexChanges | None = None,
 ) -> str:
-    """Write the rows of a version into an engine, and return the name of the version that is searched there.
+    """Write the rows of a version into an engine, and return the name of the new version that is searched there.
 
-    It is the current version, or the newest one if the current one is in an engine. A push that was interrupted goes
-    on. `report` is called with the number of written rows, and of all. Raises IndexNotFound, IndexCorrupt,
+    The current version is written, or the newest one if the current one is in an engine. A push that was interrupted
+    goes on. `report` is called with the numbers of written rows and of all rows. Raises IndexNotFound, IndexCorrupt,
     InvalidRequest for a bad address, an index of chunks, or `changes` that the version lacks, IndexBusy during another
     push, MissingExtra, and Unavailable if the engine does not answer.
     """
@@ -78,13 +78,13 @@ def _push(folder: Path, index: Index, address: str, password: str, report: Calla
     return _save(folder, index, address)
 
 
-def remove_collections(folder: Path, password: str) -> list[str]:
-    """Remove the collections that no version of the index needs; return the addresses that do not answer.
+def remove_tables(folder: Path, password: str) -> list[str]:
+    """Remove the tables that no version of the index needs; return the addresses that do not answer.
 
     Raises IndexBusy during a push, which may write one of them.
     """
     with _alone(folder):
-        return _remove_collections(folder, password)
+        return _remove_tables(folder, password)
 
 
 @contextmanager
@@ -100,10 +100,10 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _remove_collections(folder: Path, password: str) -> list[str]:
+def _remove_tables(folder: Path, password: str) -> list[str]:
     manifests = [version.manifest for version in list_versions(folder)]
     if None in manifests:
-        return []  # a version that cannot be read may be in any of the collections
+        return []  # a version that cannot be read may be in any of the tables
     wanted, failed = {manifest.engine for manifest in manifests if manifest}, []
     for address in set(_noted(folder)) - wanted:
         table = open_table(address, password, WRITE_S)
@@ -131,7 +131,7 @@ def _open_source(folder: Path) -> Index:
 
 
 def _write(index: Index, table: "Table", report: Callable[[int, int], object]) -> None:
-    """Write the rows that the collection lacks. The last group of an interrupted push is written again."""
+    """Write the rows that the table lacks. The last group of an interrupted push is written again."""
     count = index.manifest.count
     table.create(index.manifest.dimension)
     first = table.count() // ROWS_AT_ONCE * ROWS_AT_ONCE
@@ -145,14 +145,14 @@ def _write(index: Index, table: "Table", report: Callable[[int, int], object]) -
 
 
 def _noted(folder: Path) -> list[str]:
-    """Return the addresses of all collections that were begun."""
+    """Return the addresses of all tables that were begun."""
     with suppress(FileNotFoundError):
-        return (folder / COLLECTIONS).read_text("utf-8").splitlines()
+        return (folder / TABLES).read_text("utf-8").splitlines()
     return []
 
 
 def _note(folder: Path, addresses: list[str]) -> None:
-    replace_file(folder / COLLECTIONS, "".join(f"{address}\n" for address in dict.fromkeys(addresses)))
+    replace_file(folder / TABLES, "".join(f"{address}\n" for address in dict.fromkeys(addresses)))
 
 
 def _save(folder: Path, index: Index, address: str) -> str:

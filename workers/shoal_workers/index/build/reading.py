@@ -124,7 +124,7 @@ class _Reading:
             for n in np.flatnonzero(first_numbers[begins] != numbers[begins]):
                 file.seek(offsets[begins[n]])
                 name, number = excerpt(json.loads(file.readline())["id"]), int(numbers[begins[n]])
-                reason = f"{at(number)}: the id {name} is already that of {at(int(first_numbers[begins[n]]))}"
+                reason = f"{at(number)}: {at(int(first_numbers[begins[n]]))} has the id {name} already"
                 self._leave_out(BadRow(number, f"{reason}; ids must differ"))
                 is_kept[begins[n] : ends[n]] = False
         return is_kept
@@ -139,8 +139,8 @@ class _Reading:
             if state.ids_are_positions and is_position(change["id"]):
                 raise InvalidRequest(
                     f"{self._source.label.path} has no column of ids, so that documents are numbered, and the index "
-                    f"has a change of id {excerpt(change['id'])}, which may be that of another document now: name a "
-                    "column of ids (--id-column), or forget the changes (--drop-changes-before TIME)"
+                    f"has a change of id {excerpt(change['id'])}, which another document may have now: name a column "
+                    "of ids (--id-column), or forget the changes (--drop-changes-before TIME)"
                 )
             changed += hash_of(change["id"])
         if changed:
@@ -184,7 +184,7 @@ class _Reading:
 def write_columns(
     folder: Path, state: BuildState, kinds: Mapping[str, str], report: Report
 ) -> dict[str, dict[str, Any]]:
-    """Write the columns of the documents in the folder of a build; return what `DocumentFields.kinds_found` returns.
+    """Write the columns of the documents in the folder of a build; return the kinds, as `DocumentFields.kinds_found`.
 
     Fields that `kinds` does not name get the kind that all their values have. Memory grows by the distinct strings of
     all fields, and by 8 to 12 bytes a value. Raises BadDocument for a value that is not of the given kind.

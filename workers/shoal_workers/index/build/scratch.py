@@ -32,7 +32,7 @@ from shoal_workers.index.files.durable_file import locked, replace_file
 #: The folder inside the folder of the index, and a file in it with the key of the build.
 SCRATCH, KEY = ".building", "key"
 
-#: End of the names of the files that say which other files of a build are kept.
+#: The end of the name of a file that says how much of other files is kept for the next build.
 KEPT = ".kept.json"
 
 #: Errors after which the folder of a build is removed: the build was cancelled, its source or its arguments are wrong,
@@ -41,10 +41,6 @@ _FINAL_ERRORS = (
     *(Cancelled, BadDocument, IndexMismatch, ModelMismatch, IndexCorrupt, InvalidRequest, TooLarge),
     *(ValueError, LookupError, TypeError),
 )
-
-
-def _new_name() -> str:
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 @dataclass(slots=True)
@@ -56,7 +52,7 @@ class BuildState:
     entries of their log. If `ids_are_positions`, the source has no column of ids. There are `num_tokens` token vectors.
     """
 
-    version: str = field(default_factory=_new_name)
+    version: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}")
     num_rows: int = 0
     num_bad: int = 0
     first_bad: tuple[str, ...] = ()
@@ -79,15 +75,15 @@ class BuildState:
 
 
 class KeptFiles:
-    """Files of a build to which outputs of texts are added. What is saved outlives an interruption of the build.
+    """Files of a build to which outputs of texts are added. Saved outputs outlive an interruption of the build.
 
-    A build of the same `owner`, a plain value, goes on after what was saved; for another owner, the files are empty.
+    A build of the same `owner`, a plain value, goes on after the saved outputs; for another owner, the files are empty.
     """
 
     def __init__(self, folder: Path, name: str, owner: Any, names: Sequence[str]):
         self._path, self._owner = folder / f"{name}{KEPT}", owner
         if not (sizes := self._read([folder / one for one in names])):
-            self._path.unlink(missing_ok=True)  # else its owner would later take what this build writes
+            self._path.unlink(missing_ok=True)  # else a later build of its owner would take over these files
         self._files: dict[str, BinaryIO] = {}
         for one in names:
             file = self._files[one] = (folder / one).open("r+b" if sizes else "wb")
@@ -105,7 +101,7 @@ class KeptFiles:
         return self._files[name]
 
     def save(self) -> None:
-        """Make what is written safe on the disk."""
+        """Make the written outputs safe on the disk."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -125,7 +121,7 @@ class KeptFiles:
 
 @contextmanager
 def open_scratch(out: Path, key: str) -> Iterator[Path]:
-    """Give the folder for the next version of the index in `out`, which this build alone uses; it has kept files alone.
+    """Yield the folder for the next version of the index in `out`. It has kept files alone, and no other build uses it.
 
     The folder is removed after an error that ends the build for good. Raises IndexBusy while another build holds the
     folder, and DiskFull if there is no room for the build.

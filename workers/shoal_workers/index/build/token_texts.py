@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from shoal.contract.options import Options
 from shoal.contract.vectors import cut_and_normalise
 from shoal.task_progress import Report
-from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY
 from shoal_workers.index.build.scratch import BuildState, KeptFiles
 from shoal_workers.index.build.vectors import FormerVersion, VectorPlan, texts_of
@@ -21,7 +20,6 @@ from shoal_workers.index.files.manifest import HASHES, TOKEN_PLACES, TOKENS
 from shoal_workers.index.late.token_vectors import TokenVectors, quantised
 
 if TYPE_CHECKING:
-    from shoal_workers.encoding.encoder import TokenizedText
     from shoal_workers.encoding.reranker import LateReranker
 
 #: The files in the folder of a build with the number of token vectors of each text, and the hashes of these texts.
@@ -65,12 +63,11 @@ def write_tokens(
 def _groups(
     former: TokenVectors | None, reused: NDArray[np.int64], texts: Iterator[str], encoder: "LateReranker"
 ) -> Iterator[list[NDArray[np.int8]]]:
-    """Yield the codes of the former version's rows, and then of the texts, `GROUP` of them at a time."""
+    """Yield the codes of the former version's rows, and then the codes of the texts, for `GROUP` rows at a time."""
     for start in range(0, len(reused) if former else 0, GROUP):
         assert former
         yield [former.of(row) for row in reused[start : start + GROUP].tolist()]
     options = Options(output=encoder.output)
-    bucketing: Bucketing[TokenizedText] = Bucketing(2_048, encoder.model.shares_rows)
     while group := list(islice(texts, GROUP)):
-        encoded = encoder.encoded(group, options, encoder.prefix, bucketing)
+        encoded = encoder.encoded(group, options, encoder.prefix)
         yield [quantised(cut_and_normalise([text.made[encoder.output]], Options())) for text in encoded]

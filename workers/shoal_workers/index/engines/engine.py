@@ -20,7 +20,7 @@ SCHEME = "postgresql"
 #: Longest time for a search, and for writing a group of rows, which the engine may index meanwhile, in seconds.
 SEARCH_S, WRITE_S = 5, 60
 
-_COLLECTION = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+_TABLE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 
 #: A password before the host, or among the parameters.
 _PASSWORD = re.compile(r"//[^/@]*:[^?#]*@|[?&](ssl)?password=", re.IGNORECASE)
@@ -36,7 +36,7 @@ def check_address(address: str) -> None:
             raise ValueError("it names no host")
         if url.scheme != SCHEME:
             raise ValueError(f"it begins with {SCHEME}://")
-        if not _COLLECTION.fullmatch(url.fragment):
+        if not _TABLE.fullmatch(url.fragment):
             raise ValueError("after the # are up to 63 letters, digits, points, hyphens and underscores")
         if re.search(r"\s", address):
             raise ValueError("it has white space: write %20")

@@ -46,7 +46,7 @@ class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
     limit_s = math.inf
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-        """Return what the generator of a statement returns. The generator is resumed every 0.1 s at least."""
+        """Run the generator of a statement, which is resumed every 0.1 s at least, and return its result."""
         return super().wait(self._limited(gen), *args, **options)
 
     def _limited(self, steps: Any) -> Any:
@@ -64,7 +64,7 @@ class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
 class Table:
     """A table of PostgreSQL, used by one thread at a time.
 
-    `outages` mean that the engine does not answer, and `refusals` that it does not do what it is asked.
+    `outages` are the errors of an engine that does not answer, and `refusals` the errors of a refused statement.
     """
 
     outages, refusals = (psycopg.OperationalError, psycopg.InterfaceError), (psycopg.Error,)
@@ -95,7 +95,7 @@ class Table:
     def add(
         self, first: int, vectors: NDArray[np.float32], documents: Sequence[str], values: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Add rows numbered from `first`, of which some may be there already, in one transaction.
+        """Add rows, numbered from `first`, in one transaction. Rows that the table has already are skipped.
 
         `documents` are lines of JSON, and `values` have the values of fields.
         """

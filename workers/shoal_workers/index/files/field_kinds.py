@@ -115,7 +115,7 @@ def is_of(kind: str, value: Any) -> bool:
 
 
 def by_kind(kind: str, value: Any) -> Any:
-    """Convert a string, or each string in a list, to what `shown` returns for the kind; other values stay."""
+    """Convert a string, or each string in a list, to the form that `shown` returns for the kind; other values stay."""
     if isinstance(value, list):
         return [by_kind(kind, one) for one in value]
     return shown(kind, CONVERTERS[kind](value)) if isinstance(value, str) and is_of(kind, value) else value

@@ -22,7 +22,7 @@ MAX_COLUMNS = 256
 #: Longest keyword in characters. A field with a longer string gets the kind "stored", unless its kind is given.
 MAX_KEYWORD_CHARS = 256
 
-#: The kind that was meant for a keyword field is guessed from this many of its distinct values, the first ones.
+#: Number of distinct values of a keyword field, the first ones, from which the intended kind is guessed.
 NUM_COMPARED = 100
 
 #: Largest memory for the distinct strings of all fields, in bytes, and about how many bytes a string takes besides its

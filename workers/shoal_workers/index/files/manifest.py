@@ -1,4 +1,4 @@
-"""The manifest of a version of an index, the names of the version's files, and their checksums.
+"""The manifest of a version of an index, and the names of the version's files.
 
 my-index/current                     the name of the version to serve
 my-index/history                     the versions that were published, one a line: see `versions`
@@ -28,17 +28,16 @@ my-index/<version>/token-places.npy  int64 [count, 2], where each row's token ve
 my-index/<version>/changes.jsonl     the changes of documents that are not in the source: see `folding`
 """
 
-import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self, get_origin, get_type_hints
 
 from shoal.changes.change_log import POSITION, START
 from shoal.contract.excerpt import excerpt
-from shoal.errors import Cancelled, IndexCorrupt
+from shoal.errors import IndexCorrupt
+from shoal_workers.index.files.checksums import checksum
 
 VECTORS, DOCUMENTS, OFFSETS = "vectors.npy", "documents.jsonl", "offsets.npy"
 QUANTISED, BASIS, SCALES = "quantised.npy", "basis.npy", "scales.npy"
@@ -69,13 +68,6 @@ FILES = (
 
 #: The files of a version whose vectors and documents are in an engine.
 ENGINE_FILES = (CHANGES, FIELDS)
-
-#: Size in bytes from which a file counts as large. Opening a version does not compare the checksums of large files,
-#: because that would take seconds.
-LARGE_BYTES = 2**24
-
-#: Number of bytes of a file that are read and hashed at a time.
-_PIECE_BYTES = 2**20
 
 #: Version of this layout. It rises by one whenever the names or contents of the files change.
 LAYOUT = 5
@@ -174,67 +166,3 @@ class Manifest:
     def save(self, folder: Path) -> None:
         """Write the manifest into the folder of its version."""
         (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", "utf-8")
-
-
-class FileCheck:
-    """The comparison of a version's files with their checksums. For one thread at a time."""
-
-    def __init__(self, version: Path, checksums: Mapping[str, str]):
-        self._version = version
-        self._unchecked = dict(checksums)
-
-    @property
-    def is_done(self) -> bool:
-        """True once all files have been compared with their checksums."""
-        return not self._unchecked
-
-    def check_small(self) -> None:
-        """Compare the files that are not large. Raises IndexCorrupt for a wrong or unreadable file."""
-        for path in [self._version / name for name in self._unchecked]:
-            try:
-                if path.stat().st_size < LARGE_BYTES:
-                    self._compare(path, lambda: None)
-            except OSError as error:
-                raise _unreadable(path, error) from error
-
-    def check_rest(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Compare the remaining files until `is_wanted`, which is called often, returns False.
-
-        Raises IndexCorrupt for a wrong file, and OSError for a file that cannot be read now.
-        """
-
-        def tick() -> None:
-            if not is_wanted():
-                raise Cancelled("the files need no check any more")
-
-        with suppress(Cancelled):
-            for name in list(self._unchecked):
-                self._compare(self._version / name, tick)
-
-    def _compare(self, path: Path, tick: Callable[[], None]) -> None:
-        if (found := _sha256(path, tick)) != (expected := self._unchecked[path.name]):
-            raise IndexCorrupt(
-                f"{path} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): build the index again"
-            )
-        del self._unchecked[path.name]
-
-
-def checksum(path: Path, tick: Callable[[], None] = lambda: None) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits, and call `tick` often. Raises IndexCorrupt."""
-    try:
-        return _sha256(path, tick)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _sha256(path: Path, tick: Callable[[], None]) -> str:
-    digest, piece = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
-    with path.open("rb", buffering=0) as file:
-        while size := file.readinto(piece):
-            tick()
-            digest.update(piece[:size])
-    return digest.hexdigest()
-
-
-def _unreadable(path: Path, error: OSError) -> IndexCorrupt:
-    return IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again")

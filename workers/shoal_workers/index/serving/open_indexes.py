@@ -69,9 +69,9 @@ class OpenIndexes(Mapping[str, Index]):
     thread when it is searched, and closed after `idle_s` without a search. An index in `folders` is opened at the
     start, and a version that replaces another one is opened before it is served. Before a version is searched, all
     changes in `change_log` since its build are applied. A search ends with the version that it began with, and the
-    memory of an old version is freed after that. Large searches are divided among `threads`. If indexes inside `home`
-    `are_copies`, the process that copies them is informed of damaged ones. Versions in vector engines are searched with
-    `engine_password`. `stopping` is set when the worker ends.
+    memory of an old version is freed after that. Large searches are divided among `threads`. With `are_copies`, the
+    indexes in `home` are copies, and the process that copies them hears of damaged ones. `engine_password` opens the
+    vector engines. `stopping` is set when the worker ends.
     """
 
     def __init__(
@@ -177,8 +177,7 @@ class OpenIndexes(Mapping[str, Index]):
             if len(self._pinned) >= MAX_PINNED:
                 raise InvalidRequest(
                     f"cursor is of version {excerpt(version)} of the index, and the worker has {MAX_PINNED} other "
-                    "versions that are served no more open for pages: begin with an empty cursor, or try again in a "
-                    "minute"
+                    "former versions open for pages: begin with an empty cursor, or try again in a minute"
                 )
             pinned = LazyVersion(name, served.folder.parent / version, self._opener.open_pinned, self._executor)
             self._pinned = self._pinned | {(name, version): pinned}
@@ -319,7 +318,7 @@ def find_index(indexes: Mapping[str, Index], name: str, cursor: str | None = Non
     """Return the future of an index by its name; the index is opened if it is not open.
 
     It is the served version, or the version that the `cursor` names. Raises UnknownIndex, InvalidRequest for a bad
-    cursor, and what `OpenIndexes.find` raises.
+    cursor, and the errors of `OpenIndexes.find`.
     """
     version = Cursor.unpack(cursor).version_in(name) if cursor else None
     opened = Future[Index]()

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, InvalidRequest, ShoalError
+from shoal_workers.index.files.checksums import FileCheck
 from shoal_workers.index.files.columns import read_kinds
-from shoal_workers.index.files.manifest import MANIFEST, FileCheck, Manifest
+from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import Index, check_model
 from shoal_workers.model.model import Model
 
@@ -100,7 +101,7 @@ def description_of(index: Index) -> dict[str, Any]:
 def _described(
     manifest: Manifest, kinds: Mapping[str, str], count: int, num_changes: int, changes_through: str
 ) -> dict[str, Any]:
-    """Return the description of a version with the kinds of its first fields, as many as there is room for."""
+    """Return the description of a version, with the kinds of its first fields up to the limits."""
     fields: dict[str, str] = {}
     num_chars = 0
     for name, kind in kinds.items():
@@ -196,5 +197,5 @@ class ServedVersion(LazyVersion):
 def not_kept(version: str) -> InvalidRequest:
     """Return the error for a cursor whose version no longer exists."""
     return InvalidRequest(
-        f"cursor is of version {excerpt(version)} of the index, kept no more: begin with an empty cursor"
+        f"cursor is of version {excerpt(version)} of the index, which is no longer kept: begin with an empty cursor"
     )

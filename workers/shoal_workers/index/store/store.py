@@ -18,8 +18,9 @@ from shoal.contract.keys import NAME
 from shoal.errors import BadSetting, FileError, IndexCorrupt, MissingExtra, ShoalError, Unavailable
 from shoal.index_folder import CURRENT
 from shoal.process.extra import install_command
+from shoal_workers.index.files.checksums import checksum
 from shoal_workers.index.files.durable_file import locked
-from shoal_workers.index.files.manifest import MANIFEST, checksum
+from shoal_workers.index.files.manifest import MANIFEST
 from shoal_workers.index.versions import Version, list_versions
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class IndexStore:
     original error, because these may contain a password.
     """
 
-    def __init__(self, filesystem: Any, root: str, tick: Callable[[], None] = lambda: None):
+    def __init__(self, filesystem: Any, root: str, tick: Callable[[], None]):
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self.tick = tick
@@ -147,7 +148,7 @@ def _translated(place: str, done: str) -> Iterator[None]:
     except FileNotFoundError:
         raise FileError(f"{place} cannot be {done}: there is no such file, folder or bucket") from None
     except PermissionError:
-        raise FileError(f"{place} cannot be {done}, as it refuses: check the credentials") from None
+        raise FileError(f"{place} cannot be {done}: access is denied: check the credentials") from None
     except Exception as error:
         raise Unavailable(
             f"{place} cannot be {done} ({type(error).__name__}): check that it answers, and the credentials"

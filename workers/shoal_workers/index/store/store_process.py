@@ -69,7 +69,7 @@ def upload_index(
     try:
         run_store_process(settings, "renew" if is_anew else "upload", folder.name, report=report)
     except (FileError, Unavailable, IndexCorrupt, Internal) as error:
-        raise type(error)(f"{error.message}; what was done is done in {folder}, and not yet in the store") from None
+        raise type(error)(f"{error.message}; {folder} is changed, and the store is not yet") from None
     return True
 
 

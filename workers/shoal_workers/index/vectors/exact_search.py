@@ -118,7 +118,7 @@ class ExactSearch:
 
     @contextmanager
     def shared(self, queries: NDArray[np.float32]) -> Iterator[SharedProducts]:
-        """Give products for these queries, `[queries, dimension]`, that `top_fused` may use for one query at a time."""
+        """Yield products for these queries, `[queries, dimension]`, which `top_fused` may use query by query."""
         with self._buffer() as buffer:
             yield SharedProducts(self._quantised, queries, buffer, self._threads.map)
 
@@ -204,7 +204,7 @@ class ExactSearch:
 
     @contextmanager
     def _buffer(self) -> Iterator[Buffer]:
-        """Give a buffer that no other search uses at the same time."""
+        """Yield a buffer that no other search uses at the same time."""
         try:
             buffer = self._spare_buffers.pop()
         except IndexError:  # this is the first search, or other threads use all buffers
@@ -232,7 +232,7 @@ def _at_least(upper: NDArray[np.float32], threshold: float) -> NDArray[np.intp]:
 
 
 def in_parts(queries: NDArray[np.float32], k: int, count: int, top_k: Callable[[NDArray[np.float32]], TopK]) -> TopK:
-    """Return what `top_k` returns, calling it for as many queries as `MAX_BOUNDS` allows for `count` rows at a time."""
+    """Return the results of `top_k`, called for a few queries at a time, so that their bounds fit into `MAX_BOUNDS`."""
     if not k or not len(queries):
         return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
     at_once = max(1, MAX_BOUNDS // count)

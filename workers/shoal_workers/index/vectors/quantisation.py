@@ -26,7 +26,7 @@ from shoal_workers.index.files.array_file import open_array, save_array, write_h
 from shoal_workers.index.files.manifest import BASIS, QUANTISED, SCALES
 
 #: Least share of the vectors' squared length that the basis must keep. A larger share gives tighter bounds and longer
-#: codes. For headlines, 252 of 384 dimensions have 96 %.
+#: codes. For headlines, 252 of 384 dimensions keep 96 %.
 MIN_SHARE = 0.92
 
 #: The codes of a vector fill whole cache lines, which have this many bytes.

@@ -15,7 +15,8 @@ class Head:
     "vectors" keeps them as the token's vector (ColBERT), and "rest" does so for all tokens but the first (BGE-M3).
 
     For "ids" and "vectors", tokens with an id in `skipped` are left out; in queries only with `skips_queries`. The
-    weight of a word is the logarithm of 1 + the number, `num_logs` times. A text has at most `max_weights`, if not 0.
+    weight of a word is the logarithm of 1 + the number, `num_logs` times. A text has at most `max_weights` weights; 0
+    is no limit.
     """
 
     kind: str

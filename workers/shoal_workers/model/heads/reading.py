@@ -33,7 +33,7 @@ def read_heads(
 ) -> tuple[Model, Graphs]:
     """Return the model with its heads, and the graph of each output. Raises ModelMismatch.
 
-    `tensors` are the original's, and `tokenizer` is the file of the prepared model, which may get special tokens.
+    `tensors` are the original's. `tokenizer` is the prepared model's file; special tokens may be added to it.
     """
     try:
         if original.only_output == "sparse":
