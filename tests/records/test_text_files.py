@@ -235,7 +235,10 @@ class TestBadRows:
             ),
             pytest.param("a.jsonl", f'{{"text":"one","n":{"[" * 99_999}}}\n', [1], id="deep nesting"),
             pytest.param(
-                "a.jsonl", '{"id":null,"text":"a"}\n{"id":"","text":"a"}\n{"text":"a"}\n', [1, 2, 3], id="ids"
+                "a.jsonl",
+                '{"id":null,"text":"a"}\n{"id":"","text":"a"}\n{"text":"a"}\n{"id":{},"text":"a"}\n{"id":true,"text":"a"}',
+                [1, 2, 3, 4, 5],
+                id="ids",
             ),
             pytest.param(
                 "a.jsonl", '{"text":"one"}\n{"text":"two","id":"x"}\n', ["one", 2], id="a later reserved field"
