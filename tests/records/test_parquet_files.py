@@ -80,7 +80,7 @@ def test_values_become_values_of_json(save: Save) -> None:
             "text": ["one", "two"],
             "at": [datetime.datetime(2024, 2, 29, 12, 30), None],
             "price": [decimal.Decimal("1.50"), None],
-            "raw": [b"ab", None],
+            "raw": [b"ab \xff", None],
             "x": [float("nan"), 0.5],
             "tags": [[datetime.date(2024, 2, 29)], [None]],
             "size": [{"w": 1.5, "h": float("inf")}, None],
@@ -89,7 +89,7 @@ def test_values_become_values_of_json(save: Save) -> None:
     first, second = Source(path)
     assert (first.id, first.text, second.id, second.text) == ("10", "one", "11", "two")
     assert first.fields == {
-        **{"at": "2024-02-29 12:30:00", "price": "1.50", "raw": "b'ab'", "x": None, "tags": ["2024-02-29"]},
+        **{"at": "2024-02-29 12:30:00", "price": "1.50", "raw": "ab \\xff", "x": None, "tags": ["2024-02-29"]},
         "size": {"w": 1.5, "h": None},
     }
     assert second.fields == {**dict.fromkeys(first.fields), "x": 0.5, "tags": [None]}

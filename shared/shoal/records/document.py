@@ -142,6 +142,8 @@ class DocumentColumns:
         if self.id_column is not None:
             value = _json_value(record.get(self.id_column))
             document_id = "" if value is None else str(value)
+            if isinstance(value, bool | list | dict):
+                raise BadDocument(f"the id {excerpt(self.id_column)} is {excerpt(value)}; give a string or a number")
             if not document_id.strip():
                 raise BadDocument(f"the id {excerpt(self.id_column)} is missing or empty; every record needs one")
         return Document(document_id, self._text(record), fields, number)
@@ -162,10 +164,14 @@ class DocumentColumns:
 
 
 def _json_value(value: Any) -> Any:
-    """Return the value in a form that JSON can represent: dates and the like as strings, NaN and infinity as None."""
+    """Return the value as JSON has it: dates and bytes of UTF-8 as strings, NaN and infinity as None."""
     if value is None or isinstance(value, str | int):
         return value
-    return json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
+    return json.loads(json.dumps(value, default=_written), parse_constant=lambda _: None)
+
+
+def _written(value: Any) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def listed(names: Collection[str]) -> str:

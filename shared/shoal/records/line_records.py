@@ -248,7 +248,15 @@ def _json_object(where: str, line: str) -> Record | BadDocument:
             # This raises an error for half of a surrogate pair, and for a value that is too deep to be written.
             json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        reason = f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        match error:
+            case json.JSONDecodeError():
+                reason = f"{error.msg} at character {error.colno}"
+            case UnicodeEncodeError():
+                reason = "it has half of a surrogate pair"
+            case RecursionError():
+                reason = "it is nested too deeply"
+            case _:
+                reason = str(error)
         return BadDocument(f"{where}: not valid JSON: {reason}; write one JSON object on the line")
     if not isinstance(record, dict):
         return BadDocument(f"{where}: {excerpt(record)} is not a JSON object; write one JSON object on the line")

@@ -146,6 +146,9 @@ def test_a_snippet_has_the_words_of_the_query(tmp_path: Path) -> None:
     beginning = found("unknown", "a", 60)
     assert (beginning["start"], beginning["highlights"]) == (0, [])
     assert found("unknown", "c", 240)["text"] == "..."
+    (hit,) = scene.answer(unit_vectors(1, DIMENSION)[0], 3, "京橋", mode="lexical", explain=True).hits[0]
+    assert set(hit["explain"]["words"]) == {"京", "橋"}
+    assert sum(hit["explain"]["words"].values()) == pytest.approx(hit["score"])
 
 
 @given(st.lists(st.tuples(MADE_WORDS, WORD_ENDS), max_size=60), st.sets(MADE_WORDS), st.integers(20, 120))

@@ -121,7 +121,8 @@ class Analyzer:
 
     def words(self, text: str) -> dict[int, str]:
         """Return for each term of the text a word that has this term, as the text spells it."""
-        return {term: text[start:stop] for start, stop, term in self.places(text)}
+        characters = {self._terms[one][0]: one for run in _RUN.findall(text) for one in run}
+        return characters | {term: text[start:stop] for start, stop, term in self.places(text)}
 
 
 class _Terms(dict[str, tuple[int, ...]]):
