@@ -39,8 +39,8 @@ Fields = BulkBody | BulkQuery | BuildBody | BuildQuery
 #: Least time between two reads of a long job's status while a request waits for the job's end, in seconds.
 _LOOK_EVERY_S = 0.05
 
-#: This time for each request of the client that is under way. So a client costs 100 reads a second at most, some 8 % of
-#: a processor; with a fixed pause, 500 waiting requests took a whole one.
+#: This time for each request of the client that is under way. So a client costs 100 reads a second at most: 500 waiting
+#: requests take 4 % of a processor, and took a whole one with a fixed pause.
 _PAUSE_S = 0.01
 
 #: To find a client's unfinished jobs, at most this many of its ended jobs are read. A client with too many unfinished
