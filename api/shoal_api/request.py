@@ -1,12 +1,10 @@
 """Requests: the body, a JSON object or a msgpack map, and the facts that access control notes."""
 
 import asyncio
-import json
 import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import suppress
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, BinaryIO, Protocol
@@ -32,10 +30,6 @@ PIECE_BYTES = 2**16
 
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
-
-#: Largest number of opening brackets and braces in a body, its texts included. Reading 32 MiB of empty objects would
-#: need 1.5 GB and some seconds, during which the process could answer no other request.
-MAX_BRACKETS = 500_000
 
 #: Largest number of names of fields in a body. A part of a text that looks like a name counts too. Reading the 3
 #: million names that fit into 32 MiB would take some seconds.
@@ -184,7 +178,9 @@ class JsonRequest(Request):
         """Return the received body as a dict, which is empty for an upload.
 
         Raises InvalidJson, InvalidText for half of a surrogate pair, InvalidRequest for JSON that is not an object, and
-        TooLarge for JSON of more than `MAX_BRACKETS` or `MAX_NAMES`, or msgpack of more than `MAX_VALUES` values.
+        TooLarge for more than `MAX_VALUES` values or `MAX_NAMES`: reading 32 MiB of empty objects or short texts would
+        need up to 1.5 GB and some seconds, during which the process could answer no other request. In JSON, opening
+        brackets and braces and commas are counted, within texts too.
         """
         if self.is_upload:
             return {}
@@ -196,10 +192,10 @@ class JsonRequest(Request):
             if kind in MSGPACK_TYPES:
                 body: Any = wire.unpack(data, MAX_VALUES)
             else:
-                if (num_brackets := data.count(b"[") + data.count(b"{")) > MAX_BRACKETS:
+                if (num_signs := sum(map(data.count, (b"[", b"{", b",")))) > MAX_VALUES:
                     raise TooLarge(
-                        f"the body has {num_brackets:,} opening brackets and braces, those in texts included, and may "
-                        f"have {MAX_BRACKETS:,}: split the list"
+                        f"the body has {num_signs:,} opening brackets, braces and commas, those in texts included, and "
+                        f"may have {MAX_VALUES:,}: split the list"
                     )
                 if data.count(b":") > MAX_NAMES and any(islice(_NAME.finditer(data), MAX_NAMES, None)):
                     raise TooLarge(
@@ -208,7 +204,7 @@ class JsonRequest(Request):
                     )
                 body = orjson.loads(data)
         except (orjson.JSONDecodeError, MalformedJob) as error:
-            raise _parse_error(data, error, self.environ.get("HTTP_CONTENT_ENCODING", "")) from None
+            raise _parse_error(error, self.environ.get("HTTP_CONTENT_ENCODING", "")) from None
         if not isinstance(body, dict):
             words = {str: "string", list: "array", bool: "boolean", type(None): "null"}
             kind = words.get(type(body), "number")
@@ -240,19 +236,16 @@ def json_request() -> JsonRequest:
     return request
 
 
-def _parse_error(data: bytes, error: orjson.JSONDecodeError | MalformedJob, encoding: str) -> ShoalError:
+def _parse_error(error: orjson.JSONDecodeError | MalformedJob, encoding: str) -> ShoalError:
     if encoding.lower() not in ("", "identity"):
         return InvalidJson(f"the body has Content-Encoding {excerpt(encoding)}: send it without, as plain JSON")
     if isinstance(error, MalformedJob):
         return InvalidJson(f"the body cannot be read: {error}")
     place = f"line {error.lineno} column {error.colno}"
-    with suppress(ValueError, RecursionError):  # `int` refuses NaN, which is no JSON
-        try:
-            json.dumps(json.loads(data, parse_constant=int), ensure_ascii=False).encode()
-        except UnicodeEncodeError:  # JSON with half of a surrogate pair, for orjson a syntax error
-            return InvalidText(
-                f"the body has half of a surrogate pair at {place}, which UTF-8 cannot hold: remove or replace it"
-            )
+    if "surrogate in string" in error.msg:
+        return InvalidText(
+            f"the body has half of a surrogate pair at {place}, which UTF-8 cannot hold: remove or replace it"
+        )
     if error.msg.startswith("str is not valid UTF-8"):
         return InvalidJson("the body is not UTF-8: send JSON in that encoding")
     return InvalidJson(f"the body is not JSON ({error.msg} at {place}): send an object with named fields")

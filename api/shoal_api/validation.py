@@ -10,6 +10,7 @@ from shoal.errors import InvalidRequest
 #: Descriptions of the values that a field accepts, keyed by the type of pydantic's error.
 _ACCEPTED = {
     "string_type": "a string",
+    "string_too_short": "a string that is not empty",
     "string_too_long": "a string of at most {max_length:,} characters",
     "list_type": "a list",
     "too_short": "a list with {min_length} or more items",

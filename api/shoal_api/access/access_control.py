@@ -67,7 +67,7 @@ class Shares:
     def acquire(self, client: str, num: int) -> None:
         """Add `num` to the amount that the client holds. Raises Overloaded if that would exceed its share."""
         with self._lock:
-            held, free = self._held.get(client, 0), self._num_free - num
+            held, free = self.held(client), self._num_free - num
             if free < 0 or (held and held + num > free):
                 raise Overloaded(
                     f"this client has {held:,} of {self._total:,} {self._name}, and {num:,} more are not granted now: "
@@ -75,6 +75,10 @@ class Shares:
                 )
             self._held[client] = held + num
             self._num_free = free
+
+    def held(self, client: str) -> int:
+        """Return the amount that the client holds."""
+        return self._held.get(client, 0)
 
     def release(self, client: str, num: int) -> None:
         """Subtract `num` from the amount that the client holds."""
@@ -91,7 +95,7 @@ class AccessControl:
         self._keys = settings.keys
         self._broker = Broker.connect(settings.redis_address)
         self._keyring = Keyring(Path(settings.api_keys_file)) if settings.api_keys_file else None
-        self._local_names = {"", *_LOCAL_NAMES, settings.host} if settings.allow_anonymous == "loopback" else None
+        self._local_names = {*_LOCAL_NAMES, settings.host} if settings.allow_anonymous == "loopback" else None
         self._origins = {origin.strip() for origin in settings.cors_origins.split(",")} - {""}
         self._num_proxies = settings.trusted_proxies
         largest = settings.max_request_bytes + int(JSON_BYTES * settings.max_response_mb * 2**20)
@@ -142,6 +146,10 @@ class AccessControl:
         self._requests.release(request.client_name, int(request.is_counted))
         self._bytes.release(request.client_name, request.num_held_bytes)
         request.is_counted, request.num_held_bytes = False, 0
+
+    def num_requests(self, request: JsonRequest) -> int:
+        """Return how many requests of this request's client are under way."""
+        return self._requests.held(request.client_name)
 
     def count_lasting(self, request: JsonRequest) -> Callable[[], None]:
         """Count a request that may last minutes, until the returned function is called. Raises Overloaded."""

@@ -43,20 +43,23 @@ class BlockingBody:
         self._rest, self._is_over = b"", False
 
     def read(self, num_bytes: int) -> bytes:
-        """Return at most `num_bytes`; none at the end, and none after a late piece or a break."""
-        if not self._rest and not self._is_over:
-            coming = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
+        """Return `num_bytes`, or fewer at the end; none after a break, or if they come later than `timeout_s`."""
+        if len(self._rest) < num_bytes and not self._is_over:
+            coming = asyncio.run_coroutine_threadsafe(self._filled(self._rest, num_bytes), self._loop)
             try:
                 self._rest = coming.result(self._timeout_s)
             except (TimeoutError, ProtocolClosed):
                 coming.cancel()
-            self._is_over = not self._rest
+                self._rest = b""
+            self._is_over = len(self._rest) < num_bytes
         found, self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
         return found
 
-    async def _next(self) -> bytes:
+    async def _filled(self, found: bytes, num_bytes: int) -> bytes:
         self._pieces = self._pieces or aiter(self._protocol)  # after this, Granian gives the body to no other reader
-        return await anext(self._pieces, b"")
+        while len(found) < num_bytes and (piece := await anext(self._pieces, b"")):
+            found += piece
+        return found
 
 
 class RsgiServer:

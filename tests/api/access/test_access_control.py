@@ -255,7 +255,7 @@ class TestBrowsers:
         api = make_app(host="shoal.test").test_client()
         for host in ("localhost", "127.0.0.1:8080", "[::1]:8080", "[::1]", "shoal.test:1"):
             assert api.get("/info", headers={"Host": host}).status_code == 200
-        for host in ("evil.example", "localhost.evil.example", "10.0.0.1:8080"):
+        for host in ("evil.example", "localhost.evil.example", "10.0.0.1:8080", ""):
             code, message = error_of(api.get("/info", headers={"Host": host}), 403)
             assert (code, "--allow-anonymous anywhere" in message) == ("forbidden", True)
 

@@ -26,9 +26,10 @@ from process import FewFiles, run
 from service import service
 
 from shoal.contract.keys import Keys
+from shoal.operations import MAX_VALUES
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_CONNECTIONS
-from shoal_api.request import MAX_BRACKETS, MAX_DROPPED_BYTES
+from shoal_api.request import MAX_DROPPED_BYTES
 from shoal_api.server.server import MAX_HEADER_BYTES
 
 pytest_plugins = ["api_fixtures"]
@@ -306,14 +307,14 @@ class TestOtherSites:
         assert response.headers["Access-Control-Allow-Origin"] == "*"
 
 
-def test_a_body_of_many_empty_objects_is_refused_unread(make_app: MakeApp) -> None:
+def test_a_body_of_many_values_is_refused_unread(make_app: MakeApp) -> None:
     api = make_app().test_client()
-    objects = b"{}," * MAX_BRACKETS
-    for data in (b'{"inputs":["a"],"x":[' + objects + b"1]}", b'{"inputs":["a"],"x":[' + objects + b"no JSON"):
-        code, message = error_of(api.post("/embed", data=data), 413)
-        assert code == "too_large"
-        assert "500,003 opening brackets and braces, those in texts included, and may have 500,000" in message
-    fitting = b'{"inputs":"","x":["' + b"[" * (MAX_BRACKETS - 2) + b'"], "pooling": 5}'
+    for values in (b"{}," * (MAX_VALUES // 2), b"[]," * (MAX_VALUES // 2), b"1," * MAX_VALUES):
+        for data in (b'{"inputs":["a"],"x":[' + values + b"1]}", b'{"inputs":["a"],"x":[' + values + b"no JSON"):
+            code, message = error_of(api.post("/embed", data=data), 413)
+            assert code == "too_large"
+            assert "1,048,580 opening brackets, braces and commas, those in texts included, and may have" in message
+    fitting = b'{"inputs":"","x":["' + b"[" * (MAX_VALUES - 4) + b'"],"pooling":5}'
     assert error_of(api.post("/embed", data=fitting), 422)[0] == "invalid_request"
 
 

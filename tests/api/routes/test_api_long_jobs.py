@@ -1,5 +1,6 @@
 """Long jobs over HTTP: submitted, seen by their clients, paused, resumed, cancelled; builds and versions of indexes."""
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class TestBulk:
             ({"source": "../news.csv"}, 403, "path_not_allowed", "below none of the folders"),
             ({"source": "link/passwd"}, 403, "path_not_allowed", "below none of the folders"),
             ({"source": "s3://bucket/news.csv"}, 422, "invalid_request", "is a URL: name a file or folder"),
+            ({"source": ""}, 422, "invalid_request", "it takes a string that is not empty"),
             ({}, 422, "invalid_request", "source is missing: name a file, or send one as the body"),
             ({"source": "a", "format": "pickle"}, 422, "invalid_request", "it takes 'safetensors', 'npy'"),
             ({"source": "a", "output": "tokens"}, 422, "invalid_request", 'unknown field "output"'),
@@ -119,6 +121,16 @@ class TestState:
         assert "failed without a reason" in error_of(api.get(f"{place}/result"), 500)[1]
         rq.set(job_id, status="canceled")
         assert error_of(api.get(f"{place}/result"), 409) == ("cancelled", f"job {job_id} was cancelled")
+
+    def test_a_client_with_many_requests_looks_no_more_often(
+        self, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        app, looks = make_app(), count()
+        place, status = submit(app.test_client()), app.own.long_jobs.status
+        monkeypatch.setattr(app.own.long_jobs, "status", lambda job_id: (next(looks), status(job_id))[1])
+        app.own.access._requests.acquire("127.0.0.1", 1_000)
+        assert app.test_client().get(f"{place}/result?wait=0.5").status_code == 202
+        assert next(looks) <= 3  # at the beginning and at the end; a clock may be early
 
     def test_it_shows_nothing_of_the_machine(self, api: FlaskClient, rq: Rq, files: Path) -> None:
         place = submit(api)
