@@ -32,6 +32,8 @@ def test_a_worker_that_announces_itself_is_alive_until_it_leaves(pool: Pool) -> 
     pool.leave("b")
     assert list(pool.workers()) == ["a"]
     pool.leave("b")
+    pool.broker.execute("ZADD", pool.keys.alive, 1, "silent since 1970")
+    assert pool.alive() == {"a"}
     for name, host in (("c", gethostname()), ("d", "elsewhere")):
         pool.announce(name, {"state": "ready", "host": host, "pid": 7})
     assert list(pool.own_ready([7])) == ["c"]
