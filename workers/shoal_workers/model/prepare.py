@@ -152,10 +152,15 @@ def _save_static(model: Model, original: Original, folder: Path) -> Model:
 
 
 def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
-    """Return the number of rows from one token type to the next, or 0 if all tokens of the model have one type."""
-    has_types, inputs = len(transformer.positions) > transformer.num_positions, settings.get("model_input_names")
-    wants_types = not isinstance(inputs, list) or "token_type_ids" in inputs
-    return transformer.num_positions if has_types and wants_types else 0
+    """Return the number of rows from one token type to the next, or 0 if all tokens of the model have one type.
+
+    The class `TokenizersBackend` of transformers 5 makes no types, unless its settings name them.
+    """
+    has_types = len(transformer.positions) > transformer.num_positions
+    inputs = settings.get("model_input_names")
+    named = "token_type_ids" in inputs if isinstance(inputs, list) else None
+    makes_types = settings.get("tokenizer_class") != "TokenizersBackend" if named is None else named
+    return transformer.num_positions if has_types and makes_types else 0
 
 
 @contextmanager
