@@ -157,10 +157,13 @@ def test_a_folder_of_sentence_transformers_is_accepted_too(source: Path, tmp_pat
     assert opened.score(PAIRS) == pytest.approx(reranker.score(PAIRS))
 
 
+@pytest.mark.parametrize(
+    "settings", [{"model_input_names": ["input_ids", "attention_mask"]}, {"tokenizer_class": "TokenizersBackend"}]
+)
 def test_a_tokenizer_that_names_no_token_types_gives_the_model_none(
-    source: Path, tmp_path: Path, reranker: Reranker
+    source: Path, tmp_path: Path, reranker: Reranker, settings: dict[str, Any]
 ) -> None:
-    change(source, "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
+    change(source, "tokenizer_config.json", **settings)
     prepare("untyped", source, tmp_path / "prepared")
     opened = Reranker.open(tmp_path / "prepared", "openvino", "f32", 1)
     assert (reranker.model.type_offset, opened.model.type_offset) == (64, 0)

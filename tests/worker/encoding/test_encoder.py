@@ -279,7 +279,7 @@ def test_the_error_names_an_incomplete_model_folder(source: Path, name: str) -> 
     [
         ("1_Pooling/config.json", {"include_prompt": False}, "leaves its prompt out"),
         ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "pools by weightedmean"),
-        ("sentence_bert_config.json", {"do_lower_case": True}, "makes texts lower-case before its tokenizer"),
+        ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "pools by cls and mean"),
     ],
 )
 def test_a_model_with_an_unsupported_step_is_refused(
@@ -288,6 +288,12 @@ def test_a_model_with_an_unsupported_step_is_refused(
     (source / name).write_text(json.dumps(json.loads((source / name).read_text()) | change))
     with pytest.raises(ModelMismatch, match=words):
         Model.read("tiny", source)
+
+
+def test_the_limit_of_tokens_is_read_from_a_file_with_an_old_name(source: Path) -> None:
+    (source / "sentence_bert_config.json").unlink()
+    (source / "sentence_roberta_config.json").write_text(json.dumps({"max_seq_length": 19}))
+    assert Model.read("tiny", source).max_tokens == 19
 
 
 #: A program that opens the prepared model in argv[1], deletes the encoder in another thread, and signals itself.

@@ -161,6 +161,11 @@ def test_a_setting_that_changes_the_arithmetic_is_unsupported(models: Path, mode
         assert architecture.find_unsupported(changed).startswith(f"{(told or [name])[0]} is ")
 
 
+def test_a_setting_that_modernbert_does_not_read_is_supported(models: Path) -> None:
+    config = config_of(models, "modernbert") | {"position_embedding_type": "sans_pos"}  # as mmBERT's files have it
+    assert architecture.find_unsupported(architecture.with_usual_names(config)) == ""
+
+
 def test_layers_attend_as_older_files_say_too(models: Path) -> None:
     newer = read(models / "modernbert")
     older = {"rope_parameters": None, "layer_types": None, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000}

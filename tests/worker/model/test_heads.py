@@ -234,7 +234,7 @@ def edit(path: Path, **changes: object) -> None:
             ("routed", "router_config.json", {"structure": structure}, words)
             for structure, words in (
                 ({"query": [], "image": []}, "has a Router for query, image"),
-                ({"query": DOCUMENT_ROUTE[:1], "document": DOCUMENT_ROUTE[:1]}, "is no model that Shoal knows"),
+                ({"query": DOCUMENT_ROUTE[:1], "document": DOCUMENT_ROUTE[:1]}, "lacks the setting or layer 'Pooling'"),
                 ({"query": DOCUMENT_ROUTE[:1], "document": DOCUMENT_ROUTE}, "sends queries through Transformer"),
             )
         ],

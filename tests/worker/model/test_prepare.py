@@ -301,6 +301,19 @@ def test_files_that_disagree_about_capital_letters_are_refused(source: Path, tmp
         assert prepare_if_needed(tmp_path, str(source), force=True)
 
 
+@pytest.mark.parametrize("normalizer", [None, {"type": "NFC"}])
+def test_texts_are_made_lower_case_if_the_model_says_so(
+    source: Path, tmp_path: Path, normalizer: dict[str, str] | None
+) -> None:
+    """As the files of bge-base-en-v1.5 say, beside a tokenizer that does so too."""
+    update(source / "tokenizer.json", {"normalizer": normalizer})
+    update(source / "sentence_bert_config.json", {"do_lower_case": True})
+    encoder = Encoder.open(prepare_if_needed(tmp_path, str(source)), "openvino", "f32", 1)
+    upper, lower, other = encoder.embed(["STORM in Europe", "storm in europe", "rain"], Options(), "")
+    assert upper == pytest.approx(lower)
+    assert upper != pytest.approx(other, abs=0.01)
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_pipe_a_loop_or_a_folder_in_place_of_a_file_is_refused(source: Path, tmp_path: Path, name: str) -> None:
     def refuse(words: str = "") -> None:
@@ -315,6 +328,23 @@ def test_a_pipe_a_loop_or_a_folder_in_place_of_a_file_is_refused(source: Path, t
     refuse(f"{name} is neither a file nor a folder")
     (source / name).mkdir()
     with pytest.raises((ModelMismatch, ModelNotFound)):
+        prepare_if_needed(tmp_path, str(source))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.json", {}, "lacks the setting or layer 'hidden_size': fetch the model again"),
+        ("modules.json", [], "lacks the setting or layer 'Pooling': fetch the model again"),
+        ("modules.json", {}, r"modules\.json cannot be used \(it holds \{\}\): fetch the model again"),
+        ("tokenizer_config.json", None, r"tokenizer_config\.json cannot be used \(it holds null\)"),
+    ],
+)
+def test_a_file_without_its_settings_is_named(
+    source: Path, tmp_path: Path, name: str, content: Any, words: str
+) -> None:
+    (source / name).write_text(json.dumps(content))
+    with pytest.raises((ModelMismatch, ModelNotFound), match=words):
         prepare_if_needed(tmp_path, str(source))
 
 

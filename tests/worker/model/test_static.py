@@ -125,7 +125,7 @@ def test_damaged_files_are_said(tmp_path: Path, rows: NDArray[np.float32]) -> No
     for name in ("model.safetensors", "tokenizer.json"):
         source = save_model2vec(tmp_path / name, embeddings=rows)
         (source / name).write_bytes((source / name).read_bytes()[:100])
-        with pytest.raises(ModelMismatch, match="is damaged"):
+        with pytest.raises(ModelMismatch, match=r"(is damaged|cannot be used) \("):
             prepared(source)
 
 

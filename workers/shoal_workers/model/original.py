@@ -122,7 +122,7 @@ class Original:
     @cached_property
     def width(self) -> Any:
         """The number of values in a token vector of the transformer."""
-        return next(self.config[key] for key in _WIDTH if key in self.config)
+        return self.config[next((key for key in _WIDTH if key in self.config), _WIDTH[0])]
 
     @cached_property
     def tokenizer_config(self) -> dict[str, Any]:
@@ -131,8 +131,9 @@ class Original:
 
     @cached_property
     def reading(self) -> dict[str, Any]:
-        """The settings of Sentence Transformers for texts, empty if there are none."""
-        return read_json(self.transformer / "sentence_bert_config.json", optional=True)
+        """The settings of Sentence Transformers for texts, empty if there are none. Old files name the architecture."""
+        found = sorted(self.transformer.glob("sentence_*_config.json"))
+        return read_json(found[0]) if found else {}
 
     @cached_property
     def prompts(self) -> dict[str, Any]:
@@ -204,10 +205,11 @@ class Original:
         found: Linear | None = None
         for folder in self.dense_folders:
             config, tensors = read_json(folder / "config.json"), weights.read(folder)
-            shape, name = (config.get("out_features"), config.get("in_features")), config.get("activation_function")
+            shape = (config.get("out_features"), config.get("in_features"))
+            blocks = [f"{key} is {excerpt(config.get(key))}" for key in ("activation_function", "use_residual")]
             may_end = folder == self.dense_folders[-1] and not self.only_output
             if _function(config) not in ("Identity", *(["Tanh"] if may_end else ())) or config.get("use_residual"):
-                raise ModelMismatch(f"{folder} has more than a linear layer ({excerpt(name)}): use another model")
+                raise ModelMismatch(f"{folder} has more than a linear layer ({', '.join(blocks)}): use another model")
             matrix, bias = tensors.pop("linear.weight", np.empty(0, np.float32)), tensors.pop("linear.bias", None)
             bias = np.zeros(matrix.shape[:1], np.float32) if bias is None else bias
             if matrix.shape != shape or bias.shape != shape[:1] or tensors:
@@ -226,7 +228,9 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
     original = Original(source)
     try:
         return _properties(name, original) | {"weights_state": weights_state(source)}
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, StopIteration, OSError) as error:
+    except KeyError as error:
+        raise ModelMismatch(f"{source} lacks the setting or layer {error}: fetch the model again") from error
+    except (TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
         raise ModelMismatch(f"{source} is no model that Shoal knows ({error!r:.200}): use another model") from error
 
 
@@ -235,8 +239,6 @@ def _properties(name: str, original: Original) -> dict[str, Any]:
         found = {"dimension": 1, "pooling": "mean", "max_tokens": MAX_STATIC_TOKENS}  # the dimension is read later
         return found | {"digest": weights.digest(original.transformer)} | original.prompts
     config, layers = original.config, dict(original.layers)
-    if original.reading.get("do_lower_case"):
-        raise ModelMismatch(f"{name} makes texts lower-case before its tokenizer does: let tokenizer.json say so")
     of_queries = [original.query_table] if original.query_table else []
     folders = (original.transformer, *of_queries, *original.dense_folders)
     digest = weights.digest(*folders, others=original.beside.values())
@@ -340,7 +342,7 @@ def _refuse_links_out(source: Path) -> None:
 
 def _modules(source: Path, route: str) -> Iterator[tuple[str, Path]]:
     """Yield the name and the folder of each layer in modules.json; of a Router, the layers of the route."""
-    for layer in _read(source / "modules.json"):
+    for layer in _read(source / "modules.json", list):
         folder, found = source / layer["path"], [("", layer["type"])]
         if layer["type"].endswith(".Router"):
             router = read_json(folder / "router_config.json")
@@ -361,11 +363,12 @@ def _modules(source: Path, route: str) -> Iterator[tuple[str, Path]]:
 
 def _pooling(name: str, config: dict[str, Any]) -> str:
     names = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "lasttoken"}
-    modes = [names.get(k[13:], k[13:]) for k, on in config.items() if k.startswith("pooling_mode_") and on]
-    modes = modes or [config.get("pooling_mode", "mean")]
+    former = [names.get(k[13:], k[13:]) for k, on in config.items() if k.startswith("pooling_mode_") and on]
+    found = config.get("pooling_mode") or former or "mean"
+    modes = [found] if isinstance(found, str) else [str(mode) for mode in found]
     if len(modes) != 1 or modes[0] not in names.values():
         raise ModelMismatch(f"{name} pools by {' and '.join(modes)}: use one that pools by mean, max, cls or lasttoken")
-    return str(modes[0])
+    return modes[0]
 
 
 def _max_tokens(original: Original) -> int:
@@ -377,8 +380,9 @@ def _max_tokens(original: Original) -> int:
 
 
 def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    """Return the map in a JSON file, empty for an `optional` file that is missing. Raises as `_read` does."""
-    return {} if optional and not path.exists() else dict(_read(path))
+    """Return the map in a JSON file, empty for an `optional` file that is missing. Raises what `_read` raises."""
+    found: dict[str, Any] = {} if optional and not path.exists() else _read(path, dict)
+    return found
 
 
 def _text(path: Path) -> str:
@@ -387,11 +391,15 @@ def _text(path: Path) -> str:
     return path.read_text("utf-8")
 
 
-def _read(path: Path) -> Any:
-    """Return the value in a JSON file. Raises ModelNotFound or ModelMismatch."""
+def _read(path: Path, kind: type) -> Any:
+    """Return the value in a JSON file, which must be of a kind. Raises ModelNotFound or ModelMismatch."""
     try:
-        return json.loads(_text(path))
+        if isinstance(found := json.loads(_text(path)), kind):
+            return found
+        raise ValueError(f"it holds {excerpt(found)}")
     except FileNotFoundError:
-        raise ModelNotFound(f"{path} is missing: the folder is not a complete Sentence Transformers model") from None
+        raise ModelNotFound(
+            f"{path} is missing: fetch the model again, or save it with Sentence Transformers' save_pretrained"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelNotFound(f"{path} is not valid JSON ({error!s:.200}): fetch the model again") from error
+        raise ModelNotFound(f"{path} cannot be used ({error!s:.200}): fetch the model again") from error

@@ -8,7 +8,8 @@ import fcntl
 import hashlib
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +20,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
-from tokenizers.normalizers import BertNormalizer
+from tokenizers.normalizers import BertNormalizer, Lowercase, Sequence
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound, ShoalError
@@ -85,6 +86,9 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
         model = _save_static(model, original, folder)
     else:
         shutil.copyfile(tokenizer, path)
+        if original.reading.get("do_lower_case"):
+            with _usable("tokenizer.json"):
+                _lower_first(path)
         unknown = architecture.find_unsupported(original.config)
         model = (
             _save_own_graph(model, original, folder, unknown) if unknown else _save_transformer(model, original, folder)
@@ -121,7 +125,8 @@ def _save_transformer(model: Model, original: Original, folder: Path) -> Model:
     """Write the graph of a model that Shoal computes itself, and the graphs of its heads. Raises ModelMismatch."""
     path, tensors = folder / "tokenizer.json", weights.read(original.transformer)
     if model.pair_forms:
-        chat.write_tokenizer(path, original.chat.parts)
+        with _usable("tokenizer.json"):
+            chat.write_tokenizer(path, original.chat.parts)
     transformer = read_transformer(original.config, tensors, model.is_reranker, original.pooled_dense())
     model = replace(
         model,
@@ -139,23 +144,42 @@ def _save_transformer(model: Model, original: Original, folder: Path) -> Model:
 def _save_static(model: Model, original: Original, folder: Path) -> Model:
     """Write the tokenizer, graph and reference of a static model. Raises ModelMismatch."""
     path, source = folder / "tokenizer.json", original.transformer
-    try:
+    with _usable(f"the table or the tokenizer in {source}"):
         table, first = static.read_table(source), static.write_tokenizer(source / path.name, path)
-    except (KeyboardInterrupt, SystemExit, ShoalError):
-        raise
-    except BaseException as error:  # the tokenizer's own panics are no `Exception`
-        reason = f"{type(error).__name__}: {error!s:.200}"
-        raise ModelMismatch(f"the table or the tokenizer in {source} is damaged ({reason}): fetch it again") from error
     model = replace(model, shares_rows=True, dimension=table.shape[1])
     _check_tokenizer(path, len(table) + 1, model, {})
     return _save(model, static.build(table, first), folder)
 
 
 def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
-    """Return the number of rows from one token type to the next, or 0 if all tokens of the model have one type."""
-    has_types, inputs = len(transformer.positions) > transformer.num_positions, settings.get("model_input_names")
-    wants_types = not isinstance(inputs, list) or "token_type_ids" in inputs
-    return transformer.num_positions if has_types and wants_types else 0
+    """Return the number of rows from one token type to the next, or 0 if all tokens of the model have one type.
+
+    The class `TokenizersBackend` of transformers 5 makes no types, unless its settings name them.
+    """
+    has_types = len(transformer.positions) > transformer.num_positions
+    inputs = settings.get("model_input_names")
+    named = "token_type_ids" in inputs if isinstance(inputs, list) else None
+    makes_types = settings.get("tokenizer_class") != "TokenizersBackend" if named is None else named
+    return transformer.num_positions if has_types and makes_types else 0
+
+
+@contextmanager
+def _usable(what: str) -> Iterator[None]:
+    """Raise ModelMismatch if a library cannot use the file. Panics of the tokenizer are no `Exception`."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, ShoalError):
+        raise
+    except BaseException as error:
+        raise ModelMismatch(f"{what} cannot be used ({error!s:.200}): fetch the model again") from error
+
+
+def _lower_first(path: Path) -> None:
+    """Let the tokenizer make texts lower-case before all else, as Sentence Transformers does for `do_lower_case`."""
+    tokenizer = Tokenizer.from_file(str(path))
+    own = tokenizer.normalizer
+    tokenizer.normalizer = Sequence([Lowercase(), *([own] if own else [])])
+    tokenizer.save(str(path), pretty=False)
 
 
 def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict[str, Any]) -> None:
@@ -163,17 +187,13 @@ def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict
     max_tokens = model.max_tokens
     if type(num_words) is not int:
         raise ModelMismatch(f"vocab_size in config.json is {excerpt(num_words)}: it must be a number")
-    try:
+    with _usable("tokenizer.json"):
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.no_padding()
         tokenizer.no_truncation()
         num_special = tokenizer.num_special_tokens_to_add(is_pair=model.is_reranker)
         texts = model.formed(parity.PAIRS) if model.is_reranker else parity.TEXTS
         encodings = tokenizer.encode_batch(texts) if num_special < max_tokens else []
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the library's own panics, as for a hopeless pattern, are no `Exception`
-        raise ModelMismatch(f"tokenizer.json cannot be used ({error!s:.200}): fetch the model again") from error
     if num_special >= max_tokens:
         raise ModelMismatch(
             f"tokenizer.json adds {num_special:,} tokens to a text, and the model takes {max_tokens:,}: "

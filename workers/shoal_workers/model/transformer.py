@@ -201,13 +201,17 @@ class _Reader:
         self.num_layers, self.num_heads = self._size("num_hidden_layers"), self._size("num_attention_heads")
         self.num_key_heads, self.head_size = self.num_heads, self.width // self.num_heads
         if not self.architecture.has_key_heads and self.width % self.num_heads:
-            raise ModelMismatch(f"hidden_size is {self.width}, no multiple of its {self.num_heads} heads")
+            raise ModelMismatch(
+                f"hidden_size is {self.width}, no multiple of its {self.num_heads} heads: fetch the model again"
+            )
         if self.architecture.has_key_heads:
             self.head_size = self._size("head_dim")
             if config.get("num_key_value_heads", 0) is not None:
                 self.num_key_heads = self._size("num_key_value_heads")
         if self.num_heads % self.num_key_heads:
-            raise ModelMismatch(f"{self.num_heads} heads of queries are no multiple of {self.num_key_heads} of keys")
+            raise ModelMismatch(
+                f"{self.num_heads} heads of queries are no multiple of {self.num_key_heads} of keys: use another model"
+            )
         if self.architecture.attention and self.head_size % 2:
             raise ModelMismatch(
                 f"heads have {self.head_size} numbers, and rotary positions need pairs: use another model"
