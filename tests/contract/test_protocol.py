@@ -337,9 +337,7 @@ def test_a_refusal_says_whether_waiting_helps(queue: Queue) -> None:
         assert words in table("`status` of the result")
 
 
-def put_once(
-    queue: Queue, job_id: str, digest: str = "digest", client: str = "me", key: str = "k", **job: Any
-) -> Any:
+def put_once(queue: Queue, job_id: str, digest: str = "digest", client: str = "me", key: str = "k", **job: Any) -> Any:
     data = msgpack.packb(MINIMAL | {"id": job_id} | job.pop("fields", {}))
     once = {"key": key, "digest": digest}
     return put(queue, [{"id": job_id, "job": data, **job}], client=client, once=once)
