@@ -168,14 +168,6 @@ class TestFairness:
         with pytest.raises(Overloaded, match="800 unanswered jobs"):
             queue.put("bulk", jobs(1), client="too late")
 
-    def test_pushed_jobs_take_no_room_from_others(self, queue: Queue) -> None:
-        set_limits(queue, LaneLimits(max_jobs=8))
-        queue.redis.rpush(queue.keys.lane("bulk"), *(job.pack() for job in jobs(20)))
-        queue.take("a", ["bulk"], 1)
-        queue.put("bulk", jobs(7), client="other")
-        with pytest.raises(Overloaded, match="27 unanswered jobs"):
-            queue.put("bulk", jobs(1), client="other")
-
     def test_an_idempotency_key_does_not_change_the_client_that_a_job_counts_for(self, client: Client) -> None:
         set_limits(queue_of(client), LaneLimits(max_jobs=16))
 

@@ -19,14 +19,12 @@ end
 -- Add new jobs of a client to the load of a lane, or return a refusal.
 local function count_or_refuse(lane, client, new, limits)
   local load, full = key_of(lane, 'load'), {jobs = look('ZCARD', key_of(lane, 'jobs'))}
-  local held = look('HMGET', load, 'jobs:' .. client, 'texts:' .. client, 'bytes:' .. client, 'texts', 'bytes', 'jobs:', 'texts:',
-    'bytes:')
-  for n = 1, 8 do held[n] = full.jobs > 0 and sum_of(held[n]) or 0 end -- if not, Redis has lost the jobs
+  local held = look('HMGET', load, 'jobs:' .. client, 'texts:' .. client, 'bytes:' .. client, 'texts', 'bytes')
+  for n = 1, 5 do held[n] = full.jobs > 0 and sum_of(held[n]) or 0 end -- if not, Redis has lost the jobs
   full.texts, full.bytes = held[4], held[5]
   for n, what in ipairs({'jobs', 'texts', 'bytes'}) do
     local own, asked, limit = held[n], new[what], limits['max_' .. what]
-    local pushed = client ~= '' and held[n + 5] or 0 -- programs push without limit, so their jobs take no room from others
-    local alone, most = math.ceil(SHARE * limit), math.ceil(SHARE * (limit - full[what] + own + pushed))
+    local alone, most = math.ceil(SHARE * limit), math.ceil(SHARE * (limit - full[what] + own))
     if what == 'bytes' then alone = math.min(alone, limits.max_put_bytes) end
     if asked > alone then return {status = 'too_large', exceeded = what, asked = asked, most = alone} end
     if own + asked > most then
