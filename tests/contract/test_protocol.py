@@ -307,6 +307,16 @@ def test_a_job_with_an_address_can_have_a_record(worker: Worker, keys: Keys) -> 
     assert not queue.redis.exists(*(keys.result(job_id) for job_id in "abc"))
 
 
+@pytest.mark.parametrize("fields", [{}, {"normalize": "yes"}])
+def test_the_script_alone_says_where_a_reply_goes(worker: Worker, keys: Keys, fields: dict[str, Any]) -> None:
+    queue, job = queue_of(worker), MINIMAL | fields | {"reply_to": "elsewhere"}
+    put(queue, [{"id": "x", "job": msgpack.packb(job)}])
+    put(queue, [{"id": "y", "job": msgpack.packb(job | {"id": "y"}), "reply_to": "me"}])
+    work_off(worker, queue)
+    assert queue.redis.llen(keys.result("x")) == queue.redis.xlen(keys.replies("me")) == 1
+    assert not queue.redis.exists(keys.replies("elsewhere"))
+
+
 def test_a_refusal_says_whether_waiting_helps(queue: Queue) -> None:
     job = {"id": "a", "job": b"x" * 10, "texts": 7}
     assert put(queue, [job])["status"] == "ok"
@@ -327,9 +337,9 @@ def test_a_refusal_says_whether_waiting_helps(queue: Queue) -> None:
         assert words in table("`status` of the result")
 
 
-def put_once(queue: Queue, job_id: str, digest: str = "digest", client: str = "me", **job: Any) -> Any:
+def put_once(queue: Queue, job_id: str, digest: str = "digest", client: str = "me", key: str = "k", **job: Any) -> Any:
     data = msgpack.packb(MINIMAL | {"id": job_id} | job.pop("fields", {}))
-    once = {"key": "k", "digest": digest}
+    once = {"key": key, "digest": digest}
     return put(queue, [{"id": job_id, "job": data, **job}], client=client, once=once)
 
 
@@ -338,16 +348,19 @@ def test_put_once(queue: Queue, keys: Keys) -> None:
     assert put_once(queue, "two") == {"status": "known", "id": "one"}
     assert put_once(queue, "two", reply_to="me") == {"status": "known", "id": "one"}
     assert put_once(queue, "three", "another") == {"status": "reused", "id": "one"}
-    assert queue.backlog()["bulk"] == 1
+    assert put_once(queue, "four", client="me\0k")["status"] == "ok"  # no client's name ends another one's key
+    assert put_once(queue, "five", key="k\0k")["status"] == "ok"
+    assert queue.backlog()["bulk"] == 3
     known = {name.decode() for name in queue.redis.hgetall(keys.record("one"))}
     assert known < table("Field of the record").keys()
 
 
-def test_an_idempotency_key_is_free_again_when_its_job_came_to_nothing(worker: Worker) -> None:
+@pytest.mark.parametrize("job", [{}, {"reply_to": "me"}])
+def test_an_idempotency_key_is_free_again_when_its_job_came_to_nothing(worker: Worker, job: dict[str, Any]) -> None:
     queue = queue_of(worker)
-    put_once(queue, "one")
+    put_once(queue, "one", **job)
     assert cancel(queue, "one") == {"status": "cancelled"}
-    assert put_once(queue, "two", "another", fields={"timeout_s": 0})["status"] == "ok"
+    assert put_once(queue, "two", "another", fields={"timeout_s": 0}, **job)["status"] == "ok"
     assert put_once(queue, "three", "another") == {"status": "known", "id": "two"}
     drive(worker)
     assert queue.status("two")[0] == "expired"

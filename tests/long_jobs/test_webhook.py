@@ -104,6 +104,7 @@ def test_an_answer_other_than_success_is_an_error_that_shows_no_query(receiver: 
         with pytest.raises(Unavailable, match=words) as caught:
             send(f"{receiver.url}/a?key=secret", {}, "", LOOPBACK)
         assert "secret" not in caught.value.message
+        assert caught.value.message.isprintable()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(Unavailable, match=r"/a does not answer \(.*refused"):

@@ -101,17 +101,18 @@ def test_a_pushed_job_has_a_status_from_its_start_and_can_be_cancelled_then(queu
     assert queue.backlog()["bulk"] == 0
 
 
-@pytest.mark.parametrize("what", ["jobs", "pushed", "number"])
+@pytest.mark.parametrize("what", ["jobs", "pushed", "words", "overflow"])
 def test_a_pushed_job_is_not_lost_while_another_program_has_a_key_of_its_lane(queue: Queue, what: str) -> None:
     job, other = pushed(queue), submitted()
     key = queue.keys.of_lane("bulk", what) if what == "jobs" else f"{queue.keys.root}:lane:pushed"
-    if what == "number":
-        queue.redis.set(key, "another program")
+    if value := {"words": "another program", "overflow": 2**63 - 1}.get(what):
+        queue.redis.set(key, value)
     else:
         queue.redis.hset(key, "another", "program")
     queue.put("interactive", [other])
     assert [delivery.key for delivery in queue.take("a", LANES, 2)] == [other.id]  # the other lane goes on
     queue.redis.delete(key)
+    queue.redis.set(queue.keys.record("+1"), "another program", ex=60)
     (delivery,) = queue.take("a", LANES, 1)
     assert delivery.job() == job
 

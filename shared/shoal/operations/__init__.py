@@ -20,8 +20,10 @@ OPERATIONS: dict[str, type[Job]] = {job.op: job for job in (Embed, Search, Reran
 MAX_VALUES = 2**20
 
 
-def unpack(data: bytes, put_s: float = 0.0, reply_to: str | None = None) -> Job:
-    """Return the job in `data`. It was put at `put_s`, in Unix seconds by Redis's clock, with the address `reply_to`.
+def unpack(data: bytes, put_s: float = 0.0, reply_to: str | None = "") -> Job:
+    """Return the job in `data`. It was put at `put_s`, in Unix seconds by Redis's clock.
+
+    The reply goes to the address `reply_to`; with None to the result list, and with "" as the bytes of the job say.
 
     Raises MalformedJob, UnsupportedVersion, InvalidRequest, which names the wrong field, and TooLarge for more than
     `MAX_VALUES` values.
@@ -32,7 +34,7 @@ def unpack(data: bytes, put_s: float = 0.0, reply_to: str | None = None) -> Job:
     for name in ("id", "op", "texts"):
         if name not in values:
             raise MalformedJob(f"the job has no field {name!r}: id, op and texts are required")
-    if reply_to is not None:
+    if reply_to != "":
         values["reply_to"] = reply_to
     return job_class(values["op"]).of_map(values, put_s)
 

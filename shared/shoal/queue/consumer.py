@@ -104,7 +104,7 @@ class Delivery:
         """Return the job. Raises TooLarge for more than `MAX_PUT_BYTES`, and errors of `operations.unpack`."""
         if self.size_bytes > MAX_PUT_BYTES:
             raise TooLarge(f"the job has {self.size_bytes:,} bytes and may have {MAX_PUT_BYTES:,}: split it")
-        return operations.unpack(self.data, self.put_ms / 1000, self.reply_to)
+        return operations.unpack(self.data, self.put_ms / 1000, self.reply_to if self.put_as else "")
 
     @property
     def put_as(self) -> str | None:

@@ -15,7 +15,8 @@ from service import service
 from shoal import Client
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
-from shoal.operations import Search
+from shoal.operations import Embed, Search
+from shoal_workers.loop.worker import Worker
 
 #: Number of requests, and of clients that send them at the same time.
 NUM_ASKED, NUM_CLIENTS = 300, 8
@@ -65,3 +66,12 @@ def test_a_job_that_is_given_back_waits_behind_the_others_of_its_client(queue: Q
     queue.put("bulk", jobs := [Search(["storm"], index=name) for name in ("a", "b", "c")])
     queue.consumer("w").give_back(queue.take("w", ["bulk"], 1))
     assert [one.key for one in queue.take("w", ["bulk"], 9)] == [jobs[n].id for n in (1, 2, 0)]
+
+
+def test_a_suspect_for_another_worker_keeps_no_job_from_this_one(queue: Queue, worker: Worker) -> None:
+    queue.pool.announce("other", {"indexes": {"x": {"count": 1}}})
+    queue.put("interactive", [Search(["storm"], index="x")])
+    queue.take("dead", LANES, 1)
+    queue.die("dead")
+    queue.put("interactive", [Embed(["rain"])])
+    assert [worker.step(block_s=0) for _ in range(2)] == [0, 1]

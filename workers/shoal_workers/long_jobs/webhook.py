@@ -12,6 +12,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import quote
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import FileError, InvalidRequest, Unavailable, UnknownJob
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import public_map
@@ -61,7 +62,8 @@ def send(url: str, values: Mapping[str, Any], secret: str, private_hosts: Collec
     try:
         status = _post(url, private_hosts, body, headers)
     except (OSError, HTTPException) as error:
-        raise Unavailable(f"{without_query(url)} does not answer ({error or type(error).__name__})") from error
+        reason = str(error) if isinstance(error, OSError) else excerpt(str(error))  # bytes of the receiver
+        raise Unavailable(f"{without_query(url)} does not answer ({reason or type(error).__name__})") from error
     except FileError as error:  # a server of names may not have answered
         raise Unavailable(error.message) from error
     if not 200 <= status < 300:

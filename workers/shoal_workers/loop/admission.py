@@ -148,7 +148,7 @@ class Admission:
         self._next_reclaim = self._next_check = 0.0
         self._has_more_to_sweep = False
         self._others: list[dict[str, Any]] = []
-        self._served_until = self._pause_s = 0.0
+        self._served_until = self._suspects_from = self._pause_s = 0.0
 
     # Take
 
@@ -160,6 +160,7 @@ class Admission:
             self._reclaim(held)
         if not held:
             time.sleep(self._pause_s)
+        takes_suspects = takes_suspects and time.monotonic() >= self._suspects_from
         works = self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects, MAX_JOBS))
         until = time.monotonic() + self._limits.max_batch_wait_s
         while works and (wait_s := until - time.monotonic()) > 0:  # wait for more interactive jobs, to fill the pass
@@ -275,7 +276,8 @@ class Admission:
             job = replace(work.ended(), error=error) if work else EndedJob.refused(delivery, outline, error)
             reply = Reply.failure(job.id, error) if job.id else None
             letter = self._dead_letter(delivery, error, outline)
-            answers.append(Answer(delivery, reply, delivery.reply_to or outline.reply_to, letter))
+            reply_to = delivery.reply_to if delivery.put_as else outline.reply_to
+            answers.append(Answer(delivery, reply, reply_to, letter))
             ended.append(job)
         replying_at = time.time()
         num_answered = self._consumer.reply(answers) if answers else 0
@@ -309,6 +311,8 @@ class Admission:
         if given:
             self._consumer.give_back(given)
             self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, MAX_PAUSE_S)
+        if any(delivery.deaths for delivery in given):  # a suspect, which a take prefers to all other jobs
+            self._suspects_from = time.monotonic() + SERVED_KNOWN_S
         return given
 
     def _is_served_elsewhere(self, job: Job) -> bool:

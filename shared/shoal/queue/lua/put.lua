@@ -35,7 +35,7 @@ return run(function()
   local now, lives = now_ms(), once and remember(once, jobs[1].id, share)
   for n, job in ipairs(jobs) do
     local more = {job.reply_to and 'reply_to', job.reply_to}
-    if job.keeps_status or not job.reply_to then more[#more + 1], more[#more + 2] = 'status', 'queued' end
+    if once or job.keeps_status or not job.reply_to then more[#more + 1], more[#more + 2] = 'status', 'queued' end
     if once then more[#more + 1], more[#more + 2] = 'lives', lives end
     if is_new[n] then enqueue(lane, client, job.id, job.texts, job.job, now, more) end
   end

@@ -16,7 +16,9 @@ local function admit(lane)
   call('ZCARD', key_of(lane, 'jobs'))
   for _, what in ipairs({'of:', 'new'}) do call('LLEN', key_of(lane, what)) end
   for _ = 1, num do
-    local id, packed = '+' .. call('INCR', ROOT .. 'lane:pushed'), call('LPOP', pushed)
+    local id
+    repeat id = '+' .. call('INCR', ROOT .. 'lane:pushed') until call('EXISTS', record_of(id)) == 0
+    local packed = call('LPOP', pushed)
     local texts = guess_of_texts(packed)
     enqueue(lane, '', id, texts, packed, now, {})
     count(lane, '', 1, texts, #packed)
@@ -27,7 +29,10 @@ end
 local function attempt(step, ...)
   local is_done, fault = pcall(step, ...)
   local message = type(fault) == 'table' and fault.err or fault
-  if is_done or string.find(message, 'WRONGTYPE', 1, true) or string.find(message, 'not an integer', 1, true) then return end
+  for _, words in ipairs({'WRONGTYPE', 'not an integer', 'overflow'}) do
+    is_done = is_done or string.find(message, words, 1, true)
+  end
+  if is_done then return end
   error(fault, 0)
 end
 

@@ -10,7 +10,9 @@ local function use_of(once)
   if once.owner ~= nil then check(LABEL, once.owner, 'once.owner') end
   if once.digest ~= nil then check(LABEL, once.digest, 'once.digest') end
   if #args.jobs > 1 then refuse('once goes with one job, and jobs has ' .. #args.jobs) end
-  local name = 'once:' .. redis.sha1hex((once.owner or args.client) .. '\0' .. once.key)
+  local owner = once.owner or args.client
+  if string.find(owner, '%z') then owner = redis.sha1hex(owner) end -- a zero byte ends the owner
+  local name = 'once:' .. redis.sha1hex(owner .. '\0' .. once.key)
   local id, digest = unpack(look('HMGET', ROOT .. name, 'id', 'digest'))
   local status = id and read(id, {'status'}).status
   if not id or status == 'expired' or status == 'cancelled' then return name, nil end
