@@ -28,7 +28,7 @@ pytest_plugins = ["api_fixtures", "cli_fixtures", "http_fixtures"]
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]x\n"
 
-POOL = {
+POOL: dict[str, Any] = {
     "time": 1_000.0,
     "lanes": [
         {"lane": "interactive", "num_jobs": 12_345, "num_texts": 3, "num_bytes": 5 * 2**20}
