@@ -83,8 +83,8 @@ def create_app(settings: Settings) -> AsyncFlask:
         if endpoint.partition(".")[0] in own:
             query = view.__annotations__.get("query")
             app.own_parameters[endpoint] = query.model_fields if query else ()
-    if settings.cors_origins:
-        cors.install(app, settings.cors_origins)
+    if origins := settings.origin_names():
+        cors.install(app, origins)
     return app
 
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -31,8 +30,15 @@ OPEN_PATHS = ("/docs/", "/page/")
 #: Longest name of a further pool, in characters. Ids of jobs begin with the name, and have at most 128 characters.
 MAX_POOL_CHARS = 100
 
+#: Largest number of a setting that names no other: bytes of so many MB are exact in Redis's scripts, and system calls
+#: accept so many seconds.
+MOST = 10**9
+
 #: A path below which a protocol may be mounted, or an empty string.
 _PREFIX = re.compile(r"(/[A-Za-z0-9._-]+)*")
+
+#: The origin of web pages, as browsers send it.
+_ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")
 
 #: The URL of a store of indexes. A web server cannot be a store, because nothing can be written there.
 _STORE_URL = re.compile(r"(?!https?:)[a-z][a-z0-9+.-]*://[^?#\s]+")
@@ -42,7 +48,7 @@ def _setting(
     default: Any,
     help_text: str,
     least: float | None = None,
-    most: float = sys.float_info.max,
+    most: int = MOST,
     choices: tuple[str, ...] = (),
 ) -> Any:
     return field(default=default, metadata={"help": help_text, "least": least, "most": most, "choices": choices})
@@ -226,6 +232,7 @@ class Settings:
         self.index_folders()
         self.root_folders()
         self.protocol_prefixes()
+        self.origin_names()
         if self.index_store and ("::" in self.index_store or not _STORE_URL.fullmatch(self.index_store)):
             raise BadSetting(  # without the value, which may contain a password
                 "index_store is not the URL of a folder in a store: it takes one such as s3://bucket/folder or "
@@ -364,6 +371,14 @@ class Settings:
         """Return the names in `pools`, without repeats and without the name of `pool`."""
         return [name for name in dict.fromkeys(_parts(self.pools)) if name != self.pool]
 
+    def origin_names(self) -> list[str]:
+        """Return the origins in `cors_origins`."""
+        names = _parts(self.cors_origins)
+        for name in names:
+            if name != "*" and not _ORIGIN.fullmatch(name):
+                raise BadSetting(f"cors_origins has {excerpt(name)}: write https://host or https://host:port, or *")
+        return names
+
     def model_alias_names(self) -> list[str]:
         """Return the names in `model_aliases`."""
         return _parts(self.model_aliases)
@@ -394,10 +409,9 @@ def _parse(name: str, kind: type, text: str) -> Any:
         raise BadSetting(f"{variable(name)} is {excerpt(text)}: it takes {words}") from None
 
 
-def _check(name: str, value: Any, least: float | None, most: float, choices: tuple[str, ...]) -> None:
+def _check(name: str, value: Any, least: float | None, most: int, choices: tuple[str, ...]) -> None:
     if least is not None and not least <= value <= most:
-        allowed = f"{least:g} or more" if most == sys.float_info.max else f"a number from {least:g} to {most:,}"
-        raise BadSetting(f"{name} is {excerpt(value)}: it takes {allowed}")
+        raise BadSetting(f"{name} is {excerpt(value)}: it takes a number from {least:g} to {most:,}")
     if choices and value not in choices:
         raise BadSetting(f"{name} is {excerpt(value)}: it takes one of {', '.join(choices)}")
 

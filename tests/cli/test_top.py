@@ -28,7 +28,7 @@ pytest_plugins = ["api_fixtures", "cli_fixtures", "http_fixtures"]
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]x\n"
 
-POOL = {
+POOL: dict[str, Any] = {
     "time": 1_000.0,
     "lanes": [
         {"lane": "interactive", "num_jobs": 12_345, "num_texts": 3, "num_bytes": 5 * 2**20}
@@ -61,12 +61,12 @@ class TestTables:
         assert re.search(r"^lane +jobs +texts +bytes +oldest age +wait p50", text)
         assert re.search(r"interactive +12,345 +3 +5 MB +1 min 30 s +250 ms +- +-", text)
         assert re.search(r"^ *10 +- +80 +- +- +- +4$", text, re.MULTILINE)
-        assert re.search(r"b +ready +m +- +- +- +7\.0 +50 % +- +1,024 MB", text)
-        assert re.search(r"j-1 +running +embed_file +embedding +50 %", text)
+        assert re.search(r"b +ready +m +- +7\.0 +50 % +1,024 MB", text)
+        assert re.search(r"j-1 +running +embedding +50 %", text)
         assert "j-2" not in text
 
     def test_no_text_of_a_pool_controls_the_terminal(self) -> None:
-        text = shown(POOL | {"lanes": [{"lane": HOSTILE}], "long_jobs": [JOB | {"kind": HOSTILE}]})
+        text = shown(POOL | {"lanes": [{"lane": HOSTILE}], "long_jobs": [JOB | {"progress": {"step": HOSTILE}}]})
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
         assert "[red]x" in text
 
@@ -79,6 +79,12 @@ class TestTables:
         text = shown(POOL | {"long_jobs": [JOB]}, width=width)
         assert max(map(len, text.splitlines())) <= width
         assert width < 50 or re.search(r"^inter", text, re.MULTILINE)
+
+    def test_nothing_is_cut_in_a_terminal_of_80_characters(self) -> None:
+        model = "sentence-transformers/all-MiniLM-L6-v2"
+        worker = POOL["workers"][0] | {"id": "host-16266-b7bfb9", "model": model, "engine": "openvino"}
+        job = JOB | {"id": "2037aacc1da0747d9e179e9d", "progress": {"step": "reading fields", "eta_s": 5_999.0}}
+        assert "…" not in shown(POOL | {"workers": [worker], "long_jobs": [job]}, width=80)
 
 
 class TestTerminal:

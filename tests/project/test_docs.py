@@ -228,8 +228,9 @@ def test_every_curl_command_in_an_example_is_answered(
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_command_in_an_example_has_its_flags(name: str) -> None:
-    for line in "".join(blocks(name, "sh")).splitlines():
+def test_every_command_on_a_page_has_its_flags(name: str) -> None:
+    inline = re.findall(r"`(shoal\s[^`]*)`", re.sub(r"^```.*?^```", "", read(name), flags=re.MULTILINE | re.DOTALL))
+    for line in "".join(blocks(name, "sh")).splitlines() + inline:
         words = shlex.split(re.sub(r"^\S+=\$\(|\)? *(#.*)?$", "", line))
         if words[:1] == ["./scripts/run"]:
             words = ["shoal", "serve", *words[1:]]
@@ -237,7 +238,7 @@ def test_every_command_in_an_example_has_its_flags(name: str) -> None:
             continue
         command: click.Command | None = main
         for word in words[1:]:
-            if isinstance(command, click.Group):
+            if isinstance(command, click.Group) and not word.startswith("-"):
                 command = command.get_command(click.Context(command), word)
         assert command, line
         flags = {flag for option in command.params for flag in option.opts}

@@ -96,7 +96,7 @@ class AccessControl:
         self._broker = Broker.connect(settings.redis_address)
         self._keyring = Keyring(Path(settings.api_keys_file)) if settings.api_keys_file else None
         self._local_names = {*_LOCAL_NAMES, settings.host} if settings.allow_anonymous == "loopback" else None
-        self._origins = {origin.strip() for origin in settings.cors_origins.split(",")} - {""}
+        self._origins = set(settings.origin_names())
         self._num_proxies = settings.trusted_proxies
         largest = settings.max_request_bytes + int(JSON_BYTES * settings.max_response_mb * 2**20)
         self._bytes = Shares(_LARGEST_AT_A_TIME * largest, "bytes of requests and responses in memory")

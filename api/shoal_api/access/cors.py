@@ -1,13 +1,12 @@
 """CORS: the origins whose web pages may use the API from a browser."""
 
 import re
+from collections.abc import Sequence
 
 from flask import Flask
 from flask_cors import CORS
 
-from shoal.contract.excerpt import excerpt
 from shoal.contract.replies import FINGERPRINT_HEADER
-from shoal.errors import BadSetting
 
 #: Response headers that a page of an allowed origin may read. Browsers let every page read a few others.
 _RESPONSE_HEADERS = (
@@ -18,21 +17,15 @@ _RESPONSE_HEADERS = (
 #: Time for which a browser may cache the answer to a preflight request, in seconds: the longest that Chromium allows.
 _MAX_AGE_S = 7_200
 
-_ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")
 
-
-def install(app: Flask, origins: str) -> None:
-    """Let web pages of these origins use the API, without cookies. Raises BadSetting for a wrong name.
+def install(app: Flask, origins: Sequence[str]) -> None:
+    """Let web pages of these origins use the API, without cookies.
 
     The pages may send any header, because clients in a page send their own, such as OpenAI's `X-Stainless-OS`.
     """
-    names = [name.strip() for name in origins.split(",")]
-    for name in names:
-        if name != "*" and not _ORIGIN.fullmatch(name):
-            raise BadSetting(f"cors_origins has {excerpt(name)}: write https://host or https://host:port, or * for all")
     CORS(
         app,
-        origins="*" if "*" in names else [re.compile(rf"{re.escape(name)}\Z", re.IGNORECASE) for name in names],
+        origins="*" if "*" in origins else [re.compile(rf"{re.escape(name)}\Z", re.IGNORECASE) for name in origins],
         send_wildcard=True,
         always_send=False,
         methods=["GET", "HEAD", "POST", "DELETE"],

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, Semaphore
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 from hiredis import pack_command
@@ -99,6 +100,8 @@ def read_url(url: str, answer_s: float) -> dict[str, Any]:
     """Return a connection's options, including redis-py's `connection_class` for threads and the `primary`, if any."""
     url, primary = split_url(url, answer_s)
     options = parse_url(url)  # type: ignore[no-untyped-call]
+    if not options.keys() & {"db", "path"} and urlsplit(url).path.strip("/"):
+        raise ValueError("redis-py would take the database 0 in place of a word")
     if path := options.pop("password_file", None):
         options["credential_provider"] = PasswordFile(path, options.pop("username", None))
     limits = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s}

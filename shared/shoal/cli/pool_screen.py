@@ -93,7 +93,7 @@ _seconds = _shown(_time)
 
 _Columns = Mapping[str, Callable[[object], Text]]
 
-#: The fields that the columns of each table show, each with the function that shows its value.
+#: The fields that the columns of each table show, each with the function that shows its value. 80 characters fit.
 _LANES: _Columns = {"lane": _words, "num_jobs": _count, "num_texts": _count, "num_bytes": _size}
 _LANES = {**_LANES, **dict.fromkeys(("oldest_age_s", "wait_p50_s", "wait_p95_s", "wait_max_s"), _seconds)}
 _RATES: _Columns = {
@@ -101,12 +101,12 @@ _RATES: _Columns = {
     **{"busy": _share, "cache_hit_rate": _share, "num_dead": _count},
 }
 _WORKERS: _Columns = {
-    **{"id": _words, "state": _words, "model": _last_part, "engine": _words, "precision": _words, "threads": _count},
-    **{"texts_per_s": _rate, "busy": _share, "batch_fill": _share, "memory_bytes": _size},
+    **{"id": _words, "state": _words, "model": _last_part, "engine": _words},
+    **{"texts_per_s": _rate, "busy": _share, "memory_bytes": _size},
 }
 _LONG_JOBS: _Columns = {
-    **{"id": _words, "status": _words, "kind": _words, "step": _words, "fraction": _share, "rows": _count},
-    **{"rows_per_s": _rate, "eta_s": _seconds},
+    **{"id": _words, "status": _words, "step": _words},
+    **{"fraction": _share, "rows_per_s": _rate, "eta_s": _seconds},
 }
 
 

@@ -219,14 +219,10 @@ class TestStarting:
         assert guarded.ask("GET", "/info", authorization=f"Bearer {secret}").status == 200
         assert start_api(host="0.0.0.0", allow_anonymous="anywhere").ask("GET", "/info", host="a.b").status == 200
 
-    def test_wrong_settings_are_reported(self, tmp_path: Path) -> None:
-        for setting, words in (
-            ({"api_keys_file": tmp_path / "none"}, f"cannot be read from {tmp_path / 'none'} (No such file"),
-            ({"cors_origins": "example.com"}, 'cors_origins has "example.com"'),
-        ):
-            done = run("api", "--port", free_port(), **setting)
-            assert done.returncode == 1
-            assert words in done.stderr
+    def test_a_missing_file_of_keys_is_reported(self, tmp_path: Path) -> None:
+        done = run("api", "--port", free_port(), api_keys_file=tmp_path / "none")
+        assert done.returncode == 1
+        assert f"cannot be read from {tmp_path / 'none'} (No such file" in done.stderr
 
 
 class TestHeaders:

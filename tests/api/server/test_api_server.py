@@ -200,8 +200,9 @@ class TestRefusingToStart:
             assert words in result.stderr
             assert result.stderr.endswith("[bad_setting]\n")
 
-    def test_a_redis_url_that_cannot_be_read_is_named(self) -> None:
-        result = run("api", "--port", free_port(), "--redis-url", "nonsense")
+    @pytest.mark.parametrize("url", ["nonsense", "redis://127.0.0.1:1/word"])
+    def test_a_redis_url_that_cannot_be_read_is_named(self, url: str) -> None:
+        result = run("api", "--port", free_port(), "--redis-url", url)
         assert result.returncode == 1
         assert "the Redis URL cannot be read" in result.stderr
 

@@ -81,8 +81,7 @@ class LongJobWorker(Worker):
         RQ's own loop would end with a traceback when Redis is full. Its start would listen to commands, by which any
         program with access to Redis could end this worker or its jobs.
         """
-        for name in ("rq.worker", "rq.job"):  # this worker itself logs the begin and the end of a job
-            logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger("rq").setLevel(logging.ERROR)  # this worker itself logs the begin and the end of a job
         self.heartbeat()
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
         with suppress(StopRequested):
