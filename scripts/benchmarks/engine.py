@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.plan import own_process
 from benchmarks.trial import Figures, Trial
 from shoal.contract.options import Options
-from shoal.contract.replies import finish
+from shoal.contract.vectors import cut_and_normalise
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.process import processors
@@ -81,7 +81,7 @@ def _open_bare(precision: str, num_threads: int) -> Embed:
 def _embed_in_one_pass(encoder: Encoder, texts: Sequence[str]) -> NDArray[Any]:
     tokenized = [TokenizedText(tokens) for tokens in encoder.tokenize(texts)]
     encoder.encode(tokenized)
-    return finish([text.vectors for text in tokenized if text.vectors is not None], Options())
+    return cut_and_normalise([text.vectors for text in tokenized if text.vectors is not None], Options())
 
 
 def _open(open_engine: Callable[..., Embed], *arguments: object) -> None:

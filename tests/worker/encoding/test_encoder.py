@@ -16,7 +16,7 @@ from conftest import PATIENCE_S
 from safetensors.numpy import load_file, save_file
 
 from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
-from shoal.contract.replies import finish
+from shoal.contract.vectors import cut_and_normalise
 from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.engines import Engine, ForwardPass
@@ -177,7 +177,7 @@ def test_the_number_of_passes_depends_on_the_work(
     encoder = Encoder(model, encoder_of_two_threads.tokenizer, engine)
     alone = np.concatenate([encoder_of_two_threads.embed([text], Options(), "") for text in texts])
     encoder.encode(encoded := [TokenizedText(tokens) for tokens in encoder.tokenize(texts)])
-    found = finish([text.vectors for text in encoded if text.vectors is not None], Options())
+    found = cut_and_normalise([text.vectors for text in encoded if text.vectors is not None], Options())
     assert found == pytest.approx(alone, abs=1e-5)
     assert engine.started == [passes]
 
