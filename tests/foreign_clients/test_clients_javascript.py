@@ -56,6 +56,7 @@ PROGRAMS = {
     ),
     "@mistralai/mistralai": (
         'import { Mistral } from "@mistralai/mistralai";',
+        "console.log((await client.models.list()).data.length);"
         "const asked = { model: MODEL, inputs: texts, encodingFormat: 'float', outputDtype: 'float' };"
         "found = (await client.embeddings.create(asked)).data.map((item) => item.embedding);",
     ),

@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
-from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
 from shoal.operations import Embed
 from shoal_api.answers.response import cost_headers, json_response
@@ -18,7 +17,7 @@ from shoal_api.answers.vector_format import base64_rows, convert
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
-from shoal_api.protocols.rerank import RankedDocument, RerankBody, rank
+from shoal_api.protocols.rerank import Ranking, RerankBody, rank, ranking
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, TextList, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, one_field
 from shoal_api.schema.responses import WITH_COST
@@ -91,15 +90,6 @@ class CohereFloats(CohereAnswer):
     embeddings: list[list[float]] | dict[Format, list[list[float]] | list[list[int]] | list[str]]
 
 
-class CohereRanking(BaseModel):
-    """The documents, best first."""
-
-    model_config = WITH_COST
-    id: str
-    results: list[RankedDocument]
-    meta: dict[str, Any] = Field(description="The version of the protocol, and the tokens of all pairs")
-
-
 api = Blueprint("cohere", __name__, "Cohere", one_field("CohereError", "message", BAD_REQUEST | UNSUPPORTED))
 
 
@@ -116,34 +106,20 @@ async def embed_v1(body: CohereBody) -> Response:
     return await _embed(body, body.embedding_types, version="1")
 
 
-@api.post("/v2/rerank", responses={200: CohereRanking})
+@api.post("/v2/rerank", responses={200: Ranking})
 async def rerank(body: CohereRerankBody) -> Response:
     """Score documents for a query, best first."""
-    return _ranking(*await rank(body), version="2")
+    return ranking(*await rank(body), version="2")
 
 
-@api.post("/v1/rerank", responses={200: CohereRanking})
+@api.post("/v1/rerank", responses={200: Ranking})
 async def rerank_v1(body: CohereFieldsBody) -> Response:
     """Score documents for a query by some of their fields, best first."""
     fields = body.rank_fields or ["text"]
     for n, name in enumerate(fields):
         if name in fields[:n]:  # else the texts could be far larger than the body
             raise InvalidRequest(f"rank_fields has {excerpt(name)} twice: name each field once")
-    return _ranking(*await rank(body, fields), version="1")
-
-
-def rerank_meta(reply: Reply, version: str) -> dict[str, Any]:
-    """Return the metadata that Cohere returns with a rerank."""
-    return {
-        "api_version": {"version": version, "is_experimental": False},
-        "billed_units": {"search_units": 1},
-        "tokens": {"input_tokens": sum(reply.tokens)},
-    }
-
-
-def _ranking(reply: Reply, found: list[dict[str, Any]], version: str) -> Response:
-    answer = {"id": reply.id, "results": found, "meta": rerank_meta(reply, version)}
-    return json_response(answer, headers=cost_headers(reply))
+    return ranking(*await rank(body, fields))
 
 
 def formatted(vectors: NDArray[np.float32], name: Format) -> Any:

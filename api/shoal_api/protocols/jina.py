@@ -1,4 +1,4 @@
-"""Jina: POST /v1/embeddings and POST /v1/rerank. The answer to a rerank has the fields of Cohere's older route too."""
+"""Jina: POST /v1/embeddings and POST /v1/rerank."""
 
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -13,13 +13,11 @@ from shoal.operations import Embed
 from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, call
-from shoal_api.protocols.cohere import rerank_meta
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
 from shoal_api.protocols.openai import Embedding, EmbeddingList, embedding_list, usage
-from shoal_api.protocols.rerank import RankedDocument, RerankBody, rank
+from shoal_api.protocols.rerank import Ranking, RerankBody, rank, ranking
 from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, example
 from shoal_api.schema.errors import UNSUPPORTED, one_field
-from shoal_api.schema.responses import WITH_COST
 
 Task = Literal["retrieval.query", "retrieval.passage", "text-matching", "classification", "separation"]
 
@@ -68,18 +66,6 @@ class JinaRerankBody(RerankBody):
     return_documents: bool = Field(True, description="Return the documents too")
 
 
-class JinaRanking(BaseModel):
-    """The documents, best first, with the fields of Cohere's older route too."""
-
-    model_config = WITH_COST
-    object: Literal["list"]
-    id: str
-    model: str
-    results: list[RankedDocument]
-    usage: dict[str, int] = Field(description="The tokens of the query with each document")
-    meta: dict[str, Any]
-
-
 api = Blueprint("jina", __name__, "Jina", one_field("JinaError", "detail", UNSUPPORTED))
 
 
@@ -110,9 +96,7 @@ def _multivector_list(reply: Reply) -> dict[str, Any]:
     return {"id": reply.id, "object": "list", "data": rows, "model": reply.model, "usage": usage(reply)}
 
 
-@api.post("/v1/rerank", responses={200: JinaRanking})
+@api.post("/v1/rerank", responses={200: Ranking})
 async def rerank(body: JinaRerankBody) -> Response:
     """Score documents for a query, best first."""
-    reply, found = await rank(body)
-    answer = {"object": "list", "id": reply.id, "model": reply.model, "results": found, "usage": usage(reply)}
-    return json_response(answer | {"meta": rerank_meta(reply, "1")}, headers=cost_headers(reply))
+    return ranking(*await rank(body))

@@ -15,7 +15,7 @@ from shoal_api.answers.vector_format import base64_rows
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, as_texts
 from shoal_api.protocols.model_routing import model_heartbeat, route_to_model, served_models
-from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, example
+from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, TruncateTo, example
 from shoal_api.schema.errors import BAD_REQUEST, ErrorShape
 from shoal_api.schema.requests import TextsOrIds
 from shoal_api.schema.responses import IN_ANY_FORMAT
@@ -31,6 +31,7 @@ class EmbeddingsBody(Body):
         None, description="base64: the numbers as little-endian 32-bit floats; null: lists of numbers"
     )
     dimensions: ShortenedTo = None
+    truncate_prompt_tokens: TruncateTo = None
     user: Ignored = None
 
 
@@ -82,6 +83,8 @@ class EmbeddingModel(ModelBody):
     matryoshka_dimensions: list[int] | None = Field(
         description="The `dimensions` for which the model was trained, as in /info"
     )
+    type: Literal["base"] = Field(description="For Mistral's clients, as `capabilities`")
+    capabilities: dict[str, bool]
 
 
 class ModelList(BaseModel):
@@ -182,4 +185,5 @@ async def model(path: ModelPath) -> Response:
 async def _about(name: str) -> dict[str, Any]:
     heartbeat = await model_heartbeat(name) or {}
     dimensions = {part: heartbeat.get(part) for part in ("dimension", "matryoshka_dimensions")}
-    return {"id": name, "object": "model", "created": 0, "owned_by": "shoal", **dimensions}
+    about = {"id": name, "object": "model", "created": 0, "owned_by": "shoal", **dimensions}
+    return about | {"type": "base", "capabilities": {}}

@@ -1,9 +1,10 @@
 """Rerank requests with `documents`, which several protocols share."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from flask import Response
 from pydantic import BaseModel, Field
 
 from shoal.contract.excerpt import excerpt
@@ -11,10 +12,11 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
 from shoal.operations import Rerank
-from shoal_api.answers.response import is_json
+from shoal_api.answers.response import cost_headers, is_json, json_response
 from shoal_api.enqueue import call
 from shoal_api.protocols.model_routing import route_to_model
-from shoal_api.schema.body import TEXT, TEXTS, Body, Name, Text, TopN, example
+from shoal_api.schema.body import TEXT, TEXTS, Body, Name, Text, TopN, TruncateTo, example
+from shoal_api.schema.responses import WITH_COST
 
 
 class RerankBody(Body):
@@ -28,6 +30,7 @@ class RerankBody(Body):
     model: Name | None = Field(None, description="The served reranker, or an alias of it; null: the served one")
     top_n: TopN | None = Field(None, description="Return this many of the best documents; null: all")
     return_documents: bool = Field(False, description="Return the documents too")
+    truncate_prompt_tokens: TruncateTo = None
 
 
 class RankedDocument(BaseModel):
@@ -36,6 +39,18 @@ class RankedDocument(BaseModel):
     index: int
     relevance_score: float
     document: dict[str, Any] | None = Field(None, description="The document, if it is asked for")
+
+
+class Ranking(BaseModel):
+    """The documents, best first, with all fields of the answers of Cohere, Jina and Together."""
+
+    model_config = WITH_COST
+    object: Literal["list"]
+    id: str
+    model: str
+    results: list[RankedDocument]
+    usage: dict[str, int] = Field(description="The tokens of the query with each document")
+    meta: dict[str, Any] = Field(description="The version of Cohere's protocol, and the tokens again")
 
 
 async def rank(
@@ -68,6 +83,19 @@ async def rank(
     scores = reply.scores
     found = [{"index": n, "relevance_score": scores[n]} for n in best_first(reply)[: top_n or body.top_n]]
     return reply, [about | {"document": answered[about["index"]]} for about in found] if answered else found
+
+
+def ranking(reply: Reply, found: list[dict[str, Any]], version: str = "1") -> Response:
+    """Return the response with the best documents that `rank` found."""
+    num_tokens = sum(reply.tokens)
+    meta = {
+        "api_version": {"version": version, "is_experimental": False},
+        "billed_units": {"search_units": 1},
+        "tokens": {"input_tokens": num_tokens},
+    }
+    usage = {"prompt_tokens": num_tokens, "completion_tokens": 0, "total_tokens": num_tokens}
+    about = {"object": "list", "id": reply.id, "model": reply.model, "results": found}
+    return json_response(about | {"usage": usage, "meta": meta}, headers=cost_headers(reply))
 
 
 def best_first(reply: Reply) -> list[int]:

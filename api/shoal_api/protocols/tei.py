@@ -92,6 +92,7 @@ class TeiRerankBody(TeiTruncation):
     raw_scores: bool = Field(False, description="Return the reranker's scores unchanged, not from 0 to 1")
     return_text: bool = Field(False, description="Return the texts too")
     top_n: TopN | None = Field(None, description="Return this many of the best texts, for LiteLLM; null: all")
+    model: Ignored = None
 
 
 class TokenizeBody(Body):

@@ -15,7 +15,7 @@ from shoal_api.context import context
 from shoal_api.enqueue import as_texts, call
 from shoal_api.protocols.model_routing import route_to_model
 from shoal_api.protocols.openai import OpenAIError, Usage, usage
-from shoal_api.schema.body import Body, Ignored, Name, example
+from shoal_api.schema.body import Body, Ignored, Name, TruncateTo, example
 from shoal_api.schema.requests import TextsOrIds
 from shoal_api.schema.responses import WITH_COST
 
@@ -33,7 +33,7 @@ class PoolingBody(Body):
         None, description="base64: the numbers as little-endian 32-bit floats; null: lists of numbers"
     )
     use_activation: bool | None = Field(None, description="Give each vector the length 1; null: true")
-    truncate_prompt_tokens: Literal[-1] | None = Field(None, description="Texts that are too long are cut, as for null")
+    truncate_prompt_tokens: TruncateTo = None
     user: Ignored = None
 
 

@@ -1,7 +1,7 @@
 """Bodies of requests: how strictly they are checked, and the bounds of each kind of field."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -82,6 +82,9 @@ TopN = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 #: A time in Unix seconds.
 UnixTime = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
+
+#: vLLM's limit on the tokens of a text. Only the model's own limit is known.
+TruncateTo = Annotated[Literal[-1] | None, Field(description="Texts that are too long are cut, as for null")]
 
 #: A field that clients send, and that changes no answer.
 Ignored = Annotated[Any, Field(description="Ignored"), UNREAD]

@@ -60,7 +60,7 @@ class TestTei:
 
     def test_raw_scores_and_texts_come_if_they_are_asked_for(self, api: FlaskClient) -> None:
         asked = {"raw_scores": True, "return_text": True, "truncate": None, "truncation_direction": "left"}
-        body = {"query": QUERY, "texts": TEXTS, "top_n": 2}  # LiteLLM sends `top_n`
+        body = {"query": QUERY, "texts": TEXTS, "top_n": 2, "model": "any/name"}  # LiteLLM and rerankers send these
         found = api.post("/rerank", json=body | asked).get_json()
         expected = [
             {"index": TEXTS.index(text), "score": pytest.approx(RAW[text], rel=1e-5), "text": text}
@@ -175,11 +175,13 @@ def test_voyage(api: FlaskClient) -> None:
 
 @pytest.mark.usefixtures("stub")
 def test_jina(api: FlaskClient) -> None:
-    body: dict[str, Any] = {"query": QUERY, "documents": TEXTS}
+    body: dict[str, Any] = {"query": QUERY, "documents": TEXTS, "truncate_prompt_tokens": -1}
     found = api.post("/v1/rerank", json=body).get_json()
     assert found["results"] == results(document=lambda text: {"text": text})
-    assert (found["model"], found["usage"]) == ("stub-reranker", {"prompt_tokens": 14, "total_tokens": 14})
-    assert found["meta"]["api_version"]["version"] == "1"
+    assert (found["object"], found["model"], found["meta"]["api_version"]["version"]) == ("list", "stub-reranker", "1")
+    assert found["usage"] == {"prompt_tokens": 14, "completion_tokens": 0, "total_tokens": 14}
+    fields = api.post("/v1/rerank", json=body | {"rank_fields": ["text"]}).get_json()  # Together's clients send these
+    assert (fields["usage"], fields["results"]) == (found["usage"], results())
     changes = {"return_documents": False, "top_n": 1}
     assert api.post("/v1/rerank", json=body | changes).get_json()["results"] == results(1)
     errors_of(api.post("/v1/rerank", json=body | {"query": 5}), 422, "detail")
