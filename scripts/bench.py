@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import plot
-from benchmarks import compare, connections, encoders, fair, models, quality, scenarios, wrk
+from benchmarks import compare, connections, fair, quality, scenarios, wrk
+from benchmarks.one_core import encoders, models
 from benchmarks.peers import PEERS, target_of
 from benchmarks.plan import Plan, Texts, say
 from benchmarks.trial import Row, tables

@@ -18,7 +18,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from page import ROOT
 
-_SHARED = ("__init__", "contract/__init__", "errors", "process/__init__", "process/printable", "process/progress")
+_SHARED = (
+    "__init__",
+    "contract/__init__",
+    "errors",
+    "process/__init__",
+    "process/printable",
+    "process/progress",
+    "task_progress",
+)
 FILES = ("scripts/install.py", "pyproject.toml", *(f"shared/shoal/{name}.py" for name in _SHARED))
 
 #: A replacement for the Python of .venv: it reports `VERSION`, and as pip it reads the file `gate` to its end.

@@ -11,9 +11,8 @@ from pydantic import BaseModel, Field, RootModel
 from werkzeug.exceptions import BadRequest
 
 from shoal.contract.options import Options
-from shoal.errors import Unsupported
+from shoal.errors import TooLarge, Unsupported
 from shoal.operations import Decode, Embed, Rerank, Tokenize
-from shoal.operations.tokenize import check_tokenizer_request
 from shoal_api.answers.response import cost_headers, json_response, with_tei_headers
 from shoal_api.answers.vector_format import JSON, accepted_type, output_response, vectors_response
 from shoal_api.blueprint import Blueprint
@@ -35,6 +34,9 @@ from shoal_api.schema.responses import (
     described,
 )
 from shoal_api.validation import checked
+
+#: Largest number of characters to tokenize in a request. The answer needs some hundred bytes of memory for each.
+MAX_TOKENIZED_CHARS = 2**20
 
 
 class TeiTruncation(Body):
@@ -235,7 +237,8 @@ async def tokenize(body: TokenizeBody) -> Response:
     """Return the tokens of texts. No text is cut."""
     _refuse_empty("inputs", body.inputs)
     texts = as_list(body.inputs)
-    check_tokenizer_request("characters", sum(map(len, texts)))
+    if (num_chars := sum(map(len, texts))) > MAX_TOKENIZED_CHARS:
+        raise TooLarge(f"the request has {num_chars:,} characters and may have {MAX_TOKENIZED_CHARS:,}: split the list")
     job = Tokenize(texts, Options(prompt_name=body.prompt_name), special_tokens=body.add_special_tokens)
     return json_response((await call(job)).pieces)
 
@@ -245,7 +248,6 @@ async def decode(body: DecodeBody) -> Response:
     """Return the texts whose token ids are given."""
     _refuse_empty("ids", body.ids)
     lists = [part for part in body.ids if isinstance(part, list)] or [cast(list[int], body.ids)]
-    check_tokenizer_request("ids", sum(map(len, lists)))
     job = Decode([" ".join(map(str, ids)) for ids in lists], special_tokens=not body.skip_special_tokens)
     return json_response((await call(job)).decoded)
 

@@ -42,7 +42,7 @@ CHECKS = (TEXT, TEXTS, SEARCH, DOCUMENTS, TOKENS, UNREAD) = (
     BoundedBy("check_texts: SHOAL_MAX_BACKLOG_TEXTS and SHOAL_MAX_JOB_TEXTS decide"),
     BoundedBy("SearchOptions: jobs and programs have the same options"),
     BoundedBy("IndexWriter: programs have the same documents"),
-    BoundedBy("check_texts and check_tokenizer_request: ids are decoded as texts"),
+    BoundedBy("check_texts: ids are decoded as texts"),
     BoundedBy("SHOAL_MAX_REQUEST_BYTES alone: nothing reads the value"),
 )
 

@@ -10,10 +10,6 @@ from shoal.errors import TooLarge
 #: Largest number of texts in a job for the tokenizer. A job has room for this many of most models' longest texts.
 TEXTS_PER_TOKENIZER_JOB = 8
 
-#: Largest number of characters to tokenize, or of ids to decode, in an HTTP request. The answer needs some hundred
-#: bytes of memory for each of them.
-MAX_REQUEST_PIECES = 2**20
-
 
 @dataclass(frozen=True, slots=True)
 class TokenizerJob(Job):
@@ -57,9 +53,3 @@ class Decode(TokenizerJob):
     op: ClassVar[str] = "decode"
     answer_name: ClassVar[str] = "decoded"
     max_chars: ClassVar[int] = 2**20
-
-
-def check_tokenizer_request(unit: str, number: int) -> None:
-    """Raise TooLarge if a request to tokenize or decode has too many of a `unit`, such as "characters"."""
-    if number > MAX_REQUEST_PIECES:
-        raise TooLarge(f"the request has {number:,} {unit} and may have {MAX_REQUEST_PIECES:,}: split the list")

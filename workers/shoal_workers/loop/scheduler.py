@@ -57,7 +57,7 @@ class Scheduler:
     `embeds` is the pipeline of the embedding model. `has_come` returns True if an interactive job waits in the queue.
     """
 
-    def __init__(self, embeds: Pipeline, max_batch_texts: int, has_come: Callable[[], bool]):
+    def __init__(self, embeds: Pipeline, max_batch_texts: int = 64, has_come: Callable[[], bool] = lambda: False):
         self._embeds = embeds
         self._max_batch_tokens = embeds.bucketing.max_batch_tokens
         self._max_batch_texts = max_batch_texts

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from stack import HOME, datasets, model
 
-from benchmarks.encoder_peers import OPENERS, REFERENCE, prepared, source
 from benchmarks.engine import Embed, Engine, started
+from benchmarks.one_core.peers import OPENERS, REFERENCE, prepared, source
 from benchmarks.plan import Plan, say
 from benchmarks.trial import Figures, Row
 

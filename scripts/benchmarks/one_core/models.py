@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 from stack import HOME
 
-from benchmarks.encoder_peers import source
-from benchmarks.encoders import RATE, pin, texts_of
 from benchmarks.engine import Embed, Engine, started
+from benchmarks.one_core.encoders import RATE, pin, texts_of
+from benchmarks.one_core.peers import source
 from benchmarks.plan import Plan, say
 from benchmarks.trial import Row
 from shoal.contract.options import Options

@@ -1,0 +1,1 @@
+"""Engines and models on one core, each in a process of its own."""
