@@ -58,8 +58,13 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "gemma3_text": ("Gemma3TextModel", _GEMMA, "vector"),
     "qwen3": ("Qwen3Model", _QWEN, "vector"),
     "SPLADE": ("BertForMaskedLM", {}, "sparse"),
-    "ColBERT": ("BertModel", {}, "multivector"),
     "BGE-M3": ("XLMRobertaModel", _XLM, "multivector"),
+}
+
+#: The class and the settings of the layer after the transformer, by the output.
+_POOLING: dict[str, tuple[str, dict[str, Any]]] = {
+    "vector": ("models.Pooling", {"pooling_mode_mean_tokens": True}),
+    "sparse": ("sparse_encoder.models.SpladePooling", {"pooling_strategy": "max"}),
 }
 
 
@@ -99,7 +104,7 @@ def _make(folder: Path, kind: str, settings: dict[str, Any], output: str) -> Non
     """Save a model with random weights in bf16, the tokenizer of the default model, and its head."""
     import torch
     import transformers
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import save_file
 
     new = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
@@ -110,28 +115,12 @@ def _make(folder: Path, kind: str, settings: dict[str, Any], output: str) -> Non
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(source() / file, new / file)
     width = model.config.hidden_size
-
-    def linear(outputs: int) -> dict[str, Any]:
-        return {"weight": torch.randn(outputs, width) / width**0.5}
-
-    if folder.name.endswith("ColBERT"):
-        tensors = {f"bert.{name}": tensor for name, tensor in load_file(new / "model.safetensors").items()}
-        save_file(tensors | {"linear.weight": linear(128)["weight"]}, new / "model.safetensors", {"format": "pt"})
-        config = json.loads((new / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
-        (new / "config.json").write_text(json.dumps(config))
-    else:
-        _write_layers(new, *_POOLING["sparse" if output == "sparse" else "vector"])
-    if folder.name.endswith("BGE-M3"):
+    _write_layers(new, *_POOLING["sparse" if output == "sparse" else "vector"])
+    if output == "multivector":  # as BGE-M3, which makes all outputs
         for name, outputs in (("sparse", 1), ("colbert", width)):
-            save_file(linear(outputs) | {"bias": torch.zeros(outputs)}, new / f"{name}_linear.safetensors")
+            head = {"weight": torch.randn(outputs, width) / width**0.5, "bias": torch.zeros(outputs)}
+            save_file(head, new / f"{name}_linear.safetensors")
     new.rename(folder)
-
-
-#: The class and the settings of the layer after the transformer, by the output.
-_POOLING: dict[str, tuple[str, dict[str, Any]]] = {
-    "vector": ("models.Pooling", {"pooling_mode_mean_tokens": True}),
-    "sparse": ("sparse_encoder.models.SpladePooling", {"pooling_strategy": "max"}),
-}
 
 
 def _write_layers(folder: Path, kind: str, settings: dict[str, Any]) -> None:
