@@ -94,7 +94,9 @@ class Settings:
     host: str = _setting("127.0.0.1", "Address that the API listens on. A name stands for all its addresses.")
     port: int = _setting(8080, "Port that the API listens on.", 1, 65_535)
     api_processes: int = _setting(1, "Processes of the API for each address; each uses about one processor at most.", 1)
-    request_timeout_s: float = _setting(30.0, "Longest time that a request waits for its answer, in seconds.", 0.001, MAX_WAIT_S)
+    request_timeout_s: float = _setting(
+        30.0, "Longest time that a request waits for its answer, in seconds.", 0.001, MAX_WAIT_S
+    )
     max_request_bytes: int = _setting(32 * 2**20, "Largest HTTP body.", 1)
     max_response_mb: int = _setting(
         96, "Largest vectors of an HTTP response, as 32-bit floats, in MB; JSON takes three times as much.", 1
