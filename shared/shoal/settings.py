@@ -34,6 +34,9 @@ MAX_POOL_CHARS = 100
 #: accept so many seconds.
 MOST = 10**9
 
+#: Longest wait for an answer, in seconds: the longest `timeout_s` of a job.
+MAX_WAIT_S = 365 * 86_400
+
 #: A path below which a protocol may be mounted, or an empty string.
 _PREFIX = re.compile(r"(/[A-Za-z0-9._-]+)*")
 
@@ -91,14 +94,16 @@ class Settings:
     host: str = _setting("127.0.0.1", "Address that the API listens on. A name stands for all its addresses.")
     port: int = _setting(8080, "Port that the API listens on.", 1, 65_535)
     api_processes: int = _setting(1, "Processes of the API for each address; each uses about one processor at most.", 1)
-    request_timeout_s: float = _setting(30.0, "Longest time that a request waits for its answer, in seconds.", 0.001)
+    request_timeout_s: float = _setting(
+        30.0, "Longest time that a request waits for its answer, in seconds.", 0.001, MAX_WAIT_S
+    )
     max_request_bytes: int = _setting(32 * 2**20, "Largest HTTP body.", 1)
     max_response_mb: int = _setting(
         96, "Largest vectors of an HTTP response, as 32-bit floats, in MB; JSON takes three times as much.", 1
     )
     max_text_chars: int = _setting(2**20, "Longest text, in characters.", 1)
     receive_timeout_s: float = _setting(
-        30.0, "Longest time to receive the headers of a request, and then its body, in seconds.", 0.1
+        30.0, "Longest time to receive the headers of a request, and then its body, in seconds.", 0.1, 86_400
     )
     api_keys_file: str = _setting(
         "", "File of the keys that HTTP requests need, as `shoal key new` writes it; none: they need no key."

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.contract.jobs import MAX_DEADLINE_S
 from shoal.errors import BadSetting, Unavailable
 from shoal.settings import EMBEDDED_PORT, PORT_FILE, Settings, variable
 
@@ -45,6 +46,8 @@ def test_a_child_process_gets_the_same_settings() -> None:
         ("request_timeout_s", "soon", 'SHOAL_REQUEST_TIMEOUT_S is "soon": it takes a number'),
         ("request_timeout_s", "nan", "request_timeout_s is nan"),
         ("result_ttl_s", "1000000001", "result_ttl_s is 1000000001"),
+        ("request_timeout_s", str(MAX_DEADLINE_S + 1), f"takes a number from 0.001 to {MAX_DEADLINE_S:,}"),
+        ("receive_timeout_s", "86401", "takes a number from 0.1 to 86,400"),
         ("port", "65536", "port is 65536: it takes a number from 1 to 65,535"),
         ("pool", "a b", 'pool is "a b": it takes 1 to 128 letters'),
         ("key_prefix", "a{b}", 'key_prefix is "a{b}": it takes 1 to 128 letters'),

@@ -54,6 +54,7 @@ class UploadStore(JobFolders):
     def __init__(self, settings: Settings, status_of: Callable[[str], LongJobStatus]):
         super().__init__(settings)
         self.max_upload_bytes = settings.max_upload_mb * 2**20
+        self.receive_timeout_s = settings.receive_timeout_s
         self._max_bytes = settings.max_uploads_mb * 2**20
         self._status_of = status_of
 
@@ -166,7 +167,7 @@ class JobFolder:
                 if not piece:
                     raise InvalidRequest(
                         f"the body has {request.num_uploaded_bytes:,} bytes, but Content-Length says {num_bytes:,}: "
-                        "send all of it"
+                        f"send all of it, and each 64 KB in {self._store.receive_timeout_s:g} s"
                     )
                 file.write(piece)
                 if is_stopping():

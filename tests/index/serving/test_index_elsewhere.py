@@ -1,5 +1,6 @@
 """A pool in which some workers serve an index and others do not: no client notices."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,6 +17,7 @@ from shoal import Client
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.operations import Embed, Search
+from shoal_workers.loop.admission import FIRST_PAUSE_S
 from shoal_workers.loop.worker import Worker
 
 #: Number of requests, and of clients that send them at the same time.
@@ -69,9 +71,14 @@ def test_a_job_that_is_given_back_waits_behind_the_others_of_its_client(queue: Q
 
 
 def test_a_suspect_for_another_worker_keeps_no_job_from_this_one(queue: Queue, worker: Worker) -> None:
+    queue.put("interactive", [Embed(["the first pass is slow"])])
+    assert worker.step() == 1
     queue.pool.announce("other", {"indexes": {"x": {"count": 1}}})
     queue.put("interactive", [Search(["storm"], index="x")])
     queue.take("dead", LANES, 1)
     queue.die("dead")
     queue.put("interactive", [Embed(["rain"])])
     assert [worker.step(block_s=0) for _ in range(2)] == [0, 1]
+    began = time.monotonic()
+    assert sum(worker.step() for _ in range(20)) == 0
+    assert time.monotonic() - began >= 20 * FIRST_PAUSE_S

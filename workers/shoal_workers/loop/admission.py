@@ -158,9 +158,10 @@ class Admission:
         """Take and admit jobs, at most `room` texts from each lane. If `held` is empty, wait `block_s` for a job."""
         if time.monotonic() >= self._next_reclaim or self._has_more_to_sweep:
             self._reclaim(held)
-        if not held:
-            time.sleep(self._pause_s)
-        takes_suspects = takes_suspects and time.monotonic() >= self._suspects_from
+        skips_suspects = time.monotonic() < self._suspects_from
+        if not held:  # a suspect that waits ends each wait for a job at once
+            time.sleep(max(self._pause_s, FIRST_PAUSE_S) if skips_suspects else self._pause_s)
+        takes_suspects = takes_suspects and not skips_suspects
         works = self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects, MAX_JOBS))
         until = time.monotonic() + self._limits.max_batch_wait_s
         while works and (wait_s := until - time.monotonic()) > 0:  # wait for more interactive jobs, to fill the pass
@@ -312,7 +313,7 @@ class Admission:
             self._consumer.give_back(given)
             self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, MAX_PAUSE_S)
         if any(delivery.deaths for delivery in given):  # a suspect, which a take prefers to all other jobs
-            self._suspects_from = time.monotonic() + SERVED_KNOWN_S
+            self._suspects_from = time.monotonic() + MAX_PAUSE_S
         return given
 
     def _is_served_elsewhere(self, job: Job) -> bool:
