@@ -41,8 +41,8 @@ class Cutter:
         """Return the cutter that the options ask for, with the tokenizer of a model; None if they ask for no chunks.
 
         The model is read from its prepared folder in `home`, or from its source; it is prepared if that changes its
-        tokenizer. Raises ModelNotFound if it is on this machine in neither form, ModelMismatch for another digest, and InvalidRequest for sizes of chunks that the model
-        cannot embed.
+        tokenizer. Raises ModelNotFound if it is on this machine in neither form, ModelMismatch for another digest, and
+        InvalidRequest for sizes of chunks that the model cannot embed.
         """
         if options.chunk_tokens is None:
             return None
