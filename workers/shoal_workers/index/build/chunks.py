@@ -102,7 +102,7 @@ def _find_tokenizer(home: Path, model: ModelInfo) -> tuple[Model, Path]:
             "where a worker is, or without chunk_tokens"
         )
     original = Original(source)
-    if original.is_static or original.reading.get("do_lower_case"):  # the prepared tokenizer makes other tokens
+    if original.reading.get("do_lower_case"):  # the prepared tokenizer makes other tokens
         from shoal_workers.model.prepare import prepare_if_needed
 
         return found, prepare_if_needed(home, model.name) / TOKENIZER
