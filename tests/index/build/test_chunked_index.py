@@ -1,6 +1,7 @@
 """Indexes whose rows are chunks of documents."""
 
 import json
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +29,7 @@ from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.files.manifest import BAD_ROWS
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.long_tasks import BuildIndex, build_index
+from shoal_workers.model.model import Model
 
 LONG = " ".join(f"Storm {n} brings rain. The market falls in Europe." for n in range(12))
 
@@ -149,6 +151,19 @@ def test_the_tokenizer_is_of_the_original_of_a_model_where_none_is_prepared(enco
     assert [part.text for part in cutter.cut(Document("a", "Storm. Rain.", {}))] == ["Storm. Rain."]
     with pytest.raises(InvalidRequest, match="takes 48 tokens, 2 of them special ones and the prompt's"):
         Cutter.open(tmp_path, model, Options(chunk_tokens=47))
+
+
+def test_chunks_are_measured_in_lower_case_if_the_model_reads_it(tiny_source: Path, tmp_path: Path) -> None:
+    """Also where the model is not prepared: a word in capitals may be one unknown token of its original tokenizer."""
+    source, texts = Path(shutil.copytree(tiny_source, tmp_path / "model")), ["qwerty " * 40, "QWERTY " * 40]
+    for name, change in (("tokenizer", {"normalizer": None}), ("sentence_bert_config", {"do_lower_case": True})):
+        path = source / f"{name}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    model = info_of(Model.read(str(source), source), "fingerprint")
+    cutter = Cutter.open(tmp_path, model, Options(chunk_tokens=10))
+    assert cutter is not None
+    lower, upper = ([part.fields for part in cutter.cut(Document("a", text, {}))] for text in texts)
+    assert lower == upper
 
 
 class TestSearches:

@@ -296,6 +296,9 @@ def test_files_that_disagree_about_capital_letters_are_refused(source: Path, tmp
     update(source / "tokenizer_config.json", {"do_lower_case": False})  # which transformers follows
     with pytest.raises(ModelMismatch, match=r"do_lower_case is false in tokenizer_config\.json, and true in tok"):
         prepare_if_needed(tmp_path, str(source))
+    update(source / "sentence_bert_config.json", {"do_lower_case": True})  # accents would differ still
+    with pytest.raises(ModelMismatch, match=r"do_lower_case is false in tokenizer_config\.json, and true in tok"):
+        prepare_if_needed(tmp_path, str(source))
     for lower in (True, None):
         update(source / "tokenizer_config.json", {"do_lower_case": lower})
         assert prepare_if_needed(tmp_path, str(source), force=True)

@@ -86,9 +86,8 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
         model = _save_static(model, original, folder)
     else:
         shutil.copyfile(tokenizer, path)
-        if original.reading.get("do_lower_case"):
-            with _usable("tokenizer.json"):
-                _lower_first(path)
+        with _usable("tokenizer.json"):
+            _set_case(path, original)
         unknown = architecture.find_unsupported(original.config)
         model = (
             _save_own_graph(model, original, folder, unknown) if unknown else _save_transformer(model, original, folder)
@@ -116,7 +115,7 @@ def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str
             f"{model.name} is of an architecture that Shoal does not compute itself ({unknown}), and has no file "
             f"{' or '.join(own_graph.FILES)}: write it (docs/models.md), or use another model"
         )
-    _check_tokenizer(folder / "tokenizer.json", original.config.get("vocab_size"), model, original.tokenizer_config)
+    _check_tokenizer(folder / "tokenizer.json", original.config.get("vocab_size"), model)
     model = replace(model, digest=hashlib.sha256(path.read_bytes()).hexdigest())
     return _save(model, own_graph.read(path, model.dimension), folder)
 
@@ -136,7 +135,7 @@ def _save_transformer(model: Model, original: Original, folder: Path) -> Model:
         other_blocks=transformer.other_blocks,
         type_offset=_type_offset(transformer, original.tokenizer_config),
     ).checked()
-    _check_tokenizer(path, len(transformer.words), model, original.tokenizer_config)
+    _check_tokenizer(path, len(transformer.words), model)
     model, head_graphs = read_heads(model, original, tensors, transformer, path)
     return _save(model, build(transformer), folder, head_graphs)
 
@@ -147,7 +146,7 @@ def _save_static(model: Model, original: Original, folder: Path) -> Model:
     with _usable(f"the table or the tokenizer in {source}"):
         table, first = static.read_table(source), static.write_tokenizer(source / path.name, path)
     model = replace(model, shares_rows=True, dimension=table.shape[1])
-    _check_tokenizer(path, len(table) + 1, model, {})
+    _check_tokenizer(path, len(table) + 1, model)
     return _save(model, static.build(table, first), folder)
 
 
@@ -174,15 +173,21 @@ def _usable(what: str) -> Iterator[None]:
         raise ModelMismatch(f"{what} cannot be used ({error!s:.200}): fetch the model again") from error
 
 
-def _lower_first(path: Path) -> None:
-    """Let the tokenizer make texts lower-case before all else, as Sentence Transformers does for `do_lower_case`."""
+def _set_case(path: Path, original: Original) -> None:
+    """Let the tokenizer make texts lower-case before all else if Sentence Transformers does. Raises ModelMismatch."""
     tokenizer = Tokenizer.from_file(str(path))
-    own = tokenizer.normalizer
-    tokenizer.normalizer = Sequence([Lowercase(), *([own] if own else [])])
-    tokenizer.save(str(path), pretty=False)
+    own, lower = tokenizer.normalizer, original.tokenizer_config.get("do_lower_case")
+    if isinstance(own, BertNormalizer) and lower in (True, False) and lower != own.lowercase:
+        raise ModelMismatch(
+            f"do_lower_case is {excerpt(lower)} in tokenizer_config.json, and {excerpt(own.lowercase)} in "
+            "tokenizer.json: let both say what the model was trained with"
+        )
+    if original.reading.get("do_lower_case"):
+        tokenizer.normalizer = Sequence([Lowercase(), *([own] if own else [])])
+        tokenizer.save(str(path), pretty=False)
 
 
-def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict[str, Any]) -> None:
+def _check_tokenizer(path: Path, num_words: object, model: Model) -> None:
     """Raise ModelMismatch for a tokenizer that fails, leaves no room for a text, or makes ids that have no vector."""
     max_tokens = model.max_tokens
     if type(num_words) is not int:
@@ -202,12 +207,6 @@ def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict
     if not all(encoding.ids for encoding in encodings):
         raise ModelMismatch(
             "tokenizer.json makes no token of an empty text, which has no vector then: use another model"
-        )
-    normalizer, lower = tokenizer.normalizer, settings.get("do_lower_case")
-    if isinstance(normalizer, BertNormalizer) and lower in (True, False) and lower != normalizer.lowercase:
-        raise ModelMismatch(
-            f"do_lower_case is {excerpt(lower)} in tokenizer_config.json, and {excerpt(normalizer.lowercase)} in "
-            "tokenizer.json: let both say what the model was trained with"
         )
     if model.is_reranker and (not num_special or max(type_ for found in encodings for type_ in found.type_ids) > 1):
         raise ModelMismatch("tokenizer.json does not say how the two texts of a pair are put together: fetch it again")

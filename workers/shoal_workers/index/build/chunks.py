@@ -40,9 +40,9 @@ class Cutter:
     def open(cls, home: Path, model: ModelInfo, options: Options) -> "Cutter | None":
         """Return the cutter that the options ask for, with the tokenizer of a model; None if they ask for no chunks.
 
-        The model is read from its prepared folder in `home`, or from its source. Raises ModelNotFound if it is on this
-        machine in neither form, ModelMismatch for another digest, and InvalidRequest for sizes of chunks that the model
-        cannot embed.
+        The model is read from its prepared folder in `home`, or from its source; it is prepared if that changes its
+        tokenizer. Raises ModelNotFound if it is on this machine in neither form, ModelMismatch for another digest, and
+        InvalidRequest for sizes of chunks that the model cannot embed.
         """
         if options.chunk_tokens is None:
             return None
@@ -101,4 +101,9 @@ def _find_tokenizer(home: Path, model: ModelInfo) -> tuple[Model, Path]:
             f"the tokenizer of {model.name} cuts the chunks, but the model on this machine is not the pool's: build "
             "where a worker is, or without chunk_tokens"
         )
-    return found, Original(source).transformer / TOKENIZER
+    original = Original(source)
+    if original.reading.get("do_lower_case"):  # the prepared tokenizer makes other tokens
+        from shoal_workers.model.prepare import prepare_if_needed
+
+        return found, prepare_if_needed(home, model.name) / TOKENIZER
+    return found, original.transformer / TOKENIZER
