@@ -22,7 +22,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model.prepare import prepare_if_needed
 
 #: Tokens of each text, and texts of a call.
-TOKENS, BATCH = 64, 64
+TOKENS, BATCH = 64, 16
 
 #: Length of a trial, as a share of the length of a run against a server.
 SHARE = 0.25
