@@ -30,8 +30,7 @@ OPEN_PATHS = ("/docs/", "/page/")
 #: Longest name of a further pool, in characters. Ids of jobs begin with the name, and have at most 128 characters.
 MAX_POOL_CHARS = 100
 
-#: Largest number of a setting that names no other: bytes of so many MB are exact in Redis's scripts, and system calls
-#: accept so many seconds.
+#: Largest value of a number that names no other limit. Redis's scripts count the bytes of 10**9 MB exactly.
 MOST = 10**9
 
 #: Longest wait for an answer, in seconds: the longest `timeout_s` of a job.
