@@ -63,8 +63,8 @@ def _peer_trials(server: Server, plan: Plan) -> Iterator[Trial]:
     yield server.embed_trial("64 connections x 1 headline", 64, alone)
     trial = server.embed_trial("64 connections x 1 headline or abstract", 64, mixed)
     yield replace(trial, run=lambda seconds, number: trial.run(LONGER * seconds, number))
+    yield server.embed_trial("1 connection x 1 headline", 1, alone)
     if server.url:  # it is Shoal
-        yield server.embed_trial("1 connection x 1 headline", 1, alone)
         yield server.search_trial(f"1 connection x 1 search of {SIZES[0]:,}", 1, alone, f"n{SIZES[0]}")
 
 
