@@ -96,7 +96,7 @@ HOMES = {
     "backports": {"shoal.records.line_records"},
     "httpx2": {"shoal.client.http.session"},
     "rq": {"shoal.long_jobs.rq_job", "shoal_workers.long_jobs"},
-    "opentelemetry": {"shoal.process.spans"},
+    "opentelemetry": {"shoal.process.tracing"},
     "rich": {"shoal.cli.pool_screen"},
     "Stemmer": {"shoal_workers.index.lexical.analyzer"},
     "numkong": {"shoal_workers.index.vectors.upper_bounds"},
