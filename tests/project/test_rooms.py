@@ -111,7 +111,7 @@ HOMES = {
     "pyarrow": {"shoal_api.answers.vector_format", "shoal.bulk.part_file", "shoal.records"},
     "pypdf": {"shoal.extraction.file_formats"},
     "selectolax": {"shoal.extraction.file_formats"},
-    "huggingface_hub": {"shoal_workers.model.original"},
+    "huggingface_hub": {"shoal_workers.model.download"},
     "threadpoolctl": {"shoal_workers.service.service"},
     "flask": {"shoal_api"},
     "flask_cors": {"shoal_api.access.cors"},

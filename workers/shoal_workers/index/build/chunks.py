@@ -15,8 +15,9 @@ from shoal.records.document import Document
 from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.index.files.documents import to_line
+from shoal_workers.model.download import find_source
 from shoal_workers.model.model import Model, prepared_folder
-from shoal_workers.model.original import Original, find_source
+from shoal_workers.model.original import Original
 
 #: The field with the id of a chunk's document, and the fields with the chunk's place in it.
 DOCUMENT, START, STOP = CHUNK_FIELDS = ("document", "start", "stop")
