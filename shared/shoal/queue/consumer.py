@@ -320,7 +320,7 @@ class Consumer:
 
 
 class JobNotice:
-    """A blocking read of a lane's marker. The read ends after a second, or once there is a marker, which it leaves.
+    """A blocking read of a lane's marker. It ends after a second, or once there is a marker, which stays.
 
     For one thread.
     """

@@ -119,7 +119,7 @@ class PackedJobs:
 
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:
-        """Return the puts of a group, which `group_puts` has made, as a single put."""
+        """Return one put with the jobs of all puts in a group of `group_puts`."""
         jobs = [job for put in puts for job in put.jobs]
         data = [packed for put in puts for packed in put.data]
         return replace(puts[0], jobs=jobs, data=data, num_bytes=sum(put.num_bytes for put in puts))

@@ -38,7 +38,7 @@ from shoal_workers.process import processors
 
 log = logging.getLogger(__name__)
 
-#: Version of the vectors of this package. A change that alters vectors by more than rounding raises it by one.
+#: Version of the vectors of this package. A change that alters vectors by more than rounding raises the version by one.
 VECTORS_VERSION = 1
 
 #: Largest pass that one thread always computes alone: its number of tokens times the bytes of the model's weights. It
@@ -58,9 +58,9 @@ _WEIGHT_BYTES = {"int8": 1, "bf16": 2}
 class TokenizedText:
     """One text on its way through the model.
 
-    If `pooling` is None, the model's pooling is used. After encoding, `error` is the engine's failure, or there are the
-    outputs: `vectors` is float32 `[1, dimension]`, with the output `tokens` `[tokens, dimension]`, and `[0, …]` if
-    heads make all outputs. `made` has the output of each head, by its name. `num_tokens` includes special tokens. Texts
+    If `pooling` is None, the model's pooling is used. If the engine fails on the text, it has an `error`. Otherwise it
+    gets `vectors`, float32 `[1, dimension]`. With the output `tokens` they are `[tokens, dimension]`, and if heads make
+    all outputs, `[0, …]`. `made` has the output of each head, by its name. `num_tokens` includes special tokens. Texts
     with equal keys can share one computation.
     """
 

@@ -338,7 +338,7 @@ def _max_tokens(original: Original) -> int:
 
 
 def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    """Return the map in a JSON file, empty for an `optional` file that is missing. Raises what `_read` raises."""
+    """Return the map in a JSON file, empty for an `optional` file that is missing. Raises the errors of `_read`."""
     found: dict[str, Any] = {} if optional and not path.exists() else _read(path, dict)
     return found
 

@@ -175,7 +175,7 @@ def _usable(what: str) -> Iterator[None]:
 
 
 def _set_case(path: Path, original: Original) -> None:
-    """Let the tokenizer make texts lower-case before all else if Sentence Transformers does. Raises ModelMismatch."""
+    """Let the tokenizer first make texts lower-case if Sentence Transformers does. Raises ModelMismatch."""
     tokenizer = Tokenizer.from_file(str(path))
     own, lower = tokenizer.normalizer, original.tokenizer_config.get("do_lower_case")
     if isinstance(own, BertNormalizer) and lower in (True, False) and lower != own.lowercase:

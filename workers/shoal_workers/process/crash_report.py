@@ -1,4 +1,4 @@
-"""Crash reports: why a worker ended. The dead letter of the job that may have ended the worker contains the report."""
+"""Crash reports: the reasons why workers ended. A dead letter contains the report of the worker that the job ended."""
 
 import faulthandler
 import fcntl
