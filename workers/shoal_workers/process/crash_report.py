@@ -1,4 +1,4 @@
-"""Crash reports: the reasons why workers ended. A dead letter contains the report of the worker that the job ended."""
+"""Crash reports: the reasons why workers ended. The dead letter of a poisoned job has the report of its last worker."""
 
 import faulthandler
 import fcntl
