@@ -219,7 +219,7 @@ class JobStream:
 
     def _call(self, job: Job) -> Pending:
         async def call(client: AsyncClient) -> Pending:
-            return client.connect().call("bulk", [job], client.name)[0]
+            return client.dispatcher.send("bulk", [job], client.name)[0]
 
         return self._client.run(call)
 
@@ -228,7 +228,7 @@ class JobStream:
         jobs = [each.job for each in sent]
 
         async def forget(client: AsyncClient) -> None:
-            client.connect().forget(jobs)
+            client.dispatcher.forget(jobs)
 
         with suppress(ShoalError):
             self._client.run(forget)

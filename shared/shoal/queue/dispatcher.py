@@ -74,7 +74,7 @@ class Dispatcher:
         """The number of jobs whose replies are awaited."""
         return len(self._pending)
 
-    def call(self, lane: str, jobs: Sequence[Job], client: str = "", timeout_s: float | None = None) -> list[Pending]:
+    def send(self, lane: str, jobs: Sequence[Job], client: str = "", timeout_s: float | None = None) -> list[Pending]:
         """Send the client's jobs, all or none; return the pending reply to each, in order. Does not wait."""
         found = []
         for job in jobs:
