@@ -108,7 +108,7 @@ class Delivery:
 
     @property
     def put_as(self) -> str | None:
-        """Return the id under which the job was put; None if a program pushed it without a script."""
+        """The id under which the job was put; None if a program pushed it without a script."""
         return None if self.key.startswith("+") else self.key
 
     def queued_s(self, now: float) -> float:
