@@ -67,7 +67,7 @@ ROOMS = (
     "shoal_workers.index.build",
     "shoal_workers.index.store",
     "shoal_workers.index.serving",
-    "shoal_workers.index.long_tasks",
+    "shoal_workers.index.long_jobs",
     "shoal_workers.long_jobs",
     "shoal_workers.operations",
     "shoal_workers.loop",

@@ -163,7 +163,7 @@ def call_at_once(dispatcher: ThreadDispatcher, *calls: tuple[str, Embed]) -> lis
     """Send jobs, each of the client with this name, before any of them is put."""
 
     async def call() -> list[Pending]:
-        return [dispatcher.asynchronous.call("bulk", [job], client)[0] for client, job in calls]
+        return [dispatcher.asynchronous.send("bulk", [job], client)[0] for client, job in calls]
 
     return [ThreadPending(dispatcher, pending) for pending in dispatcher.run(call())]
 
@@ -269,7 +269,7 @@ def test_a_caller_that_comes_when_redis_is_back_gets_no_error(queue: Queue, monk
         raise Unavailable("away")
 
     def fail_late() -> None:
-        late.extend(dispatcher.asynchronous.call("interactive", [second]))
+        late.extend(dispatcher.asynchronous.send("interactive", [second]))
         fail()
 
     for failure in (fail, fail_late):

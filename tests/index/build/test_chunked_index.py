@@ -28,7 +28,7 @@ from shoal_workers.index.build.document_encoder import LocalEncoder, info_of
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.files.manifest import BAD_ROWS
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.long_tasks import BuildIndex, build_index
+from shoal_workers.index.long_jobs import BuildIndex, build_index
 from shoal_workers.model.model import Model
 
 LONG = " ".join(f"Storm {n} brings rain. The market falls in Europe." for n in range(12))

@@ -24,7 +24,7 @@ from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.migration import VersionDocuments
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, VECTORS
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.long_tasks import MigrateIndex, build_index
+from shoal_workers.index.long_jobs import MigrateIndex, build_index
 from shoal_workers.index.versions import current_name, list_versions, rollback
 
 
