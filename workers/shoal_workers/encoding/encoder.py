@@ -19,7 +19,6 @@ from shoal.contract.options import QUERY_PROMPTS, Options
 from shoal.contract.vectors import SparseVector, cut_and_normalise
 from shoal.errors import BadSetting, InvalidRequest, ModelMismatch, ShoalError, Unsupported
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.engines import (
     AVX512_VERSION,
     INT8_VERSION,
@@ -229,10 +228,6 @@ class Encoder:
         """Return the largest number of tokens of a text."""
         form = self.model.query_form
         return form.max_tokens if form and is_query else self.model.max_tokens
-
-    def chunker(self, options: Options, prompt: str) -> Chunker:
-        """Return the chunker for options with `chunk_tokens`. Raises InvalidRequest."""
-        return open_chunker(self.tokenizer, self.model.name, options, prompt)
 
     def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
         """Return the tokens of each text. A text that is too long for the model is cut on the named side."""
