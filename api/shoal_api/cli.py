@@ -53,7 +53,7 @@ def api(settings: Settings) -> None:
 
 @click.group()
 def key() -> None:
-    """Make, list and drop the keys that HTTP requests need. A running API follows within a second."""
+    """Make, list and drop the keys that HTTP requests need. A running API notices a change within a second."""
 
 
 @key.command()

@@ -5,12 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from flask.globals import app_ctx
 
 from shoal.client.redis.async_client import AsyncClient
 from shoal.long_jobs.long_jobs import LongJobs
+from shoal.process.tracing import Tracer
 from shoal.settings import Settings
 from shoal_api.access.access_control import AccessControl
 from shoal_api.long_jobs.upload_store import UploadStore
@@ -19,9 +20,6 @@ from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.request import json_request
 from shoal_api.server.async_flask import run_in
 from shoal_api.viewers.pool_state import PoolReader
-
-if TYPE_CHECKING:
-    from shoal.process.spans import Tracer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,7 +39,7 @@ class Context:
     uploads: UploadStore
     stopping: Event
     threads: ThreadPoolExecutor
-    tracer: "Tracer | None"
+    tracer: Tracer | None
 
     async def in_thread(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Run a blocking function in one of the threads for views, and return its result."""

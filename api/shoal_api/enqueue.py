@@ -143,7 +143,7 @@ async def _choose_pool(job: Job) -> Context:
     served = home.pool.last_ready.served.get(part)
     alike = [found for found, state in states if served and state.served.get(part) == served and not state.lane_fault]
     drawn = random.sample(alike, min(2, len(alike)))
-    return min(drawn, key=lambda found: found.client.connect().num_waiting, default=home)
+    return min(drawn, key=lambda found: found.client.dispatcher.num_waiting, default=home)
 
 
 def writer(index: str) -> IndexWriter:

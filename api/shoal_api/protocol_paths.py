@@ -62,12 +62,12 @@ class ProtocolPaths:
         self._owners = {path: min(names) for path, names in below.items() if len(names) == 1} | self._owners
 
     def fall_back(self, request: JsonRequest) -> None:
-        """Set the rule for a request to a shared path, for as long as its body is not read."""
+        """Give a request to a shared path the rule that holds until the body is read."""
         assert request.url_rule is not None
         request.url_rule = self._fallbacks[request.url_rule.rule]
 
     def choose(self, request: JsonRequest) -> None:
-        """Set the rule that fits the body of a request to a shared path."""
+        """Give a request to a shared path the rule that its body fits."""
         assert request.url_rule is not None
         names = request.get_json().keys()
         rules = self.shared[request.url_rule.rule]

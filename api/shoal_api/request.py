@@ -103,10 +103,10 @@ class JsonRequest(Request):
     #: True once the Accept header was read to choose the format of the response.
     is_negotiated = False
 
-    #: The names of the fields of the body, once it was read.
+    #: The field names in the body, once the body is read.
     field_names: Collection[str] = ()
 
-    #: The parsed body, once it was read.
+    #: The parsed body, once the body is read.
     _body: dict[str, Any] | None = None
 
     #: Headers that the response gets from the rate limit of the request's key.

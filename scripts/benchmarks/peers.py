@@ -19,7 +19,7 @@ from stack import HOME, ROOT, free_port, logged, started
 
 from shoal.errors import BadSetting, ModelMismatch, NotReady
 from shoal.supervisor.process import Service
-from shoal_workers.model.original import PACKAGED, find_source
+from shoal_workers.model.download import PACKAGED, find_source
 from shoal_workers.process import processors
 
 #: The path of each kind of server for embedding texts.

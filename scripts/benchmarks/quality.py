@@ -12,7 +12,7 @@ from benchmarks.plan import PRECISIONS, Plan, say
 from benchmarks.server import shoal
 from benchmarks.trial import Figures, Row
 from shoal.settings import Settings
-from shoal_workers.model.original import find_source
+from shoal_workers.model.download import find_source
 
 #: The precision with which the other precisions are compared.
 FULL = {"shoal f32": {"SHOAL_PRECISION": "f32"}}

@@ -73,9 +73,9 @@ class TestCancelling:
         async with async_client(queue, url_of(proxy)) as client:
             await client.queue.put("bulk", [Embed(["storm"])])  # so that Redis has loaded the script
             proxy.hold()
-            sent = client.connect().call("interactive", [job := Embed(["storm"])])
+            sent = client.dispatcher.send("interactive", [job := Embed(["storm"])])
             await asyncio.sleep(0)
-            client.connect().forget([job])
+            client.dispatcher.forget([job])
             proxy.release()
             assert len(sent) == 1
         assert queue.backlog() == {"interactive": 0, "bulk": 1}
@@ -275,4 +275,4 @@ class TestClosing:
             assert second.run(use()) == set()
             second.run(close())
         with pytest.raises(RuntimeError, match="no running event loop"):
-            client.connect()
+            _ = client.dispatcher

@@ -32,7 +32,7 @@ from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder
 from shoal_workers.index.files.manifest import LEXICAL
 from shoal_workers.index.index import Index
-from shoal_workers.index.long_tasks import MigrateIndex, build_index
+from shoal_workers.index.long_jobs import MigrateIndex, build_index
 from shoal_workers.index.serving.version_opener import VersionOpener
 from shoal_workers.index.vectors.exact_search import ONE_THREAD
 from shoal_workers.loop.worker import Worker

@@ -96,7 +96,7 @@ async def test_a_cancellation_that_comes_with_the_reply_is_not_lost() -> None:
 
 def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     jobs = [Embed(["storm"]) for _ in range(2)]
-    pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
+    pending = [dispatcher.send("interactive", [job])[0] for job in jobs]
     wait_until(lambda: queue.backlog()["interactive"] == 2)
     deliveries = queue.take("a", LANES, 2)
     dispatcher.forget(jobs[:1])
@@ -107,7 +107,7 @@ def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue, dispatcher: T
 
 def test_a_job_that_no_client_waits_for_is_withdrawn(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     jobs = [Embed(["storm"]) for _ in range(3)]
-    pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
+    pending = [dispatcher.send("interactive", [job])[0] for job in jobs]
     wait_until(lambda: all(waiting.is_put for waiting in pending))
     dispatcher.forget(jobs[:2])
     wait_until(lambda: queue.backlog()["interactive"] == 1)
@@ -118,7 +118,7 @@ def test_a_job_that_no_client_waits_for_is_withdrawn(queue: Queue, dispatcher: T
 
 def test_closing_withdraws_the_jobs_of_threads_that_wait(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     jobs = [Embed(["storm"]) for _ in range(20)]
-    pending = dispatcher.call("interactive", jobs)
+    pending = dispatcher.send("interactive", jobs)
     wait_until(lambda: all(waiting.is_put for waiting in pending))
     queue.take("a", LANES, 5)  # a worker holds some of the jobs
     dispatcher.close_inside()
@@ -150,7 +150,7 @@ def test_jobs_of_a_caller_that_leaves_during_their_put_are_withdrawn(queue: Queu
 
     assert isinstance(dispatcher.producer, Interrupted)
     dispatcher.producer.then = leave
-    pending = dispatcher.call("interactive", [stays, *leaves])
+    pending = dispatcher.send("interactive", [stays, *leaves])
     assert left.wait(PATIENCE_S)
     wait_until(lambda: queue.backlog()["interactive"] == 1)
     assert queue.redis.hget(queue.keys.of_lane("interactive", "load"), "texts") == b"1"
@@ -163,7 +163,7 @@ def call_at_once(dispatcher: ThreadDispatcher, *calls: tuple[str, Embed]) -> lis
     """Send jobs, each of the client with this name, before any of them is put."""
 
     async def call() -> list[Pending]:
-        return [dispatcher.asynchronous.call("bulk", [job], client)[0] for client, job in calls]
+        return [dispatcher.asynchronous.send("bulk", [job], client)[0] for client, job in calls]
 
     return [ThreadPending(dispatcher, pending) for pending in dispatcher.run(call())]
 
@@ -244,7 +244,7 @@ def failing(queue: Queue) -> tuple[ThreadDispatcher, FailingStream]:
 def test_after_an_unforeseen_error_callers_get_it_and_the_dispatcher_goes_on(queue: Queue) -> None:
     dispatcher, stream = failing(queue)
     first, second = (Embed(["storm"]) for _ in range(2))
-    (pending,) = dispatcher.call("interactive", [first])
+    (pending,) = dispatcher.send("interactive", [first])
 
     def fail() -> None:
         raise RuntimeError("unforeseen")
@@ -252,7 +252,7 @@ def test_after_an_unforeseen_error_callers_get_it_and_the_dispatcher_goes_on(que
     stream.failures.put(fail)
     with pytest.raises(Internal):
         pending.result(PATIENCE_S)
-    (pending,) = dispatcher.call("interactive", [second])
+    (pending,) = dispatcher.send("interactive", [second])
     wait_until(lambda: pending.is_put)
     answer_all(queue)
     assert pending.result(PATIENCE_S).id == second.id
@@ -263,13 +263,13 @@ def test_a_caller_that_comes_when_redis_is_back_gets_no_error(queue: Queue, monk
     monkeypatch.setattr(shoal.queue.dispatcher, "GRACE_S", -1.0)
     (dispatcher, stream), late = failing(queue), list[Pending]()
     first, second = (Embed(["storm"]) for _ in range(2))
-    (pending,) = dispatcher.call("interactive", [first])
+    (pending,) = dispatcher.send("interactive", [first])
 
     def fail() -> None:
         raise Unavailable("away")
 
     def fail_late() -> None:
-        late.extend(dispatcher.asynchronous.call("interactive", [second]))
+        late.extend(dispatcher.asynchronous.send("interactive", [second]))
         fail()
 
     for failure in (fail, fail_late):
@@ -285,7 +285,7 @@ def test_a_caller_that_comes_when_redis_is_back_gets_no_error(queue: Queue, monk
 def test_an_unreadable_reply_does_not_stop_the_others(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     for garbage in (b"\xc1", b"no map", b""):
         queue.redis.xadd(queue.keys.replies(dispatcher.address), {"reply": garbage})
-    (pending,) = dispatcher.call("interactive", [Embed(["storm"])])
+    (pending,) = dispatcher.send("interactive", [Embed(["storm"])])
     wait_until(lambda: pending.is_put)
     answer_all(queue)
     assert pending.result(PATIENCE_S).status == "done"
@@ -318,10 +318,10 @@ def test_large_jobs_do_not_delay_those_of_others(queue: Queue) -> None:
     slow = dispatcher.producer
     assert isinstance(slow, SlowForLargeJobs)
     waiting, large, small = Embed(["rain"]), Embed(["x" * 2**20] * 2), Embed(["storm"])
-    dispatcher.call("interactive", [waiting])
-    (sending,) = dispatcher.call("interactive", [large])
+    dispatcher.send("interactive", [waiting])
+    (sending,) = dispatcher.send("interactive", [large])
     dispatcher.run(slow.is_sending.wait())
-    (pending,) = dispatcher.call("interactive", [small])
+    (pending,) = dispatcher.send("interactive", [small])
     wait_until(lambda: pending.is_put)
     assert queue.backlog()["interactive"] == 2
 
@@ -337,7 +337,7 @@ def test_large_jobs_do_not_delay_those_of_others(queue: Queue) -> None:
 def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(
     queue: Queue, dispatcher: ThreadDispatcher
 ) -> None:
-    waiting = [dispatcher.call("interactive", [Embed(["storm"])])[0] for _ in range(3)]
+    waiting = [dispatcher.send("interactive", [Embed(["storm"])])[0] for _ in range(3)]
     wait_until(lambda: queue.backlog()["interactive"] == 3)
     for _ in range(5):  # also new connections
         queue.redis.client_kill_filter(_type="normal", skipme=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.builder import BuildResult
     from shoal_workers.index.build.document_encoder import DocumentEncoder
-    from shoal_workers.index.long_tasks import BuildIndex
+    from shoal_workers.index.long_jobs import BuildIndex
 
 #: The sample headlines that come with Shoal.
 SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
@@ -98,7 +98,7 @@ def build(
 
     limit_native_threads(settings.threads, settings.workers)
     from shoal.client.job_source import place_of
-    from shoal_workers.index.long_tasks import BuildIndex, where_is
+    from shoal_workers.index.long_jobs import BuildIndex, where_is
 
     if (name is None) == (out is None):
         raise click.UsageError("Name the index with --name, or its folder with --out.")
@@ -119,7 +119,7 @@ def build(
 def build_here(settings: Settings, request: "BuildIndex", folder: Path, local: bool) -> None:
     """Build a version in this process, and print the result."""
     from shoal.client.redis.client import Client
-    from shoal_workers.index.long_tasks import build_index, changes_of, name_of
+    from shoal_workers.index.long_jobs import build_index, changes_of, name_of
     from shoal_workers.index.store.store_process import check_store
 
     check_store(settings)

@@ -49,7 +49,7 @@ def migrate(settings: Settings, index_name: str, no_publish: bool, local: bool, 
     from shoal_workers.process.processors import limit_native_threads
 
     limit_native_threads(settings.threads, settings.workers)
-    from shoal_workers.index.long_tasks import MigrateIndex
+    from shoal_workers.index.long_jobs import MigrateIndex
 
     folder = _folder(settings, index_name)
     build_here(settings, MigrateIndex.of(index_name, folder, not no_publish, language), folder, local)
@@ -103,7 +103,7 @@ def push(settings: Settings, index_name: str, to: str) -> None:
     """
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.push import push, remove_tables
-    from shoal_workers.index.long_tasks import changes_of, name_of
+    from shoal_workers.index.long_jobs import changes_of, name_of
     from shoal_workers.index.versions import changing, remove_old
 
     folder = _folder(settings, index_name)
@@ -207,7 +207,7 @@ def info(settings: Settings, index_name: str) -> None:
 
 def _folder(settings: Settings, name: str) -> Path:
     """Return the folder of an index, from its name or from the path of the folder. The name has priority."""
-    from shoal_workers.index.long_tasks import where_is
+    from shoal_workers.index.long_jobs import where_is
 
     is_known = name in settings.index_folders() or (name.strip(".") and (settings.index_home_folder / name).is_dir())
     if "/" in name or (Path(name).is_dir() and not is_known):
@@ -222,7 +222,7 @@ def _switch(settings: Settings, index_name: str, version: str | None) -> None:
     """
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.document_encoder import served_digest
-    from shoal_workers.index.long_tasks import changes_of, name_of
+    from shoal_workers.index.long_jobs import changes_of, name_of
     from shoal_workers.index.versions import publish, rollback
 
     folder = _folder(settings, index_name)

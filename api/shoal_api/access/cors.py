@@ -8,7 +8,7 @@ from flask_cors import CORS
 
 from shoal.contract.replies import FINGERPRINT_HEADER
 
-#: Response headers that a page of an allowed origin may read. Browsers let every page read a few others.
+#: Response headers that a page of an allowed origin may read. Browsers let every page read a few other headers.
 _RESPONSE_HEADERS = (
     *("Location", "RateLimit", "RateLimit-Policy", "Retry-After", FINGERPRINT_HEADER),
     *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Dtype", "X-Shape", "X-Tokens", "X-Truncated"),

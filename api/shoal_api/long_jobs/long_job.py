@@ -39,8 +39,8 @@ Fields = BulkBody | BulkQuery | BuildBody | BuildQuery
 #: Least time between two reads of a long job's status while a request waits for the job's end, in seconds.
 _LOOK_EVERY_S = 0.05
 
-#: This time for each request of the client that is under way. So a client costs 100 reads a second at most: 500 waiting
-#: requests take 4 % of a processor, and took a whole one with a fixed pause.
+#: The pause is at least this time for each request of the client that is under way. So a client costs at most 100 reads
+#: a second. With a fixed pause, 500 waiting requests took a processor, and now they take 4 % of one.
 _PAUSE_S = 0.01
 
 #: To find a client's unfinished jobs, at most this many of its ended jobs are read. A client with too many unfinished
@@ -133,7 +133,7 @@ def submit_with_file(
                 folder.is_kept = is_known or isinstance(error, Unavailable)  # then the job may be in Redis
                 raise
     finally:
-        if json_request().is_upload:  # many clients read no response before all is sent
+        if json_request().is_upload:  # many clients read no response before they have sent the whole body
             discard_rest(json_request())
     return accepted(job_id, long_jobs.status(job_id).status)
 

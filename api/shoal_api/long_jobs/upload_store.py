@@ -110,7 +110,7 @@ class UploadStore(JobFolders):
         """Remove the folders of forgotten jobs, and the uploads that no job needs, except files in use."""
         for name in names:
             folder = self.folder / name
-            with suppress(OSError, ShoalError):  # several requests may check a folder; Overloaded: a request fills it
+            with suppress(OSError, ShoalError):  # another request may remove or fill the folder now
                 try:
                     job = self._status_of(name.partition("-")[2])
                 except UnknownJob:

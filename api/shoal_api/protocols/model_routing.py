@@ -60,7 +60,7 @@ async def route_to_model(name: str | None, part: str = "model") -> None:
     """
     if name is None:
         return
-    for read in (PoolReader.look, PoolReader.read):  # a pool whose Redis is silent does not delay requests for others
+    for read in (PoolReader.look, PoolReader.read):  # a pool with a silent Redis delays no request for another
         known = {found.settings.pool: _names(found, await read(found.pool), part) for found in contexts()}
         fitting = [pool for pool, names in known.items() if is_among(name, set(names) - {ANY_NAME})]
         if fitting:

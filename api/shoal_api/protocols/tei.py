@@ -206,7 +206,7 @@ async def embed_all(body: TeiTokensBody) -> Response:
 
 @api.post("/similarity", responses={200: Similarities})
 async def similarity(body: SimilarityBody) -> Response:
-    """Compare a text with others: the cosine of the text and each other one, in order."""
+    """Compare a text with other texts: return its cosine with each of them, in order."""
     _refuse_empty("inputs.sentences", body.inputs.sentences)
     parameters = body.parameters or TeiOptions.model_construct()
     job = Embed([body.inputs.source_sentence, *body.inputs.sentences], _options(parameters, parameters.prompt_name))

@@ -62,7 +62,7 @@ api = Blueprint("vllm", __name__, "vLLM", OpenAIError)
 
 @api.post("/pooling", responses={200: PooledTexts})
 async def pooling(body: PoolingBody) -> Response:
-    """Embed texts: one vector for each, or one for each token. ColBERT's and BGE-M3's are the multivectors."""
+    """Embed texts: one vector for each, or one for each token (the multivectors of ColBERT and BGE-M3)."""
     await route_to_model(body.model)
     texts, output = await as_texts("input", body.input), "vector"
     if body.task != "embed":

@@ -92,7 +92,7 @@ async def job_result(path: JobPath, query: ResultQuery) -> Response:
     """Fetch the result of a job. If there is none after `wait` seconds, the answer is 202 with the job's status."""
     media_type, pin, client = accepted_type(), wanted_fingerprint(), context().client
     try:
-        reply = await client.connect().wait_result(path.id, query.wait)
+        reply = await client.dispatcher.wait_result(path.id, query.wait)
     except UnknownJob:
         job_id = (await context().in_thread(own_job, path.id)).id
         job = await wait(job_id, query.wait)

@@ -64,7 +64,7 @@ class _Server(Granian):  # type: ignore[valid-type,misc]
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then answer the running requests. Raises PortInUse, BadSetting, MissingExtra."""
-    tracing.load(settings)
+    tracing.check_extra(settings)
     # Two Granians would share the port and split its requests without an error.
     addresses = find_api_addresses(settings)
     num_processes = settings.api_processes * len(addresses)

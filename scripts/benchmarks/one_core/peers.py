@@ -15,7 +15,7 @@ from benchmarks.engine import Embed
 from benchmarks.plan import own_process, say
 from shoal.contract.options import Options
 from shoal.settings import Settings
-from shoal_workers.model.original import find_source
+from shoal_workers.model.download import find_source
 from shoal_workers.service.service import open_encoder
 
 

@@ -33,7 +33,7 @@ class Clock:
 
     @property
     def is_uncertain(self) -> bool:
-        """Return True if the last measurement was too inexact to be used."""
+        """True if the last measurement was too inexact to be used."""
         return self.error_s is not None and self.error_s > MAX_ERROR_S
 
     def now(self) -> float:

@@ -39,7 +39,8 @@ SHORT_BLOCK_S = 0.25
 #: Lowest speed of a connection, in bytes a second. Time limits of commands include the time for bytes at this speed.
 MIN_BYTES_PER_S = 1_000_000
 
-#: Size limit of a small command, in bytes. It has the connection's time limit: another limit needs two system calls.
+#: Size limit of a small command, in bytes. A small command has the connection's own time limit, because setting another
+#: one needs two system calls.
 SMALL_BYTES = 65_536
 
 #: A command of more bytes is large. Redis serves no other client while it reads and runs a large command, so a process
@@ -61,7 +62,7 @@ MAX_WAIT_S = 5.0
 #: The default options of connections. The URL may change them.
 _OPTIONS: dict[str, Any] = {
     "retry": Retry(NoBackoff(), 0),
-    "retry_on_error": [redis.ReadOnlyError],  # without retries; the error closes the connection to a demoted primary
+    "retry_on_error": [redis.ReadOnlyError],  # not to retry: the error closes the connection to a demoted primary
     "max_connections": 2 * MAX_CONNECTIONS,  # half are for libraries that use the pool themselves
     "driver_info": None,  # saves a round trip, and an access rule for its command
 }

@@ -101,7 +101,8 @@ def command(settings: Settings) -> list[str]:
             f"{folder / 'appendonlydir' / _MANIFEST} is missing, and without it the data beside it would be lost: "
             "bring it back from a backup, or choose another --home to begin anew"
         )
-    # the limits of two lanes, the cache and unread results; everything else may need the same again as the results
+    # the limits of two lanes, of the cache and of unread results, and once more the limit of results for everything
+    # else
     memory_mb = 2 * settings.max_backlog_mb + settings.cache_mb + 2 * settings.max_result_mb
     options = {
         "bind": HOST,

@@ -201,7 +201,7 @@ class JobStream:
         return has_worker
 
     def _send_lost(self, sent: Sequence[_SentJob]) -> None:
-        """Find jobs that are in no lane and with no worker, and send them again under new ids. Others are only slow."""
+        """Send jobs again, under new ids, that are in no lane and with no worker. Other jobs are only slow."""
         placed = [each for each in sent if each.pending.is_put and not each.pending.done()]
         try:
             held = self._client.run(lambda client: client.queue.holds([each.job.id for each in placed]))
@@ -219,7 +219,7 @@ class JobStream:
 
     def _call(self, job: Job) -> Pending:
         async def call(client: AsyncClient) -> Pending:
-            return client.connect().call("bulk", [job], client.name)[0]
+            return client.dispatcher.send("bulk", [job], client.name)[0]
 
         return self._client.run(call)
 
@@ -228,7 +228,7 @@ class JobStream:
         jobs = [each.job for each in sent]
 
         async def forget(client: AsyncClient) -> None:
-            client.connect().forget(jobs)
+            client.dispatcher.forget(jobs)
 
         with suppress(ShoalError):
             self._client.run(forget)

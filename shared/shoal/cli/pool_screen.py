@@ -93,7 +93,8 @@ _seconds = _shown(_time)
 
 _Columns = Mapping[str, Callable[[object], Text]]
 
-#: The fields that the columns of each table show, each with the function that shows its value. 80 characters fit.
+#: The fields that the columns of each table show, each with the function that shows its value. Each table fits into 80
+#: characters.
 _LANES: _Columns = {"lane": _words, "num_jobs": _count, "num_texts": _count, "num_bytes": _size}
 _LANES = {**_LANES, **dict.fromkeys(("oldest_age_s", "wait_p50_s", "wait_p95_s", "wait_max_s"), _seconds)}
 _RATES: _Columns = {
@@ -111,7 +112,7 @@ _LONG_JOBS: _Columns = {
 
 
 def _table(columns: _Columns, rows: Iterable[_Values]) -> Table:
-    """Return a table as wide as the terminal. In a narrow one, words after the second column are cut."""
+    """Return a table as wide as the terminal. In a narrow terminal, words after the second column are cut."""
     table = Table(box=None, expand=True, pad_edge=False, header_style="bold")
     for n, (field, shown) in enumerate(columns.items()):
         heading = re.sub("^num_|_s$|_bytes$", "", field.replace("_per_s", "/s")).replace("_", " ")

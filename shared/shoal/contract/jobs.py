@@ -47,7 +47,7 @@ TEXTS_PER_JOB = 32
 #: Largest number of texts in an HTTP request if a list is split.
 MAX_REQUEST_TEXTS = 256
 
-#: The setting that limits the texts of a request, which all go to one lane, and the setting for the texts of a job.
+#: The settings that limit the texts of a request and of a job. All texts of a request go to one lane.
 _MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"}
 
 
@@ -243,7 +243,7 @@ class Job:
 
     @classmethod
     def of_map(cls, values: Mapping[str, Any], put_s: float = 0.0, **own: Any) -> Self:
-        """Return the job with these values from the wire, which was put at `put_s`, in Unix seconds.
+        """Return the job with these values from the wire. It was put at `put_s`, in Unix seconds.
 
         `own` are fields that consist of several values.
         """
@@ -293,7 +293,7 @@ class Job:
 #: The fields of a job on the wire that all operations share.
 _ENVELOPE = ("id", "texts", "deadline", "timeout_s", "reply_to", "first_text", "fingerprint")
 
-#: The fields on the wire that are known for all operations.
+#: The fields on the wire that no operation reports as unknown.
 _KNOWN = frozenset(("v", "op", "traceparent", *_ENVELOPE, *OPTION_DEFAULTS))
 
 

@@ -123,7 +123,7 @@ class Options:
 
     @property
     def is_cacheable(self) -> bool:
-        """Return True if each text has one vector, and is not cut into chunks."""
+        """True if each text has one vector, and is not cut into chunks."""
         return self.output == "vector" and self.chunk_tokens is None
 
     def num_chunks(self, text: str) -> int:

@@ -52,23 +52,23 @@ class Outline:
 
     @property
     def op(self) -> str | None:
-        """Return the operation, or None if no operation has this name."""
+        """The operation, or None if no operation has this name."""
         op = self.fields.get("op")
         return op if op in OPERATION_NAMES else None
 
     @property
     def id(self) -> str | None:
-        """Return the id, or None if it is not valid."""
+        """The id, or None if it is not valid."""
         return self._name("id")
 
     @property
     def reply_to(self) -> str | None:
-        """Return the reply address, or None if it is not valid."""
+        """The reply address, or None if it is not valid."""
         return self._name("reply_to")
 
     @property
     def traceparent(self) -> str | None:
-        """Return the traceparent of the job, or None if it is not valid."""
+        """The traceparent of the job, or None if it is not valid."""
         return traceparent.valid(self.fields.get("traceparent"))
 
     def _name(self, name: str) -> str | None:

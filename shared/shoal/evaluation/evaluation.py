@@ -131,7 +131,7 @@ def interval(values: Values) -> Interval:
 
 
 def differences(names: Sequence[str], values: Sequence[Values]) -> list[Difference]:
-    """Return the difference between each later setting and the first. All `values` have the queries in one order."""
+    """Return each later setting's difference from the first. All arrays in `values` have one order of queries."""
     deltas = [each - values[0] for each in values[1:]]
     for each in deltas:
         each[np.abs(each) < 1e-12] = 0.0  # equal rankings may differ a little, by the order of their sums

@@ -31,7 +31,7 @@ _LINE, _PARAGRAPH, *_KEPT = map(chr, range(0xFDD0, 0xFDD5))
 _KEEP = str.maketrans(" \t\n", "".join(_KEPT))
 _GIVE_BACK = str.maketrans("".join(_KEPT), " \t\n")
 
-#: The mark before and after each kind of element: a line's, a paragraph's, or a blank around a table's cell.
+#: The mark before and after each kind of element: the mark of a line or a paragraph, or a blank for a table's cell.
 _MARKS = {
     **dict.fromkeys(("address", "aside", "body", "br", "caption", "center", "dd", "details", "div", "dt"), _LINE),
     **dict.fromkeys(("fieldset", "figcaption", "form", "header", "hr", "legend", "li", "main", "option"), _LINE),

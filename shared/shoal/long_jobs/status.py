@@ -74,7 +74,7 @@ class LongJobStatus:
 
     @property
     def has_ended(self) -> bool:
-        """Return True if the job is done, failed or cancelled."""
+        """True if the job is done, failed or cancelled."""
         return self.status in ENDED
 
     def failure(self) -> ShoalError | None:

@@ -81,7 +81,7 @@ class Search(Job):
 
     @classmethod
     def of_map(cls, values: Mapping[str, Any], put_s: float = 0.0, **own: Any) -> Self:
-        """Return the job with these values from the wire, which was put at `put_s`, in Unix seconds."""
+        """Return the job with these values from the wire. It was put at `put_s`, in Unix seconds."""
         return super(Search, cls).of_map(values, put_s, search=SearchOptions.from_map(values))
 
     def body(self) -> dict[str, Any]:

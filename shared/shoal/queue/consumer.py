@@ -108,7 +108,7 @@ class Delivery:
 
     @property
     def put_as(self) -> str | None:
-        """Return the id under which the job was put; None if a program pushed it without a script."""
+        """The id under which the job was put; None if a program pushed it without a script."""
         return None if self.key.startswith("+") else self.key
 
     def queued_s(self, now: float) -> float:
@@ -320,7 +320,7 @@ class Consumer:
 
 
 class JobNotice:
-    """A blocking read of a lane's marker. The read ends after a second, or once there is a marker, which it leaves.
+    """A blocking read of a lane's marker. It ends after a second, or once there is a marker, which stays.
 
     For one thread.
     """

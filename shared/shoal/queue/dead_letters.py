@@ -67,12 +67,12 @@ class DeadLetter:
 
     @property
     def time_s(self) -> float:
-        """Return the time of the letter, in Unix seconds."""
+        """The time of the letter, in Unix seconds."""
         return int(self.id.partition("-")[0]) / 1000
 
     @property
     def retried_id(self) -> str:
-        """Return the id that the job gets when it is put again."""
+        """The id that the job gets when it is put again."""
         return blake2b(self.id.encode() + self.data, digest_size=12).hexdigest()
 
     def outline(self) -> Outline:

@@ -74,7 +74,7 @@ class Dispatcher:
         """The number of jobs whose replies are awaited."""
         return len(self._pending)
 
-    def call(self, lane: str, jobs: Sequence[Job], client: str = "", timeout_s: float | None = None) -> list[Pending]:
+    def send(self, lane: str, jobs: Sequence[Job], client: str = "", timeout_s: float | None = None) -> list[Pending]:
         """Send the client's jobs, all or none; return the pending reply to each, in order. Does not wait."""
         found = []
         for job in jobs:
@@ -232,7 +232,7 @@ class Dispatcher:
                 note.set_result(outcome)
 
     def _settle_all(self, error: ShoalError, known: Collection[str] | None = None) -> list[str]:
-        """Give all callers the error, or only callers that wait for `known` jobs; return these jobs' ids in lanes."""
+        """Give all callers the error, or only callers that wait for `known` jobs; return the ids of jobs in lanes."""
         in_lanes = []
         for job_id in list(self._pending) if known is None else known:
             if pending := self._pending.pop(job_id, None):

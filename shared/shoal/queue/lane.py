@@ -119,7 +119,7 @@ class PackedJobs:
 
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:
-        """Return the puts of a group, which `group_puts` has made, as a single put."""
+        """Return one put with the jobs of all puts in a group of `group_puts`."""
         jobs = [job for put in puts for job in put.jobs]
         data = [packed for put in puts for packed in put.data]
         return replace(puts[0], jobs=jobs, data=data, num_bytes=sum(put.num_bytes for put in puts))
@@ -158,7 +158,7 @@ def num_query_bytes(job: Job) -> int:
     query = "".join(job.queries.values())
     num_parts = -(-len(job.texts) // job.texts_per_job)
     num_chars = num_parts * len(query) + sum(map(len, job.texts))
-    if num_chars <= MAX_PUT_BYTES // 64:  # no need to count bytes: a character has at most 4
+    if num_chars <= MAX_PUT_BYTES // 64:  # no need to count bytes: a character has at most 4 bytes
         return 0
     sizes = [len(text.encode(errors="surrogatepass")) for text in (query, *job.texts)]
     if (total := sum(sizes) + (num_parts - 1) * sizes[0]) > MAX_PUT_BYTES:

@@ -78,7 +78,7 @@ def _record(row: Any, where: str) -> Record | BadDocument:
 
 
 def _num_bytes(array: Any) -> int:
-    """Return roughly the size of an array's values in bytes, with a copy of each repeated value."""
+    """Return roughly the size of an array's values in bytes. A repeated value counts each time."""
     from pyarrow import compute, types
 
     kind, least = array.type, 8 * len(array)

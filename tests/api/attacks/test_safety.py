@@ -14,8 +14,8 @@ from shoal.errors import IndexCorrupt, ModelMismatch, ModelNotFound
 from shoal.index_folder import CURRENT
 from shoal_workers.index.files.manifest import DOCUMENTS, MANIFEST
 from shoal_workers.index.index import Index, current_version
+from shoal_workers.model.download import find_source
 from shoal_workers.model.model import Model, prepared_folder
-from shoal_workers.model.original import find_source
 
 ROOT = TESTS.parent
 PACKAGES = [ROOT / "shared" / "shoal", ROOT / "api" / "shoal_api", ROOT / "workers" / "shoal_workers"]

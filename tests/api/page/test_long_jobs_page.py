@@ -10,7 +10,7 @@ from page import read, table
 from shoal.bulk.embed_file import BulkRequest
 from shoal.long_jobs.submission import KINDS, WEBHOOK
 from shoal.settings import Settings, variable
-from shoal_workers.index.long_tasks import BuildIndex, ManageIndex
+from shoal_workers.index.long_jobs import BuildIndex, ManageIndex
 from shoal_workers.long_jobs.webhook import sign
 
 PAGE = "docs/long-jobs.md"

@@ -21,6 +21,7 @@ from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.settings import Settings
+from shoal_workers.encoding.chunking import open_chunker
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter
@@ -28,7 +29,7 @@ from shoal_workers.index.build.document_encoder import LocalEncoder, info_of
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.files.manifest import BAD_ROWS
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.long_tasks import BuildIndex, build_index
+from shoal_workers.index.long_jobs import BuildIndex, build_index
 from shoal_workers.model.model import Model
 
 LONG = " ".join(f"Storm {n} brings rain. The market falls in Europe." for n in range(12))
@@ -44,8 +45,8 @@ class Chunked:
 
     def build(self, *documents: dict[str, Any], sizes: tuple[int, int] = (20, 4), **options: Any) -> BuildResult:
         """Build a version of these documents."""
-        chunker = self._encoder.chunker(Options(chunk_tokens=sizes[0], chunk_overlap=sizes[1]), "")
-        assert chunker is not None
+        options_of_chunks = Options(chunk_tokens=sizes[0], chunk_overlap=sizes[1])
+        chunker = open_chunker(self._encoder.tokenizer, self._encoder.model.name, options_of_chunks, "")
         self._path.write_text("".join(json.dumps(document) + "\n" for document in documents))
         arguments: dict[str, Any] = {"encoder": MadeVectors(), "cutter": Cutter(chunker, *sizes)} | options
         return build(Source(self._path), self.out, **arguments)

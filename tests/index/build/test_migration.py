@@ -16,6 +16,7 @@ from shoal.contract.options import Options
 from shoal.errors import IndexCorrupt, IndexNotFound, Unavailable
 from shoal.records.source import Source
 from shoal.settings import Settings
+from shoal_workers.encoding.chunking import open_chunker
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter
@@ -24,7 +25,7 @@ from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.migration import VersionDocuments
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, VECTORS
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.long_tasks import MigrateIndex, build_index
+from shoal_workers.index.long_jobs import MigrateIndex, build_index
 from shoal_workers.index.versions import current_name, list_versions, rollback
 
 
@@ -122,8 +123,7 @@ def test_documents_of_a_chunked_index_are_cut_anew(tmp_path: Path, encoder: Enco
     out, settings = tmp_path / "index", Settings(home=str(home))
     text = "  " + "\n\n".join(f"Storm {n} brings rain. The market falls." for n in range(12)) + " \n"
     rows = [{"id": "a", "text": text, "year": 2001}, {"id": "b", "text": "rain", "year": 2002}]
-    chunker = encoder.chunker(Options(chunk_tokens=20, chunk_overlap=4), "")
-    assert chunker is not None
+    chunker = open_chunker(encoder.tokenizer, encoder.model.name, Options(chunk_tokens=20, chunk_overlap=4), "")
     build(source_of(tmp_path, rows), out, MadeVectors(), cutter=Cutter(chunker, 20, 4))
     before, model = documents(out), LocalEncoder(encoder)
     assert len(before) > 6
@@ -143,8 +143,7 @@ def test_chunks_without_an_overlap_end_at_the_same_paragraphs_again(
 ) -> None:
     out, settings = tmp_path / "index", Settings(home=str(home))
     text = "\n\n".join(f"Storm {n} brings {'rain ' * (n % 7)}to the market" for n in range(20))
-    chunker = encoder.chunker(Options(chunk_tokens=20, chunk_overlap=0), "")
-    assert chunker is not None
+    chunker = open_chunker(encoder.tokenizer, encoder.model.name, Options(chunk_tokens=20, chunk_overlap=0), "")
     build(source_of(tmp_path, [{"id": "a", "text": text}]), out, MadeVectors(), cutter=Cutter(chunker, 20, 0))
     before = documents(out)
     migrate(out, LocalEncoder(encoder), settings=settings)

@@ -23,7 +23,7 @@ from shoal_workers.index.files.field_kinds import DAY_US, SECOND_US, date_span
 from shoal_workers.index.files.field_values import MAX_COLUMNS, MAX_KEYWORD_CHARS, DocumentFields
 from shoal_workers.index.files.manifest import COLUMNS, FIELDS
 from shoal_workers.index.index import Index
-from shoal_workers.index.long_tasks import BuildIndex
+from shoal_workers.index.long_jobs import BuildIndex
 
 #: Values of each kind. Some are equal as values but not as texts.
 NUMBERS = st.integers(-3, 3) | st.sampled_from([0.5, -0.0, 1.0, 2.5, "1", "2.50", 2**53, 1e300])

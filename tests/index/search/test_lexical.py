@@ -20,7 +20,7 @@ from shoal_workers.index.lexical.analyzer import Analyzer, find_language, find_w
 from shoal_workers.index.lexical.lexical_file import WEIGHTS, Runs, weights_of, write_learned, write_lexical
 from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, MAX_QUERY_CHARS, B, LexicalIndex
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
-from shoal_workers.index.long_tasks import BuildIndex
+from shoal_workers.index.long_jobs import BuildIndex
 
 needs_stemmer = pytest.mark.skipif(not has_stemmer(), reason="the stemmer is not installed")
 

@@ -20,7 +20,7 @@ from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import current_version
-from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, build_index, manage_index, name_of, where_is
+from shoal_workers.index.long_jobs import BuildIndex, ManageIndex, build_index, manage_index, name_of, where_is
 from shoal_workers.index.versions import HISTORY, LOCK, ROLLBACK, changing, delete, list_versions, publish, rollback
 
 Build = Callable[..., str]

@@ -209,13 +209,13 @@ class ThreadDispatcher:
         """Return the result of a coroutine in the loop."""
         return self._thread.run(lambda: steps)
 
-    def call(self, lane: str, jobs: Sequence[Job], client: str = "") -> list["ThreadPending"]:
+    def send(self, lane: str, jobs: Sequence[Job], client: str = "") -> list["ThreadPending"]:
         """Send the client's jobs, and return the pending reply to each."""
 
-        async def call() -> list[Pending]:
-            return self.asynchronous.call(lane, jobs, client)
+        async def send() -> list[Pending]:
+            return self.asynchronous.send(lane, jobs, client)
 
-        return [ThreadPending(self, pending) for pending in self.run(call())]
+        return [ThreadPending(self, pending) for pending in self.run(send())]
 
     def forget(self, jobs: Sequence[Job]) -> None:
         """Ignore the replies to the jobs from now on."""

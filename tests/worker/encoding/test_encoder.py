@@ -23,8 +23,8 @@ from shoal_workers.encoding.engines import Engine, ForwardPass
 from shoal_workers.encoding.packing import Packing
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model import parity
+from shoal_workers.model.download import find_source
 from shoal_workers.model.model import GRAPH, Model, is_prepared
-from shoal_workers.model.original import find_source
 from shoal_workers.process.processors import NICENESS
 
 TEXTS = [

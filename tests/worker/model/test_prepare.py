@@ -19,8 +19,8 @@ from shoal.contract.options import Options
 from shoal.errors import BadSetting, ModelMismatch, ModelNotFound
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model import parity, weights
+from shoal_workers.model.download import PACKAGED, find_source
 from shoal_workers.model.model import Model, prepared_folder
-from shoal_workers.model.original import PACKAGED, find_source
 from shoal_workers.model.prepare import prepare_if_needed
 
 PREPARE = """

@@ -130,9 +130,10 @@ def _checked(linear: Linear, outputs: int, inputs: int) -> Linear:
 
 
 def _panels(product: Linear, group: int, is_bf16: bool) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the panels of a product, 48 outputs each: the weights, 4 bytes of each output in turn, and their scales.
+    """Yield the bytes of each panel, which has 48 outputs of a product: its weights, and the numbers of its outputs.
 
-    The bytes of the scales also contain the biases, and for each output its scale times the sum of its rounded weights.
+    The weights are 4 bytes of each output in turn. An output has three numbers: its scale, its bias, and the scale
+    times the sum of its rounded weights.
     """
     outputs, inputs = product.weights.shape
     missing = -outputs % PANEL_OUTPUTS

@@ -19,7 +19,6 @@ from shoal.contract.options import QUERY_PROMPTS, Options
 from shoal.contract.vectors import SparseVector, cut_and_normalise
 from shoal.errors import BadSetting, InvalidRequest, ModelMismatch, ShoalError, Unsupported
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.engines import (
     AVX512_VERSION,
     INT8_VERSION,
@@ -38,7 +37,7 @@ from shoal_workers.process import processors
 
 log = logging.getLogger(__name__)
 
-#: Version of the vectors of this package. A change that alters vectors by more than rounding raises it by one.
+#: Version of the vectors of this package. A change that alters vectors by more than rounding raises the version by one.
 VECTORS_VERSION = 1
 
 #: Largest pass that one thread always computes alone: its number of tokens times the bytes of the model's weights. It
@@ -58,9 +57,9 @@ _WEIGHT_BYTES = {"int8": 1, "bf16": 2}
 class TokenizedText:
     """One text on its way through the model.
 
-    If `pooling` is None, the model's pooling is used. After encoding, `error` is the engine's failure, or there are the
-    outputs: `vectors` is float32 `[1, dimension]`, with the output `tokens` `[tokens, dimension]`, and `[0, …]` if
-    heads make all outputs. `made` has the output of each head, by its name. `num_tokens` includes special tokens. Texts
+    If `pooling` is None, the model's pooling is used. If the engine fails on the text, it has an `error`. Otherwise it
+    gets `vectors`, float32 `[1, dimension]`. With the output `tokens` they are `[tokens, dimension]`, and if heads make
+    all outputs, `[0, …]`. `made` has the output of each head, by its name. `num_tokens` includes special tokens. Texts
     with equal keys can share one computation.
     """
 
@@ -229,10 +228,6 @@ class Encoder:
         """Return the largest number of tokens of a text."""
         form = self.model.query_form
         return form.max_tokens if form and is_query else self.model.max_tokens
-
-    def chunker(self, options: Options, prompt: str) -> Chunker:
-        """Return the chunker for options with `chunk_tokens`. Raises InvalidRequest."""
-        return open_chunker(self.tokenizer, self.model.name, options, prompt)
 
     def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
         """Return the tokens of each text. A text that is too long for the model is cut on the named side."""

@@ -9,7 +9,7 @@ _REDUCTIONS = {"mean": np.add, "max": np.maximum}
 
 
 def pool(how: str, tokens: NDArray[np.float32], spans: TextSpans, are_joined: bool = False) -> NDArray[np.float32]:
-    """Pool token vectors `[rows x length, dimension]` to `[texts, dimension]`; the pooling `tokens` keeps all."""
+    """Pool token vectors `[rows x length, dimension]` to `[texts, dimension]`; the pooling `tokens` keeps them all."""
     if how == "cls":
         return tokens[spans.starts]
     if how == "lasttoken":

@@ -113,7 +113,7 @@ class LateReranker(Reranker):
         return vectors[:, 1]
 
     def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
-        """Return the tokens of each text and query. What is too long for the model is cut on the named side."""
+        """Return the tokens of each text and query. An input that is too long is cut on the named side."""
         found: dict[int, Tokens] = {}
         for are_queries in (False, True):
             numbers = [number for number, text in enumerate(inputs) if isinstance(text, QueryText) == are_queries]

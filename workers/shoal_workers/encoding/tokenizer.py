@@ -12,8 +12,8 @@ import tokenizers
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, TooLarge
 
-#: For each token of the model's limit, the number of characters that are read first of a long text. An English token
-#: has 4 to 5 characters.
+#: Of a long text, this number of characters is read first, for each token that the model takes. An English token has 4
+#: to 5 characters.
 CHARS_PER_TOKEN = 4
 
 #: Largest number of characters of a text that are read for each token of the model's limit. The rest is left out even
@@ -34,7 +34,7 @@ class Tokens:
 
     If the text was cut, `characters` is the number of characters kept, from the side that was kept; otherwise it is 0.
     For a pair that was cut, only characters of the second text count. `types` says for each token of a pair whether it
-    belongs to text 0 or to text 1. The last `num_unseen` tokens of a query fill it, and no token attends to them.
+    belongs to text 0 or to text 1. The last `num_unseen` tokens of a query fill it up, and no token attends to them.
     """
 
     ids: tuple[int, ...]

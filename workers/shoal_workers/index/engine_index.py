@@ -61,7 +61,7 @@ class EngineIndex(Index):
         _ = self._table
 
     def ask(self, jobs: Sequence[Search], vectors: Sequence[NDArray[np.float32]]) -> list["EngineSearch"]:
-        """Begin the search of jobs, given with the vectors of their texts. They are plain, or it is one job.
+        """Begin the search of several plain jobs, or of one job. `vectors` has the vectors of each job's texts.
 
         Raises InvalidRequest for an option that the engine does not take, or that does not fit the index.
         """

@@ -98,9 +98,9 @@ class Ranker:
         return self.words(query).best(self.selection(query))
 
     def _prior(self, query: Query) -> Prior | None:
-        """Return the prior of the scores, made of words and boosts; None if the scores are cosines alone.
+        """Return the part of the scores that words and boosts make; None if the scores are cosines alone.
 
-        The prior of the last query is kept.
+        The result for the last query is kept.
         """
         if self._last[0] is query:
             return self._last[1]

@@ -24,7 +24,8 @@ HISTORY = "history"
 #: A file whose lock a change of the versions holds.
 LOCK = ".lock"
 
-#: A file about the last rollback with a key: the key, the version before the rollback, and the version after it.
+#: A file about the last rollback that was asked for with an idempotency key: the key, the version before the rollback,
+#: and the version after it.
 ROLLBACK = ".rollback"
 
 

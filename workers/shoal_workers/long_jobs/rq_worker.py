@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rq.exceptions import StopRequested
 from rq.job_lifecycle import format_exc_info
@@ -28,11 +28,9 @@ from shoal.long_jobs.rq_job import CANCEL, PAUSE, RUN, WANTED
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.process import logs
 from shoal.process.system_limits import die_with_parent
+from shoal.process.tracing import Tracer
 from shoal_workers.long_jobs.maintenance import Maintenance
 from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, ProgressLog
-
-if TYPE_CHECKING:
-    from shoal.process.spans import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +54,7 @@ class LongJobWorker(Worker):
     connection_timeout = 2 * TAKE_S  # RQ's 12 s are longer than `ALIVE_S`
 
     def __init__(
-        self, queue: Queue, name: str, broker: Broker, open_tracer: "Callable[[], Tracer | None]" = lambda: None
+        self, queue: Queue, name: str, broker: Broker, open_tracer: Callable[[], Tracer | None] = lambda: None
     ):
         super().__init__(
             [queue],

@@ -24,7 +24,7 @@ from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import public_text
 from shoal.long_jobs.submission import KINDS, LONG, QUICK, WEBHOOKS, Kind, queue_name
 from shoal.process.system_limits import die_with_parent
-from shoal.process.tracing import load, open_tracer
+from shoal.process.tracing import check_extra, open_tracer
 from shoal.settings import Settings
 from shoal_workers.index.build.scratch import remove_interrupted
 from shoal_workers.long_jobs.rq_worker import STOPS, LongJobWorker
@@ -85,7 +85,7 @@ class Runner:
 
     def run(self) -> None:
         """Do long jobs until SIGTERM or SIGINT."""
-        load(self._settings)
+        check_extra(self._settings)
         with LongJobs(self._settings, self._kinds) as jobs:
             for number in STOPS:
                 signal.signal(number, lambda *_: self._stopping.set())

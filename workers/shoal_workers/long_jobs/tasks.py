@@ -17,9 +17,9 @@ from shoal.long_jobs.status import public_values
 from shoal.process.allowed_path import allowed_path
 from shoal.settings import Settings
 from shoal.task_progress import Report, TaskProgress
-from shoal_workers.index import long_tasks
+from shoal_workers.index import long_jobs
 from shoal_workers.index.build.document_encoder import PoolEncoder, served_digest
-from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, changes_of, where_is
+from shoal_workers.index.long_jobs import BuildIndex, ManageIndex, changes_of, where_is
 from shoal_workers.index.store.store_process import upload_index
 from shoal_workers.long_jobs.runnable_job import Task
 from shoal_workers.long_jobs.webhook import send_webhook
@@ -53,7 +53,7 @@ def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, r
     _check_writable(request.name, folder)
     with Client.from_settings(settings) as client:
         encoder, changes = PoolEncoder.find(client), changes_of(request.name, client)
-        result = long_tasks.build_index(
+        result = long_jobs.build_index(
             request, folder, encoder, report, settings=settings, resume_key=job_id, changes=changes
         )
         progress = TaskProgress(result.count + result.num_bad, result.num_bad, result.first_bad, 1.0, "uploading")
@@ -71,7 +71,7 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
         _check_writable(request.name, folder)
     with Client.from_settings(settings) as client:
         changes = changes_of(request.name, client)
-        result = long_tasks.manage_index(request, folder, served_digest(client), job_id)
+        result = long_jobs.manage_index(request, folder, served_digest(client), job_id)
         if request.action != "list":
             uploading = TaskProgress(step="uploading")
             upload_index(settings, folder, lambda: report(uploading))

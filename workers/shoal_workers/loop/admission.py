@@ -43,7 +43,7 @@ from shoal_workers.process.watchdog import Activity
 
 log = logging.getLogger(__name__)
 
-#: Number of workers that must have died with a job before it is answered as poisoned.
+#: Number of workers that die with a job before the job fails as poisoned.
 MAX_DEATHS = 3
 
 #: Summary for a worker that left no crash report.

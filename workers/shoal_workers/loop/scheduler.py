@@ -213,10 +213,10 @@ class Scheduler:
 
 
 def _next_portion(works: Iterable[Work], enough_tokens: float, max_chars: int) -> list[tuple[Work, int]]:
-    """Take the next inputs to tokenize, one or up to `max_chars` characters. Return their jobs and numbers.
+    """Take the next inputs to tokenize: one, or several of up to `max_chars` in all. Return their jobs and numbers.
 
-    They have the same reading. A job that cuts its texts is alone, and nothing is taken from it. Nothing is taken if
-    jobs before have `enough_tokens`.
+    All these inputs have the same reading. A job that cuts its texts is returned alone, with its inputs. Nothing is
+    returned if the jobs before already have `enough_tokens`.
     """
     portion: list[tuple[Work, int]] = []
     num_tokens = num_chars = 0

@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
-from typing import TYPE_CHECKING
 
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.errors import Overloaded, ShoalError, Unavailable
+from shoal.process.tracing import Tracer
 from shoal.queue.consumer import Consumer
 from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
@@ -24,9 +24,6 @@ from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import JobLog
 from shoal_workers.process.watchdog import Activity
-
-if TYPE_CHECKING:
-    from shoal.process.spans import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +62,7 @@ class Worker:
         reranker: Reranker | None = None,
         aliases: Sequence[str] = (),
         before_pass: Callable[[], object] = lambda: None,
-        tracer: "Tracer | None" = None,
+        tracer: Tracer | None = None,
     ):
         self.consumer, self.id = consumer, consumer.name
         self.limits, self.cache = limits or Limits(), cache

@@ -43,9 +43,9 @@ class TensorNames:
 
     `qkv` has three names, for query, key and value, or one name if one tensor has all three. `up` has one name, or one
     for each half. An empty name means that the architecture has no such tensor. `attention_end` and `output_end` are
-    norms of what attention and the network make, before it is added to the tokens. `distances` has a vector for each
-    distance of two tokens, `distance_norm` is its norm, and `distance_key` and `distance_query` are the linear layers
-    that make keys and queries of such vectors.
+    norms of the outputs of attention and of the network, before these are added to the tokens. `distances` has a vector
+    for each distance of two tokens, `distance_norm` is its norm, and `distance_key` and `distance_query` are the linear
+    layers that make keys and queries of such vectors.
     """
 
     layer: str

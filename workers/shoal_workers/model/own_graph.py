@@ -77,7 +77,7 @@ def _is_quantised(node: ov.Node) -> bool:
 
 
 def _token_vectors(graph: ov.Model, path: Path, dimension: int) -> ov.Node:
-    """Return the output that has a vector of the dimension for each token, as float32."""
+    """Return the output with the token vectors, which have `dimension` numbers, as float32."""
     for output in graph.outputs:
         shape = output.get_partial_shape()
         if shape.rank.is_static and len(shape) == 3 and (shape[2].is_dynamic or shape[2].get_length() == dimension):

@@ -37,8 +37,8 @@ TEXTS = (
 PAIRS = tuple(zip(TEXTS, reversed(TEXTS), strict=True))
 MAX_DIFFERENCE, MAX_DIFFERENCE_INT8 = 0.05, 0.15
 
-#: The golden vectors, for the weights, pooling and length that the file names.
-#: `python -m shoal_workers.model.reference` writes it, with the `export` extra.
+#: The file of golden vectors, which names their weights, pooling and length. `python -m shoal_workers.model.reference`
+#: writes the file, with the `export` extra.
 GOLDEN = Path(__file__).with_name("golden.safetensors")
 
 #: The weights of ids are added up in this number of places of a profile.

@@ -26,11 +26,12 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound, ShoalError
 from shoal.process.progress import StepBar
 from shoal_workers.model import architecture, chat, own_graph, parity, static, weights
+from shoal_workers.model.download import find_source, with_own_graph
 from shoal_workers.model.graph import build, core
 from shoal_workers.model.heads.open_head import OpenHead
 from shoal_workers.model.heads.reading import read_heads
 from shoal_workers.model.model import GRAPH, Model, head_file, is_prepared, prepared_folder
-from shoal_workers.model.original import Original, find_source, with_own_graph
+from shoal_workers.model.original import Original
 from shoal_workers.model.transformer import Transformer, read_transformer
 
 #: Largest tokenizer.json that is read, in bytes. The file of XLM-R, one of the largest, has 17 MB.
@@ -174,7 +175,7 @@ def _usable(what: str) -> Iterator[None]:
 
 
 def _set_case(path: Path, original: Original) -> None:
-    """Let the tokenizer make texts lower-case before all else if Sentence Transformers does. Raises ModelMismatch."""
+    """Let the tokenizer first make texts lower-case if Sentence Transformers does. Raises ModelMismatch."""
     tokenizer = Tokenizer.from_file(str(path))
     own, lower = tokenizer.normalizer, original.tokenizer_config.get("do_lower_case")
     if isinstance(own, BertNormalizer) and lower in (True, False) and lower != own.lowercase:

@@ -8,8 +8,8 @@ from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
 
 from shoal_workers.model import parity
+from shoal_workers.model.download import PACKAGED, find_source
 from shoal_workers.model.model import Model
-from shoal_workers.model.original import PACKAGED, find_source
 
 
 def load(source: str, device: str = "cpu") -> SentenceTransformer:

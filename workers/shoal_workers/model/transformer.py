@@ -438,7 +438,7 @@ class _Reader:
         return value
 
     def _refuse_unknown(self) -> None:
-        """Raise ModelMismatch for a tensor that is unknown: with it, the model may compute something else."""
+        """Raise ModelMismatch for an unknown tensor, because the model may use it to compute something else."""
         is_late = LATE_CLASS in (self.config.get("architectures") or ())  # with its projection beside the encoder
         unused = (*self.architecture.unused, *(["linear."] if is_late else []))
         known = tuple(prefix + name for name in unused for prefix in ("", self.prefix))

@@ -12,7 +12,7 @@ from shoal.contract.vectors import cut_and_normalise
 from shoal.errors import TooLarge
 from shoal.operations import Embed
 from shoal.queue.consumer import Delivery
-from shoal_workers.encoding.chunking import Chunker, TokenizedChunk
+from shoal_workers.encoding.chunking import Chunker, TokenizedChunk, open_chunker
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.operations.work import Work
 
@@ -129,7 +129,7 @@ class EmbedWork(Work):
         encoder, options, embeds = served.embeds.encoder, job.options, served.embeds
         prompt = encoder.prompt(options)
         if options.chunk_tokens is not None:
-            chunker = encoder.chunker(options, prompt)
+            chunker = open_chunker(encoder.tokenizer, encoder.model.name, options, prompt)
             return ChunksWork(delivery, job, embeds, prompt, served.now, chunker=chunker)
         return cls(delivery, job, embeds, prompt, served.now, is_query=encoder.is_query(options))
 

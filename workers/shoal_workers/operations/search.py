@@ -50,7 +50,7 @@ class SearchWork(PairsWork):
     """The work of a search.
 
     `reranks` is the pipeline of the reranker. The `second_stage` begins once the hits are found. The numbers of its
-    pairs follow the numbers of the texts. `asked` is the search, once an engine is asked.
+    pairs follow the numbers of the texts. `asked` is the search in an engine, once it has begun.
     """
 
     job: Search
@@ -208,7 +208,7 @@ class Searcher:
                     self._search_together(index, [work])
 
     def _ask(self, index: EngineIndex, works: Sequence[SearchWork]) -> None:
-        """Begin the search of these jobs in an engine. They wait for it as for an index that is being opened."""
+        """Begin the search of these jobs in an engine. They wait as for an index that is being opened."""
         with self._searching(works):
             searches = index.ask([work.job for work in works], [work.vectors() for work in works])
             for work, search in zip(works, searches, strict=True):

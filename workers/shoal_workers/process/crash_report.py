@@ -1,4 +1,4 @@
-"""Crash reports: why a worker ended. The dead letter of the job that may have ended the worker contains the report."""
+"""Crash reports: the reasons why workers ended. The dead letter of a poisoned job has the report of its last worker."""
 
 import faulthandler
 import fcntl

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from shoal.broker.clock import Clock
 from shoal.contract import traceparent
@@ -19,10 +19,8 @@ from shoal.contract.outline import Outline
 from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import ShoalError
 from shoal.process import logs
+from shoal.process.tracing import Tracer
 from shoal.queue.consumer import Delivery
-
-if TYPE_CHECKING:
-    from shoal.process.spans import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +184,7 @@ class EndedJob:
 class JobLog:
     """The log of the jobs that one worker answers."""
 
-    def __init__(self, worker_id: str, clock: Clock, tracer: "Tracer | None" = None):
+    def __init__(self, worker_id: str, clock: Clock, tracer: Tracer | None = None):
         self._worker_id, self._clock, self._tracer = worker_id, clock, tracer
         self.measurements, self.throughput, self.recent = Measurements(), Throughput(), RecentJobs()
 
@@ -213,7 +211,7 @@ class JobLog:
             if self._tracer:
                 self._record(self._tracer, job, replying_at, ended_at)
 
-    def _record(self, tracer: "Tracer", job: EndedJob, replying_at: float, ended_at: float) -> None:
+    def _record(self, tracer: Tracer, job: EndedJob, replying_at: float, ended_at: float) -> None:
         """Record the span of a job and one span for each step. A step done in several pieces has one span."""
         start = job.delivery.put_ms / 1000 + self._clock.offset_s
         names = {"worker": self._worker_id, "lane": job.delivery.lane, "client": job.delivery.client}

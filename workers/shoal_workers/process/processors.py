@@ -1,4 +1,4 @@
-"""Processors: how many a worker may use, the instructions that they have, and the priority of threads on them."""
+"""Processors: their number for a worker, their instructions, and the priority of threads on them."""
 
 import math
 import os

@@ -33,7 +33,8 @@ READ_EVERY_S = 1.0
 #: Time that a busy model keeps its memory, in seconds, before another model with jobs may take its place.
 TURN_S = 5.0
 
-#: Time in which a model starts alone, in seconds. After it, as while a download hangs, the next model starts too.
+#: Time for which a model starts alone, in seconds. If it needs longer, because a download hangs for example, the next
+#: model starts too.
 MAX_START_ALONE_S = 300.0
 
 #: Pause before a worker that ended by itself is started again, in seconds. The pause doubles each time.
@@ -235,7 +236,7 @@ class ModelHost:
         return min(wanted, key=lambda model: model.ready_at, default=None)
 
     def _have_room(self, models: Sequence[HostedModel]) -> bool:
-        """Return True if the models fit in the budget. One alone always does: it may have grown while it served."""
+        """Return True if the models fit in the budget. A single model always fits: it may have grown in use."""
         return len(models) == 1 or sum(model.memory_bytes for model in models) <= self.budget_bytes
 
     def _send_one_to_sleep(self, now: float) -> None:

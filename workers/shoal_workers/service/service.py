@@ -87,7 +87,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         before_pass=resizing.take,
         tracer=tracer,
     )
-    with suppress(ShoalError):  # without Redis, the next worker that starts here or reads a report does it
+    with suppress(ShoalError):  # without Redis, a later worker on this machine does it
         crash_reports.forward_files()
     with (
         closing(broker),

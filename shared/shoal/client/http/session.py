@@ -242,7 +242,7 @@ def _check_url(url: str) -> str:
 
 
 def _mounts(url: str, options: Mapping[str, Any]) -> dict[str, None]:
-    """Return a pattern for the URL of an API on this machine. Its requests bypass the environment's proxies."""
+    """Return a pattern for the URL of an API on this machine. Requests to it bypass the environment's proxies."""
     host = httpx2.URL(url).host
     try:
         is_local = host == "localhost" or ip_address(host).is_loopback

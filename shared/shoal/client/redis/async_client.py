@@ -100,13 +100,15 @@ class AsyncClient:
         """The producer that puts this event loop's jobs into the queue."""
         return self._session().producer
 
-    def threads(self) -> WorkThreads:
-        """Return this event loop's threads for blocking work, such as calls for long jobs."""
-        return self._session().threads
-
-    def connect(self) -> Dispatcher:
-        """Return the dispatcher, which matches replies to jobs; start its task if it does not run yet."""
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The dispatcher that sends this event loop's jobs, and receives their replies."""
         return self._session().dispatcher
+
+    @property
+    def threads(self) -> WorkThreads:
+        """The threads of this event loop for blocking work, such as calls for long jobs."""
+        return self._session().threads
 
     async def close(self) -> None:
         """Withdraw unanswered jobs and close all connections, even if this call is cancelled."""
@@ -220,7 +222,7 @@ class AsyncClient:
     ) -> AsyncLongHandle:
         """Submit a job that embeds a file into the folder `out`, as `Client.bulk` does."""
         arguments, submit = bulk_arguments(source, out, **options), partial(self.long_jobs.submit, webhook=webhook)
-        job_id = await self.threads().do(submit, "embed_file", arguments, idempotency_key=idempotency_key)
+        job_id = await self.threads.do(submit, "embed_file", arguments, idempotency_key=idempotency_key)
         return self.long_job(job_id)
 
     def index(self, name: str) -> AsyncIndexHandle:
@@ -283,7 +285,7 @@ class AsyncHandle:
     async def result(self, timeout_s: float | None = None) -> Reply:
         """Wait for the job's reply, as `Handle.result` does. Cancelling the waiting task does not cancel the job."""
         timeout_s = self.client.timeout_s if timeout_s is None else timeout_s
-        reply = await self.client.connect().wait_result(self.id, timeout_s)
+        reply = await self.client.dispatcher.wait_result(self.id, timeout_s)
         if reply is None:
             raise Timeout(f"job {self.id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
         if reply.scores is None:  # scores come from the reranker, which has another fingerprint

@@ -103,15 +103,15 @@ class AsyncLongHandle:
 
     async def status(self) -> str:
         """Return one of queued, running, paused, done, failed and cancelled."""
-        return (await self.client.threads().do(self.client.long_jobs.status, self.id)).status
+        return (await self.client.threads.do(self.client.long_jobs.status, self.id)).status
 
     async def progress(self) -> Progress:
         """Return the progress of the job, as `LongHandle.progress` does."""
-        return (await self.client.threads().do(self.client.long_jobs.status, self.id)).progress
+        return (await self.client.threads.do(self.client.long_jobs.status, self.id)).progress
 
     async def wait(self, timeout_s: float | None = None, on_status: OnStatus | None = None) -> dict[str, Any]:
         """Wait until the job is done and return its result. Cancelling the waiting task does not cancel the job."""
-        wait, threads = LongWait(self.id, timeout_s, on_status), self.client.threads()
+        wait, threads = LongWait(self.id, timeout_s, on_status), self.client.threads
         while True:
             try:
                 status = await threads.do(self.client.long_jobs.status, self.id)
@@ -124,19 +124,19 @@ class AsyncLongHandle:
 
     async def pause(self) -> str:
         """Pause the job; return its status."""
-        return await self.client.threads().do(self.client.long_jobs.pause, self.id)
+        return await self.client.threads.do(self.client.long_jobs.pause, self.id)
 
     async def resume(self) -> str:
         """Let a paused job continue; return its status."""
-        return await self.client.threads().do(self.client.long_jobs.resume, self.id)
+        return await self.client.threads.do(self.client.long_jobs.resume, self.id)
 
     async def cancel(self) -> str:
         """End the job for good; return its status."""
-        return await self.client.threads().do(self.client.long_jobs.cancel, self.id)
+        return await self.client.threads.do(self.client.long_jobs.cancel, self.id)
 
     async def delete(self) -> None:
         """Delete the job from the list of long jobs; raise JobNotEnded if it has not ended."""
-        await self.client.threads().do(self.client.long_jobs.delete, self.id)
+        await self.client.threads.do(self.client.long_jobs.delete, self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class AsyncIndexHandle:
         check_known("option", options, BuildOptions.__annotations__)
         arguments: dict[str, Any] = {"name": self.name, "source": _place(source), **options}
         once = {key: arguments.pop(key, None) for key in ("webhook", "idempotency_key")}
-        job_id = await self.client.threads().do(self.client.long_jobs.submit, "build_index", arguments, **once)
+        job_id = await self.client.threads.do(self.client.long_jobs.submit, "build_index", arguments, **once)
         return AsyncLongHandle(self.client, job_id)
 
     async def versions(self) -> list[dict[str, Any]]:
@@ -179,7 +179,7 @@ class AsyncIndexHandle:
         return await self._manage("delete", version)
 
     async def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
-        threads, jobs = self.client.threads(), self.client.long_jobs
+        threads, jobs = self.client.threads, self.client.long_jobs
         if not await threads.do(jobs.has_runner):
             raise NotReady("no runner of long jobs is alive: start one with `shoal serve` or `shoal jobs`")
         arguments = {"name": self.name, "action": action, "version": version}

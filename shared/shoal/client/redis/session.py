@@ -78,10 +78,10 @@ class Session:
                 return cached.reply()
             if len(cached.missing) < len(job.texts):
                 with suppress(*_ERRORS_OF_A_TEXT):
-                    rest = await call.reply_to(replace(job, texts=cached.missing, id=new_id()))
+                    rest = await call.run(replace(job, texts=cached.missing, id=new_id()))
                     if rest.model == cached.model and rest.fingerprint in ("", cached.fingerprint):
                         return cached.reply(rest)
-            return await call.reply_to(job)
+            return await call.run(job)
         except (TimeoutError, Expired) as error:
             raise await self.timeout(timeout_s) from error
 
@@ -121,8 +121,8 @@ class Call:
     until: float
     max_reply_bytes: int
 
-    async def reply_to(self, job: Job) -> Reply:
-        """Return the workers' reply to the job. A job with many texts is sent in parts. Raises TimeoutError."""
+    async def run(self, job: Job) -> Reply:
+        """Run the job and return the workers' reply. A job with many texts is sent in parts. Raises TimeoutError."""
         parts = job.split(job.texts_per_job)
         if len(parts) > 1 and job.queries:
             num_query_bytes(job)  # raises TooLarge before the query is packed many times
@@ -163,7 +163,7 @@ class Call:
     async def _send(self, parts: Sequence[Job]) -> list[Reply]:
         """Put all jobs or none, and return their replies. If no reply comes in time, withdraw the unanswered jobs."""
         left_s = max(0.0, self.until - time.monotonic())
-        pending = self.session.dispatcher.call(self.lane, parts, self.client, left_s)
+        pending = self.session.dispatcher.send(self.lane, parts, self.client, left_s)
         try:
             async with asyncio.timeout(left_s):
                 replies = [await reply for reply in pending]
@@ -240,7 +240,7 @@ class EmbedStream:
         self._session.dispatcher.forget([job for job, _ in self.sent])
 
     def _put(self, job: Job) -> Pending:
-        return self._session.dispatcher.call(self._lane, [job], self._client)[0]
+        return self._session.dispatcher.send(self._lane, [job], self._client)[0]
 
 
 def about(job: Job, client: str, **facts: Any) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 -- Mark jobs whose status is kept as running, if the worker still holds them. A job that was pushed without a script gets the
 -- id in its bytes in place of its number. It is removed if an unanswered job has this id.
 -- args: worker, jobs: list of {key, id}
--- Returns {started}: true for each job that may run; false if it was cancelled, put back or removed, or if its record was.
+-- Returns {started}: true for each job that may run; false if the job was cancelled, put back or removed, or its record was
+-- removed.
 local held, started = held_by(args.worker), {}
 call('PERSIST', held) -- Redis allows this if memory is full, and then also the writes after it
 for n, job in ipairs(args.jobs) do

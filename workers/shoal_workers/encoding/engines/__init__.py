@@ -11,7 +11,8 @@ from shoal.errors import BadSetting
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.model.model import Model
 
-#: Version of int8 vectors with `fixed_steps`. A change that alters them by more than rounding raises it by one.
+#: Version of int8 vectors with `fixed_steps`. A change that alters these vectors by more than rounding raises the
+#: version by one.
 INT8_VERSION = 2
 
 #: Version of the vectors of the engine avx512, raised for the same reasons.

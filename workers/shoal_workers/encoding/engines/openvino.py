@@ -49,7 +49,7 @@ class OpenVinoEngine:
         self._folder, self._state = folder, _state(folder)
         self.threads = threads
         os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = _KEPT_BY_ONEDNN
-        # In int8, all but products is computed in the fastest precision. Without fixed steps it is computed in f32,
+        # In int8, everything except the products is computed in the fastest precision; without fixed steps in f32,
         # because bf16 then gives wrong vectors on AMX.
         rest = fastest if self.fixed_steps else "f32"
         options: dict[str, Any] = {

@@ -15,8 +15,9 @@ from shoal.records.document import Document
 from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.index.files.documents import to_line
+from shoal_workers.model.download import find_source
 from shoal_workers.model.model import Model, prepared_folder
-from shoal_workers.model.original import Original, find_source
+from shoal_workers.model.original import Original
 
 #: The field with the id of a chunk's document, and the fields with the chunk's place in it.
 DOCUMENT, START, STOP = CHUNK_FIELDS = ("document", "start", "stop")
@@ -40,9 +41,9 @@ class Cutter:
     def open(cls, home: Path, model: ModelInfo, options: Options) -> "Cutter | None":
         """Return the cutter that the options ask for, with the tokenizer of a model; None if they ask for no chunks.
 
-        The model is read from its prepared folder in `home`, or from its source; it is prepared if that changes its
-        tokenizer. Raises ModelNotFound if it is on this machine in neither form, ModelMismatch for another digest, and
-        InvalidRequest for sizes of chunks that the model cannot embed.
+        The model is read from its prepared folder in `home`, or from its source. A model whose preparation changes the
+        tokenizer is prepared first. Raises ModelNotFound if this machine has neither the folder nor the source,
+        ModelMismatch for another digest, and InvalidRequest for sizes of chunks that the model cannot embed.
         """
         if options.chunk_tokens is None:
             return None
@@ -64,7 +65,7 @@ class Cutter:
         return self.recut(document)
 
     def recut(self, document: Document) -> list[Document]:
-        """Return the chunks of a changed document. Fields that have the name of a chunk's own field are replaced."""
+        """Return the chunks of a changed document. Each chunk's own fields replace fields of the same name."""
         places: list[dict[str, int]] = []
         start: int | None = 0
         stop = 0
@@ -102,7 +103,7 @@ def _find_tokenizer(home: Path, model: ModelInfo) -> tuple[Model, Path]:
             "where a worker is, or without chunk_tokens"
         )
     original = Original(source)
-    if original.reading.get("do_lower_case"):  # the prepared tokenizer makes other tokens
+    if original.reading.get("do_lower_case"):  # the prepared tokenizer differs
         from shoal_workers.model.prepare import prepare_if_needed
 
         return found, prepare_if_needed(home, model.name) / TOKENIZER

@@ -37,9 +37,9 @@ def encode_texts(
 ) -> VectorPlan:
     """Encode the texts that neither the former version nor a killed build has, and return the plan of all vectors.
 
-    The outputs are in files in the folder of the build. A build that does not reuse former versions takes nothing of a
-    killed build that does. Raises DiskFull, and Unsupported if the words are to be learned, and the model makes no
-    sparse vectors.
+    The outputs are in files in the folder of the build. A build that does not reuse former versions takes over nothing
+    of a killed build that reused them. Raises DiskFull, and Unsupported if the words are to be learned, and the model
+    makes no sparse vectors.
     """
     hashes, dimension = HashTable.open(folder, HASHES, state.count), encoder.model.dimension
     names = [EMBEDDED, EMBEDDED_HASHES, *([WEIGHTS] if "sparse" in outputs else [])]

@@ -106,8 +106,8 @@ def write_vectors(
 ) -> NDArray[np.float32]:
     """Write the vectors of all rows as planned, and return them mapped into memory.
 
-    If they are the embedded ones, in this order, nothing is written. Otherwise, `report` is called before each chunk
-    with the part that is done.
+    If all rows have the embedded vectors in the same order, the file of the embedded vectors is used, and nothing is
+    written. Otherwise, `report` is called before each chunk with the part that is done.
     """
     count, num_embedded = len(plan.taken_from), plan.num_kept + len(plan.new_rows)
     if np.array_equal(plan.taken_from, -1 - np.arange(num_embedded)):

@@ -75,7 +75,7 @@ def _equals(column: Column, value: Value, place: str) -> str:
 
 
 def _bound(column: Column, operator: str, value: Value, place: str) -> str:
-    """Return a bound in numbers. A date is a span: later than a day is not within it."""
+    """Return a bound in numbers. A date is a span of time: a later date begins after its end."""
     found = _converted(column, value, f"{place}.{operator}")
     if column.kind == "date":
         first, end = found

@@ -19,7 +19,7 @@ MAX_DIMENSION = 2_000
 #: Number of rows that a search looks at together, at least.
 EF_SEARCH = 100
 
-#: How a search goes through the graph of neighbours. With a filter, it goes on until it has enough rows.
+#: How a search goes through the graph of neighbours. With a filter, the search goes on until it has enough rows.
 _SET = "SET hnsw.iterative_scan = strict_order"
 
 _CREATE = """CREATE TABLE IF NOT EXISTS {}
@@ -33,7 +33,7 @@ _SEARCH = """SELECT q.n, -found.distance, found.document FROM unnest(%(queries)s
 LATERAL (SELECT document, vector <#> q.v AS distance FROM {} WHERE {} ORDER BY distance LIMIT %(k)s) found
 ORDER BY q.n, found.distance"""
 
-#: The same without the graph, in which a scan ends after 20,000 rows.
+#: The same search without the graph: a scan of the graph ends after 20,000 rows.
 _EXACT = _SEARCH.replace("BY distance", "BY (vector <#> q.v) + 0")
 
 #: The cosine and the document of each row that was found, best first, for each query.
@@ -41,7 +41,7 @@ Found = list[list[tuple[float, str]]]
 
 
 class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
-    """A connection that is lost if the answer to a statement takes more than `limit_s`, as from a server that hangs."""
+    """A connection that is given up if a statement gets no answer within `limit_s`: its server may hang."""
 
     limit_s = math.inf
 

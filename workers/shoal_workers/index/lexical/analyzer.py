@@ -100,7 +100,7 @@ def _in_form(form: Literal["NFC", "NFD", "NFKC"], text: str) -> str:
 
 
 class Analyzer:
-    """Finds the terms of texts in a language, or in an unknown one. Thread-safe.
+    """Finds the terms of texts in a known or an unknown language. Thread-safe.
 
     A term is the hash of a word's stem, a number of 64 bits. In a run of a script without spaces, each character and
     each pair of neighbours has a term. Raises NotReady if the stemmer is not installed.

@@ -173,8 +173,8 @@ class LexicalIndex:
         """Return the index after adding documents with these texts.
 
         Documents are numbered, the old ones first and then the added ones. The documents with the numbers in `kept`
-        stay, in the order of `kept`. Learned words are in the `sparse` vectors of the texts. A text without one has no
-        terms before the next build: an earlier release added it.
+        stay, in the order of `kept`. Learned words are in the `sparse` vectors of the texts. A text that an earlier
+        release added has no such vector, and has no terms before the next build.
         """
         rows_of = np.full(self.count + len(texts), -1, np.int32)
         rows_of[kept] = np.arange(len(kept))

@@ -57,8 +57,9 @@ MAX_OPENED_TOGETHER = 2
 #: Time for which a former version stays open after the last request for a further page in it, in seconds.
 PINNED_S = 60.0
 
-#: Largest number of former versions that are open for further pages. None is closed to make room for another one:
-#: otherwise, requests for pages in many versions in turn would open each version again and again.
+#: Largest number of former versions that are open for further pages. If that many are open, a request for a page in
+#: another former version is refused: if it closed an open version, requests for many versions in turn would open each
+#: version again and again.
 MAX_PINNED = 4
 
 

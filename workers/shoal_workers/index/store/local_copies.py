@@ -40,8 +40,8 @@ DOWNLOAD = ".download-"
 #: Number of versions that stay: the current one, to which workers may still be switching, and the version before it.
 NUM_KEPT = 2
 
-#: Time after which a failed copy of a version is tried again, in seconds; after a wrong file, which costs a download;
-#: and after a copy that was right, if a worker has removed its manifest because it found the copy damaged.
+#: Seconds after which a version is copied again: after a failure; after a wrong file, because a try costs a download;
+#: and after a complete copy, if a worker then finds the copy damaged and removes its manifest.
 RETRY_AFTER_S, WRONG_RETRY_AFTER_S, DAMAGED_RETRY_AFTER_S = 10.0, 600.0, 3_600.0
 
 #: The remedy for a damaged store, in messages.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Head:
     """An output besides the pooled vector. Its graph makes `size` numbers of each token vector.
 
-    `kind` says what becomes of the numbers: "max" and "sum" reduce them over a text's tokens to the weights of all
-    words of the vocabulary (SPLADE), "ids" takes the one number of a token as the weight of its id (BGE-M3),
+    `kind` says how these numbers become the output: "max" and "sum" reduce them over a text's tokens to the weights of
+    all words of the vocabulary (SPLADE), "ids" takes the one number of a token as the weight of its id (BGE-M3),
     "vectors" keeps them as the token's vector (ColBERT), and "rest" does so for all tokens but the first (BGE-M3).
 
     For "ids" and "vectors", tokens with an id in `skipped` are left out; in queries only with `skips_queries`. The

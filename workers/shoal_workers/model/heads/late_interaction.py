@@ -22,7 +22,7 @@ _PYLATE = ("query_prefix", "document_prefix", "query_length", "document_length",
 
 
 class _Late(NamedTuple):
-    """The settings of a late-interaction model, as Sentence Transformers names them. `prefixes` are old markers."""
+    """The settings of a late-interaction model, as Sentence Transformers names them. `prefixes` begin the prompts."""
 
     prompts: dict[str, str]
     query_length: int | None

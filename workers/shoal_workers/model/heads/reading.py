@@ -67,7 +67,7 @@ def _read_words(
 def _read_query_table(model: Model, folder: Path, path: Path) -> Model:
     """Write the weights of queries beside the tokenizer of the prepared model.
 
-    Special tokens around a query get no weight. The library leaves them out.
+    Special tokens around a query get no weight, because Sentence Transformers leaves them out.
     """
     table = weights.read(folder).get("weight", np.empty(0, np.float32))
     if table.shape != (model.dimension,) or table.min() < 0:
