@@ -92,7 +92,7 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
             if getattr(sys, name) is None:  # it was closed
-                setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))
+                setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
         try:
             return super().invoke(ctx)
         except ShoalError as error:
