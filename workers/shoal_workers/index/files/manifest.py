@@ -69,7 +69,7 @@ FILES = (
 #: The files of a version whose vectors and documents are in an engine.
 ENGINE_FILES = (CHANGES, FIELDS)
 
-#: Version of this layout. It rises by one whenever files, their contents or the manifest's fields change.
+#: Version of this layout. It rises by one whenever the names or contents of the files change.
 LAYOUT = 5
 
 #: Largest number in a manifest: it fits into msgpack and into numpy's integers.
