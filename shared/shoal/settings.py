@@ -402,7 +402,7 @@ def _absolute(name: str, folder: str) -> Path:
     try:
         return Path(folder).expanduser().absolute()
     except RuntimeError as error:
-        raise BadSetting(f"{name} has {excerpt(folder)}: there is no user of that name") from error
+        raise BadSetting(f"{name} has {excerpt(folder)}, of an unknown user: write the path, or set HOME") from error
 
 
 def _parse(name: str, kind: type, text: str) -> Any:

@@ -169,6 +169,14 @@ def test_a_closed_standard_input_is_an_empty_one(pool_settings: dict[str, str], 
 
 
 @pytest.mark.usefixtures("serving")
+def test_what_a_closed_standard_output_would_get_is_dropped(pool_settings: dict[str, str], tmp_path: Path) -> None:
+    closed = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", sys.executable, "-m", "shoal", "embed", "a", "--out"]
+    done = subprocess.run([*closed, tmp_path / "a.npy"], env=environment(**pool_settings), timeout=PATIENCE_S)
+    assert done.returncode == 0
+    assert np.load(tmp_path / "a.npy").shape == (1, 32)
+
+
+@pytest.mark.usefixtures("serving")
 def test_search_prints_scores_and_texts(shoal: CliRunner, client: Client) -> None:
     hits = client.search("storm europe", k=2)
     lines = succeed(shoal.invoke(main, ["search", "storm europe", "-k", "2"])).splitlines()

@@ -56,7 +56,7 @@ def test_a_child_process_gets_the_same_settings() -> None:
         ("indexes", "a=", 'indexes has "a="'),
         ("indexes", "a=x,a=y", "with distinct names"),
         ("roots", "/a,s3://bucket/", 'roots has "s3://bucket/": it takes folders'),
-        ("roots", "~no-such-user/x", "there is no user of that name"),
+        ("roots", "~no-such-user/x", "of an unknown user: write the path, or set HOME"),
         ("cors_origins", "*,example.com", 'cors_origins has "example.com": write https://host'),
         ("cors_origins", "https://a.b/c", 'cors_origins has "https://a.b/c"'),
     ],

@@ -90,8 +90,9 @@ class _Group(click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        if sys.stdin is None:  # it was closed
-            sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+            if getattr(sys, name) is None:  # it was closed
+                setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
         try:
             return super().invoke(ctx)
         except ShoalError as error:

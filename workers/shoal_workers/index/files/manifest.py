@@ -135,6 +135,8 @@ class Manifest:
             files: Collection[str] = ENGINE_FILES if found.get("engine") else (*FILES, *tokens)
             if lost := set(files) - dict(found["checksums"]).keys():
                 raise ValueError(f"checksums lack {', '.join(sorted(lost))}")
+            if unknown := found.keys() - get_type_hints(cls).keys():
+                raise ValueError(f"another version of Shoal built it, with {', '.join(map(excerpt, sorted(unknown)))}")
             found["checksums"] = {name: str(found["checksums"][name]) for name in files}
             manifest = cls(**found)
             manifest._check()
