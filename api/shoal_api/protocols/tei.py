@@ -60,17 +60,12 @@ class TeiTokensBody(TeiOptions):
     normalize: Ignored = None
 
 
-class NoParameters(Body):
-    """An empty object, which clients of Hugging Face's endpoints send."""
-
-
 class TeiEmbedBody(TeiTokensBody):
     """Texts to embed."""
 
     normalize: bool = Field(True, description="Scale vectors to length 1")
     dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
     encoding_format: Literal["float"] | None = Field(None, description="Lists of numbers")
-    parameters: NoParameters | None = None
     options: Ignored = None
 
 
