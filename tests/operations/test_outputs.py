@@ -133,7 +133,7 @@ def test_queries_and_documents_of_a_late_interaction_model_are_read_in_their_own
     assert document.tokens[0] > 30
     assert (query.truncated, document.truncated) == ([True, False], [False, False])
     assert long.error is not None
-    assert "has more than the 10 tokens that the model takes" in long.error.message
+    assert "has more than the 10 tokens of the model's context length" in long.error.message  # read by cognee
     assert whole.error is None
 
 

@@ -18,7 +18,7 @@ from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
 from shoal_api.protocols.rerank import Ranking, RerankBody, rank, ranking
-from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, TextList, example
+from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, TextList, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, one_field
 from shoal_api.schema.responses import WITH_COST
 
@@ -32,11 +32,27 @@ Format = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
 
 
+class CohereContent(Body):
+    """A part of an input. Cohere also takes images."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class CohereInput(Body):
+    """The parts of a text."""
+
+    content: Annotated[list[CohereContent], Field(fail_fast=True), TEXTS]
+
+
 class CohereBody(Body):
     """Texts to embed."""
 
     model_config = example(texts=["a text"], input_type="search_document")
-    texts: TextList = Field(description="The texts")
+    texts: TextList | None = Field(None, description="The texts")
+    inputs: Annotated[list[CohereInput], Field(fail_fast=True), TEXTS] | None = Field(
+        None, description="The texts in parts, in place of `texts`: the parts of a text are read as its lines"
+    )
     model: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
     input_type: InputType | None = Field(
         None, description="Kind of the texts: chooses the model's prompt for it, if there is one"
@@ -136,6 +152,9 @@ def formatted(vectors: NDArray[np.float32], name: Format) -> Any:
 
 
 async def _embed(body: CohereBody, types: Sequence[Format] | None, version: str) -> Response:
+    texts = body.texts or ["\n".join(part.text for part in item.content) for item in body.inputs or ()]
+    if (body.texts is None) == (body.inputs is None):
+        raise InvalidRequest("a request has either texts or inputs: send one of the two")
     await route_to_model(body.model)
     options = Options(
         truncate=body.truncate != "NONE",
@@ -143,7 +162,7 @@ async def _embed(body: CohereBody, types: Sequence[Format] | None, version: str)
         prompt_name=await prompt_for(body.input_type),
         dimensions=body.output_dimension,
     )
-    reply = await call(Embed(body.texts, options))
+    reply = await call(Embed(texts, options))
     assert reply.vectors is not None
     kind: str = "embeddings_floats"
     embeddings: Any = reply.vectors
@@ -152,5 +171,5 @@ async def _embed(body: CohereBody, types: Sequence[Format] | None, version: str)
         embeddings = {name: formatted(reply.vectors, name) for name in dict.fromkeys(types)}
     cost = {"input_tokens": sum(reply.tokens)}
     meta = {"api_version": {"version": version}, "billed_units": cost, "tokens": cost}
-    answer = {"response_type": kind, "embeddings": embeddings, "id": reply.id, "texts": body.texts, "meta": meta}
+    answer = {"response_type": kind, "embeddings": embeddings, "id": reply.id, "texts": texts, "meta": meta}
     return json_response(answer, headers=cost_headers(reply))

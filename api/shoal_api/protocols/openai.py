@@ -32,6 +32,7 @@ class EmbeddingsBody(Body):
     )
     dimensions: ShortenedTo = None
     truncate_prompt_tokens: TruncateTo = None
+    drop_params: Ignored = None
     user: Ignored = None
 
 

@@ -42,13 +42,14 @@ class RankedDocument(BaseModel):
 
 
 class Ranking(BaseModel):
-    """The documents, best first, with all fields of the answers of Cohere, Jina and Together."""
+    """The documents, best first, with all fields of the answers of Cohere, Jina and Together, and with Voyage's."""
 
     model_config = WITH_COST
     object: Literal["list"]
     id: str
     model: str
     results: list[RankedDocument]
+    data: list[RankedDocument] = Field(description="The results without documents, for clients of Voyage")
     usage: dict[str, int] = Field(description="The tokens of the query with each document")
     meta: dict[str, Any] = Field(description="The version of Cohere's protocol, and the tokens again")
 
@@ -94,7 +95,8 @@ def ranking(reply: Reply, found: list[dict[str, Any]], version: str = "1") -> Re
         "tokens": {"input_tokens": num_tokens},
     }
     usage = {"prompt_tokens": num_tokens, "completion_tokens": 0, "total_tokens": num_tokens}
-    about = {"object": "list", "id": reply.id, "model": reply.model, "results": found}
+    scores = [{name: item[name] for name in ("index", "relevance_score")} for item in found]
+    about = {"object": "list", "id": reply.id, "model": reply.model, "results": found, "data": scores}
     return json_response(about | {"usage": usage, "meta": meta}, headers=cost_headers(reply))
 
 

@@ -1,6 +1,7 @@
 """Cohere's routes: vectors in several formats, and the prompt of each type of input."""
 
 import base64
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +41,24 @@ class TestEmbed:
             assert body["response_type"] == "embeddings_floats"
         body = api.post("/v1/embed", json={"texts": TEXTS, "embedding_types": ["int8"]}).get_json()
         assert (list(body["embeddings"]), body["response_type"]) == (["int8"], "embeddings_by_type")
+
+    def test_texts_may_come_in_parts(self, api: FlaskClient) -> None:
+        def parts(*texts: str) -> dict[str, Any]:
+            return {"content": [{"type": "text", "text": text} for text in texts]}
+
+        body = api.post("/v2/embed", json={"inputs": [parts("a storm"), parts("rain", "in the sea")]}).get_json()
+        expected = [vector_of("a storm"), vector_of("rain\nin the sea")]
+        assert np.array_equal(np.array(body["embeddings"]["float"], np.float32), expected)
+        assert body["texts"] == ["a storm", "rain\nin the sea"]
+        image = {"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
+        for refused, words in (
+            ({"inputs": [parts("a")], "texts": TEXTS}, "either texts or inputs"),
+            ({}, "either texts or inputs"),
+            ({"inputs": [parts("a"), image]}, 'unknown field "image_url"'),
+        ):
+            response = api.post("/v2/embed", json=refused)
+            assert (response.status_code, list(response.get_json())) == (400, ["message"])
+            assert words in response.get_json()["message"]
 
     def test_at_the_root_it_is_the_newer_route(self, api: FlaskClient) -> None:
         body = api.post("/", json={"texts": TEXTS, "input_type": "classification"}).get_json()

@@ -128,8 +128,8 @@ class Work:
         has = "has" if isinstance(self.inputs[number], str) else "and the query have"
         most = self.pipeline.encoder.max_tokens(tokens.is_query)
         self.error = TextTooLong(
-            f"{self._name_of(number)} {has} more than the {most} tokens that the model takes: shorten it, cut it "
-            "into passages, or let it be truncated (truncate: true)"
+            f"{self._name_of(number)} {has} more than the {most} tokens of the model's context length: shorten it, cut "
+            "it into passages, or let it be truncated (truncate: true)"
         )
 
     def check_num_vectors(self) -> None:
