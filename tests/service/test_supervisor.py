@@ -376,6 +376,18 @@ class TestRetries:
         assert starts.stat().st_size == 1
 
 
+def test_a_stop_ends_the_processes_that_a_process_has_left(tmp_path: Path) -> None:
+    note = tmp_path / "child"
+    service = Service(
+        "parent", ["bash", "-c", f"sleep {PATIENCE_S} & echo $! > {note}.new; mv {note}.new {note}; wait"], {}
+    )
+    service.start()
+    wait_until(note.exists)
+    child = psutil.Process(int(note.read_text()))
+    service.stop()
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
 def test_a_stop_ends_the_wait_for_redis() -> None:
     supervisor = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0"))
     supervisor.redis = Service("redis", ["sleep", str(PATIENCE_S)], {})

@@ -173,12 +173,15 @@ def test_measurements_need_few_bytes_of_a_heartbeat(worker: Worker) -> None:
 def test_no_heartbeat_spoils_the_lines_of_others(api: FlaskClient, stub: StubWorker) -> None:
     odd = 'a"} 1\n\\é'
     stub.pool.announce(
-        odd, {"counters": {"jobs": True}, "engine": {"a": 1}, "clock_offset_s": float("nan"), "waits": {odd: HISTOGRAM}}
+        odd,
+        {"state": "asleep", "counters": {"jobs": True}, "engine": {"a": 1}, "clock_offset_s": float("nan")}
+        | {"waits": {odd: HISTOGRAM}},
     )
     families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
     found = {(sample.name, sample.labels.get("worker")): sample for family in families for sample in family.samples}
     assert found["shoal_worker_jobs_total", "stub"].value == COUNTERS["jobs"]
     assert found["shoal_worker_jobs_total", odd].value == 1
+    assert found["shoal_workers_ready", None].value == 2  # a model that is asleep starts for a job
     assert found["shoal_worker_wait_seconds_count", odd].labels["lane"] == odd
     assert found["shoal_worker_engine_info", odd].labels["engine"] == "{'a': 1}"
     stub.pool.leave(odd)

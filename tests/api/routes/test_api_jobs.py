@@ -60,11 +60,9 @@ class TestResult:
         assert error_of(api.get(f"{place}/result?wait=20"), 500) == ("internal", "the stub was told to fail")
         assert api.get(place).get_json()["status"] == "failed"
 
-    def test_an_expired_job_says_so(self, make_app: MakeApp, queue: Queue) -> None:
-        app = make_app()
-        job = Embed(["a"], deadline=1.0)
-        queue.put("interactive", [job])
-        assert error_of(app.test_client().get(f"/v1/jobs/{job.id}/result?wait=20"), 504)[0] == "expired"
+    def test_an_expired_job_says_so(self, api: FlaskClient) -> None:
+        place = submit(api, op="embed", inputs="a", timeout_s=0)
+        assert error_of(api.get(f"{place}/result?wait=20"), 504)[0] == "expired"
 
     def test_many_may_wait_at_a_time(self, make_app: MakeApp, stub: StubWorker) -> None:
         app = make_app()
