@@ -376,6 +376,26 @@ class TestRetries:
         assert starts.stat().st_size == 1
 
 
+def test_an_error_of_a_process_is_left_to_the_supervisor(capfd: pytest.CaptureFixture[str]) -> None:
+    lines = ["a warning", NotReady("the model is being fetched").line]
+    service = Service("worker", ["printf", "%s\\n", *lines], {})
+    service.command = ["sh", "-c", f"{shlex.join(service.command)} >&2"]
+    service.start()
+    wait_until(lambda: service.exit_code() is not None)
+    assert service.last_error() == lines[-1]
+    assert capfd.readouterr().err == "a warning\n"
+
+
+def test_other_commands_find_the_redis_of_a_service(tmp_path: Path) -> None:
+    supervisor = Supervisor(Settings(home=str(tmp_path), redis_port=free_port(), workers=0, long_jobs=0))
+    supervisor.services.clear()
+    try:
+        supervisor.start()
+        assert Settings(home=str(tmp_path)).redis_address == supervisor.settings.redis_address
+    finally:
+        supervisor.stop()
+
+
 def test_a_stop_ends_the_processes_that_a_process_has_left(tmp_path: Path) -> None:
     note = tmp_path / "child"
     service = Service(

@@ -154,7 +154,7 @@ ROUTES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 #: A route, the fields of a body besides the model, and the options of its job if the model has a prompt for queries.
 OPTIONS: list[tuple[str, dict[str, Any], Options]] = [
     ("/embed", {"inputs": "a", "truncate": None, "truncation_direction": "Left"}, Options(truncation_side="left")),
-    ("/embed_all", {"inputs": "a"}, Options(output="tokens", normalize=False)),
+    ("/embed_all", {"inputs": "a", "truncate": None}, Options(output="tokens", normalize=False)),
     (
         "/similarity",
         {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "query"}},
@@ -176,7 +176,7 @@ OPTIONS: list[tuple[str, dict[str, Any], Options]] = [
         {"text": "a", "config": {"task_type": "query", "dimensions": 2}},
         Options(prompt_name="query", dimensions=2),
     ),
-    ("/api/embed", {"model": "stub", "input": "a", "truncate": False}, Options(truncate=False)),
+    ("/api/embed", {"model": "stub", "input": "a", "truncate": False, "dimensions": 5}, Options(truncate=False)),
     ("/rerank", {"query": "a", "texts": ["a"], "truncation_direction": "left"}, Options(truncation_side="left")),
 ]
 

@@ -140,7 +140,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"op": "rerank", "inputs": "a", "query": "a", "pooling": "max"}, "pooling does not go"),
     ({"op": "embed", "input": "a"}, 'unknown field "input": did you mean inputs?'),
     ({"op": "embed", "inputs": ["a"] * 1_025}, "and may have 1,024 (SHOAL_MAX_JOB_TEXTS)"),
-    ({"op": "embed", "inputs": "x" * 2_000_000}, "2,000,000 characters"),
+    ({"op": "embed", "inputs": "x" * 2_000_000, "first_text": 7}, "text 7 has 2,000,000 characters"),
     ({"op": "search", "queries": ["a"] * 101, "k": 100}, "asks for 10,100 hits and may ask for 10,000"),
 ]
 
