@@ -308,13 +308,16 @@ class TestRefused:
             embed("undisturbed", source=str(other))
         assert files_in(tmp_path / "undisturbed") == undisturbed
 
-    def test_a_source_that_changes_during_the_run(self, embed: EmbedSource, source: Path, steady: SteadyWorker) -> None:
+    def test_a_source_that_changes_during_the_run(
+        self, embed: EmbedSource, source: Path, steady: SteadyWorker, tmp_path: Path
+    ) -> None:
         def touch(progress: TaskProgress) -> None:
             if progress.rows == 2 * PART_ROWS:
                 source.touch()
 
         with pytest.raises(InvalidRequest, match="has changed"):
             embed(report=touch)
+        assert _num_parts(tmp_path / "out") < 3
 
     @pytest.mark.parametrize(
         ("other", "message"),
@@ -405,6 +408,7 @@ def test_on_a_full_disk_finished_parts_stay(
     assert f"no room to write {out}" in done.stderr
     assert "[disk_full]" in done.stderr
     assert 0 < _num_parts(out) < 7
+    assert not list(out.glob(".part*"))
     embed()
     assert files_in(out) == undisturbed
 

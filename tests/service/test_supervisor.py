@@ -396,6 +396,22 @@ def test_other_commands_find_the_redis_of_a_service(tmp_path: Path) -> None:
         supervisor.stop()
 
 
+def test_only_a_second_ctrl_c_kills(tmp_path: Path) -> None:
+    supervisor, is_ready = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0")), tmp_path / "ready"
+    service = Service("deaf", ["bash", "-c", f"trap '' TERM; touch {is_ready}; sleep {PATIENCE_S}"], {})
+    supervisor.services[:] = [service]
+    service.start()
+    wait_until(is_ready.exists)
+    for _ in range(2):
+        supervisor.ask_to_stop()
+    assert service.process
+    with pytest.raises(subprocess.TimeoutExpired):
+        service.process.wait(0.1)
+    supervisor.ask_to_stop(impatiently=True)
+    assert service.process.wait(PATIENCE_S) == -signal.SIGKILL
+    service.stop()
+
+
 def test_a_stop_ends_the_processes_that_a_process_has_left(tmp_path: Path) -> None:
     note = tmp_path / "child"
     service = Service(

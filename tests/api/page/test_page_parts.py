@@ -106,7 +106,7 @@ def test_a_request_ends_in_its_time_and_is_sent_again_with_a_key_that_is_new(run
     };
     await api.get("info");
     api.timeoutMs = 1;
-    const never = (signal) => new Promise((_, reject) => { signal.onabort = () => reject(signal.reason); });
+    const never = (signal) => new Promise((_, reject) => { if (signal) signal.onabort = () => reject(signal.reason); });
     const late = new Promise((end) => setTimeout(end, 60_000));
     globalThis.fetch = (path, { signal }) => Promise.race([never(signal), late]);
     const found = [keys, await api.get("info").catch((error) => error.code), refused];

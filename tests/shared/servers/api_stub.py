@@ -202,7 +202,7 @@ def _reply(job: Job, about: Mapping[str, Any]) -> Reply:
         tokens=tokens,
         truncated=[length > MAX_TOKENS for length in lengths],
         characters=[len(" ".join(text.split()[: MAX_TOKENS - 2])) for text in job.texts],
-        timings=dict.fromkeys(TIMINGS, 0.001),
+        timings=dict(zip(TIMINGS, (0.001, 0.002, 0.003, 0.004), strict=True)),
         model=about["model"],
         fingerprint="f",
     )
