@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 import psutil
 import pytest
-from api_stub import INDEX
+from api_stub import ABOUT, INDEX
 from blocking import Pool
 from conftest import PATIENCE_S, free_port, wait_until
 from process import Process, environment, run
@@ -352,10 +352,16 @@ class TestRetries:
         worker.command = [sys.executable, "-c", FAIL, str(starts), str(times), words, *worker.command]
         return starts
 
-    def test_a_worker_that_ends_twice_is_started_a_third_time(self, supervisor: Supervisor, tmp_path: Path) -> None:
+    def test_a_worker_that_ends_twice_is_started_a_third_time_though_the_pool_has_another(
+        self, supervisor: Supervisor, tmp_path: Path, client: Client
+    ) -> None:
+        pool = Pool(queue_of(client).broker, queue_of(client).keys, alive_s=3_600)
+        pool.announce("another", ABOUT)
         starts = self.fail(supervisor, tmp_path, MAX_RETRIES, "filesystem error")
         supervisor.start()
         supervisor.wait_until_ready()
+        assert len(client.pool.own_ready(supervisor.pids)) == 1
+        pool.leave("another")
         assert starts.stat().st_size == MAX_RETRIES + 1
         assert is_ready(supervisor.settings)
 
