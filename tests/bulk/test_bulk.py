@@ -24,7 +24,7 @@ from shoal.bulk import job_stream
 from shoal.bulk.embed_file import BulkRequest, BulkResult, embed_file
 from shoal.bulk.job_stream import MAX_GROUP_ROWS, MAX_WINDOW_ROWS, Group, JobStream, Row, groups
 from shoal.bulk.served_model import ModelInfo, check_same_vectors, served_model
-from shoal.bulk.vector_folder import VectorManifest
+from shoal.bulk.vector_folder import VectorFolder, VectorManifest
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.errors import (
@@ -408,9 +408,14 @@ def test_on_a_full_disk_finished_parts_stay(
     assert f"no room to write {out}" in done.stderr
     assert "[disk_full]" in done.stderr
     assert 0 < _num_parts(out) < 7
-    assert not list(out.glob(".part*"))
     embed()
     assert files_in(out) == undisturbed
+
+
+def test_a_part_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    with VectorFolder.open(tmp_path / "out") as folder, pytest.raises(UnicodeEncodeError):
+        folder.write_part(0, "npy", ["\ud800"], np.zeros((1, 2), np.float32))
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 class TestWaiting:

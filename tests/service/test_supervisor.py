@@ -115,6 +115,8 @@ def test_a_service_runs_in_the_background_until_it_is_stopped(
         assert done.returncode == 0, done.stderr
         assert f"curl -s http://localhost:{settings['port']}/search" in done.stdout
         assert len(search(settings)) == 3
+        pid = int((settings["home"] / PID_FILE).read_text())
+        assert os.getsid(pid) == pid  # a hang-up of the terminal does not end it
         assert_refused(run("serve", "--detach", **settings), "bad_setting")
         own = {name: settings[name] for name in ("redis_url", "key_prefix", "pool")}
         with LongJobs(Settings(**own)) as jobs:
@@ -352,16 +354,19 @@ class TestRetries:
         worker.command = [sys.executable, "-c", FAIL, str(starts), str(times), words, *worker.command]
         return starts
 
-    def test_a_worker_that_ends_twice_is_started_a_third_time_though_the_pool_has_another(
-        self, supervisor: Supervisor, tmp_path: Path, client: Client
-    ) -> None:
-        pool = Pool(queue_of(client).broker, queue_of(client).keys, alive_s=3_600)
+    def test_workers_of_another_service_are_not_its_own(self, supervisor: Supervisor, client: Client) -> None:
+        pool = Pool(queue_of(client).broker, client.keys, alive_s=3_600)
         pool.announce("another", ABOUT)
+        del supervisor.services[1:]
+        supervisor.start()
+        wait_until(lambda: is_ready(supervisor.settings))
+        assert not supervisor._is_ready()
+        pool.leave("another")
+
+    def test_a_worker_that_ends_twice_is_started_a_third_time(self, supervisor: Supervisor, tmp_path: Path) -> None:
         starts = self.fail(supervisor, tmp_path, MAX_RETRIES, "filesystem error")
         supervisor.start()
         supervisor.wait_until_ready()
-        assert len(client.pool.own_ready(supervisor.pids)) == 1
-        pool.leave("another")
         assert starts.stat().st_size == MAX_RETRIES + 1
         assert is_ready(supervisor.settings)
 
