@@ -110,10 +110,12 @@ def test_a_service_runs_in_the_background_until_it_is_stopped(
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # not used for addresses of this machine
     (settings["home"] / PID_FILE).write_text("9" * 20)  # of an earlier service
+    (settings["home"] / "serve.log").write_text("earlier\nstop:   Ctrl-C\n")
     done = run("serve", "--detach", **settings)
     try:
         assert done.returncode == 0, done.stderr
         assert f"curl -s http://localhost:{settings['port']}/search" in done.stdout
+        assert "earlier" not in done.stdout
         assert len(search(settings)) == 3
         pid = int((settings["home"] / PID_FILE).read_text())
         assert os.getsid(pid) == pid  # a hang-up of the terminal does not end it
