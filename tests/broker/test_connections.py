@@ -1,6 +1,8 @@
 """Connections to Redis are kept, limited, and replaced when they break; and scripts are sent over them."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -184,6 +186,21 @@ def _asks(broker: Broker, answers: list[object]) -> bool:
     except Unavailable:
         return False
     return True
+
+
+FORK = """
+import os, sys
+from shoal.broker.broker import Broker
+broker = Broker.connect(sys.argv[1])
+own = broker.execute("CLIENT", "ID")
+if not (child := os.fork()):
+    os._exit(broker.execute("CLIENT", "ID") == own)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_uses_no_connection_of_its_parent(own_redis: RedisServer) -> None:
+    assert subprocess.run([sys.executable, "-c", FORK, own_redis.url], timeout=PATIENCE_S).returncode == 0
 
 
 class TestScripts:

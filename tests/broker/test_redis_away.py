@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tcp_proxy import Proxy
 from shoal import AsyncClient
 from shoal.broker import async_broker, circuit_breaker
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
+from shoal.broker.connections import SMALL_BYTES
 from shoal.contract.jobs import LANES
 from shoal.errors import Unavailable
 from shoal.operations import Embed
@@ -178,6 +180,21 @@ async def test_an_answer_that_came_while_the_loop_was_delayed_is_read(
     with pytest.raises(redis.TimeoutError):
         await connection.ask(b"BLPOP nothing 0\r\n", 1, block_s=-PATIENCE_S)
     assert not connection.is_open()
+
+
+@in_loop
+async def test_a_large_command_has_the_time_of_its_bytes(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_broker, "LATE_S", 0.0)
+    monkeypatch.setattr(async_broker, "MIN_BYTES_PER_S", 1)
+    connection = await ConnectionMaker(url_of(proxy), PATIENCE_S).open()
+    proxy.hold()
+    command: Any = ("ECHO", bytes(SMALL_BYTES + 1))
+    answers = connection.ask(pack_command(command), 1, block_s=-PATIENCE_S)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    proxy.release()
+    assert await answers == [command[1]]
+    connection.close()
 
 
 def test_a_connection_that_is_left_at_a_replica_ends_no_command_at_the_primary(

@@ -24,7 +24,7 @@ from shoal.bulk import job_stream
 from shoal.bulk.embed_file import BulkRequest, BulkResult, embed_file
 from shoal.bulk.job_stream import MAX_GROUP_ROWS, MAX_WINDOW_ROWS, Group, JobStream, Row, groups
 from shoal.bulk.served_model import ModelInfo, check_same_vectors, served_model
-from shoal.bulk.vector_folder import VectorManifest
+from shoal.bulk.vector_folder import VectorFolder, VectorManifest
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.errors import (
@@ -308,13 +308,16 @@ class TestRefused:
             embed("undisturbed", source=str(other))
         assert files_in(tmp_path / "undisturbed") == undisturbed
 
-    def test_a_source_that_changes_during_the_run(self, embed: EmbedSource, source: Path, steady: SteadyWorker) -> None:
+    def test_a_source_that_changes_during_the_run(
+        self, embed: EmbedSource, source: Path, steady: SteadyWorker, tmp_path: Path
+    ) -> None:
         def touch(progress: TaskProgress) -> None:
             if progress.rows == 2 * PART_ROWS:
                 source.touch()
 
         with pytest.raises(InvalidRequest, match="has changed"):
             embed(report=touch)
+        assert _num_parts(tmp_path / "out") < 3
 
     @pytest.mark.parametrize(
         ("other", "message"),
@@ -407,6 +410,12 @@ def test_on_a_full_disk_finished_parts_stay(
     assert 0 < _num_parts(out) < 7
     embed()
     assert files_in(out) == undisturbed
+
+
+def test_a_part_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    with VectorFolder.open(tmp_path / "out") as folder, pytest.raises(UnicodeEncodeError):
+        folder.write_part(0, "npy", ["\ud800"], np.zeros((1, 2), np.float32))
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 class TestWaiting:

@@ -252,6 +252,7 @@ class TestWorker:
         assert again.timings["encode_s"] == 0 < again.timings["queue_s"]
         assert worker.counters["texts"] == worker.counters["cache_misses"] == worker.counters["cache_hits"] == 3
         assert worker.counters["jobs"] == 2
+        assert code(embed(worker, LONG, truncate=False)) == "text_too_long"
 
     def test_a_query_is_found_and_serves_an_embed_with_its_prompt(self, worker: Worker) -> None:
         first, again = (ask(worker, Search(["storm europe"], k=3)) for _ in range(2))
@@ -349,7 +350,7 @@ class TestClient:
         assert [count for count, text in zip(reply.characters, mixed, strict=True) if count < len(text)] == [275]
 
     def test_an_error_names_the_text_by_its_number_in_the_job(self, client: Client, worker: Worker) -> None:
-        embed(worker, "storm", "rain")
+        embed(worker, "storm", "rain", LONG)
         with at_work(worker):
             with pytest.raises(TextTooLong, match="text 2 has"):
                 client.embed(["storm", "rain", LONG], truncate=False)

@@ -188,6 +188,12 @@ def test_bytes_that_are_no_job_are_refused(values: dict[str, Any], error: type[S
         operations.unpack(msgpack.packb({name: value for name, value in given.items() if value is not ...}))
 
 
+@pytest.mark.parametrize(("timeout_s", "deadline"), [(0, 99.0), (5, 105.0), (500, 300.0)])
+def test_the_earlier_of_a_timeout_after_the_put_and_a_deadline_counts(timeout_s: float, deadline: float) -> None:
+    values = {"v": 1, "id": "a", "op": "embed", "texts": ["a"], "timeout_s": timeout_s, "deadline": 300.0}
+    assert operations.unpack(msgpack.packb(values), 100.0).deadline == deadline
+
+
 def test_the_outline_of_a_job_is_read_without_the_rest() -> None:
     values = {"id": "mine", "op": "embed", "texts": ["storm"] * 70_000, "reply_to": "me", 5: [[{}]] * 9}
     outline = Outline.read(msgpack.packb(values))

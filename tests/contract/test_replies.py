@@ -103,8 +103,9 @@ def test_answers_survive_the_wire_and_are_joined_in_order_with_the_longest_times
     assert Reply.join([Reply.unpack(part.pack()) for part in parts]).pieces == [[piece], [], [piece]]
     parts = [reply_of(decoded=["a", ""]), reply_of(decoded=["b"])]
     assert Reply.join([Reply.unpack(part.pack()) for part in parts]).decoded == ["a", "", "b"]
-    parts = [reply_of(timings={"queue_s": 2.0}, characters=[3]), reply_of(timings={"queue_s": 1.0, "encode_s": 3.0})]
-    joined = Reply.join(parts)
+    first = reply_of(timings={"queue_s": 2.0}, characters=[3], cached=1)
+    joined = Reply.join([first, reply_of(timings={"queue_s": 1.0, "encode_s": 3.0}, cached=2)])
+    assert joined.cached == 3
     assert joined.timings == {"queue_s": 2.0, "tokenize_s": 0.0, "encode_s": 3.0, "search_s": 0.0}
     assert joined.characters == []  # the second part is of an older version
 

@@ -23,7 +23,7 @@ from shoal.long_jobs.status import public_text
 from shoal.long_jobs.submission import KINDS
 from shoal.settings import Settings
 from shoal.task_progress import TaskProgress
-from shoal_workers.long_jobs.maintenance import LOOK_FIRST_S, Maintenance
+from shoal_workers.long_jobs.maintenance import BETWEEN_S, LOCK_S, LOOK_FIRST_S, Maintenance
 from shoal_workers.long_jobs.rq_worker import ALIVE_S, LongJobWorker
 from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, ProgressLog, RunnableJob
 
@@ -322,6 +322,25 @@ def test_a_worker_that_was_away_itself_watches_for_a_while_before_it_takes_a_job
         now_s[0] = later_s
         maintenance.run()
         assert pool.status == status
+
+
+def test_a_worker_that_is_killed_during_its_maintenance_keeps_the_lock_for_seconds(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool.queue, "release_maintenance_lock", lambda: None)  # as if it was killed before this call
+    Maintenance(pool.queue).run()
+    assert 0 < pool.connection.ttl(pool.queue.registry_cleaning_key) <= LOCK_S
+
+
+def test_a_job_of_another_queue_is_no_job_of_this_one(pool: Pool) -> None:
+    now_s = [100.0]
+    maintenance = Maintenance(pool.queue, lambda: now_s[0])
+    hook = pool.jobs.submit("send_webhook", {"url": "http://example.org", "id": "a"})
+    pool.connection.lpush(pool.queue.intermediate_queue_key, hook)
+    maintenance.run()
+    now_s[0] += BETWEEN_S
+    maintenance.run()
+    assert pool.connection.llen(pool.queue.intermediate_queue_key) == 0
 
 
 def test_a_fault_of_the_maintenance_is_logged_once_until_it_is_mended(

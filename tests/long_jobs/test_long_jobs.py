@@ -81,6 +81,8 @@ def test_a_queued_job_is_paused_resumed_cancelled_and_retried(jobs: LongJobs, rq
     assert jobs.retry(job_id) == "queued"
     assert rq.connection.ttl(f"rq:job:{job_id}") == -1
     assert jobs.status(job_id).ended_at is None
+    rq.set(job_id, status="finished")
+    assert jobs.cancel(job_id) == "done"
 
 
 def test_a_job_that_is_being_cancelled_is_neither_paused_nor_resumed(jobs: LongJobs, rq: Rq) -> None:

@@ -136,6 +136,10 @@ class TestChunked:
         assert reply.tokens == [sum(c.tokens for c in part) for part in found]
         assert reply.chunks is None
 
+    def test_a_text_is_truncated_if_any_of_its_chunks_is(self, worker: Worker, queue: Queue) -> None:
+        joined = "e\u200d" * 3_000  # no chunk ends within it
+        assert embed(worker, queue, f"{joined} storm", "storm", chunk_tokens=10).truncated == [True, False]
+
     def test_chunks_with_prompt_and_special_tokens_must_fit_into_the_model(self, worker: Worker, queue: Queue) -> None:
         assert embed(worker, queue, TEXT, chunk_tokens=46).error is None
         assert embed(worker, queue, TEXT, chunk_tokens=45, prompt_name="query").error is None

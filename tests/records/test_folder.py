@@ -186,11 +186,12 @@ class TestReadFiles:
             assert [read_files.find(file) for file in list_files(docs, NO_ROOTS)] == [None, None]
 
     def test_files_that_are_gone_are_forgotten(self, docs: Path, store: Path) -> None:
-        _, gone = list_files(docs, NO_ROOTS)
+        kept, gone = list_files(docs, NO_ROOTS)
         (docs / "b.txt").unlink()
         assert texts(docs, store) == {"a.md": "noted of a.md"}
         with ReadFiles(store, later) as read_files:
             assert read_files.find(gone) is None
+            assert read_files.find(kept)
 
     @pytest.mark.parametrize("content", [b"no database", b"", b"SQLite format 3\0" + b"\xff" * 200, None])
     def test_a_store_that_is_damaged_or_cannot_be_written(

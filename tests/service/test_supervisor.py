@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 import psutil
 import pytest
-from api_stub import INDEX
+from api_stub import ABOUT, INDEX
 from blocking import Pool
 from conftest import PATIENCE_S, free_port, wait_until
 from process import Process, environment, run
@@ -110,11 +110,15 @@ def test_a_service_runs_in_the_background_until_it_is_stopped(
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # not used for addresses of this machine
     (settings["home"] / PID_FILE).write_text("9" * 20)  # of an earlier service
+    (settings["home"] / "serve.log").write_text("earlier\nstop:   Ctrl-C\n")
     done = run("serve", "--detach", **settings)
     try:
         assert done.returncode == 0, done.stderr
         assert f"curl -s http://localhost:{settings['port']}/search" in done.stdout
+        assert "earlier" not in done.stdout
         assert len(search(settings)) == 3
+        pid = int((settings["home"] / PID_FILE).read_text())
+        assert os.getsid(pid) == pid  # a hang-up of the terminal does not end it
         assert_refused(run("serve", "--detach", **settings), "bad_setting")
         own = {name: settings[name] for name in ("redis_url", "key_prefix", "pool")}
         with LongJobs(Settings(**own)) as jobs:
@@ -352,6 +356,15 @@ class TestRetries:
         worker.command = [sys.executable, "-c", FAIL, str(starts), str(times), words, *worker.command]
         return starts
 
+    def test_workers_of_another_service_are_not_its_own(self, supervisor: Supervisor, client: Client) -> None:
+        pool = Pool(queue_of(client).broker, client.keys, alive_s=3_600)
+        pool.announce("another", ABOUT)
+        del supervisor.services[1:]
+        supervisor.start()
+        wait_until(lambda: is_ready(supervisor.settings))
+        assert not supervisor._is_ready()
+        pool.leave("another")
+
     def test_a_worker_that_ends_twice_is_started_a_third_time(self, supervisor: Supervisor, tmp_path: Path) -> None:
         starts = self.fail(supervisor, tmp_path, MAX_RETRIES, "filesystem error")
         supervisor.start()
@@ -374,6 +387,54 @@ class TestRetries:
         with pytest.raises(IndexNotFound, match="worker 1 could not start: no index"):
             supervisor.wait_until_ready()
         assert starts.stat().st_size == 1
+
+
+def test_an_error_of_a_process_is_left_to_the_supervisor(capfd: pytest.CaptureFixture[str]) -> None:
+    lines = ["a warning", NotReady("the model is being fetched").line]
+    service = Service("worker", ["printf", "%s\\n", *lines], {})
+    service.command = ["sh", "-c", f"{shlex.join(service.command)} >&2"]
+    service.start()
+    wait_until(lambda: service.exit_code() is not None)
+    assert service.last_error() == lines[-1]
+    assert capfd.readouterr().err == "a warning\n"
+
+
+def test_other_commands_find_the_redis_of_a_service(tmp_path: Path) -> None:
+    supervisor = Supervisor(Settings(home=str(tmp_path), redis_port=free_port(), workers=0, long_jobs=0))
+    supervisor.services.clear()
+    try:
+        supervisor.start()
+        assert Settings(home=str(tmp_path)).redis_address == supervisor.settings.redis_address
+    finally:
+        supervisor.stop()
+
+
+def test_only_a_second_ctrl_c_kills(tmp_path: Path) -> None:
+    supervisor, is_ready = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0")), tmp_path / "ready"
+    service = Service("deaf", ["bash", "-c", f"trap '' TERM; touch {is_ready}; sleep {PATIENCE_S}"], {})
+    supervisor.services[:] = [service]
+    service.start()
+    wait_until(is_ready.exists)
+    for _ in range(2):
+        supervisor.ask_to_stop()
+    assert service.process
+    with pytest.raises(subprocess.TimeoutExpired):
+        service.process.wait(0.1)
+    supervisor.ask_to_stop(impatiently=True)
+    assert service.process.wait(PATIENCE_S) == -signal.SIGKILL
+    service.stop()
+
+
+def test_a_stop_ends_the_processes_that_a_process_has_left(tmp_path: Path) -> None:
+    note = tmp_path / "child"
+    service = Service(
+        "parent", ["bash", "-c", f"sleep {PATIENCE_S} & echo $! > {note}.new; mv {note}.new {note}; wait"], {}
+    )
+    service.start()
+    wait_until(note.exists)
+    child = psutil.Process(int(note.read_text()))
+    service.stop()
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_stop_ends_the_wait_for_redis() -> None:

@@ -56,8 +56,8 @@ class Change:
 
     @property
     def num_values(self) -> int:
-        """The number of values in the arrays and maps of the change."""
-        return wire.num_values([_map_of(document) for document in self.documents]) + len(self.deleted)
+        """The number of values in the documents' arrays and maps. The number of ids has a limit of its own."""
+        return wire.num_values([_map_of(document) for document in self.documents])
 
     @property
     def num_ids(self) -> int:

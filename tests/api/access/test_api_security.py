@@ -282,7 +282,7 @@ class TestOtherSites:
         sent = {"origin": "https://app.example", "sec_fetch_site": "cross-site"}
         answer = api.ask("POST", "/embed", GOOD, **sent, authorization=f"Bearer {secret}")
         assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (200, "https://app.example")
-        assert {"X-Tokens", "Server-Timing", "RateLimit"} <= set(
+        assert {"X-Tokens", "Server-Timing", "RateLimit", "Retry-After", "Location"} <= set(
             answer.headers["Access-Control-Expose-Headers"].split(", ")
         )
         refused = api.ask("POST", "/embed", GOOD, **sent)

@@ -126,7 +126,9 @@ def test_a_lane_reports_its_jobs_and_the_age_of_the_oldest(make_app: MakeApp, sc
     assert 'shoal_lane_fill_ratio{lane="bulk"} 0.5\n' in api.get("/metrics").get_data(as_text=True)
 
 
-def test_results_dead_letters_and_memory_of_redis_are_measured(scrape: Scrape, worker: Worker, queue: Queue) -> None:
+def test_results_dead_letters_and_memory_of_redis_are_measured(
+    make_app: MakeApp, scrape: Scrape, worker: Worker, queue: Queue
+) -> None:
     for _ in range(2):
         queue.redis.xadd(queue.keys.dead, {"reason": "why"})
     queue.put("bulk", [Embed(["storm"])])
@@ -135,6 +137,8 @@ def test_results_dead_letters_and_memory_of_redis_are_measured(scrape: Scrape, w
     (held,) = scrape("shoal_unread_result_bytes").values()
     assert held > 1_024
     assert scrape("shoal_unread_result_fill_ratio") == {"": pytest.approx(held / (DEFAULTS.max_result_mb * 2**20))}
+    api = make_app(max_result_mb=1).test_client()
+    assert f"shoal_unread_result_fill_ratio {held / 2**20}\n" in api.get("/metrics").get_data(as_text=True)
     assert scrape("shoal_redis_memory_bytes")[""] > 2**18
     assert scrape("shoal_redis_max_memory_bytes") == {"": 0}
 
@@ -148,10 +152,12 @@ def test_a_worker_reports_its_clock_and_its_memory(scrape: Scrape, worker: Worke
 
 
 def test_a_request_is_measured_in_seconds(api: FlaskClient, scrape: Scrape) -> None:
+    began_s = time.perf_counter()
     api.get("/info")
+    took_s = time.perf_counter() - began_s
     found = {route: scrape(f"shoal_http_request_seconds_{route}", "route") for route in ("sum", "count")}
     assert found["count"]["/info"] == 1
-    assert 0 < found["sum"]["/info"] < 60
+    assert 0 < found["sum"]["/info"] <= took_s
 
 
 def test_without_the_right_to_ask_only_the_memory_of_redis_is_left_out(
@@ -173,12 +179,15 @@ def test_measurements_need_few_bytes_of_a_heartbeat(worker: Worker) -> None:
 def test_no_heartbeat_spoils_the_lines_of_others(api: FlaskClient, stub: StubWorker) -> None:
     odd = 'a"} 1\n\\é'
     stub.pool.announce(
-        odd, {"counters": {"jobs": True}, "engine": {"a": 1}, "clock_offset_s": float("nan"), "waits": {odd: HISTOGRAM}}
+        odd,
+        {"state": "asleep", "counters": {"jobs": True}, "engine": {"a": 1}, "clock_offset_s": float("nan")}
+        | {"waits": {odd: HISTOGRAM}},
     )
     families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
     found = {(sample.name, sample.labels.get("worker")): sample for family in families for sample in family.samples}
     assert found["shoal_worker_jobs_total", "stub"].value == COUNTERS["jobs"]
     assert found["shoal_worker_jobs_total", odd].value == 1
+    assert found["shoal_workers_ready", None].value == 2  # a model that is asleep starts for a job
     assert found["shoal_worker_wait_seconds_count", odd].labels["lane"] == odd
     assert found["shoal_worker_engine_info", odd].labels["engine"] == "{'a': 1}"
     stub.pool.leave(odd)

@@ -75,7 +75,7 @@ class TestEmbed:
         for side in ("START", "END"):
             body = api.post("/v2/embed", json={"texts": TEXTS, "output_dimension": 2, "truncate": side}).get_json()
             assert np.shape(body["embeddings"]["float"]) == (2, 2)
-        assert stub.sides_asked == ["left", "right"]
+        assert [options.truncation_side for options in stub.asked] == ["left", "right"]
         response = api.post("/v2/embed", json={"texts": ["a b c d e f g h i"], "truncate": "NONE"})
         assert response.status_code == 400
         assert "a text has 11 tokens" in response.get_json()["message"]
@@ -92,7 +92,7 @@ def test_the_type_of_input_chooses_the_prompt(api: FlaskClient, stub: StubWorker
         stub.announce(prompts=prompts)
         found = api.post("/v2/embed", json={"texts": ["a"], "input_type": input_type}).get_json()
         assert np.shape(found["embeddings"]["float"]) == (1, 4)
-    assert stub.prompts_asked == ["query", "passage", "clustering", None, None]
+    assert [options.prompt_name for options in stub.asked] == ["query", "passage", "clustering", None, None]
 
 
 def test_without_a_worker_the_prompt_is_not_known(make_app: MakeApp) -> None:

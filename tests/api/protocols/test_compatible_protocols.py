@@ -10,6 +10,7 @@ from flask.testing import FlaskClient
 from keys_file import KeysFile
 from werkzeug.test import TestResponse
 
+from shoal.contract.options import Options
 from shoal.errors import BadSetting
 from shoal.settings import PROTOCOLS, Settings
 from shoal_api.app import PROTOCOL_APIS
@@ -148,6 +149,42 @@ ROUTES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("/predict", {"text": "a"}, ("error", "message")),
     ("/json_embed", {"input": "a"}, ("error", "message")),
 ]
+
+
+#: A route, the fields of a body besides the model, and the options of its job if the model has a prompt for queries.
+OPTIONS: list[tuple[str, dict[str, Any], Options]] = [
+    ("/embed", {"inputs": "a", "truncate": None, "truncation_direction": "Left"}, Options(truncation_side="left")),
+    ("/embed_all", {"inputs": "a", "truncate": None}, Options(output="tokens", normalize=False)),
+    (
+        "/similarity",
+        {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "query"}},
+        Options(prompt_name="query"),
+    ),
+    (
+        "/v1/embeddings",
+        {"input": "a", "task": "retrieval.query", "normalized": False, "truncate": False},
+        Options(prompt_name="query", normalize=False, truncate=False),
+    ),
+    (
+        "/v1/embeddings",
+        {"input": "a", "truncation": False, "output_dimension": 2},
+        Options(truncate=False, dimensions=2),
+    ),
+    ("/pooling", {"input": "a", "task": "embed", "use_activation": False}, Options(normalize=False)),
+    (
+        "/vectors",
+        {"text": "a", "config": {"task_type": "query", "dimensions": 2}},
+        Options(prompt_name="query", dimensions=2),
+    ),
+    ("/api/embed", {"model": "stub", "input": "a", "truncate": False, "dimensions": 5}, Options(truncate=False)),
+    ("/rerank", {"query": "a", "texts": ["a"], "truncation_direction": "left"}, Options(truncation_side="left")),
+]
+
+
+def test_the_fields_of_each_protocol_become_the_options_of_the_job(api: FlaskClient, stub: StubWorker) -> None:
+    for path, body, _ in OPTIONS:
+        assert api.post(path, json=body).status_code == 200
+    assert stub.asked == [options for *_, options in OPTIONS]
 
 
 class TestEachError:

@@ -118,4 +118,4 @@ def test_the_kind_of_text_chooses_the_prompt(api: FlaskClient, stub: StubWorker)
         {"truncation": True},
     ):
         rows(api, **more)
-    assert stub.prompts_asked == ["query", "passage", "query", "passage", None, None]
+    assert [options.prompt_name for options in stub.asked] == ["query", "passage", "query", "passage", None, None]

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from api_process import ApiProcess, StartApi
@@ -427,8 +427,11 @@ class TestResult:
         (out / "part-00000.npy").write_bytes(b"x" * 200_000)
         response = api.get(f"{place}/files/part-00000.npy")
         assert (response.status_code, response.content_type) == (200, "application/octet-stream")
+        lasting = cast(AsyncFlask, api.application).own.access._lasting
+        assert lasting.held("127.0.0.1") == 1
         assert (response.content_length, response.get_data()) == (200_000, b"x" * 200_000)
         response.close()
+        assert lasting.held("127.0.0.1") == 0
         assert api.head(f"{place}/files/part-00000.npy").content_length == 200_000
         (out / "bad-rows.jsonl").write_text(f'{{"row": 1, "reason": "{settings.files_folder}/a.csv, line 1: é"}}\n')
         with api.get(f"{place}/files/bad-rows.jsonl") as told:

@@ -99,7 +99,7 @@ def test_without_a_model_the_own_pool_answers(api: FlaskClient) -> None:
 def test_a_reranker_is_found_by_its_name(api: FlaskClient, workers: dict[str, StubWorker]) -> None:
     for name, worker in zip(("reranker", "judge"), workers.values(), strict=True):
         answer = api.post("/v1/rerank", json={"query": "q", "documents": ["a"], "model": name})
-        assert (answer.status_code, len(worker.prompts_asked)) == (200, 1), answer.text
+        assert (answer.status_code, len(worker.asked)) == (200, 1), answer.text
     assert api.post("/rerank", json={"query": "q", "documents": ["a"], "model": "small"}).status_code == 404
 
 
@@ -214,7 +214,7 @@ def test_a_request_that_names_its_pool_stays_there(
     for _ in range(20):
         assert alike.test_client().post(f"/pools/{pool}/embed", json={"inputs": "a"}).status_code == 200
         assert alike.test_client().post("/v1/embeddings", json={"input": "a", "model": pool}).status_code == 200
-    assert (len(workers[pool].prompts_asked), len(workers[other].prompts_asked)) == (40, 0)
+    assert (len(workers[pool].asked), len(workers[other].asked)) == (40, 0)
 
 
 def test_searches_and_submits_with_a_key_stay_in_the_own_pool(
@@ -227,8 +227,8 @@ def test_searches_and_submits_with_a_key_stay_in_the_own_pool(
         again = [api.post("/v1/jobs", json=job, headers={"Idempotency-Key": f"{n}"}).get_json()["id"] for _ in range(2)]
         assert again[0] == again[1]
         assert "." not in again[0]
-    wait_until(lambda: len(workers[keys.pool].prompts_asked) == 40)
-    assert workers[OTHER].prompts_asked == []
+    wait_until(lambda: len(workers[keys.pool].asked) == 40)
+    assert workers[OTHER].asked == []
 
 
 def test_the_id_of_a_submitted_job_names_its_pool(
@@ -255,10 +255,10 @@ def test_no_request_goes_to_a_pool_without_a_ready_worker_while_another_has_one(
     api = alike.test_client()
 
     def asked_of(away: str, ready: str) -> list[int]:
-        before = [len(workers[pool].prompts_asked) for pool in (away, ready)]
+        before = [len(workers[pool].asked) for pool in (away, ready)]
         for _ in range(20):
             assert api.post("/v1/embeddings", json={"input": "a"}).status_code == 200
-        return [len(workers[pool].prompts_asked) - n for pool, n in zip((away, ready), before, strict=True)]
+        return [len(workers[pool].asked) - n for pool, n in zip((away, ready), before, strict=True)]
 
     api.post("/embed", json={"inputs": "a"})  # from now on the API knows what its own pool serves
     workers[keys.pool].announce(state="loading", model="small", reranker="reranker")
@@ -283,7 +283,7 @@ def test_pools_with_other_vectors_share_nothing(
     for n in range(20):
         for asked in ({}, {"model": "small"}):
             assert api.post("/v1/embeddings", json={"input": f"{n}", **asked}).status_code == 200
-    assert workers[OTHER].prompts_asked == []
+    assert workers[OTHER].asked == []
 
 
 def test_pools_with_the_same_model_and_another_reranker_share_all_but_scores(
@@ -293,7 +293,7 @@ def test_pools_with_the_same_model_and_another_reranker_share_all_but_scores(
     app = looking(make_app(pools=OTHER, cache_mb=0))
     for _ in range(20):
         assert app.test_client().post("/score", json={"query": "q", "inputs": ["a"]}).status_code == 200
-    assert workers[OTHER].prompts_asked == []
+    assert workers[OTHER].asked == []
     with busy(app, workers[keys.pool], keys.pool):
         assert app.test_client().post("/embed", json={"inputs": "a"}).status_code == 200
 

@@ -200,7 +200,7 @@ class TestReturnedDocuments:
             response = api.post(path, data=msgpack.packb(body), content_type="application/msgpack")
             assert response.status_code in (400, 422)
             assert response.get_json()[field].startswith("documents[1] cannot be written as JSON: ")
-        assert stub.prompts_asked == []
+        assert stub.asked == []
         body["return_documents"] = False
         assert api.post(path, data=msgpack.packb(body), content_type="application/msgpack").status_code == 200
 

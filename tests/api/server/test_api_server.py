@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -149,6 +150,7 @@ class TestSeveralProcesses:
         sizes = [several.resident_bytes(), several.scrape("process_resident_memory_bytes"), several.resident_bytes()]
         assert 0.9 * min(sizes[0], sizes[2]) <= sizes[1] <= 1.1 * max(sizes[0], sizes[2])
         assert several.scrape("shoal_build_info") == 1
+        assert several.scrape("process_start_time_seconds") < time.time() + 1  # of the first
         assert several.server.process.terminate() == 0
         assert not folder.exists()
         assert not any(map(is_running, pids))

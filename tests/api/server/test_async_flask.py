@@ -6,6 +6,7 @@ import threading
 import pytest
 from api_stub import MakeApp
 from flask import Flask, g, request
+from werkzeug.test import EnvironBuilder
 
 from shoal_api.server.async_flask import NUM_THREADS, AsyncFlask
 
@@ -68,6 +69,23 @@ def test_views_that_wait_at_the_same_time_have_their_own_requests(app: Flask) ->
     for thread in threads:
         thread.join()
     assert answers == ["True", "True"]
+
+
+def test_a_request_whose_client_disconnects_counts_no_longer(app: AsyncFlask) -> None:
+    async def waits() -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    async def disconnect() -> None:
+        task = asyncio.create_task(app.respond(EnvironBuilder("/waits").get_environ()))
+        while not app.own.access._requests.held(""):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    app.add_url_rule("/waits", view_func=waits)
+    app.loop.run(disconnect)
+    assert app.own.access._requests.held("") == 0
 
 
 def test_errors_reach_their_handlers(app: Flask) -> None:

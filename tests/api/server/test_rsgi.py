@@ -162,6 +162,14 @@ def test_a_header_that_is_not_ascii_or_comes_twice_still_counts_as_sent(shared_a
             assert connection.recv(65_536).startswith(b"HTTP/1.1 422 "), others
 
 
+def test_a_header_that_comes_twice_has_both_values(shared_api: ApiProcess) -> None:
+    body = json.dumps({"inputs": "a"}).encode()
+    head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    accepted = "Accept: application/msgpack\r\nAccept: text/csv;q=0.5\r\n\r\n"
+    with closing(shared_api.send(f"{head}{accepted}".encode() + body)) as connection:
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+
 class Protocol:
     """Granian's protocol of a request whose client stays; counts how often its disconnect was waited for."""
 

@@ -17,6 +17,7 @@ from werkzeug.test import TestResponse
 
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
+from shoal.contract.options import Options
 from shoal.contract.replies import TIMINGS, Reply
 from shoal.contract.vectors import SparseVector
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
@@ -116,10 +117,8 @@ class StubWorker:
     def __init__(self, redis_url: str, keys: Keys):
         self.queue = Queue.connect(redis_url, keys)
         self.pool = Pool(self.queue.broker, keys, alive_s=3_600)
-        #: The prompt's name of each job so far.
-        self.prompts_asked: list[str | None] = []
-        #: The side on which texts of each job so far are cut.
-        self.sides_asked: list[str] = []
+        #: The options of each job so far.
+        self.asked: list[Options] = []
         #: The trace of each job so far.
         self.traces: list[str | None] = []
         self._open = threading.Event()
@@ -159,8 +158,7 @@ class StubWorker:
         """Take the waiting jobs and answer them."""
         deliveries = self.queue.take("stub", LANES, 64, block_s=0.02)
         jobs = [delivery.job() for delivery in deliveries]
-        self.prompts_asked += [job.options.prompt_name for job in jobs]
-        self.sides_asked += [job.options.truncation_side for job in jobs]
+        self.asked += [job.options for job in jobs]
         self.traces += [job.traceparent for job in jobs]
         submitted = [d for d, job in zip(deliveries, jobs, strict=True) if job.reply_to is None]
         started = zip(submitted, self.queue.start("stub", submitted), strict=True)
@@ -204,7 +202,7 @@ def _reply(job: Job, about: Mapping[str, Any]) -> Reply:
         tokens=tokens,
         truncated=[length > MAX_TOKENS for length in lengths],
         characters=[len(" ".join(text.split()[: MAX_TOKENS - 2])) for text in job.texts],
-        timings=dict.fromkeys(TIMINGS, 0.001),
+        timings=dict(zip(TIMINGS, (0.001, 0.002, 0.003, 0.004), strict=True)),
         model=about["model"],
         fingerprint="f",
     )

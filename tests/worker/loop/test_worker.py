@@ -504,6 +504,18 @@ def test_a_job_that_is_cancelled_between_two_passes_is_computed_no_further(queue
     assert code(queue.wait_result(job.id, 0)) == "cancelled"
 
 
+def test_a_worker_that_holds_a_job_does_not_wait_for_another(queue: Queue, engine: Engine) -> None:
+    def num_waits() -> int:
+        return int(queue.redis.info("commandstats").get("cmdstat_blpop", {"calls": 0})["calls"])
+
+    worker, before = Worker(queue.consumer(), engine, {}, Bucketing(24)), num_waits()
+    put(queue, *distinct(20))
+    for _ in range(3):
+        worker.step(block_s=PATIENCE_S)
+    assert worker.scheduler.works
+    assert num_waits() == before
+
+
 def test_a_timing_covers_its_own_step_of_its_own_job(
     worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,6 +215,11 @@ def test_what_a_killed_process_left_is_not_taken_for_a_model(source: Path, tmp_p
     assert {path.name for path in folder.parent.iterdir()} == {folder.name, f".{folder.name}.lock"}
 
 
+def test_a_model_reads_no_more_tokens_than_it_has_positions(source: Path, tmp_path: Path) -> None:
+    (source / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 1_000}))
+    assert Model.open(prepare_if_needed(tmp_path, str(source))).max_tokens == 64
+
+
 def test_a_changed_model_takes_the_place_of_the_old_one(source: Path, tmp_path: Path) -> None:
     folder = prepare_if_needed(tmp_path, str(source))
     (folder / "cache").mkdir()

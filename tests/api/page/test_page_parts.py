@@ -1,0 +1,115 @@
+"""The parts of the page that need no browser, run by node: what they compute, draw and ask the API."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from javascript import NODE, needs_node
+
+from shoal_api.routes.pages import FOLDER
+
+pytestmark = needs_node
+
+#: A browser as far as the modules need it, the modules, and `text`, which returns a drawing as HTML.
+BEFORE = """
+globalThis.document = { createComment() {}, createTreeWalker() {}, baseURI: "http://localhost:8080/" };
+globalThis.sessionStorage = new Map();
+sessionStorage.getItem = (name) => sessionStorage.get(name) ?? null;
+const names = ["api", "parts/ask", "parts/code", "parts/hit", "parts/quantity", "parts/tokens"];
+const modules = await Promise.all(names.map((name) => import(`./${name}.js`)));
+const [{ Api }, ask, code, hit, { duration }, { tokenList }] = modules;
+function text(part) {
+  if (Array.isArray(part)) return part.map(text).join("");
+  if (!part?.strings) return typeof part === "function" ? "" : String(part);
+  return part.strings.reduce((all, string, n) => all + text(part.values[n - 1]) + string);
+}
+"""
+
+Run = Callable[[str], Any]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a function that runs JavaScript beside the page's modules, and returns the value of `found` at its end."""
+    folder = tmp_path_factory.mktemp("page")
+    shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
+    (folder / "package.json").write_text('{"type": "module"}')
+
+    def run(script: str) -> Any:
+        (folder / "test.js").write_text(f"{BEFORE}{script}\nconsole.log(JSON.stringify(found));", "utf-8")
+        done = subprocess.run([NODE, "test.js"], cwd=folder, capture_output=True, text=True, timeout=180)
+        assert not done.returncode, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_a_time_has_its_unit_and_from_a_minute_on_the_next_smaller_one(run: Run) -> None:
+    found = run("const found = [0.0125, 5, 59.5, 60, 100, 7_320, 7_200, 200_000].map(duration);")
+    assert found == ["12.5 ms", "5 s", "59.5 s", "1 min", "1 min 40 s", "2 h 2 min", "2 h", "2 days 7 h"]
+
+
+def test_a_question_survives_the_address_and_reserved_names_get_a_backslash(run: Run) -> None:
+    asked = {"query": "a storm", "alpha": 0.5, "rerank": True, "filter": {"year": {"in": [2020]}}}
+    question, address, filters = run(
+        f"const given = {{ ...ask.NOTHING, ...{json.dumps(asked)} }}, params = ask.paramsOf(given);"
+        "const filter = ask.withValue(ask.withValue({}, 'and', 'x'), 'year', 2);"
+        "const found = [ask.askOf(params), [...params.keys()], "
+        "[filter, ask.chosenValues(filter, 'and'), ask.withValue(filter, 'and', 'x')]];"
+    )
+    assert {name: question[name] for name in asked} == asked
+    assert address == ["query", "alpha", "rerank", "filter"]
+    assert filters == [{"\\and": {"in": ["x"]}, "year": {"in": [2]}}, ["x"], {"year": {"in": [2]}}]
+
+
+def test_marks_count_characters_and_only_addresses_of_the_web_are_links(run: Run) -> None:
+    row = "const row = (hit_) => text(hit.hitRow({ id: 'a', score: 0.5, ...hit_ }, { filter: {} }, {}, 1, true, {}));"
+    marked, links = run(
+        f"{row} const found = [row({{ snippet: {{ text: '🌧 storm', highlights: [[2, 7]] }} }}),"
+        "row({ good: 'https://example.org/a', bad: 'javascript:alert(1)' })];"
+    )
+    assert "🌧 <mark>storm</mark>" in marked
+    assert links.count("<a href=") == 1
+    assert "<a href=https://example.org/a" in links
+
+
+@pytest.mark.parametrize(("side", "cut"), [("left", "a"), ("right", "b")])
+def test_tokens_on_the_side_of_the_cut_are_not_read(run: Run, side: str, cut: str) -> None:
+    tokens = [
+        {"id": 1, "text": text, "start": at, "stop": at + 1, "special": False} for text, at in (("a", 0), ("b", 2))
+    ]
+    drawn = run(f"const found = text(tokenList({json.dumps(tokens)}, 'a b', 1, '{side}'));")
+    assert re.findall(r"data-cut=true[^>]*>(\w)", drawn) == [cut]
+
+
+def test_a_command_quotes_its_body_for_the_shell(run: Run) -> None:
+    command = run("""const found = code.curlSample("search", { queries: "it's" }, true);""")
+    shown = subprocess.run(["sh", "-c", command.replace("curl ", "printf '%s\\n' ", 1)], capture_output=True, text=True)
+    assert shown.stdout.splitlines()[-1] == '{"queries":"it\'s"}'
+    assert '-H "Authorization: Bearer $SHOAL_KEY"' in command
+
+
+def test_a_request_ends_in_its_time_and_is_sent_again_with_a_key_that_is_new(run: Run) -> None:
+    keys, code, num_refused = run("""
+    const api = new Api(() => (refused += 1)), keys = [];
+    let refused = 0;
+    const refusal = { ok: false, status: 401, json: async () => ({ error: { code: "unauthorized", message: "no" } }) };
+    globalThis.sessionStorage.setItem = (name, value) => sessionStorage.set(name, value);
+    globalThis.fetch = async (path, { headers }) => {
+      keys.push(headers.Authorization ?? "");
+      api.key = "new";
+      return headers.Authorization ? { ok: true, json: async () => ({}), headers: new Headers() } : refusal;
+    };
+    await api.get("info");
+    api.timeoutMs = 1;
+    const never = (signal) => new Promise((_, reject) => { if (signal) signal.onabort = () => reject(signal.reason); });
+    const late = new Promise((end) => setTimeout(end, 60_000));
+    globalThis.fetch = (path, { signal }) => Promise.race([never(signal), late]);
+    const found = [keys, await api.get("info").catch((error) => error.code), refused];
+    setTimeout(() => process.exit(0));
+    """)
+    assert (keys, code, num_refused) == (["", "Bearer new"], "away", 0)
