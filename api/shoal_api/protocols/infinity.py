@@ -15,7 +15,7 @@ from shoal_api.context import context
 from shoal_api.enqueue import answer_vectors
 from shoal_api.protocols.model_routing import route_to_model, served_models
 from shoal_api.protocols.openai import EmbeddingList, ModelBody, OpenAIError, Usage, embedding_list, usage
-from shoal_api.protocols.rerank import RankedText, RerankBody, rank
+from shoal_api.protocols.rerank import RerankBody, rank
 from shoal_api.schema.body import Body, Ignored, Name, TextList, Texts, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED
 from shoal_api.schema.responses import WITH_COST
@@ -46,6 +46,14 @@ class InfinityRerankBody(RerankBody):
     documents: TextList = Field(description="The texts")  # type: ignore[assignment]
     model: Model = Field(None, description="The served reranker, or an alias of it; null: the served one")
     raw_scores: bool = Field(False, description="Return the reranker's scores unchanged")
+
+
+class RankedText(BaseModel):
+    """The place of a text in the request, and its score."""
+
+    index: int
+    relevance_score: float
+    document: str | None = Field(None, description="The text, if it is asked for")
 
 
 class InfinityRanking(BaseModel):

@@ -41,14 +41,6 @@ class RankedDocument(BaseModel):
     document: dict[str, Any] | None = Field(None, description="The document, if it is asked for")
 
 
-class RankedText(BaseModel):
-    """The place of a text in the request, and its score."""
-
-    index: int
-    relevance_score: float
-    document: str | None = Field(None, description="The text, if it is asked for")
-
-
 class Ranking(BaseModel):
     """The documents, best first, with all fields of the answers of Cohere, Jina and Together, and with Voyage's."""
 
@@ -57,7 +49,7 @@ class Ranking(BaseModel):
     id: str
     model: str
     results: list[RankedDocument]
-    data: list[RankedText] = Field(description="The results with documents as texts, for clients of Voyage")
+    data: list[dict[str, Any]] = Field(description="The results with documents as texts, for clients of Voyage")
     usage: dict[str, int] = Field(description="The tokens of the query with each document")
     meta: dict[str, Any] = Field(description="The version of Cohere's protocol, and the tokens again")
 

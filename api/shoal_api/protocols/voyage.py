@@ -11,10 +11,10 @@ from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.cohere import formatted
-from shoal_api.protocols.infinity import InfinityRerankBody
+from shoal_api.protocols.infinity import InfinityRerankBody, RankedText
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
 from shoal_api.protocols.openai import EmbeddingList, Usage, embedding_list, usage
-from shoal_api.protocols.rerank import RankedText, rank
+from shoal_api.protocols.rerank import rank
 from shoal_api.schema.body import Body, Name, ShortenedTo, Texts, TopN, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, one_field
 from shoal_api.schema.requests import as_list
