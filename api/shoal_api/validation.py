@@ -16,6 +16,7 @@ _ACCEPTED = {
     "too_short": "a list with {min_length} or more items",
     "too_long": "a list with {max_length} or fewer items",
     "dict_type": "an object",
+    "model_type": "an object",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "int_type": "a whole number",

@@ -49,7 +49,7 @@ class Ranking(BaseModel):
     id: str
     model: str
     results: list[RankedDocument]
-    data: list[RankedDocument] = Field(description="The results without documents, for clients of Voyage")
+    data: list[dict[str, Any]] = Field(description="The results with documents as texts, for clients of Voyage")
     usage: dict[str, int] = Field(description="The tokens of the query with each document")
     meta: dict[str, Any] = Field(description="The version of Cohere's protocol, and the tokens again")
 
@@ -95,8 +95,8 @@ def ranking(reply: Reply, found: list[dict[str, Any]], version: str = "1") -> Re
         "tokens": {"input_tokens": num_tokens},
     }
     usage = {"prompt_tokens": num_tokens, "completion_tokens": 0, "total_tokens": num_tokens}
-    scores = [{name: item[name] for name in ("index", "relevance_score")} for item in found]
-    about = {"object": "list", "id": reply.id, "model": reply.model, "results": found, "data": scores}
+    texts = [item | {"document": item["document"].get("text")} if "document" in item else item for item in found]
+    about = {"object": "list", "id": reply.id, "model": reply.model, "results": found, "data": texts}
     return json_response(about | {"usage": usage, "meta": meta}, headers=cost_headers(reply))
 
 

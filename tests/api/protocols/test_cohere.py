@@ -55,6 +55,7 @@ class TestEmbed:
             ({"inputs": [parts("a")], "texts": TEXTS}, "either texts or inputs"),
             ({}, "either texts or inputs"),
             ({"inputs": [parts("a"), image]}, 'unknown field "image_url"'),
+            ({"inputs": ["a"]}, 'inputs[0] is "a": it takes an object'),
         ):
             response = api.post("/v2/embed", json=refused)
             assert (response.status_code, list(response.get_json())) == (400, ["message"])
