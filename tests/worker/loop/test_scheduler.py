@@ -288,6 +288,16 @@ def test_a_kind_that_was_idle_has_earned_no_tokens() -> None:
     assert batch.kind == INTERACTIVE
 
 
+def test_a_kind_that_waits_for_long_is_owed_one_full_pass() -> None:
+    chosen = scheduler(200)
+    chosen.add(work(*(words(10) for _ in range(1_000)), kind=kind) for kind in (INTERACTIVE, BULK))
+    for _ in range(20):
+        assert (batch := chosen.next_batch([INTERACTIVE]))
+        finish(chosen, batch)
+    owed = list(itertools.takewhile(lambda batch: finish(chosen, batch) or batch.kind == BULK, batches(chosen)))
+    assert 0 < sum(batch.num_tokens for batch in owed) <= 200
+
+
 def test_the_same_text_in_another_kind_keeps_its_place() -> None:
     chosen = scheduler()
     urgent, bulk = work("storm"), work(words(90), "storm", kind=BULK)
