@@ -118,7 +118,8 @@ def test_a_request_ends_in_its_time_and_is_sent_again_with_a_key_that_is_new(run
 def test_a_letter_is_dropped_once_the_operator_has_agreed_and_a_view_that_is_left_asks_no_more(run: Run) -> None:
     dropped, is_ended = run("""
     const dropped = [], api = { delete: async (path) => dropped.push(path) };
-    const functions = (part) => [part].flat().flatMap((one) => one?.values?.flatMap(functions) ?? (one?.call ? [one] : []));
+    const functions = (part) =>
+      [part].flat().flatMap((one) => one?.values?.flatMap(functions) ?? (one?.call ? [one] : []));
     const [, drop] = functions(new DeadLetters(api, () => {}).view([{ id: "1-0" }], 1, 0));
     let asked;
     for (const isSure of [false, true]) {
