@@ -99,8 +99,12 @@ class TestClock:
     def test_the_shortest_round_trip_counts(self, broker: OtherClock) -> None:
         times = iter([0.0, 3.0, 3.0, 3.5, 3.5, 5.0, 5.0, 5.0, 5.0])
         clock = Clock(broker, lambda: next(times))
+        before = broker.time()
         clock.measure()
         assert clock.error_s == 0.25
+        assert (
+            before <= clock.now() - 1.75 <= broker.time()
+        )  # the shortest began 2 s ago, and Redis read its clock halfway
 
     def test_an_inexact_measurement_is_not_used(self, broker: OtherClock) -> None:
         broker.round_trip_s = 2.5

@@ -549,7 +549,7 @@ class TestWaiting:
         assert taken == []
 
 
-@pytest.mark.parametrize("row", [Document("1", "storm", {}), BadRow(1, "bad")])
+@pytest.mark.parametrize("row", [Document("1", "storm", {}), Document("1", "storm" * 200, {}), BadRow(1, "bad")])
 def test_few_rows_of_a_long_source_are_read_ahead(client: Client, steady: SteadyWorker, row: Row) -> None:
     num_read = 0
 
@@ -562,6 +562,7 @@ def test_few_rows_of_a_long_source_are_read_ahead(client: Client, steady: Steady
     stream = JobStream(client, Options(), FINGERPRINT, DIMENSION, lambda _: None).embed(endless())
     for num_done, _ in enumerate(islice(stream, 100)):
         assert num_read - num_done * MAX_GROUP_ROWS <= MAX_WINDOW_ROWS
+    assert num_done == 99  # the stream goes on, though the texts are longer than its window
     stream.close()
 
 

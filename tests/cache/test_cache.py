@@ -211,8 +211,10 @@ class TestTableInRedis:
         cache.store({third: entry})
         assert [bool(found) for found in cache.find([first, second, third])] == [False, True, True]
 
-    def test_it_never_needs_more_than_its_memory(self, own_redis: RedisServer, own_queue: Queue) -> None:
-        dimension = 384
+    @pytest.mark.parametrize("dimension", [384, 32])
+    def test_it_never_needs_more_than_its_memory(
+        self, own_redis: RedisServer, own_queue: Queue, dimension: int
+    ) -> None:
         table = replace(TABLE, dimension=dimension, num_places=num_places(8, dimension, Keys()))
         entry = Entry(np.zeros((1, dimension), np.float32), 1, False)
         before = used_memory(own_redis)

@@ -258,6 +258,7 @@ class TestOverHttp:
     def test_an_interrupted_download_is_continued(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
         parts = {"part-00000.npy": b"first", "part-00001.npy": b"second"}
         (tmp_path / "part-00000.npy").write_bytes(b"first")
+        (tmp_path / "part-00001.npy").write_bytes(b"damaged")
         bad = answer(**status("done", progress=Progress(num_bad=1)).to_map())
         canned.answers = [*files(result(parts), b"second"), bad, *files(b"{}\n")]
         http.long_job(ID).save(tmp_path)

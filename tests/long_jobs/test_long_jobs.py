@@ -22,7 +22,7 @@ from shoal.long_jobs import long_jobs
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.rq_job import MAX_BYTES
 from shoal.long_jobs.serializer import MsgpackSerializer
-from shoal.long_jobs.status import LongJobStatus
+from shoal.long_jobs.status import LongJobStatus, public_text
 from shoal.long_jobs.submission import Submission
 from shoal.records.source import Source
 from shoal.settings import Settings
@@ -299,3 +299,12 @@ def test_files_of_another_build_that_began_meanwhile_stay(tmp_path: Path) -> Non
     scratch = interrupt(tmp_path / "faq", "a" * 24)
     remove_interrupted(tmp_path / "faq", is_unwanted)
     assert scratch.exists()
+
+
+def test_messages_name_files_and_indexes_behind_links_without_their_folders(tmp_path: Path) -> None:
+    for name in ("files", "news"):
+        (tmp_path / "disk" / name).mkdir(parents=True)
+        (tmp_path / name).symlink_to(tmp_path / "disk" / name)
+    settings = Settings(roots=str(tmp_path / "files"), indexes=f"news={tmp_path / 'news'}")
+    for folder in (tmp_path, tmp_path / "disk"):
+        assert public_text(f"{folder}/files/a.csv is not in {folder}/news", settings) == "a.csv is not in news"

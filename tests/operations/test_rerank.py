@@ -294,6 +294,14 @@ def test_a_cut_pair_is_reported_or_refused(worker: Worker, queue: Queue) -> None
         assert error(reply).message.startswith(f"text {number} and the query have more than the 48 tokens")
 
 
+def test_a_pair_is_cut_on_the_side_that_its_job_names(worker: Worker, queue: Queue) -> None:
+    sides = ("right", "left")
+    jobs = [put_rerank(queue, f"{LONG} rain", options=Options(truncation_side=side)) for side in sides]
+    drive(worker)
+    right, left = map(scores, replies(queue, *jobs))
+    assert right != left
+
+
 @pytest.mark.parametrize("op", ["rerank", "search"])
 def test_a_headline_waits_for_one_pass_of_a_long_job(
     small_passes: Worker, queue: Queue, failing: FailingReranker, op: str

@@ -234,7 +234,7 @@ class TestBounds:
 
 
 class TestRetryAfter:
-    @pytest.mark.parametrize(("texts_per_s", "retry_after_s"), [(10.0, 4), (1e6, 1), (0.0, 60)])
+    @pytest.mark.parametrize(("texts_per_s", "retry_after_s"), [(10.0, 4), (1e6, 1), (0.001, 60), (0.0, 60)])
     def test_it_is_the_time_in_which_the_pool_makes_room(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch, texts_per_s: float, retry_after_s: int
     ) -> None:

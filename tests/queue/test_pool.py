@@ -102,8 +102,8 @@ def test_when_redis_clock_is_set_back_no_worker_stays_alive_for_longer(queue: Qu
 
 
 def test_a_heartbeat_beats_until_stopped_and_outlives_redis(own_redis: RedisServer, own_queue: Queue) -> None:
-    pool, counts = Pool(own_queue.broker, own_queue.keys), iter(range(1_000_000))
-    heart = Heartbeat(pool, "a", lambda: {"n": next(counts)}, every_s=0.01)
+    pool, counts = Pool(own_queue.broker, own_queue.keys), iter(range(-2, 1_000_000))
+    heart = Heartbeat(pool, "a", lambda: {"n": (n := next(counts)), "state": str(1 // n)}, every_s=0.01)  # fails at 0
     heart.start()
     wait_until(lambda: pool.workers().get("a", {}).get("n", 0) > 3)
     own_redis.stop()

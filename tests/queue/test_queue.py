@@ -97,6 +97,9 @@ def test_a_pushed_job_has_a_status_from_its_start_and_can_be_cancelled_then(queu
     assert queue.status(job.id)[0] == "running"
     assert queue.wait_result(job.id, 0) is None
     assert queue.cancel(job.id) == "cancelled"
+    assert queue.redis.delete(queue.keys.result(job.id))
+    with pytest.raises(UnknownJob, match="is cancelled, and its result has expired"):
+        queue.wait_result(job.id, 0)
     assert num_pending(queue) == 0
     assert queue.backlog()["bulk"] == 0
 

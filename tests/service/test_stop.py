@@ -103,9 +103,9 @@ class TestDrain:
     def drain_with(self, listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         """Return a function that drains the listener's port, and calls one of `steps` in place of each pause."""
 
-        def drain_with(*steps: Callable[[], object], idle_s: float) -> None:
+        def drain_with(*steps: Callable[[], object], idle_s: float, drain_s: float = PATIENCE_S) -> None:
             left = iter(steps)
-            monkeypatch.setattr(shutdown, "DRAIN_S", PATIENCE_S)
+            monkeypatch.setattr(shutdown, "DRAIN_S", drain_s)
             monkeypatch.setattr(shutdown, "IDLE_S", idle_s)
             monkeypatch.setattr("shoal_api.server.shutdown.time.sleep", lambda _: next(left)())
             shutdown.drain(listener.getsockname()[1])
@@ -137,6 +137,7 @@ class TestDrain:
             drain_with(idle_s=-1)
             client.sendall(b"a request")
             wait_until(lambda: select.select([accepted], [], [], 0)[0])
+            drain_with(idle_s=-1, drain_s=0)
             drain_with(lambda: accepted.recv(100), idle_s=-1)
 
 

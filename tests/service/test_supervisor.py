@@ -296,12 +296,14 @@ def test_the_summary_describes_own_workers_and_no_foreign_ones(
     pool, keys = queue_of(client).pool, client.keys
     settings = Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool)
     print_summary(settings)
-    assert "ready:  no worker runs" in capsys.readouterr().out
+    assert "ready:  no worker runs" in (said := capsys.readouterr().out)
+    assert "authorization" not in said
     for name, pid, indexes in (("a", 1, {}), ("b", os.getpid(), {"news": INDEX})):
         pool.announce(name, {"state": "ready", "host": socket.gethostname(), "pid": pid, "indexes": indexes})
-    print_summary(settings, pids=[os.getpid()])
+    print_summary(replace(settings, api_keys_file="keys"), pids=[os.getpid()])
     assert "ready:  1 worker with" in (said := capsys.readouterr().out)
     assert "index news" in said
+    assert '-H "authorization: Bearer $YOUR_KEY"' in said
 
 
 @pytest.mark.wide
@@ -358,9 +360,11 @@ class TestRetries:
 
     def test_workers_of_another_service_are_not_its_own(self, supervisor: Supervisor, client: Client) -> None:
         pool = Pool(queue_of(client).broker, client.keys, alive_s=3_600)
-        pool.announce("another", ABOUT)
         del supervisor.services[1:]
         supervisor.start()
+        wait_until(lambda: is_ready(replace(supervisor.settings, workers=0)))
+        assert not is_ready(supervisor.settings)
+        pool.announce("another", ABOUT)
         wait_until(lambda: is_ready(supervisor.settings))
         assert not supervisor._is_ready()
         pool.leave("another")
@@ -397,6 +401,10 @@ def test_an_error_of_a_process_is_left_to_the_supervisor(capfd: pytest.CaptureFi
     wait_until(lambda: service.exit_code() is not None)
     assert service.last_error() == lines[-1]
     assert capfd.readouterr().err == "a warning\n"
+    service.command = ["true"]
+    service.start()
+    wait_until(lambda: service.exit_code() is not None)
+    assert service.last_error() == "it gave no reason"
 
 
 def test_other_commands_find_the_redis_of_a_service(tmp_path: Path) -> None:

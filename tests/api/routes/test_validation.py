@@ -48,3 +48,8 @@ def test_an_order_of_many_wrong_names_gives_a_short_message(api: FlaskClient) ->
     response = api.post("/search", json=body)
     assert response.status_code == 422
     assert response.get_json()["error"]["message"] == 'sort[0] has "0": it takes field, order'
+
+
+def test_a_message_names_one_of_several_wrong_fields(api: FlaskClient) -> None:
+    response = api.post("/search", json={"queries": "a", "k": "many", "alpha": "none"})
+    assert response.get_json()["error"]["message"] == 'alpha is "none": it takes a number'

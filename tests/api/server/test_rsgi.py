@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import unquote
 
+import flask
 import pytest
 from api_process import ApiProcess, StartApi, serving_api
 from api_stub import MakeApp, StubWorker, vector_of
@@ -195,17 +196,19 @@ async def test_a_client_is_watched_until_its_request_is_answered_and_no_longer(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, path: str, num_watches: int
 ) -> None:
     monkeypatch.setattr(rsgi, "WATCH_AFTER_S", 0.0)
-    app, protocol = make_app(), Protocol()
+    app, protocol, addresses = make_app(), Protocol(), list[str | None]()
 
     async def waits() -> str:
+        addresses.append(flask.request.remote_addr)
         await protocol.is_watched.wait()
         return "answered"
 
     app.add_url_rule("/waits", view_func=waits)
     request = {"method": "GET", "path": path, "query_string": "", "http_version": "1.1", "scheme": "http"}
-    scope = SimpleNamespace(**request, headers={"host": "localhost"}, client="127.0.0.1:1", server="127.0.0.1:2")
+    scope = SimpleNamespace(**request, headers={"host": "localhost"}, client="[::1]:1", server="127.0.0.1:2")
     before = asyncio.all_tasks()
     await RsgiServer(app, 2, 1.0).__rsgi__(cast(Scope, scope), cast(HTTPProtocol, protocol))
     await asyncio.sleep(0.01)  # a watch that was to begin would have begun
     assert (protocol.status, protocol.num_watches) == (200, num_watches)
+    assert addresses == ["::1"] * num_watches
     assert asyncio.all_tasks() == before

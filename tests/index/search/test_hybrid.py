@@ -164,3 +164,14 @@ def test_a_snippet_marks_each_word_of_the_query_in_it_and_nothing_else(
     marked = [found["text"][start:stop] for start, stop in found["highlights"]]
     assert marked == [word for word in re.findall(r"\w+", found["text"]) if word in query]
     assert bool(marked) == any(word in query for word, _ in parts)
+
+
+def test_of_a_long_text_a_snippet_searches_the_beginning() -> None:
+    analyzer = Analyzer(NO_LANGUAGE)
+    weights = dict.fromkeys(map(int, analyzer.terms("storm")), 1.0)
+    assert snippet("rain and storm", analyzer, weights, 40, len("rain and")) == {
+        "text": "rain and storm",
+        "start": 0,
+        "stop": 14,
+        "highlights": [],
+    }

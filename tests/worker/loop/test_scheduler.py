@@ -288,6 +288,20 @@ def test_a_kind_that_was_idle_has_earned_no_tokens() -> None:
     assert batch.kind == INTERACTIVE
 
 
+def test_a_kind_that_waits_for_long_is_owed_one_full_pass() -> None:
+    chosen = scheduler(200)
+    chosen.add(work(*(words(10) for _ in range(1_000)), kind=kind) for kind in (INTERACTIVE, BULK))
+    for _ in range(20):
+        found = chosen.next_batch([INTERACTIVE])
+        assert found is not None
+        finish(chosen, found)
+    num_owed = 0
+    while (batch := choose(chosen)).kind == BULK:
+        num_owed += batch.num_tokens
+        finish(chosen, batch)
+    assert 0 < num_owed <= 200
+
+
 def test_the_same_text_in_another_kind_keeps_its_place() -> None:
     chosen = scheduler()
     urgent, bulk = work("storm"), work(words(90), "storm", kind=BULK)

@@ -264,7 +264,7 @@ def test_a_search_and_an_embedding_share_a_pass(worker: Worker, queue: Queue, en
     vectors = found[embedding.id].vectors
     assert vectors is not None
     assert found[search.id].hits == index.search(vectors, 3)
-    assert found[search.id].vectors is None
+    assert (found[search.id].vectors, found[search.id].index_version) == (None, index.manifest.version)
 
 
 def test_what_cannot_be_served_is_refused(worker: Worker, queue: Queue, engine: Engine) -> None:

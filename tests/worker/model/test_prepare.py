@@ -361,3 +361,14 @@ def test_huge_files_are_not_read(source: Path, tmp_path: Path) -> None:
         os.truncate(source / name, 10**11)  # which takes no room on the disk
         with pytest.raises(ModelMismatch, match=f"{name} .* over the limit of {limit}"):
             prepare_if_needed(tmp_path, str(source))
+
+
+def test_the_digest_is_of_each_file_of_the_weights(tmp_path: Path) -> None:
+    names = ["a.safetensors", "b.safetensors"]
+    (tmp_path / weights.INDEX).write_text(json.dumps({"weight_map": {name: name for name in names}}))
+    digests = set()
+    for contents in ("aa", "ba", "ab"):
+        for name, content in zip(names, contents, strict=True):
+            (tmp_path / name).write_text(content)
+        digests.add(weights.digest(tmp_path))
+    assert len(digests) == 3
