@@ -31,8 +31,8 @@ PIECE_BYTES = 2**16
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
 
-#: Largest number of names of fields in a body. A part of a text that looks like a name counts too. 200,000 objects with a
-#: name each took 0.7 s, during which the process could answer no other request.
+#: Largest number of names of fields in a body. A part of a text that looks like a name counts too. With 200,000
+#: objects of a name each, the process could answer no other request for 0.7 s.
 MAX_NAMES = 131_072
 
 #: Size of the largest body that is read and dropped if nothing has read it before.
