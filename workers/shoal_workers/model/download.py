@@ -1,4 +1,4 @@
-"""Where the files of a model come from: a local folder, an installed package, or a download from the model hub."""
+"""The sources of a model's files: a local folder, an installed package, or a download from the model hub."""
 
 from collections.abc import Sequence
 from contextlib import suppress
