@@ -328,7 +328,7 @@ class TestWhatCannotBeBuilt:
     @pytest.mark.parametrize(
         ("lines", "reason"),
         [
-            ('{"text": "rain"}\n' * 99 + "{bad\n", "line 100"),
+            ('{"text": "rain"}\n' * 99 + "{bad\n", r"line 100.*; --skip-bad \(on_bad: skip\) leaves"),
             (
                 '{"id": 0, "text": "a"}\n{"id": 0, "text": "b"}',
                 r'line 2: .*, line 1 has the id "0" already; ids',

@@ -173,7 +173,7 @@ class _Reading:
 
     def _leave_out(self, row: BadRow) -> None:
         if self._bad is None:
-            raise BadDocument(row.reason)
+            raise BadDocument(f"{row.reason}; --skip-bad (on_bad: skip) leaves bad rows out")
         self._bad.add(row)
 
     def _report_progress(self) -> None:
