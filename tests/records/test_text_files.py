@@ -80,6 +80,8 @@ class TestFormats:
         ("name", "content"),
         [
             ("a.csv", 'id,text,topic\nx,"one, two",sea\ny,three,air\n'),
+            ("a.csv", 'id;text;topic\nx;one, two;sea\n"y";three;air\n'),
+            ("a.csv", 'id\ttext\ttopic\nx\tone, two\tsea\ny\t"three"\tair\n'),
             ("a.tsv", "id\ttext\ttopic\nx\tone, two\tsea\ny\tthree\tair\n"),
             *(
                 (f"a.{ending}", '{"id":"x","text":"one, two","topic":"sea"}\n{"id":"y","text":"three","topic":"air"}')
@@ -267,7 +269,7 @@ class TestBadRows:
             ("a.csv", "text,topic\none\n", "line 2: the header has 2 cells, this row 1"),
             ("a.csv", b'text\n"o\n\xff\nne"\n', "line 3: byte 0xff is not UTF-8"),
             ("a.txt", "Möbel".encode("cp1252"), "iconv -f ENCODING -t UTF-8; ENCODING is often CP1252"),
-            ("a.csv", "nr;text\n1;one\n", "by commas in a .csv"),
+            ("a.tsv", "nr;text\n1;one\n", "by tabs in a .tsv"),
             ("a.csv", "text,topic,topic\n1,2,3\n", 'more than one column is called "topic"'),
             ("a.csv", 'text,n\n"one\n1,2\n"three" x,3\n', "in lines 2 to 4; is a quote"),
             ("a.csv", 'text\n"two\nthree\n', "line 2: a quote is not closed; close it, or double it"),

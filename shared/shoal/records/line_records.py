@@ -10,6 +10,7 @@ import zlib
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from itertools import islice
 from typing import Any, NamedTuple
 
 from shoal.contract.excerpt import excerpt
@@ -151,7 +152,10 @@ def read_jsonl(file: SourceFile, label: SourceLabel) -> Records:
 
 
 def read_csv(file: SourceFile, label: SourceLabel) -> Records:
-    """Yield the rows of a table with comma-separated cells, which may be quoted."""
+    """Yield the rows of a table with separated cells, which may be quoted.
+
+    Commas separate the cells if the first line has one, else semicolons, else tabs.
+    """
     return _table(_rows(file, label), label)
 
 
@@ -200,13 +204,14 @@ def _rows(file: SourceFile, label: SourceLabel) -> _Rows:
     """
     csv.field_size_limit(MAX_ROW_BYTES)  # for the whole process, in which nothing needs a lower limit
     with closing(read_lines(file, label)) as lines:
-        again: deque[Line] = deque()
+        again = deque(islice(lines, 1))
+        delimiter = next((mark for mark in ",;\t" if again and mark in again[0].text), ",")
         num_open_quotes = 0
         while True:
             row: list[Line] = []
             found: list[str] | BadDocument
             try:
-                found = next(csv.reader(_lines_of_row(row, again, lines), strict=True))
+                found = next(csv.reader(_lines_of_row(row, again, lines), strict=True, delimiter=delimiter))
             except StopIteration:
                 return
             except csv.Error as error:
