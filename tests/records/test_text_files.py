@@ -140,7 +140,14 @@ class TestColumns:
     @pytest.mark.parametrize(
         ("header", "text"),
         [
-            *(("title,text,body", 1), ("quote", 0), ("id,quote", 1), ("topic,headline", 1), ("date,content", 1)),
+            *(
+                ("title,text,body", 1),
+                ("a;b\tc,text", 1),
+                ("quote", 0),
+                ("id,quote", 1),
+                ("topic,headline", 1),
+                ("date,content", 1),
+            ),
             *(("topic,date", None), ("id", None), ("Text,Title", None), ("headline,content,id", None)),
         ],
     )
