@@ -156,6 +156,8 @@ def test_a_file_of_texts_that_is_not_utf_8_is_one_line(shoal: CliRunner, tmp_pat
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_embedded(shoal: CliRunner, tmp_path: Path) -> None:
     assert ".npy" in fail(shoal.invoke(main, ["embed", "a", "--out", str(tmp_path / "x.csv")]), "invalid_request")
+    records = ["embed", "--file", "News.CSV.gz", "--out", str(tmp_path / "x.npy")]
+    assert "News.CSV.gz has records: name a folder" in fail(shoal.invoke(main, records), "invalid_request")
     nowhere = tmp_path / "nowhere" / "x.npy"
     assert "nowhere" in fail(shoal.invoke(main, ["embed", "a", "--out", str(nowhere)]), "invalid_request")
 

@@ -26,7 +26,7 @@ class TestJudgements:
         [
             "query-id\tcorpus-id\tscore\n1\td 1\t2\n1\td2\t0\nq2\td2\t1\n",
             "1\td 1\t2\n\n1\td2\t0\nq2\td2\t1.0\n1\td2\t0",
-            "1\t0\td 1\t2\r\n1\t0\td2\t0\r\nq2\tQ0\td2\t1\r\n",
+            "qid\t-\tpid\trel\n1\t0\td 1\t2\r\n1\t0\td2\t0\r\nq2\tQ0\td2\t1\r\n",
         ],
     )
     def test_both_formats_are_read(self, text: str, tmp_path: Path) -> None:

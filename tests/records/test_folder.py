@@ -133,9 +133,9 @@ def test_a_change_of_any_file_changes_the_fingerprint(folder: Path) -> None:
 
 
 def test_a_folder_with_no_documents_or_too_many_is_refused(tmp_path: Path) -> None:
-    assert list(Source(tmp_path)) == []
-    with pytest.raises(BadDocument, match="there are no documents in it"):
-        build(Source(tmp_path), tmp_path / "index", MadeVectors())
+    filled(tmp_path, {"train-00000-of-00001.parquet": b"", "2": b"From: a"})
+    with pytest.raises(BadDocument, match=r"there are no documents in it \(\.html, .*\.txt\); name a file of records"):
+        list(Source(tmp_path))
     filled(tmp_path, {"a.md": b"a", "b.md": b"b"})
     with pytest.raises(InvalidRequest, match="has over 1 files"):
         list_files(tmp_path, SourceRules(), 1)

@@ -80,8 +80,13 @@ class TestFormats:
         ("name", "content"),
         [
             ("a.csv", 'id,text,topic\nx,"one, two",sea\ny,three,air\n'),
+            ("a.csv", 'id;text;topic\nx;one, two;sea\n"y";three;air\n'),
+            ("a.csv", 'id\ttext\ttopic\nx\tone, two\tsea\ny\t"three"\tair\n'),
             ("a.tsv", "id\ttext\ttopic\nx\tone, two\tsea\ny\tthree\tair\n"),
-            ("a.jsonl", '{"id":"x","text":"one, two","topic":"sea"}\n{"id":"y","text":"three","topic":"air"}'),
+            *(
+                (f"a.{ending}", '{"id":"x","text":"one, two","topic":"sea"}\n{"id":"y","text":"three","topic":"air"}')
+                for ending in ("jsonl", "json", "ndjson")
+            ),
         ],
     )
     def test_each_gives_the_same_documents_packed_or_not(self, write: Write, name: str, content: str) -> None:
@@ -99,14 +104,18 @@ class TestFormats:
         assert rows(path) == ['one "quoted', " two, three\tfour ", "last\u2028still last"]
         assert rows(write("a.txt.zst", zstd.compress(b"one\ntwo\n"))) == ["one", "two"]
 
-    def test_tsv_takes_quotes_literally(self, write: Write) -> None:
-        path = write("a.tsv", 'text\ttopic\n"open\t"a"b\n')
-        assert list(Source(path)) == [Document("0", '"open', {"topic": '"a"b'})]
+    def test_tsv_takes_quotes_literally_and_the_null_of_databases_as_empty(self, write: Write) -> None:
+        path = write("a.tsv", 'text\ttopic\n"open\t"a"b\n\\Nope\t\\N\n\\N\tsea\n')
+        assert [*islice(Source(path), 2)] == [
+            Document("0", '"open', {"topic": '"a"b'}),
+            Document("1", r"\Nope", {"topic": ""}),
+        ]
+        assert rows(path)[2] == 4
 
     @pytest.mark.parametrize("name", ["a.xlsx", "a", "a.parquet.gz"])
     def test_an_unknown_ending_is_refused_with_the_endings_that_work(self, write: Write, name: str) -> None:
         path = write(name, "text\none\n")
-        with pytest.raises(InvalidRequest, match=rf"{path} .*\.csv, .*\.txt, .*\.csv\.gz, .*\.parquet"):
+        with pytest.raises(InvalidRequest, match=rf"{path} .*\.csv, .*\.txt, .*\.parquet, .*\.csv\.gz, .*unpack"):
             Source(path)
 
     def test_a_file_that_cannot_be_read_is_refused_by_path(self, write: Write, tmp_path: Path) -> None:
@@ -132,7 +141,7 @@ class TestColumns:
         ("header", "text"),
         [
             *(("title,text,body", 1), ("quote", 0), ("id,quote", 1), ("topic,headline", 1), ("date,content", 1)),
-            *(("topic,date", None), ("id", None), ("Text,Title", None), ("headline,content,id", None)),
+            *(("a;b\tc,text", 1), ("id", None), ("Text,Title", None), ("headline,content,id", None)),
         ],
     )
     def test_the_text_column_is_found_or_must_be_named(self, write: Write, header: str, text: int | None) -> None:
@@ -141,18 +150,17 @@ class TestColumns:
         if text is not None:
             assert rows(path) == [names[text]]
         else:
-            candidates = "(none)" if names == ["id"] else ", ".join(f'"{name}"' for name in names if name != "id")
-            with pytest.raises(InvalidRequest, match=re.escape(f"any of {candidates}; name it with --text-column")):
+            columns = ", ".join(f'"{name}"' for name in names)
+            with pytest.raises(InvalidRequest, match=re.escape(f"its first line has the columns {columns}; name the")):
                 rows(path)
 
-    def test_the_log_names_the_column_that_was_chosen_as_the_text(
+    def test_a_warning_names_the_column_that_was_chosen_as_the_text(
         self, write: Write, caplog: pytest.LogCaptureFixture
     ) -> None:
-        caplog.set_level("INFO")
         path = write("rows.csv", "topic,headline\nsea,storm\n")
         assert rows(path) == ["storm"]
         assert rows(write("texts.csv", "secret text\nstorm\n"))
-        assert caplog.messages == [f"{path}: its column headline has the texts"]
+        assert caplog.messages == [f"{path}: its column headline has the texts; --text-column names another"]
 
     def test_named_columns_are_used_and_left_out_of_the_fields(self, write: Write) -> None:
         path = write("a.csv", "key,title,body\nk1,one,two\n")
@@ -260,11 +268,15 @@ class TestBadRows:
         [
             ("a.csv", "text,topic\none\n", "line 2: the header has 2 cells, this row 1"),
             ("a.csv", b'text\n"o\n\xff\nne"\n', "line 3: byte 0xff is not UTF-8"),
-            ("a.csv", "nr;text\n1;one\n", "by commas in a .csv"),
+            ("a.txt", "Möbel".encode("cp1252"), "iconv -f ENCODING -t UTF-8; ENCODING is often CP1252"),
+            ("a.tsv", "nr;text\n1;one\n", "by tabs in a .tsv"),
             ("a.csv", "text,topic,topic\n1,2,3\n", 'more than one column is called "topic"'),
             ("a.csv", 'text,n\n"one\n1,2\n"three" x,3\n', "in lines 2 to 4; is a quote"),
             ("a.csv", 'text\n"two\nthree\n', "line 2: a quote is not closed; close it, or double it"),
-            ("a.csv", "text\none\n".encode("utf-16"), "line 1: the file is UTF-16"),
+            ("a.csv", "text\none\n".encode("utf-16"), "line 1: it is UTF-16; the file must be UTF-8 text: "),
+            ("a.txt", "rain\n".encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
+            ("a.json", '[{"text":"one"}]', "is not a JSON object; write one JSON object on the line, as jq -c '.[]'"),
+            ("a.json", "[\n", "Expecting value at character 1; write one JSON object on the line, as jq"),
             ("a.jsonl", '{"text":"one", "n":NaN}', "NaN"),
             ("a.jsonl", '{"text":"one"', "character 14"),
             ("a.jsonl", '{"text":"\\ud83d"}', "it has half of a surrogate pair"),

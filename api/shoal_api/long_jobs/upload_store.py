@@ -229,6 +229,8 @@ def _num_bytes_of(request: JsonRequest, most: int) -> int:
             "an upload needs the file as its body, with a Content-Length: without one, a connection that breaks looks "
             "like the end of the file"
         )
+    if request.mimetype == "multipart/form-data":
+        raise InvalidRequest("the body is a form: send the file by itself, as curl --data-binary @FILE does")
     if int(length) > most:
         raise TooLarge(
             f"the file has {int(length):,} bytes, and an upload may have {most:,} (SHOAL_MAX_UPLOAD_MB): split it, "

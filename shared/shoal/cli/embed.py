@@ -23,6 +23,7 @@ from shoal.client.redis.client import Client
 from shoal.contract.excerpt import excerpt
 from shoal.errors import Cancelled, InvalidRequest
 from shoal.process.progress import StepBar, TaskBar
+from shoal.records.source import RECORD_ENDINGS
 from shoal.settings import Settings
 
 #: Endings of the names of files that can contain vectors.
@@ -83,6 +84,8 @@ def embed(
 def _embed_lines(
     settings: Settings, texts: tuple[str, ...], source: str | None, out: Path | None, options: dict[str, Any]
 ) -> None:
+    if source and source.lower().endswith(RECORD_ENDINGS):
+        raise InvalidRequest(f"{source} has records: name a folder with --out, or put its lines into standard input")
     with (
         nullcontext(sys.stdin) if source is None else click.open_file(source, encoding="utf-8") as file,
         Client.from_settings(settings) as client,

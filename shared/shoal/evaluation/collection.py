@@ -138,8 +138,8 @@ def read_judgements(path: str, rules: SourceRules) -> dict[str, dict[str, int]]:
         fault = f"it has {len(cells)} cells" if len(cells) not in (3, 4) else ""  # BEIR has 3 cells, TREC has 4
         if not fault and not _GAIN.fullmatch(cells[-1]):
             fault = f"its gain {cells[-1]:.30} is no whole number"
-        if fault and number == 0 and cells[0].lower().startswith("query"):
-            continue  # the header of BEIR
+        if fault and number == 0 and cells[0].lower().startswith(("query", "qid")):
+            continue  # the header
         if fault:
             raise BadDocument(
                 f"{where}: {excerpt(line)} is no judgement ({fault}): it takes query-id, corpus-id, score (BEIR) or "

@@ -1,4 +1,4 @@
-"""Records of .csv, .tsv, .jsonl and .txt files, packed or not. They are read line by line in constant memory."""
+"""Records of files of tables, JSON and text, packed or not. They are read line by line in constant memory."""
 
 import csv
 import gzip
@@ -10,6 +10,7 @@ import zlib
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from itertools import islice
 from typing import Any, NamedTuple
 
 from shoal.contract.excerpt import excerpt
@@ -35,7 +36,12 @@ MAX_BLANK_CHARS = 2**20
 #: The encoding of all text files, with or without a byte order mark.
 ENCODING = "utf-8-sig"
 
-_CONVERT = "save it as such, or convert it with iconv -f ENCODING -t UTF-8"
+_CONVERT = "the file must be UTF-8 text: save it as such, or convert it with iconv -f {} -t UTF-8"
+
+#: Encodings that files often have: western, Chinese and Japanese.
+_OFTEN = "; ENCODING is often CP1252, GB18030 or CP932"
+
+_ONE_A_LINE = "write one JSON object on the line, as jq -c '.[]' does for a list"
 
 #: Largest number of unclosed quotes in a table. For each of them, the lines after it are read twice.
 MAX_OPEN_QUOTES = 100
@@ -77,7 +83,7 @@ def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, No
                 if packed is not file.stream:
                     file.count_unpacked(1, len(line), label.at(number))
                 if number == 1 and line.startswith(_UTF_16):
-                    raise BadDocument(f"{label.at(1)}: the file is UTF-16; it must be UTF-8 text: {_CONVERT}")
+                    raise BadDocument(f"{label.at(1)}: it is UTF-16; {_CONVERT.format('UTF-16')}")
                 num_blank = num_blank + len(line) if line.isspace() else 0
                 if num_blank > MAX_BLANK_CHARS:
                     blank = f"over {MAX_BLANK_CHARS:,} characters of blank lines end here"
@@ -124,7 +130,7 @@ def _check_line(text: io.TextIOWrapper, line: str, number: int, label: SourceLab
     try:
         line.encode()
     except UnicodeEncodeError as error:
-        reason = f"byte 0x{ord(line[error.start]) & 0xFF:02x} is not UTF-8; the file must be UTF-8 text: {_CONVERT}"
+        reason = f"byte 0x{ord(line[error.start]) & 0xFF:02x} is not UTF-8; {_CONVERT.format('ENCODING')}{_OFTEN}"
         return Line(number, line, BadDocument(f"{label.at(number)}: {reason}"))
     return Line(number, line)
 
@@ -146,18 +152,21 @@ def read_jsonl(file: SourceFile, label: SourceLabel) -> Records:
 
 
 def read_csv(file: SourceFile, label: SourceLabel) -> Records:
-    """Yield the rows of a table with comma-separated cells, which may be quoted."""
+    """Yield the rows of a table with separated cells, which may be quoted.
+
+    Commas separate the cells if the first line has one, else semicolons, else tabs.
+    """
     return _table(_rows(file, label), label)
 
 
 def read_tsv(file: SourceFile, label: SourceLabel) -> Records:
-    """Yield the rows of a table with tab-separated cells, in which quotes have no meaning."""
+    """Yield the rows of a table with tab-separated cells, in which quotes have no meaning. A cell `\\N` is empty."""
 
     def rows() -> _Rows:
         with closing(read_lines(file, label)) as lines:
             for number, line, error in lines:
                 if error or (line := line.rstrip("\r\n")):
-                    yield number, error or line.split("\t")
+                    yield number, error or ["" if cell == r"\N" else cell for cell in line.split("\t")]
 
     return _table(rows(), label)
 
@@ -195,13 +204,14 @@ def _rows(file: SourceFile, label: SourceLabel) -> _Rows:
     """
     csv.field_size_limit(MAX_ROW_BYTES)  # for the whole process, in which nothing needs a lower limit
     with closing(read_lines(file, label)) as lines:
-        again: deque[Line] = deque()
+        again = deque(islice(lines, 1))
+        delimiter = next((mark for mark in ",;\t" if again and mark in again[0].text), ",")
         num_open_quotes = 0
         while True:
             row: list[Line] = []
             found: list[str] | BadDocument
             try:
-                found = next(csv.reader(_lines_of_row(row, again, lines), strict=True))
+                found = next(csv.reader(_lines_of_row(row, again, lines), strict=True, delimiter=delimiter))
             except StopIteration:
                 return
             except csv.Error as error:
@@ -257,9 +267,9 @@ def _json_object(where: str, line: str) -> Record | BadDocument:
                 reason = "it is nested too deeply"
             case _:
                 reason = str(error)
-        return BadDocument(f"{where}: not valid JSON: {reason}; write one JSON object on the line")
+        return BadDocument(f"{where}: not valid JSON: {reason}; {_ONE_A_LINE}")
     if not isinstance(record, dict):
-        return BadDocument(f"{where}: {excerpt(record)} is not a JSON object; write one JSON object on the line")
+        return BadDocument(f"{where}: {excerpt(record)} is not a JSON object; {_ONE_A_LINE}")
     return record
 
 

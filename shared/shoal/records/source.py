@@ -44,7 +44,8 @@ FINGERPRINT_BYTES = 2**20
 #: A function that yields the records of an open file. It raises BadDocument if the file as a whole cannot be read.
 Reader = Callable[[SourceFile, SourceLabel], Records]
 
-_TEXT_READERS: dict[str, Reader] = {".csv": read_csv, ".tsv": read_tsv, ".jsonl": read_jsonl, ".txt": read_txt}
+_JSON_READERS: dict[str, Reader] = dict.fromkeys((".jsonl", ".json", ".ndjson"), read_jsonl)
+_TEXT_READERS: dict[str, Reader] = {".csv": read_csv, ".tsv": read_tsv, **_JSON_READERS, ".txt": read_txt}
 
 #: For each ending of a file's name, the reader of the format and the unit by which it numbers records.
 _READERS: dict[str, tuple[Reader, str]] = {
@@ -55,6 +56,9 @@ _READERS: dict[str, tuple[Reader, str]] = {
     },
     ".parquet": (read_parquet, "row"),
 }
+
+#: Endings of the names of files whose lines are not texts.
+RECORD_ENDINGS = tuple(ending for ending in _READERS if ending != ".txt")
 
 
 class Source:
@@ -101,8 +105,11 @@ class Source:
         if not self.is_folder and not self._kind:
             endings = [ending for ending in _READERS if self.name.lower().endswith(ending)]
             if not endings:
-                known = ", ".join([*_READERS, *KINDS])
-                raise InvalidRequest(f"{self.path} is of no known kind; its name must end in one of {known}")
+                known, packed = ", ".join([*_TEXT_READERS, ".parquet", *KINDS]), " or ".join(PACKED_ENDINGS)
+                raise InvalidRequest(
+                    f"{self.path} is of no known kind; its name must end in one of {known}; the name of a packed text "
+                    f"file, such as news.csv.gz, ends in {packed} too; unpack other archives"
+                )
             self._read, unit = _READERS[endings[0]]
         self.label = SourceLabel(self.path, unit)
 
@@ -167,7 +174,10 @@ class Source:
         if self.is_folder:
             folder = Path(self.path)
             files, number = list_files(folder, self._rules), 0
-            self._fraction = lambda: number / len(files) if files else None
+            if not files:
+                kinds = ", ".join([*KINDS, ".txt"])
+                raise BadDocument(f"{self.path}: there are no documents in it ({kinds}); name a file of records itself")
+            self._fraction = lambda: number / len(files)
             for number, record in enumerate(read_folder(folder, files, self._rules, waiting, read_files), 1):
                 yield number, record
             return
@@ -198,9 +208,9 @@ class Source:
             usual = [name for name in names if name in USUAL_TEXT_COLUMNS]
             choice = next((choice for choice in (exact, names, usual) if len(choice) == 1), None)
             if choice is None:
-                named = f"the text could be any of {listed(names)}; name it with --text-column"
+                named = f"its first {self.label.unit} has the columns {listed(found)}; name the text with --text-column"
                 raise InvalidRequest(f"{self.label.path}: {named}")
             text_column = choice[0]
             if choice is usual:  # if the file has no header, any other name may itself be a text
-                log.info("%s: its column %s has the texts", self.label.path, text_column)
+                log.warning("%s: its column %s has the texts; --text-column names another", self.path, text_column)
         return DocumentColumns(text_column, id_column, self._reserved, self._max_text_chars)

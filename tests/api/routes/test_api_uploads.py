@@ -90,6 +90,7 @@ class TestUpload:
             ({"CONTENT_LENGTH": ""}, "with a Content-Length"),
             ({"CONTENT_LENGTH": "0"}, "with a Content-Length"),
             ({"HTTP_TRANSFER_ENCODING": "chunked"}, "with a Content-Length"),
+            ({"CONTENT_TYPE": "multipart/form-data; boundary=x"}, "the body is a form: send the file by itself"),
             ({"CONTENT_LENGTH": "99"}, "the body has 13 bytes, but Content-Length says 99"),
         ],
     )

@@ -328,7 +328,7 @@ class TestWhatCannotBeBuilt:
     @pytest.mark.parametrize(
         ("lines", "reason"),
         [
-            ('{"text": "rain"}\n' * 99 + "{bad\n", "line 100"),
+            ('{"text": "rain"}\n' * 99 + "{bad\n", r"line 100.*; --skip-bad \(on_bad: skip\) leaves"),
             (
                 '{"id": 0, "text": "a"}\n{"id": 0, "text": "b"}',
                 r'line 2: .*, line 1 has the id "0" already; ids',
@@ -362,6 +362,9 @@ class TestWhatCannotBeBuilt:
         assert [row["row"] for row in left_out] == [2, 5, 3]
         assert tuple(row["reason"] for row in left_out) == result.first_bad
         assert 'has the id "a" already' in left_out[2]["reason"]
+        path.write_text('{"text": "one", "score": 1}\n')
+        with pytest.raises(BadDocument, match=r'there are no documents in it; .*: a hit has its own "score"'):
+            build(Source(path), out, MadeVectors(), skips_bad=True)
 
     def test_two_builds_at_once(self, source: Write, out: Path) -> None:
         documents, refused = source(["storm", "rain"]), []

@@ -111,7 +111,8 @@ class _Reading:
                     self._report_progress()
                     num_chars = 0
         if not self.sizes:
-            raise BadDocument(f"{self._source.label.path}: there are no documents in it; at least one is needed")
+            first = f"; the first bad row: {self._bad.first[0]}" if self._bad and self._bad.first else ""
+            raise BadDocument(f"{self._source.label.path}: there are no documents in it; at least one is needed{first}")
 
     def leave_repeated_out(self) -> NDArray[np.bool_]:
         """Leave out documents with the id of an earlier one; return the rows that are kept, bool `[rows]`."""
@@ -173,7 +174,7 @@ class _Reading:
 
     def _leave_out(self, row: BadRow) -> None:
         if self._bad is None:
-            raise BadDocument(row.reason)
+            raise BadDocument(f"{row.reason}; --skip-bad (on_bad: skip) leaves bad rows out")
         self._bad.add(row)
 
     def _report_progress(self) -> None:
