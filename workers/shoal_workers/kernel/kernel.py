@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.avx512.weights import KernelWeights, Shape
+from shoal_workers.kernel.weights import KernelWeights, Shape
 
 
 @cache
