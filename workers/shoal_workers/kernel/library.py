@@ -41,8 +41,8 @@ class Target(NamedTuple):
     flags: tuple[str, ...]
 
 
-_AVX2 = ("avx2", "bmi2", "f16c", "fma")
-_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
+_AVX2 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe")  # x86-64-v3
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")  # x86-64-v4
 
 #: The targets, the fastest first. A processor that runs one of them runs those after it too.
 BF16 = Target("avx512", "-march=x86-64-v4 -mavx512vnni -mavx512bf16", (*_AVX512, "avx512_vnni", "avx512_bf16"))
