@@ -49,8 +49,8 @@ class KernelWeights(NamedTuple):
     words: NDArray[np.float16]
     positions: Array
     norms: Array
-    panels: bytes
-    scales: bytes
+    panels: bytearray
+    scales: bytearray
 
 
 def find_unsupported(transformer: Transformer) -> str:
@@ -74,11 +74,13 @@ def arrange(transformer: Transformer, max_tokens: int, number: str) -> KernelWei
     width, inner = _sizes(transformer)
     group = _group(width, inner)
     norms = [transformer.norm]
-    panels: list[tuple[bytes, bytes]] = []
+    panels, scales = bytearray(), bytearray()
     for layer in transformer.layers:
         norms += [layer.attention_norm, layer.output_norm]
         for product in _products(layer, width, inner, group):
-            panels += _panels(product, group, number)
+            for numbers, own_scales in _panels(product, group, number):
+                panels += numbers
+                scales += own_scales
     words, positions = transformer.words.astype(np.float16, copy=False), _float32(transformer.positions)
     scales_and_shifts = np.concatenate([_float32(array) for norm in norms for array in norm])
     if (
@@ -93,8 +95,7 @@ def arrange(transformer: Transformer, max_tokens: int, number: str) -> KernelWei
         *(width, transformer.num_heads, len(transformer.layers), inner, group, len(words), len(positions)),
         *(max_tokens, ACTIVATIONS.index(transformer.activation), NUMBERS.index(number), transformer.eps),
     )
-    data, scales = (b"".join(parts) for parts in zip(*panels, strict=True))
-    return KernelWeights(shape, words, positions, scales_and_shifts, data, scales)
+    return KernelWeights(shape, words, positions, scales_and_shifts, panels, scales)
 
 
 def _sizes(transformer: Transformer) -> tuple[int, int]:

@@ -43,10 +43,12 @@ class KernelEngine:
             reason = find_unsupported(transformer)
         if reason:
             raise BadSetting(f"{name} does not compute {reason}, as {model.name} has: openvino does")
-        opened = KernelModel(load(library.path(target)), arrange(transformer, model.max_tokens, self.precision))
+        head, weights = transformer.head, arrange(transformer, model.max_tokens, self.precision)
+        del transformer  # it takes as much memory as the kernel's weights
+        opened = KernelModel(load(library.path(target)), weights)
         width = "AVX2" if target is library.AVX2 else "AVX-512"
         log.info("%s multiplies with %s", name, "AMX" if opened.uses_amx else f"{width}, without AMX")
-        self._open(opened, transformer.head, threads)
+        self._open(opened, head, threads)
 
     def _open(self, model: KernelModel, head: ScoreHead | None, threads: int) -> None:
         self._model, self._head = model, head
