@@ -45,7 +45,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 #: The source of the compiled engine, and the module that compiles it.
-ENGINE = tuple(ROOT / "workers" / "shoal_workers" / "avx512" / name for name in ("kernel.cpp", "library.py"))
+ENGINE = tuple(ROOT / "workers" / "shoal_workers" / "kernel" / name for name in ("kernel.cpp", "library.py"))
 
 #: Modules that import all modules of a running service.
 SERVICE = ("shoal.supervisor.serve", "shoal_api.app", "shoal_api.server.server", "shoal_workers.service.service")
@@ -136,9 +136,9 @@ def install(parts: Sequence[str]) -> None:
     if missing := [part for part in parts if state.parts.get(part) != digest]:
         install_missing(state, missing, digest)
     source = digest_of(path for path in ENGINE if path.exists())
-    if "serve" in parts and state.parts.get("avx512") != source:
+    if "serve" in parts and state.parts.get("kernel") != source:
         compile_engine()
-        state.parts["avx512"] = source
+        state.parts["kernel"] = source
         state.save()
 
 
@@ -185,8 +185,8 @@ def install_parts(parts: Sequence[str]) -> None:
 
 
 def compile_engine() -> None:
-    """Compile the engine avx512 if the processor can run it and there is a compiler. Shoal also runs without it."""
-    subprocess.run([str(VENV / "bin" / "python"), "-I", "-m", "shoal_workers.avx512.library"])
+    """Compile the kernel if the processor can run it and there is a compiler. Shoal also runs without it."""
+    subprocess.run([str(VENV / "bin" / "python"), "-I", "-m", "shoal_workers.kernel.library"])
 
 
 def run_pip(*words: str) -> None:

@@ -1,7 +1,8 @@
-"""The build hook of wheels: a wheel has the compiled kernel of the engine avx512 if this machine can compile it."""
+"""The build hook of wheels: a wheel has the compiled kernel for each of its targets if this machine can compile it."""
 
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from shoal_workers.avx512 import library
+from shoal_workers.kernel import library
 
 
 class KernelHook(BuildHookInterface):  # type: ignore[misc]
@@ -19,19 +20,20 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
         """Add the kernel and its platform to the wheel, or print why the wheel has none."""
         if version == "editable":
             return
-        kernel = library.path()
+        kernels = [library.path(target) for target in library.TARGETS]
         try:
-            if not kernel.exists():
-                library.compile_kernel(kernel)
+            for target, kernel in zip(library.TARGETS, kernels, strict=True):
+                if not kernel.exists():
+                    library.compile_kernel(target)
         except library.CannotCompile as error:
-            self.app.display_warning(f"The wheel is without the engine avx512: {error}")
+            self.app.display_warning(f"The wheel is without the engines avx512 and avx2: {error}")
             return
-        build_data["force_include"][str(kernel)] = f"shoal_workers/avx512/{kernel.name}"
+        build_data["force_include"] |= {str(kernel): f"shoal_workers/kernel/{kernel.name}" for kernel in kernels}
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform_of(kernel)}"
+        build_data["tag"] = f"py3-none-{platform_of(kernels)}"
 
 
-def platform_of(kernel: Path) -> str:
-    """Return the tag of the platforms that can load the kernel: Linux with the newest glibc whose symbols it needs."""
-    minors = [int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", kernel.read_bytes())]
+def platform_of(kernels: Iterable[Path]) -> str:
+    """Return the tag of the platforms that can load them: Linux with the newest glibc whose symbols they need."""
+    minors = [int(minor) for path in kernels for minor in re.findall(rb"GLIBC_2\.(\d+)", path.read_bytes())]
     return f"manylinux_2_{max(minors)}_x86_64" if minors else "linux_x86_64"

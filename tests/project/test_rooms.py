@@ -54,7 +54,7 @@ ROOMS = (
     "shoal_api.cli",
     "shoal_workers.process.processors",
     "shoal_workers.model",
-    "shoal_workers.avx512",
+    "shoal_workers.kernel",
     "shoal_workers.encoding",
     "shoal_workers.index.files",
     "shoal_workers.index.late",

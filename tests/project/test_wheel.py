@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from page import ROOT
 
-#: Prints whether the code of the working folder has a compiled kernel.
-FIND = "import sys; sys.path.insert(0, ''); from shoal_workers.avx512.library import path; print(path().exists())"
+#: Prints whether the code of the working folder has a compiled kernel for each target.
+FIND = """import sys; sys.path.insert(0, '')
+from shoal_workers.kernel.library import TARGETS, path
+print(all(path(target).exists() for target in TARGETS))
+"""
 
 #: A kernel that compiles at once. Its function of glibc exists from 2.25 on.
 SOURCE = """#include <unistd.h>
@@ -30,7 +33,7 @@ def code(tmp_path: Path) -> Path:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
         shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "workers/shoal_workers/avx512/kernel.cpp").write_text(SOURCE)
+    (tmp_path / "workers/shoal_workers/kernel/kernel.cpp").write_text(SOURCE)
     return tmp_path
 
 

@@ -186,6 +186,7 @@ OPENERS: dict[str, tuple[str, Callable[[Path], Embed]]] = {
     "shoal bf16, openvino": ("openvino", partial(_open_shoal, precision="bf16", engine="openvino")),
     "shoal int8, openvino": ("openvino", partial(_open_shoal, precision="int8", engine="openvino")),
     "shoal f32, openvino": ("openvino", partial(_open_shoal, precision="f32", engine="openvino")),
+    "shoal f32, avx2": ("shoal", partial(_open_shoal, precision="f32", engine="avx2")),
     "shoal bf16, avx512": ("shoal", partial(_open_shoal, precision="bf16", engine="avx512")),
     "shoal int8, avx512": ("shoal", partial(_open_shoal, precision="int8", engine="avx512")),
     REFERENCE: _original("torch"),

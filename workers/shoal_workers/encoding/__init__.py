@@ -1,1 +1,1 @@
-"""Encoding turns texts into vectors. Imports the contract, `model`, `avx512` and `process.processors`, but no queue."""
+"""Encoding turns texts into vectors. Imports the contract, `model`, `kernel` and `process.processors`, but no queue."""

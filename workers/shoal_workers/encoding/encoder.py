@@ -20,8 +20,8 @@ from shoal.contract.vectors import SparseVector, cut_and_normalise
 from shoal.errors import BadSetting, InvalidRequest, ModelMismatch, ShoalError, Unsupported
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.engines import (
-    AVX512_VERSION,
     INT8_VERSION,
+    KERNEL_VERSION,
     Engine,
     ForwardPass,
     open_engine,
@@ -142,13 +142,14 @@ class Encoder:
 
     @classmethod
     def _open_best(cls, model: Model, tokenizer: Tokenizer, folder: Path, precision: str, threads: int) -> Self:
-        """Open the engine avx512 if it can compute the model here, otherwise openvino."""
-        try:
-            return cls._open_checked("avx512", model, tokenizer, folder, precision, threads)
-        except BadSetting as error:
-            log.info("the engine is openvino: %s", error.message)
-        except Exception as error:  # a failed check, or too little memory
-            log.warning("the engine is openvino, as avx512 failed on %s: %s", model.name, str(error))
+        """Open the first engine of the kernel that can compute the model here, otherwise openvino."""
+        for name in ("avx512", "avx2"):
+            try:
+                return cls._open_checked(name, model, tokenizer, folder, precision, threads)
+            except BadSetting as error:
+                log.info("the engine is not %s: %s", name, error.message)
+            except Exception as error:  # a failed check, or too little memory
+                log.warning("the engine is not %s, as it failed on %s: %s", name, model.name, str(error))
         return cls._open_checked("openvino", model, tokenizer, folder, precision, threads)
 
     @classmethod
@@ -177,7 +178,7 @@ class Encoder:
         model, engine = self.model, self.engine
         numbers = [VECTORS_VERSION, model.max_tokens]
         numbers += [INT8_VERSION] if engine.fixed_steps else []
-        numbers += [AVX512_VERSION] if engine.name == "avx512" else []
+        numbers += [KERNEL_VERSION] if engine.name in ("avx512", "avx2") else []
         words = [engine.name, engine.precision, model.digest, model.pooling, self.tokenizer.digest]
         words += ["tanh"] if model.ends_in_tanh else []
         made_of: list[Any] = [numbers, words, model.prompts, model.default_prompt]

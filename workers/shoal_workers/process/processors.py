@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import blake2b
@@ -15,9 +15,6 @@ from typing import TypeVar
 _QUOTA_V2 = Path("/sys/fs/cgroup/cpu.max")
 _QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 _PERIOD_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-
-#: The processor's flags, as Linux names them, that the engine avx512 needs.
-_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16")
 
 
 def quota(v2: Path = _QUOTA_V2, v1: Path = _QUOTA_V1, period_v1: Path = _PERIOD_V1) -> float | None:
@@ -76,10 +73,10 @@ def has_vnni() -> bool:
     return bool({"avx512_vnni", "avx_vnni", "amx_int8"} & _flags())
 
 
-def lacking_for_avx512() -> list[str]:
-    """Return the flags, as Linux names them, that the engine avx512 needs and the processor lacks."""
+def lacking(wanted: Sequence[str]) -> list[str]:
+    """Return the wanted flags, as Linux names them, that the processor lacks."""
     flags = _flags()
-    return [name for name in _AVX512 if name not in flags]
+    return [name for name in wanted if name not in flags]
 
 
 def _flags() -> set[str]:

@@ -15,8 +15,8 @@ from shoal_workers.model.model import Model
 #: version by one.
 INT8_VERSION = 2
 
-#: Version of the vectors of the engine avx512, raised for the same reasons.
-AVX512_VERSION = 1
+#: Version of the vectors of the kernel's engines, raised for the same reasons.
+KERNEL_VERSION = 1
 
 #: The vectors of each pooling, as `shoal_workers.encoding.pooling.pool` returns them.
 Pooled = dict[str, NDArray[np.float32]]
@@ -76,10 +76,10 @@ def open_engine(
         from shoal_workers.encoding.engines.torch import TorchEngine
 
         return TorchEngine(model, precision, threads)
-    if name == "avx512":
-        from shoal_workers.encoding.engines.avx512 import Avx512Engine
+    if name in ("avx512", "avx2"):
+        from shoal_workers.encoding.engines.kernel import KernelEngine
 
-        return Avx512Engine(model, folder, precision, threads)
+        return KernelEngine(name, model, folder, precision, threads)
     from shoal_workers.encoding.engines.openvino import OpenVinoEngine
 
     return OpenVinoEngine(folder, precision, threads, may_fix_steps)

@@ -1,15 +1,17 @@
-// The forward pass of an encoder like BERT, in int8 or bf16. Texts of any lengths follow each other without padding.
+// The forward pass of an encoder like BERT, in int8, bf16 or f32. Texts of any lengths follow each other without
+// padding.
 //
-// The kernel runs on x86-64 processors with AVX-512 (F, BW, DQ, VL), AVX-512 VNNI and AVX-512 BF16: AMD since Zen 4,
-// Intel since Sapphire Rapids. Where there is AMX, it multiplies with AMX. library.py compiles it, weights.py arranges
-// the weights, and kernel.py calls it.
+// In f32, the kernel runs on x86-64 processors with AVX2, FMA and F16C, and uses AVX-512 if it is compiled for AVX-512
+// (F, BW, DQ, VL). Int8 and bf16 need AVX-512, AVX-512 VNNI and AVX-512 BF16: AMD since Zen 4, Intel since Sapphire
+// Rapids. There, it multiplies with AMX if the processor has AMX. library.py compiles the kernel for each kind of
+// processors, weights.py arranges the weights, and kernel.py calls it.
 //
 // One thread computes all layers of a block of texts, so threads wait for each other only at the end of a pass. The
 // weights are a stream of panels in the order of their use. A panel has the weights from one group of inputs to 48
 // outputs, and stays in the caches while it is multiplied with all tokens of the block. A group is `Shape::group`
-// numbers, and each group of a token is rounded with a scale of its own, computed at run time. Attention multiplies in
-// bf16; norms, activations, softmax and sums are f32. Other texts, threads and blocks do not change the order of a
-// text's sums, so its vectors are always the same.
+// numbers. In int8, each group of a token is rounded with a scale of its own, computed at run time. Attention
+// multiplies in bf16, or in f32 if the weights are f32; norms, activations, softmax and sums are f32. Other texts,
+// threads and blocks do not change the order of a text's sums, so its vectors are always the same.
 //
 // open_model and start_pass check the arguments from Python; all other functions rely on these checks.
 #include <cpuid.h>
@@ -39,7 +41,7 @@
 namespace {
 
 constexpr int PANEL_OUTPUTS = 48;
-constexpr int TILE_TOKENS = 9, TILE_QUERIES = 6;  // the most for which there are registers
+constexpr int TILE_QUERIES = 6;  // the most for which there are registers
 constexpr int BLOCK_TOKENS = 64;                  // approximate size of a block
 constexpr int AMX_BLOCK_TOKENS = 128;             // the same with AMX, which multiplies faster than weights arrive
 constexpr int AMX_ROWS = 16, AMX_BYTES = 64;      // the most rows of an AMX tile, and the bytes of a row
@@ -52,17 +54,23 @@ constexpr size_t LARGE_PAGE = 2 << 20;
 #define INLINE inline FORCED
 
 enum Activation { GELU, GELU_TANH, RELU, SILU, TANH };
+enum Number { INT8, BF16, F32 };  // a number has 1, 2 or 4 bytes
+#ifdef __AVX512BF16__
+constexpr int LEAST_NUMBER = INT8;
+#else
+constexpr int LEAST_NUMBER = F32;  // the first for which there are instructions
+#endif
 
 // The sizes of a model, with the fields of weights.py's `Shape`.
 struct Shape {
-    int32_t width, heads, layers, inner, group, num_words, num_positions, max_tokens, activation, is_bf16;
+    int32_t width, heads, layers, inner, group, num_words, num_positions, max_tokens, activation, number;
     float eps;
 
     int head_width() const { return width / heads; }
     int groups() const { return width / group; }
     int block_capacity() const { return std::max(max_tokens, 4 * BLOCK_TOKENS); }
-    size_t panel_bytes() const { return size_t(PANEL_OUTPUTS) * group * (is_bf16 ? 2 : 1); }
-    bool fits_tiles() const { return group * (is_bf16 ? 2 : 1) % AMX_BYTES == 0; }
+    size_t panel_bytes() const { return size_t(PANEL_OUTPUTS) * group << number; }
+    bool fits_tiles() const { return number != F32 && (group << number) % AMX_BYTES == 0; }
     size_t num_panels() const {
         auto of = [](int outputs) { return size_t(outputs + PANEL_OUTPUTS - 1) / PANEL_OUTPUTS; };
         size_t attention = groups() * (of(3 * width) + of(width));
@@ -72,8 +80,9 @@ struct Shape {
         for (int size : {width, heads, layers, inner, group, num_words, num_positions, max_tokens})
             if (size < 1 || size > MAX_SIZE) return false;
         return group % 16 == 0 && group <= MAX_GROUP && width % group == 0 && inner % group == 0 && width <= 1 << 13 &&
-               inner <= 1 << 16 && layers <= 1 << 10 && max_tokens <= 1 << 16 && width % heads == 0 && (head_width() == 32 || head_width() == 64) &&
-               activation >= GELU && activation <= TANH;
+               inner <= 1 << 16 && layers <= 1 << 10 && max_tokens <= 1 << 16 && width % heads == 0 &&
+               (head_width() == 32 || head_width() == 64) && activation >= GELU && activation <= TANH &&
+               number >= LEAST_NUMBER && number <= F32;
     }
 };
 
@@ -126,7 +135,7 @@ struct Rounded {
     Array<int32_t> start;
 
     Rounded(int tokens, int group)
-        : bytes(size_t(tokens + AMX_ROWS) * group * 2), scale(tokens), shift(tokens), start(tokens) {}
+        : bytes(size_t(tokens + AMX_ROWS) * group * 4), scale(tokens), shift(tokens), start(tokens) {}
 };
 
 // The intermediate results of a thread. `keys`, `values`, `scores` and `shares` belong to one head at a time.
@@ -138,7 +147,7 @@ struct Scratch {
 
     Scratch(const Shape& s, size_t tokens)
         : inner_input(tokens, s.group), state(tokens * s.width), inner(tokens * s.group), qkv(tokens * 3 * s.width),
-          keys((tokens + 32) * s.head_width() / 2), values((tokens + 32) * s.head_width() / 2),
+          keys((tokens + 32) * s.head_width()), values((tokens + 32) * s.head_width() / 2),
           scores(AMX_ROWS * (tokens + 32)), shares(AMX_ROWS * (tokens + 32)) {
         for (int g = 0; g < s.groups(); g++) input.emplace_back(tokens, s.group);
     }
@@ -146,66 +155,187 @@ struct Scratch {
 
 // --- functions of vectors of numbers
 
-INLINE __m512 exp2(__m512 x) {
+// A vector of 16 numbers. `first` replaces all numbers after the first `num`.
+#ifdef __AVX512F__
+using Floats = __m512;
+constexpr int TILE_TOKENS = 9, TILE_VECTORS = 3;  // the most for which there are registers
+
+INLINE Floats all(float x) { return _mm512_set1_ps(x); }
+INLINE Floats load(const float* from) { return _mm512_loadu_ps(from); }
+INLINE Floats load_f16(const uint16_t* from) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from)); }
+INLINE void store(float* to, Floats x) { _mm512_storeu_ps(to, x); }
+INLINE Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+INLINE Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+INLINE Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE Floats rounded(Floats x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE Floats times_power_of_2(Floats x, Floats whole) { return _mm512_scalef_ps(x, whole); }
+INLINE Floats first(Floats x, int num, float other) { return _mm512_mask_mov_ps(all(other), 0xffff >> (16 - num), x); }
+INLINE float sum_of(Floats x) { return _mm512_reduce_add_ps(x); }
+INLINE float highest_of(Floats x) { return _mm512_reduce_max_ps(x); }
+#else
+struct Floats {
+    __m256 low, high;
+};
+constexpr int TILE_TOKENS = 6, TILE_VECTORS = 1;
+
+INLINE Floats all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+INLINE Floats load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+INLINE Floats load_f16(const uint16_t* from) {
+    auto* halves = (const __m128i*)from;
+    return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+}
+INLINE void store(float* to, Floats x) { _mm256_storeu_ps(to, x.low), _mm256_storeu_ps(to + 8, x.high); }
+INLINE Floats operator+(Floats a, Floats b) { return {a.low + b.low, a.high + b.high}; }
+INLINE Floats operator-(Floats a, Floats b) { return {a.low - b.low, a.high - b.high}; }
+INLINE Floats operator*(Floats a, Floats b) { return {a.low * b.low, a.high * b.high}; }
+INLINE Floats operator/(Floats a, Floats b) { return {a.low / b.low, a.high / b.high}; }
+INLINE Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+INLINE Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
+INLINE Floats multiply_add(Floats a, Floats b, Floats c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+INLINE Floats rounded(Floats x) {
     constexpr int NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-    x = _mm512_max_ps(x, _mm512_set1_ps(-126));
-    __m512 whole = _mm512_roundscale_ps(x, NEAREST), rest = _mm512_sub_ps(x, whole);
-    __m512 p = _mm512_set1_ps(0.009618129f);
-    p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(0.055504109f));
-    p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(0.240226507f));
-    p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(0.693147181f));
-    p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(1));
-    return _mm512_scalef_ps(p, whole);
+    return {_mm256_round_ps(x.low, NEAREST), _mm256_round_ps(x.high, NEAREST)};
+}
+INLINE __m256 times_power_of_2(__m256 x, __m256 whole) {
+    __m256i exponents = _mm256_slli_epi32(_mm256_cvtps_epi32(whole), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponents));
+}
+INLINE Floats times_power_of_2(Floats x, Floats whole) {
+    return {times_power_of_2(x.low, whole.low), times_power_of_2(x.high, whole.high)};
+}
+INLINE __m256 first(__m256 x, int num, float other) {
+    __m256 places = _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_blendv_ps(_mm256_set1_ps(other), x, _mm256_cmp_ps(places, _mm256_set1_ps(num), _CMP_LT_OQ));
+}
+INLINE Floats first(Floats x, int num, float other) {
+    return {first(x.low, num, other), first(x.high, num - 8, other)};
+}
+template <class Combine>
+INLINE float reduced(__m256 x, const Combine& combine) {
+    float numbers[8];
+    _mm256_storeu_ps(numbers, x);
+    UNROLL for (int size = 4; size; size /= 2) UNROLL for (int n = 0; n < size; n++)
+        numbers[n] = combine(numbers[n], numbers[n + size]);
+    return numbers[0];
+}
+INLINE float sum_of(Floats x) {
+    return reduced(x.low + x.high, [](float a, float b) FORCED { return a + b; });
+}
+INLINE float highest_of(Floats x) {
+    return reduced(_mm256_max_ps(x.low, x.high), [](float a, float b) FORCED { return std::max(a, b); });
+}
+#endif
+
+// Returns 2^x, with x limited to the range from -126 to 127.
+INLINE Floats exp2(Floats x) {
+    x = min(max(x, all(-126)), all(127));
+    Floats whole = rounded(x), rest = x - whole, p = all(0.009618129f);
+    p = multiply_add(p, rest, all(0.055504109f));
+    p = multiply_add(p, rest, all(0.240226507f));
+    p = multiply_add(p, rest, all(0.693147181f));
+    p = multiply_add(p, rest, all(1));
+    return times_power_of_2(p, whole);
 }
 
 // Returns 1 / (1 + exp(-factor x)).
-INLINE __m512 sigmoid(__m512 x, float factor = 1) {
+INLINE Floats sigmoid(Floats x, float factor = 1) {
     constexpr float LOG2_E = 1.44269504f;
-    __m512 one = _mm512_set1_ps(1);
-    return _mm512_div_ps(one, _mm512_add_ps(one, exp2(_mm512_mul_ps(x, _mm512_set1_ps(-factor * LOG2_E)))));
+    return all(1) / (all(1) + exp2(x * all(-factor * LOG2_E)));
 }
 
 // Returns x times the normal distribution function, with an odd polynomial between -3.6 and 3.6. The error is at most
 // 0.0003 (1 + |x|).
-INLINE __m512 gelu(__m512 x) {
+INLINE Floats gelu(Floats x) {
     constexpr float BOUND = 3.6f;
     constexpr float COEFFICIENTS[] = {0.397163739f,     -0.0634485351f,  0.00818885433f,
                                       -0.000675021075f, 3.12385442e-05f, -6.10925704e-07f};
     constexpr int NUM = std::size(COEFFICIENTS);
-    __m512 bound = _mm512_set1_ps(BOUND);
-    __m512 y = _mm512_max_ps(_mm512_min_ps(x, bound), _mm512_sub_ps(_mm512_setzero_ps(), bound));
-    __m512 square = _mm512_mul_ps(y, y), p = _mm512_set1_ps(COEFFICIENTS[NUM - 1]);
-    UNROLL for (int n = NUM - 2; n >= 0; n--) p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(COEFFICIENTS[n]));
-    return _mm512_mul_ps(x, _mm512_fmadd_ps(p, y, _mm512_set1_ps(0.5f)));
+    Floats y = max(min(x, all(BOUND)), all(-BOUND)), square = y * y, p = all(COEFFICIENTS[NUM - 1]);
+    UNROLL for (int n = NUM - 2; n >= 0; n--) p = multiply_add(p, square, all(COEFFICIENTS[n]));
+    return x * multiply_add(p, y, all(0.5f));
 }
 
-INLINE __m512 gelu_tanh(__m512 x) {
-    __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
-    return _mm512_mul_ps(x, sigmoid(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), 1.59576912f));
-}
+INLINE Floats gelu_tanh(Floats x) { return x * sigmoid(multiply_add(x * x * x, all(0.044715f), x), 1.59576912f); }
 
 template <class Function>
 INLINE void map(float* row, int count, const Function& function) {
-    for (int n = 0; n < count; n += 16) _mm512_store_ps(row + n, function(_mm512_load_ps(row + n)));
+    for (int n = 0; n < count; n += 16) store(row + n, function(load(row + n)));
 }
 
 void activate(float* row, int count, int activation) {
     switch (activation) {
-        case GELU: return map(row, count, [](__m512 x) FORCED { return gelu(x); });
-        case GELU_TANH: return map(row, count, [](__m512 x) FORCED { return gelu_tanh(x); });
-        case RELU: return map(row, count, [](__m512 x) FORCED { return _mm512_max_ps(x, _mm512_setzero_ps()); });
-        case SILU: return map(row, count, [](__m512 x) FORCED { return _mm512_mul_ps(x, sigmoid(x)); });
-        case TANH: return map(row, count, [](__m512 x) FORCED {
-            return _mm512_fmsub_ps(sigmoid(x, 2), _mm512_set1_ps(2), _mm512_set1_ps(1));
-        });
+        case GELU: return map(row, count, [](Floats x) FORCED { return gelu(x); });
+        case GELU_TANH: return map(row, count, [](Floats x) FORCED { return gelu_tanh(x); });
+        case RELU: return map(row, count, [](Floats x) FORCED { return max(x, all(0)); });
+        case SILU: return map(row, count, [](Floats x) FORCED { return x * sigmoid(x); });
+        case TANH: return map(row, count, [](Floats x) FORCED { return all(2) * sigmoid(x, 2) - all(1); });
     }
 }
 
-// --- int8 and bf16
+// --- kinds of numbers
 
-struct Int8 {
+struct Float32 {
+    using Sum = Floats;
+    static constexpr int BYTES = 4;  // of a number
+
+    static INLINE Sum start(int32_t) { return all(0); }
+    static INLINE Floats weights(const void* from) { return load((const float*)from); }
+    static INLINE Floats broadcast(const void* number) { return all(*(const float*)number); }
+    static INLINE Sum multiply_add(Sum sum, Floats weights, Floats number) {
+        return ::multiply_add(weights, number, sum);
+    }
+    static INLINE Floats finish(Sum sum, Floats, Floats bias) { return sum + bias; }
+
+    template <bool SHIFTED>
+    static INLINE void round(const float* from, int count, const Rounded& to, int token) {
+        memcpy(to.bytes + size_t(token) * count * BYTES, from, sizeof(float) * count);
+        to.scale[token] = to.shift[token] = 0;
+        to.start[token] = 0;
+    }
+};
+
+// Asks Linux, once, to permit tiles to all threads of the process. Returns false if Linux refuses, or if the processor
+// lacks tiles for bf16 or int8.
+bool may_use_tiles() {
+    static const bool may = [] {
+        constexpr unsigned BF16_TILE_INT8 = 1 << 22 | 1 << 24 | 1 << 25;
+        constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+        unsigned a, b, c, d;
+        return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BF16_TILE_INT8) == BF16_TILE_INT8 &&
+               !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+    }();
+    return may;
+}
+
+// Returns the number of rows that each tile has if tiles divide the tokens evenly. The last tile may reach beyond the
+// tokens, by at most 15 rows. Rows do not influence each other.
+int tile_rows(int tokens) {
+    int num_tiles = (tokens + AMX_ROWS - 1) / AMX_ROWS;
+    return (tokens + num_tiles - 1) / num_tiles;
+}
+
+template <class Kind>
+constexpr bool is_amx = false;
+
+#ifdef __AVX512BF16__
+
+INLINE __m512i broadcast_bytes(const void* four_bytes) {
+    int32_t value;
+    memcpy(&value, four_bytes, 4);
+    return _mm512_set1_epi32(value);
+}
+
+// Numbers of which 4 bytes are multiplied at once.
+struct Short {
+    static INLINE __m512i weights(const void* from) { return _mm512_load_si512(from); }
+    static INLINE __m512i broadcast(const void* numbers) { return broadcast_bytes(numbers); }
+};
+
+struct Int8 : Short {
     using Sum = __m512i;
-    static constexpr int BYTES = 1;  // of a number
+    static constexpr int BYTES = 1;
 
     static INLINE Sum start(int32_t value) { return _mm512_set1_epi32(value); }
     static INLINE Sum multiply_add(Sum sum, __m512i weights, __m512i numbers) {
@@ -254,7 +384,7 @@ struct Int8 {
     }
 };
 
-struct Bf16 {
+struct Bf16 : Short {
     using Sum = __m512;
     static constexpr int BYTES = 2;
 
@@ -286,29 +416,7 @@ template <class Kind>
 struct Amx : Kind {};
 
 template <class Kind>
-constexpr bool is_amx = false;
-template <class Kind>
 constexpr bool is_amx<Amx<Kind>> = true;
-
-// Asks Linux, once, to permit tiles to all threads of the process. Returns false if Linux refuses, or if the processor
-// lacks tiles for bf16 or int8.
-bool may_use_tiles() {
-    static const bool may = [] {
-        constexpr unsigned BF16_TILE_INT8 = 1 << 22 | 1 << 24 | 1 << 25;
-        constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
-        unsigned a, b, c, d;
-        return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BF16_TILE_INT8) == BF16_TILE_INT8 &&
-               !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
-    }();
-    return may;
-}
-
-// Returns the number of rows that each tile has if tiles divide the tokens evenly. The last tile may reach beyond the
-// tokens, by at most 15 rows. Rows do not influence each other.
-int tile_rows(int tokens) {
-    int num_tiles = (tokens + AMX_ROWS - 1) / AMX_ROWS;
-    return (tokens + num_tiles - 1) / num_tiles;
-}
 
 // The sizes of this thread's tiles. Tile 7 has weights, with 4 bytes of each of 16 outputs in a row. The others have
 // `rows` rows: sums, or numbers of tokens.
@@ -355,6 +463,7 @@ template <class Kind, int SUMS, int NUMBERS>
 INLINE void multiply_tiles() {
     Kind::template multiply_tiles<SUMS, NUMBERS>();
 }
+#endif
 
 // --- products with weights
 
@@ -371,54 +480,50 @@ struct Cursor {
     const PanelScales* scales;
 };
 
-INLINE __m512i broadcast(const void* four_bytes) {
-    int32_t value;
-    memcpy(&value, four_bytes, 4);
-    return _mm512_set1_epi32(value);
-}
-
-// Scales the sums of M tokens x 48 outputs, adds the bias, and stores the results in the target from `column` on. The
-// last panel may have more outputs than the target; these are dropped.
-template <class Kind, int M>
-INLINE void finish_tile(const typename Kind::Sum (&sums)[M][3], const Rounded& input, int first,
-                        const PanelScales& scales, const Target& to, int column) {
-    UNROLL for (int j = 0; j < 3; j++, column += 16) {
+// Scales the sums of M tokens x 16 J outputs, adds the bias, and stores the results in the target from `column` on,
+// which is the output `first_output` of the panel. The last panel may have more outputs than the target; these are
+// dropped.
+template <class Kind, int M, int J>
+INLINE void finish_tile(const typename Kind::Sum (&sums)[M][J], const Rounded& input, int first,
+                        const PanelScales& scales, int first_output, const Target& to, int column) {
+    UNROLL for (int j = 0; j < J; j++, column += 16, first_output += 16) {
         if (column >= to.outputs) return;
-        __m512 scale = _mm512_loadu_ps(scales.scale + 16 * j), bias = _mm512_loadu_ps(scales.bias + 16 * j);
-        __m512 sum = _mm512_loadu_ps(scales.sum + 16 * j);
+        Floats scale = load(scales.scale + first_output), bias = load(scales.bias + first_output);
+        Floats sum = load(scales.sum + first_output);
         UNROLL for (int i = 0; i < M; i++) {
             float* out = to.rows + size_t(first + i) * to.stride + column;
-            __m512 offset = _mm512_fmadd_ps(_mm512_set1_ps(input.shift[first + i]), sum, bias);
-            __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(input.scale[first + i]));
-            __m512 values = Kind::finish(sums[i][j], factor, offset);
-            _mm512_store_ps(out, to.adds ? _mm512_add_ps(_mm512_load_ps(out), values) : values);
+            Floats offset = multiply_add(all(input.shift[first + i]), sum, bias);
+            Floats factor = scale * all(input.scale[first + i]);
+            Floats values = Kind::finish(sums[i][j], factor, offset);
+            store(out, to.adds ? load(out) + values : values);
         }
     }
 }
 
-// Multiplies M tokens with a panel. With FETCH, also prefetches the next panel into the second-level cache. In the
-// first-level cache, a bf16 panel of 36 KiB would evict the current panel.
+// Multiplies M tokens with the outputs of a panel from `first_output` on, for which there are registers. With FETCH,
+// also prefetches these weights of the next panel into the second-level cache. In the first-level cache, a bf16 panel
+// of 36 KiB would evict the current panel.
 template <class Kind, int M, bool FETCH>
-void tile(const Rounded& input, int group, int first, Cursor panel, const Target& to, int column) {
-    typename Kind::Sum sums[M][3];
-    UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < 3; j++)
+void tile(const Rounded& input, int group, int first, Cursor panel, int first_output, const Target& to, int column) {
+    constexpr int J = TILE_VECTORS;
+    typename Kind::Sum sums[M][J];
+    UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < J; j++)
         sums[i][j] = Kind::start(input.start[first + i]);
     const int row_bytes = group * Kind::BYTES, panel_bytes = row_bytes * PANEL_OUTPUTS;
-    const uint8_t *row = input.bytes + size_t(first) * row_bytes, *weights = panel.weights;
-    for (int k = 0; k < row_bytes; k += 4, row += 4, weights += 192) {
-        __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 64);
-        __m512i w2 = _mm512_load_si512(weights + 128);
-        if (FETCH) UNROLL for (int j = 0; j < 3; j++) _mm_prefetch(weights + panel_bytes + 64 * j, _MM_HINT_T1);
+    const uint8_t *row = input.bytes + size_t(first) * row_bytes, *weights = panel.weights + 4 * first_output;
+    for (int k = 0; k < row_bytes; k += 4, row += 4, weights += 4 * PANEL_OUTPUTS) {
+        decltype(Kind::weights(weights)) own[J];
+        UNROLL for (int j = 0; j < J; j++) own[j] = Kind::weights(weights + 64 * j);
+        if (FETCH) UNROLL for (int j = 0; j < J; j++) _mm_prefetch(weights + panel_bytes + 64 * j, _MM_HINT_T1);
         UNROLL for (int i = 0; i < M; i++) {
-            __m512i numbers = broadcast(row + i * row_bytes);
-            sums[i][0] = Kind::multiply_add(sums[i][0], w0, numbers);
-            sums[i][1] = Kind::multiply_add(sums[i][1], w1, numbers);
-            sums[i][2] = Kind::multiply_add(sums[i][2], w2, numbers);
+            auto numbers = Kind::broadcast(row + i * row_bytes);
+            UNROLL for (int j = 0; j < J; j++) sums[i][j] = Kind::multiply_add(sums[i][j], own[j], numbers);
         }
     }
-    finish_tile<Kind, M>(sums, input, first, *panel.scales, to, column);
+    finish_tile<Kind, M>(sums, input, first, *panel.scales, first_output, to, column);
 }
 
+#ifdef __AVX512BF16__
 // The sums of up to 32 tokens x 48 outputs that AMX has computed, their panel, and the first of their outputs.
 struct Sums {
     alignas(64) int32_t rows[2 * AMX_ROWS][PANEL_OUTPUTS];
@@ -432,7 +537,7 @@ struct Sums {
             const int token = first + num_finished, *sum = rows[num_finished];
             typename Kind::Sum own[1][3];
             UNROLL for (int j = 0; j < 3; j++) own[0][j] = Kind::resume(sum + 16 * j, input.start[token]);
-            finish_tile<Kind, 1>(own, input, token, *panel.scales, to, column);
+            finish_tile<Kind, 1>(own, input, token, *panel.scales, 0, to, column);
         }
     }
 };
@@ -497,6 +602,7 @@ void multiply_group_amx(const Rounded& input, int group, int tokens, Cursor& nex
     }
     before->finish<Kind>(before->num, input, to);
 }
+#endif
 
 // Calls `call` with the number, from 1 to MOST, as a compile-time constant.
 template <int MOST, class Call>
@@ -513,11 +619,11 @@ void multiply_group(const Rounded& input, int group, int tokens, Cursor& next, c
     if constexpr (is_amx<Kind>) return multiply_group_amx<Kind>(input, group, tokens, next, to);
     int num_tiles = (tokens + TILE_TOKENS - 1) / TILE_TOKENS;
     for (int column = 0; column < to.outputs; column += PANEL_OUTPUTS) {
-        for (int n = 0; n < num_tiles; n++) {
+        for (int output = 0; output < PANEL_OUTPUTS; output += 16 * TILE_VECTORS) for (int n = 0; n < num_tiles; n++) {
             int first = tokens * n / num_tiles, size = tokens * (n + 1) / num_tiles - first;
             with_constant<TILE_TOKENS>(size, [&](auto m) FORCED {
-                if (n == 0) tile<Kind, m, true>(input, group, first, next, to, column);
-                else tile<Kind, m, false>(input, group, first, next, to, column);
+                if (n == 0) tile<Kind, m, true>(input, group, first, next, output, to, column + output);
+                else tile<Kind, m, false>(input, group, first, next, output, to, column + output);
             });
         }
         next = {next.weights + size_t(PANEL_OUTPUTS) * group * Kind::BYTES, next.scales + 1};
@@ -540,28 +646,94 @@ void round_rows(const float* from, int stride, int group, int tokens, std::vecto
 
 void norm_rows(float* row, int width, int tokens, Norm norm, float eps) {
     for (int t = 0; t < tokens; t++, row += width) {
-        __m512 sum = _mm512_setzero_ps(), squares = sum;
-        for (int n = 0; n < width; n += 16) sum = _mm512_add_ps(sum, _mm512_load_ps(row + n));
-        __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / width);
+        Floats sum = all(0), squares = sum;
+        for (int n = 0; n < width; n += 16) sum = sum + load(row + n);
+        Floats mean = all(sum_of(sum) / width);
         for (int n = 0; n < width; n += 16) {
-            __m512 centred = _mm512_sub_ps(_mm512_load_ps(row + n), mean);
-            squares = _mm512_fmadd_ps(centred, centred, squares);
+            Floats centred = load(row + n) - mean;
+            squares = multiply_add(centred, centred, squares);
         }
-        __m512 inverse = _mm512_set1_ps(1 / std::sqrt(_mm512_reduce_add_ps(squares) / width + eps));
+        Floats inverse = all(1 / std::sqrt(sum_of(squares) / width + eps));
         for (int n = 0; n < width; n += 16) {
-            __m512 centred = _mm512_sub_ps(_mm512_load_ps(row + n), mean);
-            __m512 scale = _mm512_mul_ps(inverse, _mm512_loadu_ps(norm.scale + n));
-            _mm512_store_ps(row + n, _mm512_fmadd_ps(centred, scale, _mm512_loadu_ps(norm.shift + n)));
+            Floats scale = inverse * load(norm.scale + n);
+            store(row + n, multiply_add(load(row + n) - mean, scale, load(norm.shift + n)));
         }
     }
 }
 
 // --- attention, with W numbers a head
 
+// Calls `put` with each vector of 2^(score - highest score) and its place in the row, and returns the sum of these
+// powers. `padded` is `length`, rounded up to whole vectors.
+template <class Put>
+INLINE float softmax(float* row, int length, int padded, const Put& put) {
+    const int last = padded - 16;
+    Floats tail = first(load(row + last), length - last, -1e30f), most = tail;
+    for (int n = 0; n < last; n += 16) most = max(most, load(row + n));
+    most = all(highest_of(most));
+    Floats sum = first(exp2(tail - most), length - last, 0);
+    put(last, sum);
+    for (int n = 0; n < last; n += 16) {
+        Floats powers = exp2(load(row + n) - most);
+        sum = sum + powers;
+        put(n, powers);
+    }
+    return sum_of(sum);
+}
+
+// Replaces the queries of R tokens, in one head, by the results of their attention in f32.
+template <int W, int R>
+INLINE void attend_f32(float* query, const float* value, int stride, int length, int padded, Scratch& s) {
+    float inverse[R];
+    for (int j = 0; j < padded; j += 16) {
+        Floats sums[R];
+        UNROLL for (int i = 0; i < R; i++) sums[i] = all(0);
+        for (int d = 0; d < W; d++) {
+            Floats key = load(s.keys + size_t(d) * padded + j);
+            UNROLL for (int i = 0; i < R; i++) sums[i] = multiply_add(all(query[i * stride + d]), key, sums[i]);
+        }
+        UNROLL for (int i = 0; i < R; i++) store(s.scores + i * padded + j, sums[i]);
+    }
+    UNROLL for (int i = 0; i < R; i++) {
+        float* row = s.scores + i * padded;
+        inverse[i] = 1 / softmax(row, length, padded, [&](int n, Floats shares) FORCED { store(row + n, shares); });
+    }
+    for (int n = 0; n < W; n += 16) {
+        Floats sums[R];
+        UNROLL for (int i = 0; i < R; i++) sums[i] = all(0);
+        for (int k = 0; k < length; k++) {
+            Floats own = load(value + size_t(k) * stride + n);
+            UNROLL for (int i = 0; i < R; i++) sums[i] = multiply_add(all(s.scores[i * padded + k]), own, sums[i]);
+        }
+        UNROLL for (int i = 0; i < R; i++) store(query + i * stride + n, sums[i] * all(inverse[i]));
+    }
+}
+
+// Computes the attention of one text in all heads, in f32.
+template <int W>
+void attention_f32(float* qkv, int heads, int length, Scratch& s) {
+    const int width = heads * W, stride = 3 * width;
+    int padded = (length + 15) & ~15, num_tiles = (length + TILE_QUERIES - 1) / TILE_QUERIES;
+    for (int h = 0; h < heads; h++) {
+        float *query = qkv + h * W, *key = query + width, *value = key + width;
+        for (int t = 0; t < length; t++, key += stride)
+            for (int d = 0; d < W; d++) s.keys[size_t(d) * padded + t] = key[d];
+        for (int n = 0; n < num_tiles; n++) {
+            int first = length * n / num_tiles, size = length * (n + 1) / num_tiles - first;
+            float* queries = query + size_t(first) * stride;
+            with_constant<TILE_QUERIES>(size, [&](auto r) FORCED {
+                attend_f32<W, r>(queries, value, stride, length, padded, s);
+            });
+        }
+    }
+}
+
+#ifdef __AVX512BF16__
+
 // Rounds two vectors of f32 to one vector of bf16, in their order.
 INLINE __m512i pack(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
 
-INLINE __m512 multiply_add(__m512 sum, __m512 pairs, __m512i pair) {
+INLINE __m512 add_pairs(__m512 sum, __m512 pairs, __m512i pair) {
     return _mm512_dpbf16_ps(sum, (__m512bh)pairs, (__m512bh)pair);
 }
 
@@ -625,32 +797,19 @@ INLINE void score(const uint16_t* query, const float* keys, int padded, float* s
         __m512 key[J];
         UNROLL for (int j = 0; j < J; j++) key[j] = _mm512_load_ps(keys + d * padded + 16 * j);
         UNROLL for (int i = 0; i < R; i++) {
-            __m512i pair = broadcast(query + i * W + 2 * d);
-            UNROLL for (int j = 0; j < J; j++) sums[i][j] = multiply_add(sums[i][j], key[j], pair);
+            __m512i pair = broadcast_bytes(query + i * W + 2 * d);
+            UNROLL for (int j = 0; j < J; j++) sums[i][j] = add_pairs(sums[i][j], key[j], pair);
         }
     }
     UNROLL for (int i = 0; i < R; i++) UNROLL for (int j = 0; j < J; j++)
         _mm512_store_ps(scores + i * padded + 16 * j, sums[i][j]);
 }
 
-// Writes 2^(score - highest score) for each score, as bf16, and returns the sum of these powers.
-INLINE float softmax(const float* row, int length, int padded, uint16_t* to) {
-    __mmask16 last = 0xffff >> (padded - length);
-    const float* end = row + padded - 16;
-    auto store = [&](const float* x, __m512 shares) FORCED {
-        _mm256_store_si256((__m256i*)(to + (x - row)), (__m256i)_mm512_cvtneps_pbh(shares));
-    };
-    __m512 tail = _mm512_mask_mov_ps(_mm512_set1_ps(-1e30f), last, _mm512_load_ps(end)), most = tail;
-    for (const float* x = row; x < end; x += 16) most = _mm512_max_ps(most, _mm512_load_ps(x));
-    most = _mm512_set1_ps(_mm512_reduce_max_ps(most));
-    __m512 sum = _mm512_maskz_mov_ps(last, exp2(_mm512_sub_ps(tail, most)));
-    store(end, sum);
-    for (const float* x = row; x < end; x += 16) {
-        __m512 shares = exp2(_mm512_sub_ps(_mm512_load_ps(x), most));
-        sum = _mm512_add_ps(sum, shares);
-        store(x, shares);
-    }
-    return _mm512_reduce_add_ps(sum);
+// Writes the powers of `softmax` as bf16, and returns their sum.
+INLINE float softmax_bf16(float* row, int length, int padded, uint16_t* to) {
+    return softmax(row, length, padded, [&](int n, Floats shares) FORCED {
+        _mm256_store_si256((__m256i*)(to + n), (__m256i)_mm512_cvtneps_pbh(shares));
+    });
 }
 
 // Computes the attention scores of R queries for all keys of the text.
@@ -671,14 +830,14 @@ INLINE void attend(float* query, int stride, int length, int padded, Scratch& s)
     score_all<W, R>(query, stride, padded, s);
     __m512 sums[R][VECTORS], inverse[R];
     UNROLL for (int i = 0; i < R; i++) {
-        inverse[i] = _mm512_set1_ps(1 / softmax(s.scores + i * padded, length, padded, s.shares + i * padded));
+        inverse[i] = _mm512_set1_ps(1 / softmax_bf16(s.scores + i * padded, length, padded, s.shares + i * padded));
         UNROLL for (int v = 0; v < VECTORS; v++) sums[i][v] = _mm512_setzero_ps();
     }
     const float* value = s.values;
     for (int k = 0; k < length; k += 2, value += W) UNROLL for (int i = 0; i < R; i++) {
-        __m512i pair = broadcast(s.shares + i * padded + k);
+        __m512i pair = broadcast_bytes(s.shares + i * padded + k);
         UNROLL for (int v = 0; v < VECTORS; v++)
-            sums[i][v] = multiply_add(sums[i][v], _mm512_load_ps(value + 16 * v), pair);
+            sums[i][v] = add_pairs(sums[i][v], _mm512_load_ps(value + 16 * v), pair);
     }
     UNROLL for (int i = 0; i < R; i++, query += stride) UNROLL for (int v = 0; v < VECTORS; v++)
         _mm512_store_ps(query + 16 * v, _mm512_mul_ps(sums[i][v], inverse[i]));
@@ -739,7 +898,7 @@ INLINE void attend_amx(float* query, int stride, int num, int length, int padded
     score_amx<W>(rounded, s.keys, length, padded, s.scores);
     for (int i = 0; i < num; i++) {
         uint16_t* shares = s.shares + i * padded;
-        inverse[i] = 1 / softmax(s.scores + i * padded, length, scored, shares);
+        inverse[i] = 1 / softmax_bf16(s.scores + i * padded, length, scored, shares);
         if (scored < padded) _mm256_store_si256((__m256i*)(shares + scored), _mm256_setzero_si256());
     }
     clear_tiles<0, LAST>();
@@ -767,6 +926,8 @@ void attention_amx(float* qkv, int heads, int length, int rows, Scratch& s) {
     }
 }
 
+#endif
+
 // --- all layers for a block of texts
 
 // Returns the number of tokens of the text that begins at `first`. The next text begins where a position is 0 again.
@@ -781,10 +942,7 @@ void embed(const Model& model, const int32_t* ids, const int32_t* positions, int
     for (int t = 0; t < tokens; t++, state += width) {
         const uint16_t* word = model.words + size_t(ids[t]) * width;
         const float* place = model.positions + size_t(positions[t]) * width;
-        for (int n = 0; n < width; n += 16) {
-            __m512 numbers = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(word + n)));
-            _mm512_store_ps(state + n, _mm512_add_ps(numbers, _mm512_loadu_ps(place + n)));
-        }
+        for (int n = 0; n < width; n += 16) store(state + n, load_f16(word + n) + load(place + n));
     }
 }
 
@@ -824,6 +982,7 @@ void encode_block(const Model& model, const int32_t* ids, const int32_t* positio
             length = text_length(positions, first, tokens);
             float* own = s.qkv + size_t(first) * 3 * width;
             if constexpr (is_amx<Kind>) attention_amx<W>(own, shape.heads, length, tile_rows(tokens), s);
+            else if constexpr (std::is_same_v<Kind, Float32>) attention_f32<W>(own, shape.heads, length, s);
             else attention<W>(own, shape.heads, length, s);
         }
         round_rows<Kind>(s.qkv, 3 * width, group, tokens, s.input);
@@ -908,13 +1067,16 @@ struct Pool {
             if (shape.head_width() == 32) call(kind, std::integral_constant<int, 32>{});
             else call(kind, std::integral_constant<int, 64>{});
         };
+        if (shape.number == F32) return with_kind(Float32{});
+#ifdef __AVX512BF16__
         auto with_number = [&](auto kind) {
             if (!model.uses_amx) return with_kind(kind);
             Tiles tiles(tile_rows(block.tokens));
             with_kind(Amx<decltype(kind)>{});
         };
-        if (shape.is_bf16) with_number(Bf16{});
+        if (shape.number == BF16) with_number(Bf16{});
         else with_number(Int8{});
+#endif
     }
 };
 

@@ -24,13 +24,16 @@ MIN_GROUP, MAX_GROUP, GROUP_STEP = 64, 512, 32
 
 PANEL_OUTPUTS = 48
 
+#: The kinds of numbers in panels, in the order of the kernel's enumeration.
+NUMBERS = ("int8", "bf16", "f32")
+
 
 class Shape(ctypes.Structure):
     """The sizes of a model, with the fields of the kernel's struct `Shape`."""
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("width", "heads", "layers", "inner", "group", "num_words")),
-        *((name, ctypes.c_int32) for name in ("num_positions", "max_tokens", "activation", "is_bf16")),
+        *((name, ctypes.c_int32) for name in ("num_positions", "max_tokens", "activation", "number")),
         ("eps", ctypes.c_float),
     )
 
@@ -46,8 +49,8 @@ class KernelWeights(NamedTuple):
     words: NDArray[np.float16]
     positions: Array
     norms: Array
-    panels: bytes
-    scales: bytes
+    panels: bytearray
+    scales: bytearray
 
 
 def find_unsupported(transformer: Transformer) -> str:
@@ -63,16 +66,21 @@ def find_unsupported(transformer: Transformer) -> str:
     return "" if _group(width, inner) else f"{width} and {inner} numbers a token"
 
 
-def arrange(transformer: Transformer, max_tokens: int, is_bf16: bool) -> KernelWeights:
-    """Return the weights of a supported model in the kernel's layout; raise ValueError for arrays that do not fit."""
+def arrange(transformer: Transformer, max_tokens: int, number: str) -> KernelWeights:
+    """Return the weights of a supported model in the kernel's layout; raise ValueError for arrays that do not fit.
+
+    `number` is one of `NUMBERS`.
+    """
     width, inner = _sizes(transformer)
     group = _group(width, inner)
     norms = [transformer.norm]
-    panels: list[tuple[bytes, bytes]] = []
+    panels, scales = bytearray(), bytearray()
     for layer in transformer.layers:
         norms += [layer.attention_norm, layer.output_norm]
         for product in _products(layer, width, inner, group):
-            panels += _panels(product, group, is_bf16)
+            for numbers, own_scales in _panels(product, group, number):
+                panels += numbers
+                scales += own_scales
     words, positions = transformer.words.astype(np.float16, copy=False), _float32(transformer.positions)
     scales_and_shifts = np.concatenate([_float32(array) for norm in norms for array in norm])
     if (
@@ -85,10 +93,9 @@ def arrange(transformer: Transformer, max_tokens: int, is_bf16: bool) -> KernelW
         raise ValueError("the vector of a word has a number that 16 bits cannot hold")
     shape = Shape(
         *(width, transformer.num_heads, len(transformer.layers), inner, group, len(words), len(positions)),
-        *(max_tokens, ACTIVATIONS.index(transformer.activation), is_bf16, transformer.eps),
+        *(max_tokens, ACTIVATIONS.index(transformer.activation), NUMBERS.index(number), transformer.eps),
     )
-    data, scales = (b"".join(parts) for parts in zip(*panels, strict=True))
-    return KernelWeights(shape, words, positions, scales_and_shifts, data, scales)
+    return KernelWeights(shape, words, positions, scales_and_shifts, panels, scales)
 
 
 def _sizes(transformer: Transformer) -> tuple[int, int]:
@@ -129,7 +136,7 @@ def _checked(linear: Linear, outputs: int, inputs: int) -> Linear:
     return Linear(weights, bias)
 
 
-def _panels(product: Linear, group: int, is_bf16: bool) -> Iterator[tuple[bytes, bytes]]:
+def _panels(product: Linear, group: int, number: str) -> Iterator[tuple[bytes, bytes]]:
     """Yield the bytes of each panel, which has 48 outputs of a product: its weights, and the numbers of its outputs.
 
     The weights are 4 bytes of each output in turn. An output has three numbers: its scale, its bias, and the scale
@@ -143,8 +150,8 @@ def _panels(product: Linear, group: int, is_bf16: bool) -> Iterator[tuple[bytes,
         scale = np.maximum(np.abs(part).max(axis=1), np.float32(1e-12)) / np.float32(127)
         rounded = np.rint(part / scale[:, None])
         bias = np.pad(product.bias, (0, missing)) if start == 0 else np.zeros(len(weights), np.float32)
-        sums = scale * rounded.sum(axis=1) if not is_bf16 else np.zeros_like(scale)
-        numbers = _bf16(part) if is_bf16 else (rounded + 128).astype(np.uint8)
+        sums = scale * rounded.sum(axis=1) if number == "int8" else np.zeros_like(scale)
+        numbers = (rounded + 128).astype(np.uint8) if number == "int8" else _bf16(part) if number == "bf16" else part
         step = 4 // numbers.itemsize
         for n in range(0, len(weights), PANEL_OUTPUTS):
             rows = slice(n, n + PANEL_OUTPUTS)

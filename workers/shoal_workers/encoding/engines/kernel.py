@@ -1,4 +1,4 @@
-"""The engine avx512: Shoal's own kernel for processors with AVX-512, VNNI and BF16. It needs the prepared graph."""
+"""The engines of Shoal's own kernel, avx512 and avx2. They need the prepared graph."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import BadSetting
-from shoal_workers.avx512 import library
-from shoal_workers.avx512.kernel import KernelModel, KernelPass, KernelThreads, load
-from shoal_workers.avx512.weights import arrange, find_unsupported
 from shoal_workers.encoding.engines import Pooled
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.encoding.pooling import pool
+from shoal_workers.kernel import library
+from shoal_workers.kernel.kernel import KernelModel, KernelPass, KernelThreads, load
+from shoal_workers.kernel.weights import arrange, find_unsupported
 from shoal_workers.model.graph import stored_transformer
 from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.model.transformer import ScoreHead
@@ -22,30 +22,33 @@ from shoal_workers.process.processors import at_low_priority
 
 log = logging.getLogger(__name__)
 
-#: The precisions of the kernel.
-PRECISIONS = ("bf16", "int8")
+#: The precisions of each engine, the default first.
+PRECISIONS = {"avx512": ("bf16", "int8"), "avx2": ("f32",)}
 
 
-class Avx512Engine:
+class KernelEngine:
     """A model in the kernel, with threads of normal and of low priority. Raises BadSetting if it cannot run here."""
 
-    name = "avx512"
     fixed_steps = False
     is_ragged = True
 
-    def __init__(self, model: Model, folder: Path, precision: str, threads: int):
-        self.precision = "bf16" if precision == "auto" else precision
-        if reason := _obstacle(self.precision):
-            raise BadSetting(f"avx512 {reason}: openvino runs without")
+    def __init__(self, name: str, model: Model, folder: Path, precision: str, threads: int):
+        self.name = name
+        self.precision = PRECISIONS[name][0] if precision == "auto" else precision
+        target = library.own_target()
+        if (reason := _obstacle(name, self.precision)) or not target:
+            raise BadSetting(f"{name} {reason}: openvino runs without")
         if not (reason := model.other_blocks):
             transformer = stored_transformer(folder / GRAPH)
             reason = find_unsupported(transformer)
         if reason:
-            raise BadSetting(f"avx512 does not compute {reason}, as {model.name} has: openvino does")
-        weights = arrange(transformer, model.max_tokens, self.precision == "bf16")
-        opened = KernelModel(load(library.path()), weights)
-        log.info("avx512 multiplies with %s", "AMX" if opened.uses_amx else "AVX-512, without AMX")
-        self._open(opened, transformer.head, threads)
+            raise BadSetting(f"{name} does not compute {reason}, as {model.name} has: openvino does")
+        head, weights = transformer.head, arrange(transformer, model.max_tokens, self.precision)
+        del transformer  # it takes as much memory as the kernel's weights
+        opened = KernelModel(load(library.path(target)), weights)
+        width = "AVX2" if target is library.AVX2 else "AVX-512"
+        log.info("%s multiplies with %s", name, "AMX" if opened.uses_amx else f"{width}, without AMX")
+        self._open(opened, head, threads)
 
     def _open(self, model: KernelModel, head: ScoreHead | None, threads: int) -> None:
         self._model, self._head = model, head
@@ -53,21 +56,21 @@ class Avx512Engine:
         self._usual = KernelThreads(model, threads)
         self._aside = at_low_priority(lambda: KernelThreads(model, threads))
 
-    def start(self, packings: Sequence[Packing], together: bool = False) -> "list[Avx512Pass]":
+    def start(self, packings: Sequence[Packing], together: bool = False) -> "list[EnginePass]":
         num_parts = self.threads if together else 1
-        return [Avx512Pass(KernelPass(self._usual, one.ids, one.positions, num_parts), self._head) for one in packings]
+        return [EnginePass(KernelPass(self._usual, one.ids, one.positions, num_parts), self._head) for one in packings]
 
-    def start_aside(self, packings: Sequence[Packing]) -> "list[Avx512Pass]":
-        return [Avx512Pass(KernelPass(self._aside, one.ids, one.positions, 1), self._head) for one in packings]
+    def start_aside(self, packings: Sequence[Packing]) -> "list[EnginePass]":
+        return [EnginePass(KernelPass(self._aside, one.ids, one.positions, 1), self._head) for one in packings]
 
-    def resized(self, threads: int) -> "Avx512Engine":
+    def resized(self, threads: int) -> "KernelEngine":
         engine = object.__new__(type(self))
-        engine.precision = self.precision
+        engine.name, engine.precision = self.name, self.precision
         engine._open(self._model, self._head, threads)
         return engine
 
 
-class Avx512Pass:
+class EnginePass:
     """A pass that the kernel's threads compute."""
 
     def __init__(self, running: KernelPass, head: ScoreHead | None):
@@ -90,13 +93,16 @@ class Avx512Pass:
         }
 
 
-def _obstacle(precision: str) -> str:
+def _obstacle(name: str, precision: str) -> str:
     """Return why the engine cannot run here in that precision, as the end of a sentence; empty if it can."""
-    if lacking := processors.lacking_for_avx512():
+    if lacking := processors.lacking((library.BF16 if name == "avx512" else library.AVX2).flags):
         return f"needs a processor with {', '.join(lacking)}"
-    if precision not in PRECISIONS:
+    if precision not in PRECISIONS[name]:
         return f"does not compute in {precision}"
-    return "" if library.path().exists() else "is not compiled (python -m shoal_workers.avx512.library does it)"
+    target = library.own_target()
+    if target and library.path(target).exists():
+        return ""
+    return "is not compiled (python -m shoal_workers.kernel.library does it)"
 
 
 _FUNCTIONS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.avx512.weights import KernelWeights, Shape
+from shoal_workers.kernel.weights import KernelWeights, Shape
 
 
 @cache
 def load(path: Path) -> ctypes.CDLL:
     """Load the library and declare its functions."""
     loaded = ctypes.CDLL(str(path))
-    pointer, number, raw, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t
+    pointer, number, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
     declared: dict[str, tuple[list[Any], Any]] = {
-        "open_model": ([ctypes.POINTER(Shape), pointer, pointer, pointer, raw, size, raw, size, number], pointer),
+        "open_model": ([ctypes.POINTER(Shape), *[pointer] * 4, size, pointer, size, number], pointer),
         "uses_amx": ([pointer], number),
         "close_model": ([pointer], None),
         "open_pool": ([pointer, number], pointer),
@@ -49,7 +49,8 @@ class KernelModel:
         ]:
             raise ValueError("words, positions or norms are of other sizes than the shape says")
         pointers = (array.ctypes.data for array in arrays)
-        sized = panels, len(panels), scales, len(scales)
+        buffers = ((ctypes.c_char * len(data)).from_buffer(data) for data in (panels, scales))
+        sized = [value for buffer in buffers for value in (buffer, len(buffer))]
         handle = library.open_model(ctypes.byref(shape), *pointers, *sized, may_use_amx)
         if not handle:
             raise ValueError("the kernel does not take the model, or there is no memory for it")

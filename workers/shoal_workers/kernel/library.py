@@ -1,0 +1,109 @@
+"""The compiled kernel, a shared library beside its source. `python -m shoal_workers.kernel.library` compiles it.
+
+`scripts/install` runs this command, and a wheel that is built has a library for each target (`workers/hatch_build.py`).
+The library's name has the digest of the source and of the compiler's options, so that a worker never loads the library
+of another release. The library lies beside the code, where only a program that can also change the code can replace it.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from shoal_workers.process import processors
+
+SOURCE = Path(__file__).with_name("kernel.cpp")
+
+#: The options of the compiler for every target. Warnings are off, because the headers of g++ 12 give thousands. The
+#: compiler's libraries are linked into the file: only the used parts, hidden from other libraries of the process. Thus
+#: an older glibc suffices.
+FLAGS = "-O3 -std=c++20 -mtune=znver3 -mprefer-vector-width=512"
+FLAGS += " -ffp-contract=fast -fno-math-errno -fno-trapping-math -w -shared -fPIC -pthread"
+FLAGS += " -static-libstdc++ -static-libgcc -Wl,--gc-sections -Wl,--exclude-libs,ALL"
+
+#: Longest time to compile, in seconds. Usually it takes 5 s.
+COMPILE_WITHIN_S = 300.0
+
+
+class Target(NamedTuple):
+    """The processors that a library is for: the compiler's options for their instructions, and their flags.
+
+    `flags` are Linux's names. `engine` is the fastest engine that the library has.
+    """
+
+    engine: str
+    options: str
+    flags: tuple[str, ...]
+
+
+_AVX2 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe")  # x86-64-v3
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")  # x86-64-v4
+
+#: The targets, the fastest first. A processor that runs one of them runs those after it too.
+BF16 = Target("avx512", "-march=x86-64-v4 -mavx512vnni -mavx512bf16", (*_AVX512, "avx512_vnni", "avx512_bf16"))
+AVX512 = Target("avx2", "-march=x86-64-v4", _AVX512)
+AVX2 = Target("avx2", "-march=x86-64-v3", _AVX2)
+TARGETS = (BF16, AVX512, AVX2)
+
+
+class CannotCompile(Exception):
+    """The reason why the kernel cannot be compiled on this machine."""
+
+
+def own_target() -> Target | None:
+    """Return the fastest target that this processor runs, or None."""
+    return next((target for target in TARGETS if not processors.lacking(target.flags)), None)
+
+
+def path(target: Target) -> Path:
+    """Return the path of the kernel that is compiled for the target. The file may be missing."""
+    digest = sha256(SOURCE.read_bytes() + f"{FLAGS} {target.options}".encode()).hexdigest()[:16]
+    return SOURCE.with_name(f"kernel-{digest}.so")
+
+
+def compile_kernel(target: Target) -> None:
+    """Compile the kernel for the target, and remove other releases' kernels. Raises CannotCompile."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise CannotCompile(f"it is for Linux on x86-64, and this is {platform.system()} on {platform.machine()}")
+    compiler = shutil.which("g++")
+    if not compiler:
+        raise CannotCompile("there is no g++: install it (version 11 or later)")
+    library = path(target)
+    new = library.with_suffix(f".{os.getpid()}")
+    try:
+        command = [compiler, *target.options.split(), *FLAGS.split(), str(SOURCE), "-o", str(new)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_WITHIN_S)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no reason given"]
+            raise CannotCompile(f"g++ fails (version 11 or later is needed): {lines[0]:.200}")
+        new.chmod(0o755)
+        new.replace(library)
+        for old in set(library.parent.glob("kernel-*.so")) - set(map(path, TARGETS)):
+            old.unlink(missing_ok=True)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotCompile(str(error)) from error
+    finally:
+        with suppress(OSError):  # a read-only file system refuses even to delete a missing file
+            new.unlink(missing_ok=True)
+
+
+def main() -> None:
+    """Compile the kernel for this processor, if it is a target, or print why that fails."""
+    target = own_target()
+    if not target or path(target).exists():
+        return
+    print(f"  compiling the engine {target.engine}", flush=True)
+    try:
+        compile_kernel(target)
+    except CannotCompile as error:
+        again = "python -m shoal_workers.kernel.library"
+        print(f"  the engine {target.engine} is left out, and OpenVINO runs: {error}; then type {again}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
