@@ -546,7 +546,7 @@ class TestChoice:
     @needs_kernel
     @pytest.mark.parametrize(("name", "precision"), [("avx512", "f32"), ("avx2", "bf16"), ("avx2", "int8")])
     def test_a_precision_of_another_engine_is_refused(self, prepared: Path, name: str, precision: str) -> None:
-        with pytest.raises(BadSetting, match=f"{name} does not compute in {precision}: openvino"):
+        with pytest.raises(BadSetting, match=f"{name} does not compute in {precision}: the engine auto"):
             Encoder.open(prepared / "model", name, precision, 1)
 
     @needs_kernel

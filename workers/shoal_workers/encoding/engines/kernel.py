@@ -37,7 +37,7 @@ class KernelEngine:
         self.precision = PRECISIONS[name][0] if precision == "auto" else precision
         target = library.own_target()
         if (reason := _obstacle(name, self.precision)) or not target:
-            raise BadSetting(f"{name} {reason}: openvino runs without")
+            raise BadSetting(f"{name} {reason}: the engine auto takes another")
         if not (reason := model.other_blocks):
             transformer = stored_transformer(folder / GRAPH)
             reason = find_unsupported(transformer)
