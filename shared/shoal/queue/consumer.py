@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from shoal import operations
@@ -118,12 +118,20 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of a delivery: the reply and its address, if a reply can be sent, and the dead letter, if one is kept."""
+    """The end of a delivery: the reply and its address, if a reply can be sent, and the dead letter, if one is kept.
+
+    `data` is the packed reply. Raises an error of msgpack for a reply with a value that it cannot hold.
+    """
 
     delivery: Delivery
     reply: Reply | None = None
     reply_to: str | None = None
     letter: DeadLetter | None = None
+    data: bytes = field(default=b"", init=False)
+
+    def __post_init__(self) -> None:
+        if self.reply is not None:
+            object.__setattr__(self, "data", self.reply.pack())
 
     def fields(self, max_reply_bytes: int) -> dict[str, Any]:
         """Return the answer as an argument of the script `answer`. A reply over the limit becomes TooLarge."""
@@ -133,7 +141,7 @@ class Answer:
             fields["letter"] = self.letter.fields(delivery.lane)
         if self.reply is None:
             return fields
-        reply, data = self.reply, self.reply.pack()
+        reply, data = self.reply, self.data
         if len(data) > max_reply_bytes:  # Redis serves no other client while it reads and copies a value
             most = f"{max_reply_bytes:,} (SHOAL_MAX_REPLY_MB)"
             error = TooLarge(f"the reply has {len(data):,} bytes and may have {most}: split the job")
