@@ -66,7 +66,7 @@ class SearchWork(PairsWork):
     @classmethod
     def admit(cls, delivery: Delivery, job: Any, served: "Served") -> Work:
         """Return the work of a job; raise the error of an unknown index. The index may open while texts are encoded."""
-        opening = find_index(served.searcher.indexes, job.index, job.cursor)
+        opening = find_index(served.searcher.indexes, job.index, job.search.cursor)
         reranks = served.reranker(job.reranker) if job.uses_reranker else None
         prompt = served.embeds.encoder.prompt(job.options, cls.prompts)
         work = cls(delivery, job, served.embeds, prompt, served.now, reranks=reranks)
@@ -177,7 +177,7 @@ class Searcher:
             if failure and not isinstance(failure, Unavailable | Overloaded):
                 raise failure
             # After a failure to read the index's changes from Redis, the index is opened again.
-            opening = find_index(self.indexes, group[0].job.index, group[0].job.cursor)
+            opening = find_index(self.indexes, group[0].job.index, group[0].job.search.cursor)
             if opening.done():
                 return opening.result()
             for work in group:
