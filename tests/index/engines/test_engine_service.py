@@ -75,7 +75,8 @@ def check_changed_rows(pool: Service, server: PostgreSQL) -> None:
 
     with psycopg.connect(server.url) as connection:
         ((table,),) = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-        connection.execute(f"""UPDATE "{table}" SET document = overlay(document placing '{{"x":{2**64},' from 1 for 1)""")
+        added = f'{{"x":{2**64},'
+        connection.execute(f"""UPDATE "{table}" SET document = overlay(document placing '{added}' from 1 for 1)""")
     answer = pool.ask("POST", "/search", {"queries": ["storm"], "index": "pushed"})
     assert (answer.status, answer.body["error"]["code"]) == (500, "internal")
     assert pool.ask("POST", "/search", {"queries": ["storm"], "index": "pushed", "fields": ["text"]}).status == 200
