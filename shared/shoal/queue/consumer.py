@@ -173,7 +173,6 @@ class Consumer:
         self.max_unread_bytes = max_unread_bytes
         self.more_suspects = False
         self._keys = (keys.root,)
-        self._held = keys.held(name)
         self._markers = {lane: keys.of_lane(lane, "wake") for lane in LANES}
         self._failed_sends: Counter[str] = Counter()
         self._sweep_fault = ""
@@ -254,7 +253,7 @@ class Consumer:
 
     def lost(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return the deliveries that this consumer no longer holds: they were cancelled, withdrawn or put back."""
-        commands = [("ZSCORE", self._held, delivery.key) for delivery in deliveries]
+        commands = [("ZSCORE", self.keys.held(self.name), delivery.key) for delivery in deliveries]
         scores = self.broker.pipeline(*commands) if commands else []
         return [delivery for delivery, score in zip(deliveries, scores, strict=True) if score is None]
 
