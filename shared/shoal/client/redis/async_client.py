@@ -37,7 +37,6 @@ from shoal.contract.replies import Reply
 from shoal.errors import Timeout
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed, Rerank, Search
-from shoal.operations.embed import MANY_VECTORS
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.producer import Producer
 from shoal.settings import DEFAULTS, Settings
@@ -197,8 +196,7 @@ class AsyncClient:
         session, owner, job = self._session(), client or self.name, job.pinned(self.fingerprint)
         if isinstance(job, Search):
             job.check_hits()
-        if job.options.output in MANY_VECTORS:
-            await session.check_num_vectors(job, self.max_reply_bytes)
+        await session.check_num_vectors(job, self.max_reply_bytes)
         if job.deadline is not None:
             check_deadline(job.deadline, await session.producer.now())
         if idempotency_key is not None:
@@ -240,9 +238,7 @@ class AsyncClient:
     ) -> Reply:
         """Wait for the reply to the job and return it, as `Client.call` does."""
         check_lane(lane)  # a job whose texts are all cached is not put
-        if self.fingerprint:
-            job = job.pinned(self.fingerprint)
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        job, timeout_s = job.pinned(self.fingerprint), self.timeout_s if timeout_s is None else timeout_s
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
 
     def writer(
