@@ -57,7 +57,7 @@ def unpack(data: bytes, max_values: float = math.inf) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise MalformedJob(f"the msgpack value is {kind(value)}: send a map")
     if bytes in map(type, value):
-        raise MalformedJob("a key of the msgpack map is a byte string: write all keys as str")
+        raise MalformedJob("a key of the msgpack map is a byte string: write each key as a string")
     return value
 
 
