@@ -67,8 +67,7 @@ class Delivery:
 
     `key` is the id under which the job was put, or "+" and a number if it was pushed without a script. `put_ms` is in
     Unix milliseconds. `deaths` counts the workers that died while they held the job, and `died` names the last of them.
-    A job with `deaths` is a suspect.
-    If the job is too large, `data` is only its beginning.
+    A job with `deaths` is a suspect. If the job is too large, `data` is only its beginning.
     """
 
     lane: str
