@@ -22,8 +22,8 @@ class ShoalError(Exception):
 
     @property
     def message(self) -> str:
-        """The message of the error."""
-        return str(self)
+        """The message of the error. A path in it may have bytes that are not UTF-8: each is a question mark here."""
+        return str(self).encode(errors="replace").decode()
 
     @property
     def line(self) -> str:

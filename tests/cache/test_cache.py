@@ -2,18 +2,18 @@
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import redis
 from api_stub import MakeApp
-from blocking import Lookup, Pool
+from blocking import Commands, Lookup, Pool, run_now
 from conftest import PATIENCE_S, RedisServer, running
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +21,7 @@ from hypothesis.extra import numpy as nps
 from queues import Queue, queue_of
 
 from shoal import AsyncClient, Client
+from shoal.broker.async_broker import AsyncBroker
 from shoal.cache.cache import MAX_TEXTS_PER_READ, Cache, Entry, Table, num_places, size_bytes
 from shoal.cache.lookup import OBJECT_BYTES, CacheLookup
 from shoal.contract.jobs import Job
@@ -388,6 +389,21 @@ class TestClient:
         assert is_known()
         worker.pool.leave(worker.id)
         assert not is_known()
+
+    def test_entries_keep_their_fingerprint_if_the_model_changes_while_they_are_read(self, worker: Worker) -> None:
+        class Changing(Commands):
+            async def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
+                if lookup._table == worker.cache.table:  # type: ignore[union-attr]
+                    queue.pool.leave(worker.id)
+                    queue.pool.announce("other", about(worker) | {"fingerprint": "another", "cache": other})
+                    await lookup.find(Embed(["rain"]))
+                return await super().pipeline(*commands, block_s=block_s)
+
+        queue = queue_of(worker)
+        reply, other = embed(worker, "storm"), TABLE.to_heartbeat()
+        announce(worker)
+        lookup = CacheLookup(cast(AsyncBroker, Changing(queue.broker)), queue.keys, queue.pool.asynchronous, 0.0)
+        assert run_now(lookup.find(Embed(["storm"]))).reply().fingerprint == reply.fingerprint
 
     def test_found_entries_are_kept_for_a_while(self, client: Client, worker: Worker) -> None:
         embed(worker, "storm")

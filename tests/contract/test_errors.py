@@ -1,11 +1,13 @@
 """Every bad input has a row in bad_input.md, with its answer and a test that exists."""
 
 import ast
+import os
 from functools import cache
 
 from page import BAD_INPUT, ERRORS, ROOT, BadInput, table
 
-from shoal.errors import BY_CODE, parse
+from shoal.contract.replies import Reply
+from shoal.errors import BY_CODE, IndexCorrupt, parse
 from shoal_api.schema.errors import STATUS
 
 #: Bad inputs that must have a row.
@@ -55,3 +57,9 @@ def test_the_line_of_an_error_can_be_read_and_another_line_is_none() -> None:
         assert (type(error), str(error)) == (BY_CODE[code], "a: [b] c")
     for line in ("", "shoal: no code", "shoal: a [b]", "2026 shoal: a [too_large]"):
         assert parse(line) is None
+
+
+def test_a_message_with_a_path_that_is_not_utf_8_can_be_sent() -> None:
+    folder = os.fsdecode(b"/news/caf\xe9")
+    reply = Reply.unpack(Reply.failure("a", IndexCorrupt(f"{folder} cannot be read")).pack())
+    assert str(reply.error) == "/news/caf? cannot be read"

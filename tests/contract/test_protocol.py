@@ -26,6 +26,7 @@ from shoal import operations
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import LANE_KEYS, Keys
 from shoal.contract.options import OPTION_NAMES
+from shoal.contract.outline import MAX_FIELDS
 from shoal.contract.replies import STATUSES, TIMINGS, Reply
 from shoal.errors import ShoalError, UnknownJob
 from shoal.operations import OPERATIONS
@@ -77,6 +78,7 @@ UNREADABLE: dict[str, bytes] = {
     "an id that is cut off": msgpack.packb({"v": 1, "id": "x" * 40})[:-1],
     "no id": msgpack.packb({"v": 1, "op": "embed", "texts": ["storm"]}),
     "a bad id": msgpack.packb(MINIMAL | {"id": "a b"}),
+    "an id after too many fields": msgpack.packb({str(n): n for n in range(MAX_FIELDS)} | {"id": "x"}),
 }
 
 #: Jobs whose id can be read but not all other fields, with the code of the reply.
@@ -87,6 +89,7 @@ DAMAGED: dict[str, tuple[str, bytes]] = {
     "deep": ("malformed_job", msgpack.packb(MINIMAL)[:-1].replace(b"\x84", b"\x85") + b"m\xa1x" + b"\x91" * 5_000),
     "a byte that is not UTF-8": ("invalid_text", msgpack.packb(MINIMAL).replace(b"storm", b"st\xf6rm")),
     "no version": ("unsupported_version", msgpack.packb({"id": "x"})),
+    "keys that are byte strings": ("malformed_job", msgpack.packb(MINIMAL | {b"colour": 1, "size": 2})),
     "a reply_to with spaces": ("invalid_request", msgpack.packb(MINIMAL | {"reply_to": "a b"})),
 }
 

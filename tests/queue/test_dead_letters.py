@@ -110,7 +110,7 @@ class TestDeadLetters:
         assert letters.get(letter_id).id == letter_id
 
     def test_an_unknown_letter_is_refused(self, queue: Queue) -> None:
-        for letter_id in ("1-1", "", "-", "1-1 2-2", "9" * 40):
+        for letter_id in ("1-1", "", "-", "1-1 2-2", "9" * 40, "\u0661-\u0661"):
             for ask in (DeadLetters(queue).get, DeadLetters(queue).retry, DeadLetters(queue).drop):
                 with pytest.raises(UnknownJob, match="no dead letter"):
                     ask(letter_id)

@@ -23,7 +23,7 @@ from shoal.contract.replies import Reply
 from shoal.errors import Cancelled, Internal, ShoalError, Unavailable, UnknownJob
 from shoal.operations import Embed
 from shoal.queue.dispatcher import Pending
-from shoal.queue.lane import MAX_JOINED_BYTES, MAX_JOINED_JOBS, MAX_PUTS_OF_CLIENT, LaneLimits, PackedJobs, group_puts
+from shoal.queue.lane import MAX_JOINED_BYTES, MAX_JOINED_JOBS, MAX_PUTS_OF_CLIENT, LaneLimits, PackedJobs, take_groups
 from shoal.queue.producer import Producer, ReplyStream
 
 #: A program that uses a client, forks, and uses the client in both processes: `python -c FORKS URL PREFIX POOL`.
@@ -55,19 +55,26 @@ def packed(lane: str, client: str, *texts: str) -> PackedJobs:
     return PackedJobs.pack(lane, [Embed([text]) for text in texts], "me", client)
 
 
+def by_client(*puts: PackedJobs) -> dict[tuple[str, str], list[PackedJobs]]:
+    return {key: [put for put in puts if (put.client, put.lane) == key] for key in {(p.client, p.lane) for p in puts}}
+
+
 def test_puts_of_a_client_with_few_puts_go_first() -> None:
     many = [packed("bulk", "many", "a") for _ in range(2 * MAX_PUTS_OF_CLIENT + 1)]
     few = packed("bulk", "few", "b")
-    groups, later = group_puts([*many, few])
-    assert groups == [[few], many[:MAX_PUTS_OF_CLIENT]]
-    assert group_puts(later) == ([many[MAX_PUTS_OF_CLIENT:-1]], many[-1:])
+    puts = by_client(*many, few)
+    assert take_groups(puts) == [[few], many[:MAX_PUTS_OF_CLIENT]]
+    assert take_groups(puts) == [many[MAX_PUTS_OF_CLIENT:-1]]
+    assert puts == by_client(many[-1])
 
 
 def test_a_group_has_a_client_a_lane_and_a_limit_of_jobs_and_bytes() -> None:
     half = [packed("bulk", "a", *"x" * (MAX_JOINED_JOBS // 2)) for _ in range(3)]
     other, large = packed("interactive", "a", "x"), packed("bulk", "b", "x" * (MAX_JOINED_BYTES + 1))
     last = packed("bulk", "b", "x")
-    assert group_puts([*half, other, large, last]) == ([[other], [large], half[:2]], [last, half[2]])
+    puts = by_client(*half, other, large, last)
+    assert take_groups(puts) == [[other], [large], half[:2]]
+    assert puts == by_client(half[2], last)
 
 
 @pytest.fixture

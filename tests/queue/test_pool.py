@@ -149,3 +149,10 @@ def test_a_heartbeat_announces_new_versions_of_indexes_at_once(pool: Pool) -> No
     about = about | {"index_errors": {"a": "it is broken"}}
     heart.beat()
     assert pool.workers()["a"] == about
+
+
+def test_a_heartbeat_that_can_never_be_sent_is_logged(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    heart = Heartbeat(pool, "a", lambda: {"model": "caf\udce9"}, every_s=3_600)  # a path that is not UTF-8
+    heart.start()
+    heart.close()
+    assert "no heartbeat: InvalidText" in caplog.text

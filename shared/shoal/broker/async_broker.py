@@ -18,7 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import MovedError, NoScriptError
 
-from shoal.broker.broker import Script, translate
+from shoal.broker.broker import Script, checked, translate
 from shoal.broker.circuit_breaker import CircuitBreaker
 from shoal.broker.connections import (
     ANSWER_S,
@@ -252,10 +252,10 @@ class AsyncBroker:
     async def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
         """Send commands in one round trip; return their answers, or raise the first error among them."""
         answers = await self._ask(commands, block_s)
-        for answer in answers:
-            if isinstance(answer, redis.ResponseError):
-                raise translate(answer) from answer
-        return answers
+        try:
+            return checked(answers)
+        except redis.RedisError as error:
+            raise translate(error) from error
 
     async def run(self, script: Script, keys: Sequence[str], arguments: Mapping[str, Any]) -> Any:
         """Return the result of a script."""

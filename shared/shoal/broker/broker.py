@@ -101,13 +101,9 @@ class Broker:
     def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
         """Send commands in one round trip; return their answers, or raise the first error among them."""
         try:
-            answers = self._connections.ask(commands, block_s)
+            return checked(self._connections.ask(commands, block_s))
         except redis.RedisError as error:
             raise translate(error) from error
-        for answer in answers:
-            if isinstance(answer, redis.ResponseError):
-                raise translate(answer) from answer
-        return answers
 
     def run(self, script: Script, keys: Sequence[str], arguments: Mapping[str, Any]) -> Any:
         """Return the result of a script; `arguments` are its arguments by name (docs/protocol.md)."""
@@ -116,8 +112,7 @@ class Broker:
             (answer,) = self._connections.ask([("EVALSHA", script.digest, *given)])
             if isinstance(answer, NoScriptError):  # a new Redis lacks the script
                 (answer,) = self._connections.ask([("EVAL", script.text, *given)])
-            if isinstance(answer, redis.ResponseError):
-                raise answer
+            checked([answer])
         except redis.RedisError as error:
             raise translate(error) from error
         return wire.unpack_result(answer)

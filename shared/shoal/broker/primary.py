@@ -128,4 +128,5 @@ def _address(node: str, default_port: int) -> Address:
     parts = urlsplit(f"//{node}")
     if not parts.hostname:
         raise ValueError(f"{node!r} is no node")
+    parts.hostname.encode("idna")  # raises a ValueError if the name has an empty or long part
     return parts.hostname, parts.port or default_port

@@ -111,8 +111,8 @@ class CacheLookup:
             async with self._refreshing:
                 if time.monotonic() >= self._refresh_at:
                     await self._refresh()
-        table, options = self._table, job.options
-        is_of_pin = job.fingerprint in (None, self._fingerprint)
+        table, fingerprint, options = self._table, self._fingerprint, job.options  # another task may refresh them
+        is_of_pin = job.fingerprint in (None, fingerprint)
         if table is None or not is_of_pin or (prompt := table.prompt_for(options)) is None:
             return all_missing
         digests = table.digests(job.texts, prompt, options)
@@ -123,7 +123,7 @@ class CacheLookup:
         entries = [entry if entry and entry.answers(options) else None for entry in found]
         missing = [text for text, entry in zip(job.texts, entries, strict=True) if entry is None]
         self._count(len(entries) - len(missing), len(missing))
-        return LookupResult(job, entries, missing, table.model, self._fingerprint)
+        return LookupResult(job, entries, missing, table.model, fingerprint)
 
     async def _entries(self, table: Table, digests: Sequence[bytes]) -> list[Entry | None]:
         held = self._held

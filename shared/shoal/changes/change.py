@@ -57,7 +57,7 @@ class Change:
     @property
     def num_values(self) -> int:
         """The number of values in the documents' arrays and maps. The number of ids has a limit of its own."""
-        return wire.num_values([_map_of(document) for document in self.documents])
+        return wire.num_values([map_of(document) for document in self.documents])
 
     @property
     def num_ids(self) -> int:
@@ -67,7 +67,7 @@ class Change:
     def pack(self) -> bytes:
         """Return the change as bytes for `unpack`. Raises TooLarge, InvalidText and InvalidRequest."""
         fields = {
-            "documents": [_map_of(document) for document in self.documents],
+            "documents": [map_of(document) for document in self.documents],
             "vectors": self.vectors.astype("<f4", copy=False).tobytes(),
             "deleted": list(self.deleted),
             "digest": self.digest,
@@ -123,7 +123,8 @@ def size_of(change: Change, packed: bytes) -> int:
     return max(len(packed), BYTES_OF_A_VALUE * change.num_values)
 
 
-def _map_of(document: Document) -> dict[str, Any]:
+def map_of(document: Document) -> dict[str, Any]:
+    """Return a document as a change has it."""
     return {"id": document.id, "text": document.text, **document.fields}
 
 

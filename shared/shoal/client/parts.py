@@ -14,6 +14,9 @@ from shoal.errors import ShoalError
 #: Seconds to wait before parts are computed again: workers switch to a new version of an index one after the other.
 SWITCH_PAUSE_S = 0.05
 
+#: Largest number of unanswered jobs of a stream: more than a lane has.
+MAX_WINDOW = 2**20
+
 T = TypeVar("T")
 
 

@@ -12,7 +12,6 @@ NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 #: The same rule in words, for error messages.
 NAME_RULE = "1 to 128 letters, digits, '-', '_', '.' or ':'"
 
-
 #: The keys of a lane and their types: the unanswered jobs, sorted by the time of their put; the numbers of texts and
 #: bytes of the lane and of each client; the ring of new clients; the ring of other clients; the texts left in each
 #: client's turn; and the marker that wakes an idle worker. The jobs of a client are in the list `of:CLIENT`.

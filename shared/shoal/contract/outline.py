@@ -16,6 +16,9 @@ _MAX_HEADER_BYTES = 5
 #: Size limit of a name or a value in an outline, in bytes. Longer names and values are skipped.
 _MAX_STRING_BYTES = 256
 
+#: Largest number of a map's fields that are read. Each takes some microseconds, and a job can have millions.
+MAX_FIELDS = 1_000
+
 _FIELDS = ("id", "reply_to", "op", "traceparent")
 
 _UNREADABLE = (msgpack.UnpackException, ValueError, TypeError, MemoryError)
@@ -25,7 +28,7 @@ _UNREADABLE = (msgpack.UnpackException, ValueError, TypeError, MemoryError)
 class Outline:
     """The fields that identify a job, the address of its reply, and its number of texts.
 
-    If the bytes are cut off or damaged, the outline has only fields before the damage.
+    The outline has only fields among the first `MAX_FIELDS`, and before a place where the bytes are cut off or damaged.
     """
 
     fields: dict[str, str | None] = field(default_factory=dict)
@@ -37,7 +40,7 @@ class Outline:
         outline = cls()
         with suppress(*_UNREADABLE):
             reader = _reader(data)
-            for _ in range(reader.read_map_header()):
+            for _ in range(min(MAX_FIELDS, reader.read_map_header())):
                 start = reader.tell()
                 reader.skip()
                 name, start = _string(data, start, reader.tell()), reader.tell()

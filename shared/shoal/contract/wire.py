@@ -37,14 +37,12 @@ def describe_surrogate(error: UnicodeEncodeError) -> str:
     return f"lone surrogate {surrogate} at character {error.start}, which UTF-8 cannot hold: remove or replace it"
 
 
-def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
-    """Return the msgpack map in `data`. `max_values` limits the number of values in its arrays and maps, and thus their
-    memory.
+def unpack(data: bytes, max_values: float = math.inf) -> dict[str, Any]:
+    """Return the msgpack map in `data`. All its arrays and maps together may have `max_values` values.
 
     Raises InvalidText for a string that is not UTF-8, MalformedJob for other bytes, and TooLarge for too many values.
     """
-    may_exceed = max_values is not None and len(data) * (1 + VALUES_OF_A_CONTAINER) > max_values
-    bounds = _bounds(max_values, len(data)) if may_exceed and max_values is not None else {}
+    bounds = _bounds(int(max_values), len(data)) if len(data) * (1 + VALUES_OF_A_CONTAINER) > max_values else {}
     try:
         value = msgpack.unpackb(data, raw=False, strict_map_key=True, ext_hook=_refuse_extension, **bounds)
     except UnicodeDecodeError as error:
@@ -53,7 +51,7 @@ def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
             f"a string is not UTF-8 (byte 0x{found:02x} at {error.start}): encode texts as UTF-8"
         ) from error
     except (msgpack.exceptions.UnpackException, ValueError, TypeError, RecursionError, MemoryError) as error:
-        if max_values is not None and len(data) > max_values and "exceeds max_" in str(error):
+        if len(data) > max_values and "exceeds max_" in str(error):
             raise _too_many(max_values) from error
         raise MalformedJob(f"the {len(data):,} bytes are not one msgpack map: {_reason(error)}") from error
     if not isinstance(value, dict):
@@ -88,7 +86,7 @@ def _bounds(max_values: int, num_bytes: int) -> dict[str, Any]:
     return hooks | {"max_array_len": most, "max_map_len": most}
 
 
-def _too_many(max_values: int) -> TooLarge:
+def _too_many(max_values: float) -> TooLarge:
     return TooLarge(f"its arrays and maps have over {max_values:,} values: split it")
 
 

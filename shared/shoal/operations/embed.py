@@ -53,7 +53,7 @@ class Embed(Job):
         """Raise TooLarge if the vectors of tokens or chunks need more than `max_bytes` from every worker."""
         sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
         known = [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]
-        if not known or self.options.output not in MANY_VECTORS:
+        if not known:
             return
         # a word has at least one token
         dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)

@@ -104,11 +104,6 @@ class Search(Job):
         return {"rerank.query": query} if query else {}
 
     @property
-    def cursor(self) -> str | None:
-        """The cursor of the page to return."""
-        return self.search.cursor
-
-    @property
     def is_one_question(self) -> bool:
         """True if the job must not be split, because the parts together would give other answers."""
         search = self.search

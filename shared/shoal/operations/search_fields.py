@@ -17,8 +17,8 @@ MAX_BOOST_VALUES = 1_000
 #: Largest absolute value of a boost's weight. Scores of a dense search are between -1 and 1.
 MAX_WEIGHT = 1_000.0
 
-#: Largest absolute value of a number in a boost.
-MAX_NUMBER = 1e300
+#: Largest absolute value of a number in a boost. msgpack can hold every whole number up to it.
+MAX_NUMBER = 2.0**63
 
 #: Seconds in a day.
 DAY_S = 86_400.0

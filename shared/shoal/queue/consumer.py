@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from shoal import operations
@@ -67,8 +67,7 @@ class Delivery:
 
     `key` is the id under which the job was put, or "+" and a number if it was pushed without a script. `put_ms` is in
     Unix milliseconds. `deaths` counts the workers that died while they held the job, and `died` names the last of them.
-    A job with `deaths` is a suspect.
-    If the job is too large, `data` is only its beginning.
+    A job with `deaths` is a suspect. If the job is too large, `data` is only its beginning.
     """
 
     lane: str
@@ -118,12 +117,20 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of a delivery: the reply and its address, if a reply can be sent, and the dead letter, if one is kept."""
+    """The end of a delivery: the reply and its address, if a reply can be sent, and the dead letter, if one is kept.
+
+    `data` is the packed reply. Raises an error of msgpack for a reply with a value that it cannot hold.
+    """
 
     delivery: Delivery
     reply: Reply | None = None
     reply_to: str | None = None
     letter: DeadLetter | None = None
+    data: bytes = field(default=b"", init=False)
+
+    def __post_init__(self) -> None:
+        if self.reply is not None:
+            object.__setattr__(self, "data", self.reply.pack())
 
     def fields(self, max_reply_bytes: int) -> dict[str, Any]:
         """Return the answer as an argument of the script `answer`. A reply over the limit becomes TooLarge."""
@@ -133,7 +140,7 @@ class Answer:
             fields["letter"] = self.letter.fields(delivery.lane)
         if self.reply is None:
             return fields
-        reply, data = self.reply, self.reply.pack()
+        reply, data = self.reply, self.data
         if len(data) > max_reply_bytes:  # Redis serves no other client while it reads and copies a value
             most = f"{max_reply_bytes:,} (SHOAL_MAX_REPLY_MB)"
             error = TooLarge(f"the reply has {len(data):,} bytes and may have {most}: split the job")
@@ -165,7 +172,6 @@ class Consumer:
         self.max_unread_bytes = max_unread_bytes
         self.more_suspects = False
         self._keys = (keys.root,)
-        self._held = keys.held(name)
         self._markers = {lane: keys.of_lane(lane, "wake") for lane in LANES}
         self._failed_sends: Counter[str] = Counter()
         self._sweep_fault = ""
@@ -246,7 +252,7 @@ class Consumer:
 
     def lost(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return the deliveries that this consumer no longer holds: they were cancelled, withdrawn or put back."""
-        commands = [("ZSCORE", self._held, delivery.key) for delivery in deliveries]
+        commands = [("ZSCORE", self.keys.held(self.name), delivery.key) for delivery in deliveries]
         scores = self.broker.pipeline(*commands) if commands else []
         return [delivery for delivery, score in zip(deliveries, scores, strict=True) if score is None]
 

@@ -20,7 +20,7 @@ MAX_LISTED_BYTES = 4_096
 #: Largest number of letters that one run of the script reads.
 LETTERS_AT_ONCE = 100
 
-_ID = re.compile(r"\d{1,19}-\d{1,19}")
+_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 
 _NAMES = ("job", "reason", "traceback", "worker", "lane", "deliveries")
 

@@ -15,7 +15,7 @@ from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.process import logs
-from shoal.queue.lane import PackedJobs, group_puts
+from shoal.queue.lane import PackedJobs, take_groups
 from shoal.queue.producer import Producer
 
 #: Seconds for which Redis may be away before callers that wait for a reply get an error.
@@ -61,7 +61,7 @@ class Dispatcher:
         self._inbox = producer.inbox(self.address)
         self._pending: dict[str, Pending] = {}
         self._watched: dict[str, list[asyncio.Future[ShoalError | None]]] = {}
-        self._outgoing: list[PackedJobs] = []
+        self._outgoing: dict[tuple[str, str], list[PackedJobs]] = {}  # by their client and lane
         self._has_outgoing = asyncio.Event()
         self._is_closed = False
         self._answered_at, self._is_away = time.monotonic(), False
@@ -91,7 +91,7 @@ class Dispatcher:
         elif put.num_bytes > MAX_TOGETHER_BYTES:
             self._start(self._put([[put]]))
         else:
-            self._outgoing.append(put)
+            self._outgoing.setdefault((client, lane), []).append(put)
             self._has_outgoing.set()
         return found
 
@@ -149,7 +149,7 @@ class Dispatcher:
     async def _keep_sending(self) -> None:
         """Put the jobs that callers send until the dispatcher is closed, and go on after an unforeseen error."""
         while await self._has_outgoing.wait() and not self._is_closed:
-            groups, self._outgoing = group_puts(self._outgoing)
+            groups = take_groups(self._outgoing)
             if not self._outgoing:
                 self._has_outgoing.clear()
             wanted = [[put for put in group if any(job.id in self._pending for job in put.jobs)] for group in groups]

@@ -119,7 +119,7 @@ class PackedJobs:
 
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:
-        """Return one put with the jobs of all puts in a group of `group_puts`."""
+        """Return one put with the jobs of all puts in a group of `take_groups`."""
         jobs = [job for put in puts for job in put.jobs]
         data = [packed for put in puts for packed in put.data]
         return replace(puts[0], jobs=jobs, data=data, num_bytes=sum(put.num_bytes for put in puts))
@@ -134,23 +134,22 @@ class PackedJobs:
         return arguments if self.once is None else arguments | {"once": self.once}
 
 
-def group_puts(puts: Sequence[PackedJobs]) -> tuple[list[list[PackedJobs]], list[PackedJobs]]:
-    """Return the puts to make now, in a group for each client and lane, and the puts to make later.
+def take_groups(puts: dict[tuple[str, str], list[PackedJobs]]) -> list[list[PackedJobs]]:
+    """Remove the puts to make now; return a group of them for each client and lane, which are the keys of `puts`.
 
     One run of the script makes a group. A client with few puts goes first, and does not wait for the others.
     """
-    of_client: dict[tuple[str, str], list[PackedJobs]] = {}
-    for put in puts:
-        of_client.setdefault((put.client, put.lane), []).append(put)
-    groups, later = [], []
-    for of_one in sorted(of_client.values(), key=len):
+    groups = []
+    for key, of_one in sorted(puts.items(), key=lambda pair: len(pair[1])):
         first = of_one[:MAX_PUTS_OF_CLIENT]
         nums_jobs, sizes = accumulate(len(put.jobs) for put in first), accumulate(put.num_bytes for put in first)
         sums = zip(nums_jobs, sizes, strict=True)
         num = max(1, sum(jobs <= MAX_JOINED_JOBS and size <= MAX_JOINED_BYTES for jobs, size in sums))
         groups.append(of_one[:num])
-        later += of_one[num:]
-    return groups, later
+        del of_one[:num]
+        if not of_one:
+            del puts[key]
+    return groups
 
 
 def num_query_bytes(job: Job) -> int:

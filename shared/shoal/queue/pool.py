@@ -151,7 +151,7 @@ def _read(beat: bytes) -> dict[str, Any]:
     if len(beat) > MAX_BYTES:
         return {}
     try:
-        about = wire.unpack(beat, MAX_VALUES if len(beat) > MAX_VALUES else None)  # each value has a byte or more
+        about = wire.unpack(beat, MAX_VALUES)
     except ShoalError:
         return {}
     return about if _is_sound(about) else {}

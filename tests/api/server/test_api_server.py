@@ -204,7 +204,9 @@ class TestRefusingToStart:
             assert words in result.stderr
             assert result.stderr.endswith("[bad_setting]\n")
 
-    @pytest.mark.parametrize("url", ["nonsense", "redis://127.0.0.1:1/word"])
+    @pytest.mark.parametrize(
+        "url", ["nonsense", "redis://127.0.0.1:1/word", "redis://a..b:1", "redis+cluster://127.0.0.1:1,a..b:1"]
+    )
     def test_a_redis_url_that_cannot_be_read_is_named(self, url: str) -> None:
         result = run("api", "--port", free_port(), "--redis-url", url)
         assert result.returncode == 1

@@ -66,6 +66,20 @@ def test_an_index_in_an_engine_is_searched_like_any_other(
         assert pool.ask("POST", "/search", body | {"index": "files"}).status == 200
         server.start()
         wait_until(lambda: pool.ask("POST", "/search", body | {"index": "pushed"}).status == 200)
+        check_changed_rows(pool, server)
+
+
+def check_changed_rows(pool: Service, server: PostgreSQL) -> None:
+    """Change the documents in the engine so that no reply can have them. A search then fails alone."""
+    import psycopg
+
+    with psycopg.connect(server.url) as connection:
+        ((table,),) = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        added = f'{{"x":{2**64},'
+        connection.execute(f"""UPDATE "{table}" SET document = overlay(document placing '{added}' from 1 for 1)""")
+    answer = pool.ask("POST", "/search", {"queries": ["storm"], "index": "pushed"})
+    assert (answer.status, answer.body["error"]["code"]) == (500, "internal")
+    assert pool.ask("POST", "/search", {"queries": ["storm"], "index": "pushed", "fields": ["text"]}).status == 200
 
 
 def about(pool: Service) -> dict[str, Any]:

@@ -156,6 +156,7 @@ def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queu
     assert "timeout_s is 0, so the job expired" in str(reply.error)
     assert code(replies(queue)[late.id]) == "expired"
     assert queue.status(late_submitted.id)[0] == "expired"
+    assert "passed 0.0 s" not in str(queue.wait_result(late_submitted.id, 0))  # but since 1970
     assert code(queue.wait_result(cancelled.id, 0)) == "cancelled"
 
 

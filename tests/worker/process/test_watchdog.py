@@ -1,6 +1,7 @@
 """The watchdog and crash reports: a worker that hangs is ended with a report, and a slow one goes on."""
 
 import fcntl
+import shutil
 import subprocess
 import sys
 import time
@@ -132,6 +133,11 @@ def test_a_worker_that_ends_with_an_exception_leaves_a_report(reports: CrashRepo
     with pytest.raises(RuntimeError, match="broken"), reports.recorded("a"):
         raise RuntimeError("broken")
     assert reports.read("a").startswith("RuntimeError: broken\nTraceback (most recent call last)")
+
+
+def test_a_worker_ends_in_order_if_its_file_was_deleted(reports: CrashReports, tmp_path: Path) -> None:
+    with reports.recorded("a"):
+        shutil.rmtree(tmp_path / "crashes")
 
 
 def test_without_a_folder_to_write_to_crashes_go_to_standard_error(queue: Queue, tmp_path: Path) -> None:

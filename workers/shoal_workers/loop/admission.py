@@ -328,7 +328,7 @@ class Admission:
 
 def expired(job: Job, now: float) -> Expired:
     """Return the error for a job whose deadline has passed. `now` is Redis's time in Unix seconds."""
-    late_s = now - (job.deadline or now)
+    late_s = 0.0 if job.deadline is None else now - job.deadline
     if job.timeout_s == 0:
         return Expired("timeout_s is 0, so the job expired before it was computed: wait longer")
     return Expired(f"the deadline passed {late_s:.1f} s before the job was computed: add workers or wait longer")

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,15 +60,12 @@ class SearchWork(PairsWork):
     second_stage: RankedSearch | EngineSearch | None = None
     asked: EngineSearch | None = None
 
-    #: The prompts to try, in this order, if the job names no prompt.
-    prompts: ClassVar[tuple[str, ...]] = QUERY_PROMPTS
-
     @classmethod
     def admit(cls, delivery: Delivery, job: Any, served: "Served") -> Work:
         """Return the work of a job; raise the error of an unknown index. The index may open while texts are encoded."""
-        opening = find_index(served.searcher.indexes, job.index, job.cursor)
+        opening = find_index(served.searcher.indexes, job.index, job.search.cursor)
         reranks = served.reranker(job.reranker) if job.uses_reranker else None
-        prompt = served.embeds.encoder.prompt(job.options, cls.prompts)
+        prompt = served.embeds.encoder.prompt(job.options, QUERY_PROMPTS)
         work = cls(delivery, job, served.embeds, prompt, served.now, reranks=reranks)
         work.is_query, work.stage = served.embeds.encoder.model.has_query_table, served.searcher.search
         if work.can_weigh_words and (not opening.done() or opening.exception() or opening.result().has_learned_words):
@@ -177,7 +174,7 @@ class Searcher:
             if failure and not isinstance(failure, Unavailable | Overloaded):
                 raise failure
             # After a failure to read the index's changes from Redis, the index is opened again.
-            opening = find_index(self.indexes, group[0].job.index, group[0].job.cursor)
+            opening = find_index(self.indexes, group[0].job.index, group[0].job.search.cursor)
             if opening.done():
                 return opening.result()
             for work in group:

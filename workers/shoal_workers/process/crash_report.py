@@ -77,7 +77,7 @@ class CrashReports:
         finally:
             faulthandler.disable()
             if self._folder and file is not sys.stderr:
-                (self._folder / worker_id).unlink()
+                (self._folder / worker_id).unlink(missing_ok=True)
                 file.close()
 
     def _open(self, worker_id: str) -> TextIO:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from shoal.errors import ShoalError
+from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.process import logs
 from shoal.queue.pool import ALIVE_S, Pool
 
@@ -81,7 +81,7 @@ class Heartbeat:
     def _try_to_beat(self) -> None:
         try:
             self.beat()
-        except (ShoalError, MemoryError) as error:  # an encoder may need all memory for a moment
+        except (Overloaded, Unavailable, MemoryError) as error:  # an encoder may need all memory for a moment
             log.debug("no heartbeat: %s", error)
         except Exception as error:  # any, because the end of this thread would make the worker look dead for good
             log.error("no heartbeat: %s", logs.places(error))

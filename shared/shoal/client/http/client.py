@@ -12,8 +12,9 @@ from shoal.client.handles import IndexHandle
 from shoal.client.http.answer import Answer, RequestLimits, checked, reply_of
 from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path
 from shoal.client.job_source import File, Item
-from shoal.client.parts import batches, jobs_to_repeat
+from shoal.client.parts import MAX_WINDOW, batches, jobs_to_repeat
 from shoal.client.questions import Questions, by_text, check_key, options_of
+from shoal.contract.checks import check_range
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job, check_lane
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply
@@ -87,6 +88,7 @@ class HttpClient(Questions):
         `timeout_s` have passed. Closing the iterator early waits for the answers to the requests under way.
         """
         check_lane(lane)
+        check_range("window", window, 1, MAX_WINDOW)
         parsed, fingerprint = options_of(options), self.fingerprint
         groups = batches(texts, texts_at_a_time(parsed))
         sources = (Embed(group, parsed).pinned(self.fingerprint) for group in groups)

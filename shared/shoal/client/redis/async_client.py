@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.broker.async_broker import ConnectionMaker
 from shoal.client.job_source import File
-from shoal.client.parts import async_batches
+from shoal.client.parts import MAX_WINDOW, async_batches
 from shoal.client.questions import (
     OtherOutput,
     Vectors,
@@ -31,12 +31,12 @@ from shoal.client.questions import (
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle, WorkThreads, bulk_arguments
 from shoal.client.redis.session import EmbedStream, Session, about, log
+from shoal.contract.checks import check_range
 from shoal.contract.jobs import Job, check_deadline, check_lane
 from shoal.contract.replies import Reply
 from shoal.errors import Timeout
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed, Rerank, Search
-from shoal.operations.embed import MANY_VECTORS
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.producer import Producer
 from shoal.settings import DEFAULTS, Settings
@@ -152,6 +152,7 @@ class AsyncClient:
         self, texts: Iterable[str] | AsyncIterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
     ) -> AsyncGenerator[NDArray[np.float32], None]:
         """Yield the vectors of any number of texts, as `Client.embed_stream` does; `aclose` withdraws open jobs."""
+        check_range("window", window, 1, MAX_WINDOW)
         stream = self.open_stream(lane, options)
         try:
             async with aclosing(async_batches(texts, stream.num_texts)) as source:
@@ -195,8 +196,7 @@ class AsyncClient:
         session, owner, job = self._session(), client or self.name, job.pinned(self.fingerprint)
         if isinstance(job, Search):
             job.check_hits()
-        if job.options.output in MANY_VECTORS:
-            await session.check_num_vectors(job, self.max_reply_bytes)
+        await session.check_num_vectors(job, self.max_reply_bytes)
         if job.deadline is not None:
             check_deadline(job.deadline, await session.producer.now())
         if idempotency_key is not None:
@@ -238,9 +238,7 @@ class AsyncClient:
     ) -> Reply:
         """Wait for the reply to the job and return it, as `Client.call` does."""
         check_lane(lane)  # a job whose texts are all cached is not put
-        if self.fingerprint:
-            job = job.pinned(self.fingerprint)
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        job, timeout_s = job.pinned(self.fingerprint), self.timeout_s if timeout_s is None else timeout_s
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
 
     def writer(

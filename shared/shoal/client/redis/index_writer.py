@@ -18,6 +18,7 @@ from shoal.changes.change import (
     MAX_CHANGES,
     Change,
     is_position,
+    map_of,
 )
 from shoal.changes.change_log import append
 from shoal.client.parts import bounded_groups, noting_num_written
@@ -105,12 +106,7 @@ class IndexWriter:
         if not found:
             return Written(0, "")
         model = await self._model([document.id for document in found])
-        values = [{"id": document.id, "text": document.text, **document.fields} for document in found]
-        sizes = [
-            max(len(wire.pack(value)) + 4 * model.dimension, BYTES_OF_A_VALUE * wire.num_values([value]))
-            for value in values
-        ]
-        groups = self._cut("document", found, sizes, DOCUMENTS_PER_CHANGE)
+        groups = self._cut("document", found, [_size(document, model) for document in found], DOCUMENTS_PER_CHANGE)
         changes = [change for group in groups for change in await self._changes(group, model)]
         if await self._model([document.id for document in found]) != model:
             raise self._other_model()
@@ -148,13 +144,7 @@ class IndexWriter:
         vectors, sparse = await self._encode([document.text for document in documents], model)
         if not sparse:
             return [Change(tuple(documents), vectors, (), model.digest, 0.0)]
-        sizes = [
-            len(wire.pack({"id": one.id, "text": one.text, **one.fields}))
-            + 4 * model.dimension
-            + 8 * len(weights[0])
-            + 5
-            for one, weights in zip(documents, sparse, strict=True)
-        ]
+        sizes = [_size(one, model, len(weights.indices)) for one, weights in zip(documents, sparse, strict=True)]
         changes = []
         for group in self._cut("document", range(len(documents)), sizes, DOCUMENTS_PER_CHANGE):
             added, weights = tuple(documents[n] for n in group), tuple(sparse[n] for n in group)
@@ -228,3 +218,10 @@ class IndexWriter:
                 )
             num += change.num_ids
         return Written(num, position)
+
+
+def _size(document: Document, model: IndexModel, num_weights: int = 0) -> int:
+    """Return the number of bytes of a document in a change, with its vectors; `num_weights` are of learned words."""
+    value = map_of(document)
+    size = len(wire.pack(value)) + 4 * model.dimension + 8 * num_weights + 5
+    return max(size, BYTES_OF_A_VALUE * wire.num_values([value]))

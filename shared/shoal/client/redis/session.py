@@ -69,8 +69,7 @@ class Session:
 
         Texts that are in the cache are not sent to a worker.
         """
-        if job.options.output in MANY_VECTORS:
-            await self.check_num_vectors(job, max_reply_bytes)
+        await self.check_num_vectors(job, max_reply_bytes)
         call = Call(self, lane, client, time.monotonic() + timeout_s, max_reply_bytes)
         try:
             cached = await self.lookup.find(job)
@@ -87,7 +86,7 @@ class Session:
 
     async def check_num_vectors(self, job: Job, max_bytes: int) -> None:
         """Raise TooLarge if the job's vectors of tokens or chunks certainly need more than `max_bytes`."""
-        if isinstance(job, Embed):
+        if isinstance(job, Embed) and job.options.output in MANY_VECTORS:
             job.check_num_vectors(await self.producer.pool.first_heartbeats(), max_bytes)
 
     async def timeout(self, timeout_s: float) -> Timeout:
