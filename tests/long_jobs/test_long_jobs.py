@@ -205,6 +205,11 @@ def test_a_forged_result_is_not_read(jobs: LongJobs, rq: Rq) -> None:
         assert jobs.status(job_id).result is None
 
 
+def test_a_forged_error_has_a_code_and_a_message(jobs: LongJobs, rq: Rq) -> None:
+    rq.set(job_id := submit(jobs), meta=MsgpackSerializer.dumps({"error": {"why": 1}}))
+    assert jobs.status(job_id).error == {"code": "", "message": ""}  # `shoal job list` prints both
+
+
 def test_without_redis_methods_raise_unavailable() -> None:
     with LongJobs(Settings(redis_url="redis://127.0.0.1:1/0")) as jobs:
         for ask in (lambda: submit(jobs), lambda: jobs.status("a"), jobs.list, jobs.num_runners):

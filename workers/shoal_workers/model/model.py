@@ -32,7 +32,7 @@ class Model:
     """The properties of a model that a worker needs to serve it, read from the model's own files.
 
     `source` is the folder of the original; a worker that serves needs it only for the torch engine. `digest` is the
-    SHA-256 of the weights. `weights_state` shows whether the weights' files have changed since, without reading them.
+    SHA-256 of the weights. `weights_state` shows whether the original's weights or settings have changed since.
     `shares_rows` is true if a row may have several texts. `reference` names the library that made the vectors of the
     parity check, `sentence-transformers` or `openvino`; OpenVINO computes them in f32.
 
@@ -108,7 +108,7 @@ class Model:
 
     def save(self, folder: Path) -> None:
         """Write the description that `open` reads."""
-        (folder / DESCRIPTION).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+        (folder / DESCRIPTION).write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
 
     def checked(self) -> Self:
         """Return the same model. Raises ModelMismatch for a property that no model can have."""

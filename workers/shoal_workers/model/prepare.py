@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from tokenizers import Tokenizer
 from tokenizers.normalizers import BertNormalizer, Lowercase, Sequence
 
@@ -227,14 +227,13 @@ def _save(
     of a reranker are not rounded, because scores have no cosine that evens out errors. The reference is the golden
     vectors if they belong to this model, else it is computed by the same graph in f32, before the rounding.
     """
-    vectors, origin = parity.golden_vectors(model), "sentence-transformers"
-    arrays = {"vectors": vectors} if vectors is not None else {}
-    if not arrays:
-        try:
+    arrays, origin = parity.golden_arrays(model), "sentence-transformers"
+    try:
+        if not arrays:
             arrays, origin = _reference(graph, model, folder / "tokenizer.json", head_graphs), "openvino"
-        except RuntimeError as error:
-            raise ModelMismatch(f"OpenVINO cannot compute {model.name} ({error!s:.200}): use another model") from error
-    save_file(arrays, folder / parity.FILE)
+    except RuntimeError as error:
+        raise ModelMismatch(f"OpenVINO cannot compute {model.name} ({error!s:.200}): use another model") from error
+    (folder / parity.FILE).write_bytes(save(arrays))
     try:
         ov.save_model(graph, folder / GRAPH, compress_to_fp16=not model.is_reranker)
         for output, head_graph in head_graphs.items():
