@@ -400,6 +400,14 @@ class TestRefused:
         assert embed().num_vectors == 96
 
 
+def test_a_document_that_cannot_be_embedded_is_named(embed: EmbedSource, steady: SteadyWorker, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name, text in (("a.txt", "storm"), ("long.txt", TOO_LONG)):
+        (tmp_path / "docs" / name).write_text(text)
+    (reason,) = embed(source=str(tmp_path / "docs")).first_bad
+    assert reason.startswith(f"{tmp_path}/docs/long.txt: ")
+
+
 @pytest.mark.parametrize("format_name", ["safetensors", "npy"])
 def test_a_part_that_has_no_room_is_a_full_disk(
     source: Path, steady: SteadyWorker, tmp_path: Path, pool_settings: dict[str, str], format_name: str

@@ -218,7 +218,7 @@ class _Run:
                 self.bad_rows.add(row)
                 continue
             if error := group.errors.get(num_documents):
-                self.bad_rows.add(BadRow(row.number, f"{self.source.label.at(row.number)}: {error.message}"))
+                self.bad_rows.add(BadRow(row.number, f"{self.source.where(row.number, row.id)}: {error.message}"))
             else:
                 ids.append(row.id)
             num_documents += 1

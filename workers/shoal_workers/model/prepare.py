@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -118,7 +117,7 @@ def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str
         )
     _check_tokenizer(folder / "tokenizer.json", original.config.get("vocab_size"), model)
     model = replace(model, digest=hashlib.sha256(path.read_bytes()).hexdigest())
-    return _save(model, own_graph.read(path, model.dimension), folder)
+    return _save(model, own_graph.read(path, model.dimension), folder, {})
 
 
 def _save_transformer(model: Model, original: Original, folder: Path) -> Model:
@@ -148,7 +147,7 @@ def _save_static(model: Model, original: Original, folder: Path) -> Model:
         table, first = static.read_table(source), static.write_tokenizer(source / path.name, path)
     model = replace(model, shares_rows=True, dimension=table.shape[1])
     _check_tokenizer(path, len(table) + 1, model)
-    return _save(model, static.build(table, first), folder)
+    return _save(model, static.build(table, first), folder, {})
 
 
 def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
@@ -218,9 +217,7 @@ def _check_tokenizer(path: Path, num_words: object, model: Model) -> None:
         )
 
 
-def _save(
-    model: Model, graph: ov.Model, folder: Path, head_graphs: Mapping[str, ov.Model] = MappingProxyType({})
-) -> Model:
+def _save(model: Model, graph: ov.Model, folder: Path, head_graphs: Mapping[str, ov.Model]) -> Model:
     """Write the graphs and the reference vectors; return the model with the origin of the reference.
 
     Weights are stored as fp16, whose rounding is an eighth of bf16's, so cosines to fp32 stay above 0.999998. Weights
