@@ -229,6 +229,18 @@ def test_a_changed_model_takes_the_place_of_the_old_one(source: Path, tmp_path: 
     assert not (folder / "cache").exists()
 
 
+def test_a_relative_name_is_the_folder_in_the_present_one(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pooling in ("mean", "cls", "mean"):
+        folder = tmp_path / pooling
+        if not folder.exists():
+            shutil.copytree(source, folder / "model")
+            (folder / "model" / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
+        monkeypatch.chdir(folder)
+        assert Model.open(prepare_if_needed(tmp_path / "home", "./model")).pooling == pooling
+
+
 FULL = """
 import resource, signal, sys
 from pathlib import Path

@@ -11,6 +11,7 @@ from typing import Self
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model.architecture import MAX_SIZE
+from shoal_workers.model.download import local_folder
 from shoal_workers.model.heads.head import Head, QueryForm
 from shoal_workers.model.original import read_properties, weights_state
 
@@ -162,4 +163,5 @@ def is_prepared(folder: Path) -> bool:
     except ModelNotFound:
         return False
     source = Path(model.source)
-    return model.layout == LAYOUT and (not source.exists() or weights_state(source) == model.weights_state)
+    is_same = local_folder(model.name) in (None, source)  # a relative name may be of another folder by now
+    return model.layout == LAYOUT and is_same and (not source.exists() or weights_state(source) == model.weights_state)
