@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -431,6 +432,21 @@ def test_only_a_second_ctrl_c_kills(tmp_path: Path) -> None:
     supervisor.ask_to_stop(impatiently=True)
     assert service.process.wait(PATIENCE_S) == -signal.SIGKILL
     service.stop()
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    supervisor, service = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0")), Service("a", ["true"], {})
+    supervisor.services[:] = [service]
+    service.start()
+    service.command = [str(tmp_path / "missing")]
+    with ThreadPoolExecutor(1) as threads:
+        watching = threads.submit(supervisor.watch)
+        wait_until(lambda: watching.done() or "cannot be started" in caplog.text)
+        service.command = ["sleep", str(PATIENCE_S)]
+        wait_until(lambda: watching.done() or service.exit_code() is None)
+        supervisor.ask_to_stop()
+    service.stop()
+    watching.result()
 
 
 def test_a_stop_ends_the_processes_that_a_process_has_left(tmp_path: Path) -> None:

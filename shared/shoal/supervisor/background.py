@@ -101,11 +101,9 @@ def make_home(settings: Settings) -> None:
 
 def running_pid(settings: Settings) -> int | None:
     """Return the id of the process that serves from the home folder, or None if no process does."""
-    path = settings.home_folder / PID_FILE
-    if not path.exists():
-        return None
-    with path.open("r+") as file:
+    with suppress(FileNotFoundError), (settings.home_folder / PID_FILE).open("r+") as file:
         return None if _lock(file.fileno()) else int(file.read() or 0) or None
+    return None
 
 
 def _already_serving(settings: Settings, pid: int | None) -> BadSetting:
@@ -115,8 +113,7 @@ def _already_serving(settings: Settings, pid: int | None) -> BadSetting:
 
 
 def _lock(file: int) -> bool:
-    try:
+    with suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
