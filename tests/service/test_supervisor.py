@@ -32,6 +32,7 @@ from shoal.contract.keys import Keys
 from shoal.errors import IndexNotFound, NotReady
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import PORT_FILE, Settings
+from shoal.supervisor import background
 from shoal.supervisor.background import PID_FILE
 from shoal.supervisor.process import Service
 from shoal.supervisor.summary import print_summary
@@ -276,6 +277,16 @@ def test_a_service_is_ready_once_its_own_workers_are_ready(
 
 @pytest.mark.wide
 @pytest.mark.usefixtures("preparing")
+def test_a_log_may_have_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
+    log = tmp_path / "serve.log"  # it has the name of the home folder
+    log.write_bytes(f"\n{background.LAST_LINE}".encode() + b"/caf\xe9")
+    with subprocess.Popen(["sleep", str(PATIENCE_S)]) as process:
+        try:
+            background._wait_for_summary(process.pid, log)
+        finally:
+            process.kill()
+
+
 def test_ctrl_c_ends_a_start_in_the_background(settings: dict[str, Any], tmp_path: Path) -> None:
     log = settings["home"] / "serve.log"
     with Process(tmp_path / "log", "serve", "--detach", **settings) as starting:

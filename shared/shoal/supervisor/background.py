@@ -34,7 +34,7 @@ def detach(settings: Settings) -> Path | None:
         return logfile
     os.close(output)
     _wait_for_summary(pid, logfile)
-    click.echo(logfile.read_text(), nl=False)
+    click.echo(logfile.read_text(errors="replace"), nl=False)
     return None
 
 
@@ -53,7 +53,7 @@ def _leave_terminal(output: int) -> None:
 def _wait_for_summary(pid: int, logfile: Path) -> None:
     def has_summary() -> bool:
         has_ended = bool(os.waitpid(pid, os.WNOHANG)[0])  # first: the process writes its error before it ends
-        printed = logfile.read_text()
+        printed = logfile.read_text(errors="replace")
         if has_ended:
             error = parse(printed.rstrip().rpartition("\n")[2])
             raise error or NotReady(f"the service did not start: {logfile} ends with:\n{printed[-2_000:].rstrip()}")
