@@ -33,7 +33,7 @@ class JobFolders:
 
     def __init__(self, settings: Settings):
         #: The path of the pool's folders, relative to the folder for files.
-        self.place = f"{JOBS}/{_digest(settings.keys.root)}"
+        self.place = f"{JOBS}/{short_name(settings.keys.root)}"
         self.folder = settings.files_folder / self.place
         self._max_result_bytes = settings.max_results_mb * 2**20
 
@@ -81,12 +81,8 @@ class JobFolders:
         return report_and_check
 
 
-def owner_name(client: str) -> str:
-    """Return the owner's name in the names of a client's folders."""
-    return _digest(client)
-
-
-def _digest(text: str) -> str:
+def short_name(text: str) -> str:
+    """Return the name of a client or a pool in the names of folders."""
     return blake2b(text.encode(), digest_size=_OWNER_BYTES).hexdigest()
 
 

@@ -254,7 +254,8 @@ class Settings:
 
     def to_environment(self) -> dict[str, str]:
         """Return the environment variables that give a child process the same settings."""
-        return {variable(item.name): str(getattr(self, item.name)) for item in fields(self)}
+        values = {variable(item.name): str(getattr(self, item.name)) for item in fields(self)}
+        return values if self.protocols else values | {variable("protocols"): ","}  # empty, it would be the default
 
     @property
     def keys(self) -> Keys:

@@ -381,6 +381,7 @@ class TestRefused:
             ({"source": ""}, 'source is "": it takes the name'),
             ({"text_column": 3}, "text_column is 3: it takes the name of a column"),
             ({"format": "csv"}, 'format is "csv": it takes one of safetensors, npy, parquet, jsonl'),
+            ({"format": ["npy"]}, r'format is \["npy"\]: it takes one of'),
             ({"part_rows": 0}, "part_rows is 0: it takes a whole number"),
             ({"part_rows": 131_073}, "from 1 to 131,072"),
             ({"part_rows": True}, "part_rows is true"),
@@ -397,6 +398,23 @@ class TestRefused:
         with pytest.raises(MalformedJob, match=r"vectors of the shape \[15, 8\], not \[15, 4\]"):
             embed(options={"dimensions": 4})
         assert embed().num_vectors == 96
+
+
+def test_a_document_that_cannot_be_embedded_is_named(embed: EmbedSource, steady: SteadyWorker, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name, text in (("a.txt", "storm"), ("long.txt", TOO_LONG)):
+        (tmp_path / "docs" / name).write_text(text)
+    (reason,) = embed(source=str(tmp_path / "docs")).first_bad
+    assert reason.startswith(f"{tmp_path}/docs/long.txt: ")
+
+
+@pytest.mark.parametrize("format_name", ["safetensors", "npy"])
+def test_a_part_that_has_no_room_is_a_full_disk(
+    source: Path, steady: SteadyWorker, tmp_path: Path, pool_settings: dict[str, str], format_name: str
+) -> None:
+    words = ("embed", "--file", source, "--out", tmp_path / "out", "--format", format_name)
+    done = run_on_small_disk(2_000, *words, **pool_settings)  # a part has 3,072 bytes of vectors
+    assert f"no room to write {tmp_path / 'out'}" in done.stderr
 
 
 def test_on_a_full_disk_finished_parts_stay(

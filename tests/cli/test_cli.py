@@ -17,7 +17,7 @@ import pytest
 from blocking import Pool
 from click.testing import CliRunner, Result
 from conftest import PATIENCE_S, ROOT, WORDS, free_port
-from process import environment, run
+from process import environment, run, run_on_small_disk
 from safetensors.numpy import load_file
 
 from shoal import Client
@@ -141,6 +141,10 @@ class TestEmbed:
         }[ending]()  # type: ignore[no-untyped-call]
         assert saved == pytest.approx(client.embed(WORDS * 20, dimensions=8), abs=1e-5)
 
+    def test_a_full_disk_is_named(self, serving: object, pool_settings: dict[str, str], tmp_path: Path) -> None:
+        done = run_on_small_disk(100, "embed", "storm", "--out", tmp_path / "a.safetensors", **pool_settings)
+        assert "[disk_full]" in done.stderr
+
     def test_no_texts_make_an_empty_file(self, shoal: CliRunner, tmp_path: Path) -> None:
         out = tmp_path / "none.npy"
         succeed(shoal.invoke(main, ["embed", "--out", str(out)], input=""))
@@ -152,6 +156,13 @@ def test_a_file_of_texts_that_is_not_utf_8_is_one_line(shoal: CliRunner, tmp_pat
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
     result = shoal.invoke(main, [*command, "--file", str(tmp_path / "latin.txt")])
     assert "the input is not UTF-8" in fail(result, "invalid_text")
+
+
+@pytest.mark.parametrize("command", [["embed"], ["rerank", "q"]])
+def test_texts_and_a_file_of_texts_are_refused(shoal: CliRunner, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "a.txt").write_text("rain")
+    result = shoal.invoke(main, [*command, "storm", "--file", str(tmp_path / "a.txt")])
+    assert "give one of them" in fail(result, "invalid_request")
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_embedded(shoal: CliRunner, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Long jobs for clients, on a real Redis, without a runner."""
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -152,7 +153,7 @@ def test_the_newest_jobs_are_listed_first(jobs: LongJobs, rq: Rq, keys: Keys, mo
     ("kind", "arguments", "options", "message"),
     [
         ("os.system", {}, {}, 'kind is "os.system": it takes one of embed_file'),
-        ("embed_file", {"a": b"b"}, {}, "arguments takes values that JSON can hold"),
+        *(("embed_file", {"a": value}, {}, "takes values that JSON can hold") for value in (b"b", math.nan, 2**64)),
         ("embed_file", {"a": "b" * 100_000}, {}, "of at most 65,536 bytes"),
         ("embed_file", {}, {"webhook": "ftp://a/b"}, '"ftp://a/b" is no URL that can be used'),
         ("embed_file", {}, {"webhook": "http://me:secret@a/b"}, "has a user name"),
@@ -203,6 +204,11 @@ def test_a_forged_result_is_not_read(jobs: LongJobs, rq: Rq) -> None:
     for value in ("gASVAAAA", "not base64!", "é"):
         rq.connection.xadd(f"rq:results:{job_id}", {"type": "1", "return_value": value})
         assert jobs.status(job_id).result is None
+
+
+def test_a_forged_error_has_a_code_and_a_message(jobs: LongJobs, rq: Rq) -> None:
+    rq.set(job_id := submit(jobs), meta=MsgpackSerializer.dumps({"error": {"why": 1}}))
+    assert jobs.status(job_id).error == {"code": "", "message": ""}  # `shoal job list` prints both
 
 
 def test_without_redis_methods_raise_unavailable() -> None:

@@ -13,7 +13,7 @@ from conftest import WORDS
 from queues import Queue
 
 from shoal.errors import DiskFull, FileError, InvalidRequest, NotReady, PathNotAllowed, ShoalError, Unavailable
-from shoal.job_folders import JobFolders, owner_name
+from shoal.job_folders import JobFolders, short_name
 from shoal.long_jobs.submission import KINDS
 from shoal.settings import Settings
 from shoal.task_progress import Report, TaskProgress
@@ -64,7 +64,7 @@ def test_a_file_is_embedded_below_the_root(settings: Settings) -> None:
 def test_results_over_http_have_a_limit_and_the_job_goes_on_when_there_is_room(settings: Settings) -> None:
     settings = replace(settings, max_results_mb=2)
     source, folders = write(settings, *WORDS), JobFolders(settings)
-    old, new = (folders.folder / f"{owner_name('ann')}-{digit * 24}" / "vectors" for digit in "01")
+    old, new = (folders.folder / f"{short_name('ann')}-{digit * 24}" / "vectors" for digit in "01")
     old.mkdir(parents=True)
     (old / "part-00000.npy").write_bytes(b"x" * (2**20 + 1))
     with pytest.raises(DiskFull, match="of them for this client: delete jobs whose results are fetched"):

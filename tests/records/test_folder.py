@@ -1,5 +1,6 @@
 """Sources that are folders or single documents, and the texts of files that builds keep."""
 
+import io
 import os
 import sqlite3
 import time
@@ -14,10 +15,11 @@ from pdf_files import pdf
 from test_builder import MadeVectors
 
 from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
+from shoal.extraction.reader_client import ReaderClient
 from shoal.records.document import BadRow, Document
-from shoal.records.document_files import SETTLES_S, ReadFiles, list_files
+from shoal.records.document_files import SETTLES_S, ReadFiles, list_files, read_document
 from shoal.records.source import NO_ROOTS, Source
-from shoal.records.source_file import SourceRules
+from shoal.records.source_file import SourceFile, SourceRules
 from shoal.settings import Settings
 from shoal.task_progress import TaskProgress
 from shoal_workers.index.build.builder import build
@@ -57,6 +59,15 @@ def bad(source: Source) -> list[str]:
     return [row.reason for row in source.rows() if isinstance(row, BadRow)]
 
 
+@pytest.mark.parametrize(("year", "time_s"), [("9999", 10**12), ("1900", -(10**12))])
+def test_a_file_may_be_of_any_time(year: str, time_s: int) -> None:
+    file = SourceFile(io.BufferedReader(io.BytesIO(b"storm")), 5, time_s * 10**9)  # some file systems keep such times
+    with ReaderClient() as reader:
+        record = read_document(file, "a.txt", "a.txt", "text", reader, lambda: None)
+    assert isinstance(record, dict)
+    assert record["modified"][:4] == year
+
+
 def test_each_file_is_a_document_with_its_path_as_id(folder: Path) -> None:
     pytest.importorskip("selectolax")
     pytest.importorskip("pypdf")
@@ -92,6 +103,13 @@ def test_a_bad_file_is_named_and_the_others_are_read(folder: Path, tmp_path: Pat
     assert [row.id for row in Source(folder).rows() if isinstance(row, Document)] == ["a/note.txt", "b.md", "e.md"]
     with pytest.raises(BadDocument, match=r"docs/c.md: byte 0xff"):
         list(Source(folder))
+
+
+def test_a_source_whose_name_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.csv")
+    path.write_text("text\n")
+    with pytest.raises(InvalidRequest, match="is not UTF-8: rename it"):
+        Source(path)
 
 
 def test_links_out_of_the_roots_are_not_read(folder: Path, tmp_path: Path) -> None:

@@ -288,6 +288,14 @@ class TestLook:
         model.look(4.0)
         assert list(model._pool.ready()) == ["w"]
 
+    def test_a_worker_that_cannot_be_started_is_tried_again(self, model: HostedModel) -> None:
+        model._worker.command, command = ["/nowhere/python"], model._worker.command
+        model.start()
+        assert (model.state, model.restart_at) == ("asleep", model.started_at + 1.0)
+        model._worker.command = command
+        model.start()
+        assert model.state == "starting"
+
     def test_the_pause_after_an_end_doubles_until_the_worker_is_ready(self, model: HostedModel) -> None:
         model.is_known, model._served = True, {"host": "h"}
         for now, restart_at in ((10.0, 11.0), (20.0, 22.0), (30.0, 34.0)):

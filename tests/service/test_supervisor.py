@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,7 @@ from shoal.contract.keys import Keys
 from shoal.errors import IndexNotFound, NotReady
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import PORT_FILE, Settings
+from shoal.supervisor import background
 from shoal.supervisor.background import PID_FILE
 from shoal.supervisor.process import Service
 from shoal.supervisor.summary import print_summary
@@ -275,6 +277,16 @@ def test_a_service_is_ready_once_its_own_workers_are_ready(
 
 @pytest.mark.wide
 @pytest.mark.usefixtures("preparing")
+def test_a_log_may_have_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
+    log = tmp_path / "serve.log"  # it has the name of the home folder
+    log.write_bytes(f"\n{background.LAST_LINE}".encode() + b"/caf\xe9")
+    with subprocess.Popen(["sleep", str(PATIENCE_S)]) as process:
+        try:
+            background._wait_for_summary(process.pid, log)
+        finally:
+            process.kill()
+
+
 def test_ctrl_c_ends_a_start_in_the_background(settings: dict[str, Any], tmp_path: Path) -> None:
     log = settings["home"] / "serve.log"
     with Process(tmp_path / "log", "serve", "--detach", **settings) as starting:
@@ -431,6 +443,21 @@ def test_only_a_second_ctrl_c_kills(tmp_path: Path) -> None:
     supervisor.ask_to_stop(impatiently=True)
     assert service.process.wait(PATIENCE_S) == -signal.SIGKILL
     service.stop()
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    supervisor, service = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0")), Service("a", ["true"], {})
+    supervisor.services[:] = [service]
+    service.start()
+    service.command = [str(tmp_path / "missing")]
+    with ThreadPoolExecutor(1) as threads:
+        watching = threads.submit(supervisor.watch)
+        wait_until(lambda: watching.done() or "cannot be started" in caplog.text)
+        service.command = ["sleep", str(PATIENCE_S)]
+        wait_until(lambda: watching.done() or service.exit_code() is None)
+        supervisor.ask_to_stop()
+    service.stop()
+    watching.result()
 
 
 def test_a_stop_ends_the_processes_that_a_process_has_left(tmp_path: Path) -> None:

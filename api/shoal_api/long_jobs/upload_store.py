@@ -18,7 +18,7 @@ from random import sample
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, Internal, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, UnknownJob
-from shoal.job_folders import RESULT, JobFolders, file_size, owner_name
+from shoal.job_folders import RESULT, JobFolders, file_size, short_name
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 from shoal_api.request import MAX_DISCARDED, MAX_LENGTH_DIGITS, PIECE_BYTES, JsonRequest
@@ -64,7 +64,7 @@ class UploadStore(JobFolders):
         with suppress(OSError):
             names = self.names()
             self._clean(sample(names, min(_CHECKED_AT_A_TIME, len(names))))
-        path = self.folder / f"{owner_name(client)}-{job_id}"
+        path = self.folder / f"{short_name(client)}-{job_id}"
         with translated(self.folder), ExitStack() as lock:
             folder = JobFolder(self, path)
             while True:  # another request may remove the folder at this moment
@@ -81,7 +81,7 @@ class UploadStore(JobFolders):
     @contextmanager
     def removal(self, client: str, job_id: str) -> Iterator[None]:
         """Remove the folder of a client's job once the block has deleted the job. Raises Overloaded and Internal."""
-        folder = self.folder / f"{owner_name(client)}-{job_id}"
+        folder = self.folder / f"{short_name(client)}-{job_id}"
         if not folder.exists():
             yield
             return

@@ -59,7 +59,7 @@ class BulkRequest:
         for name in ("text_column", "id_column"):
             if (value := getattr(self, name)) is not None:
                 check_type(name, value, str, "the name of a column")
-        if self.format not in SUFFIXES:
+        if self.format not in [*SUFFIXES]:  # it may be a list, which is no key
             raise InvalidRequest(f"format is {excerpt(self.format)}: it takes one of {', '.join(SUFFIXES)}")
         if self.part_rows is not None:
             check_range("part_rows", self.part_rows, 1, MAX_PART_ROWS)
@@ -218,7 +218,7 @@ class _Run:
                 self.bad_rows.add(row)
                 continue
             if error := group.errors.get(num_documents):
-                self.bad_rows.add(BadRow(row.number, f"{self.source.label.at(row.number)}: {error.message}"))
+                self.bad_rows.add(BadRow(row.number, f"{self.source.where(row.number, row.id)}: {error.message}"))
             else:
                 ids.append(row.id)
             num_documents += 1

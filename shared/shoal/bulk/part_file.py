@@ -40,7 +40,12 @@ def _write_safetensors(file: BinaryIO, _: Sequence[str], vectors: NDArray[np.flo
     header = json.dumps(about, separators=(",", ":")).encode()
     header = header.ljust(-8 * (-len(header) // 8))  # vectors begin at a multiple of 8 bytes
     file.write(len(header).to_bytes(8, "little") + header)
-    vectors.astype("<f4").tofile(file)
+    file.write(vectors.astype("<f4", copy=False).data)  # by `tofile`, the error would not say that the disk is full
+
+
+def _write_npy(file: BinaryIO, _: Sequence[str], vectors: NDArray[np.float32]) -> None:
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(vectors))
+    file.write(vectors.data)
 
 
 def _write_jsonl(file: BinaryIO, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
@@ -58,7 +63,7 @@ def _write_parquet(file: BinaryIO, ids: Sequence[str], vectors: NDArray[np.float
 #: The function that writes the first file of a part, for each format.
 _WRITERS = {
     "safetensors": _write_safetensors,
-    "npy": lambda file, _, vectors: np.save(file, vectors),
+    "npy": _write_npy,
     "parquet": _write_parquet,
     "jsonl": _write_jsonl,
 }

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.bulk.embed_file import BulkRequest, embed_file
-from shoal.bulk.part_file import SUFFIXES
+from shoal.bulk.part_file import SUFFIXES, write_files
 from shoal.bulk.vector_folder import BAD_ROWS
 from shoal.cli.long_job import submit
 from shoal.cli.options import REDIS_SETTINGS, settings_options
@@ -84,6 +84,8 @@ def embed(
 def _embed_lines(
     settings: Settings, texts: tuple[str, ...], source: str | None, out: Path | None, options: dict[str, Any]
 ) -> None:
+    if texts and source:
+        raise InvalidRequest("there are texts and --file: give one of them")
     if source and source.lower().endswith(RECORD_ENDINGS):
         raise InvalidRequest(f"{source} has records: name a folder with --out, or put its lines into standard input")
     with (
@@ -136,14 +138,6 @@ def _save_vectors(path: Path, vectors: Iterable[NDArray[np.float32]]) -> int:
             for count, vector in enumerate(vectors, 1):  # noqa: B007
                 file.write(json.dumps(vector.tolist()) + "\n")
         return count
-    if path.suffix == ".safetensors":
-        from safetensors.numpy import save_file  # here, so that a missing package ends the command before it computes
-
     rows = list(vectors)
-    matrix = np.stack(rows) if rows else np.empty((0, 0), np.float32)
-    if path.suffix == ".safetensors":
-        save_file({"vectors": matrix}, path)
-    else:
-        with path.open("wb") as file:
-            np.save(file, matrix)
+    write_files(path.suffix[1:], [path], (), np.stack(rows) if rows else np.empty((0, 0), np.float32))
     return len(rows)

@@ -11,7 +11,7 @@ from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines
 from shoal.client.redis.client import Client
 from shoal.contract.replies import Reply
-from shoal.errors import UnknownIndex
+from shoal.errors import InvalidRequest, UnknownIndex
 from shoal.operations.search_options import MAX_TOP_N, MODES, SEARCH_DEFAULTS
 from shoal.settings import Settings
 
@@ -117,6 +117,8 @@ def rerank(
     settings: Settings, query: str, texts: tuple[str, ...], source: Any, raw_scores: bool, as_json: bool
 ) -> None:
     """Score TEXTS, the lines of a file, or the lines of standard input for QUERY. Print them, best first."""
+    if texts and source:
+        raise InvalidRequest("there are texts and --file: give one of them")
     lines = list(texts) or [line.rstrip("\r\n") for line in source or sys.stdin]
     with Client.from_settings(settings) as client:
         scores = client.rerank(query, lines, raw_scores=raw_scores).tolist()

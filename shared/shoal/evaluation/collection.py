@@ -104,17 +104,14 @@ def read_queries(path: str, rules: SourceRules) -> dict[str, str]:
     BadDocument for a bad query or a second query with the same id, and the errors of `lines_of`.
     """
     lines, queries = [*lines_of(path, rules)], dict[str, str]()
-    if lines and lines[0][1].lstrip()[0] == "{":
-        objects = ((where, _object(where, line)) for where, line in lines)
-        found = (
-            (where, _value_of(where, values, _IDS, str | int), _value_of(where, values, _TEXTS))
-            for where, values in objects
-        )
-    else:
-        found = ((where, query_id, text) for where, line in lines for query_id, _, text in [line.partition("\t")])
-    for where, query_id, text in found:
-        name = query_id.strip()
-        if not name or not text.strip():
+    are_objects = bool(lines) and lines[0][1].lstrip().startswith("{")
+    for where, line in lines:
+        if are_objects:
+            values = _object(where, line)
+            name, text = _value_of(where, values, _IDS, str | int), _value_of(where, values, _TEXTS)
+        else:
+            name, text = map(str.strip, line.partition("\t")[::2])
+        if not name or not text:
             what = "text" if name else "id"
             raise BadDocument(
                 f"{where}: the query has no {what}: write an id and a text (a tab between them, in a table)"

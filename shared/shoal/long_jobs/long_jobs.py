@@ -1,5 +1,6 @@
 """Long jobs: any program with access to Redis can submit, read, pause, resume, cancel and delete them."""
 
+import json
 import re
 import secrets
 import time
@@ -114,7 +115,7 @@ class LongJobs(Closing):
         """
         if kind not in self._kinds:
             raise InvalidRequest(f"kind is {excerpt(kind)}: it takes one of {', '.join(self._kinds)}")
-        if not wire.is_json(dict(arguments)) or len(wire.pack(dict(arguments))) > MAX_ARGUMENT_BYTES:
+        if not _are_sound(dict(arguments)):
             raise InvalidRequest(f"arguments takes values that JSON can hold, of at most {MAX_ARGUMENT_BYTES:,} bytes")
         if webhook is not None:
             split_url(webhook)
@@ -151,7 +152,7 @@ class LongJobs(Closing):
         with self._broker.lending():
             while len(found) < limit:
                 names: Any = self._connection.zrevrange(key, first, first + CHUNK - 1)
-                ids = [job_id for name in names if (job_id := _id_in(name))]
+                ids = [job_id for name in names if JOB_ID.fullmatch(job_id := name.decode(errors="replace"))]
                 jobs = dict(zip(ids, self._job_class.fetch_many(ids, self._connection), strict=True))
                 found += [job.describe() for job in jobs.values() if job]
                 unread = [job_id for job_id, job in jobs.items() if job is None]
@@ -304,10 +305,13 @@ class LongJobs(Closing):
         return pending | {"status": "failed" if sender.status in ENDED else "pending", "error": sender.describe().error}
 
 
-def _id_in(name: bytes) -> str:
-    """Return the bytes as text if they are a valid job id, or else ""."""
-    text = name.decode(errors="replace")
-    return text if JOB_ID.fullmatch(text) else ""
+def _are_sound(arguments: dict[str, Any]) -> bool:
+    """Return True if JSON can hold the arguments, and they are not too large."""
+    try:
+        is_json = wire.is_json(arguments) and bool(json.dumps(arguments, allow_nan=False))
+        return is_json and len(wire.pack(arguments)) <= MAX_ARGUMENT_BYTES
+    except (ValueError, OverflowError):  # NaN and infinity, and numbers of over 64 bits
+        return False
 
 
 def _unknown(job_id: str) -> UnknownJob:

@@ -135,7 +135,8 @@ class LongJob(Job):
 
     def describe(self) -> LongJobStatus:
         """Return the job for clients, without its result and webhook."""
-        error, ended_at = self.meta.get("error"), self.ended_at if self.status in ENDED else None
+        found, ended_at = self.meta.get("error"), self.ended_at if self.status in ENDED else None
+        error = {name: str(found.get(name, "")) for name in ("code", "message")} if isinstance(found, dict) else None
         return LongJobStatus(
             self.id,
             self.submission.kind,
@@ -145,7 +146,7 @@ class LongJob(Job):
             self.started_at.timestamp() if self.started_at else None,
             ended_at.timestamp() if ended_at else None,
             Progress.from_map(self.meta.get("progress")),
-            error={str(k): str(v) for k, v in error.items()} if isinstance(error, dict) else None,
+            error=error,
             worker=self.worker_name or "",
             client=self.submission.client,
         )

@@ -89,7 +89,7 @@ class LongJobStatus:
 
     def to_map(self) -> dict[str, Any]:
         """Return the values by their names, for JSON, without the client."""
-        values = asdict(self) | {"progress": self.progress.to_map(), "error": self.error or None}
+        values = asdict(self) | {"progress": self.progress.to_map()}
         del values["client"]
         return values
 

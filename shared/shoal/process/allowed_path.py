@@ -8,7 +8,9 @@ from shoal.settings import Settings
 
 
 def local_path(name: str) -> str:
-    """Return the path in a file:// URL, and any other path unchanged. Raises InvalidRequest for any other URL."""
+    """Return the path in a file:// URL, or the path. Raises InvalidRequest for other URLs, and if it is not UTF-8."""
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise InvalidRequest(f"{name!a} has a name that is not UTF-8: rename it")
     scheme, colon, rest = name.partition("://")
     if colon and scheme != "file":
         raise InvalidRequest(

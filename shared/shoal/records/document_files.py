@@ -32,6 +32,9 @@ SETTLES_S = 2.0
 #: Number of files between two commits. After a build was killed, the next build reads at most this many files again.
 COMMIT_EVERY = 256
 
+#: The first second of the year 1900 and the last of 9999, in Unix seconds. The time of a file may be any number.
+_FIRST_S, _LAST_S = -2_208_988_800, 253_402_300_799
+
 #: The errors that reading a damaged file of SQLite raises. Its values may have any type.
 _DAMAGES = (sqlite3.Error, zlib.error, ValueError, TypeError, LookupError, OverflowError, RecursionError)
 
@@ -187,7 +190,8 @@ def read_document(
         found = reader.read(kind, iter(lambda: file.stream.read(BLOCK_BYTES), b""), waiting)
     except UnreadableFile as error:
         return BadDocument(f"{path}: {error}")
-    modified = f"{datetime.fromtimestamp(file.modified_ns // 10**9, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    modified_s = min(max(file.modified_ns // 10**9, _FIRST_S), _LAST_S)
+    modified = f"{datetime.fromtimestamp(modified_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
     title = {"title": found.title} if found.title else {}
     return {"id": document_id, "text": found.text, **title, "modified": modified}
 

@@ -34,7 +34,7 @@ def detach(settings: Settings) -> Path | None:
         return logfile
     os.close(output)
     _wait_for_summary(pid, logfile)
-    click.echo(logfile.read_text(), nl=False)
+    click.echo(logfile.read_text(errors="replace"), nl=False)
     return None
 
 
@@ -53,7 +53,7 @@ def _leave_terminal(output: int) -> None:
 def _wait_for_summary(pid: int, logfile: Path) -> None:
     def has_summary() -> bool:
         has_ended = bool(os.waitpid(pid, os.WNOHANG)[0])  # first: the process writes its error before it ends
-        printed = logfile.read_text()
+        printed = logfile.read_text(errors="replace")
         if has_ended:
             error = parse(printed.rstrip().rpartition("\n")[2])
             raise error or NotReady(f"the service did not start: {logfile} ends with:\n{printed[-2_000:].rstrip()}")
@@ -101,11 +101,9 @@ def make_home(settings: Settings) -> None:
 
 def running_pid(settings: Settings) -> int | None:
     """Return the id of the process that serves from the home folder, or None if no process does."""
-    path = settings.home_folder / PID_FILE
-    if not path.exists():
-        return None
-    with path.open("r+") as file:
+    with suppress(FileNotFoundError), (settings.home_folder / PID_FILE).open("r+") as file:
         return None if _lock(file.fileno()) else int(file.read() or 0) or None
+    return None
 
 
 def _already_serving(settings: Settings, pid: int | None) -> BadSetting:
@@ -115,8 +113,7 @@ def _already_serving(settings: Settings, pid: int | None) -> BadSetting:
 
 
 def _lock(file: int) -> bool:
-    try:
+    with suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False

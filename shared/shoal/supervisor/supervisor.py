@@ -87,7 +87,10 @@ class Supervisor:
                     if code < 0:  # a signal ended the process, so its last line is not the reason
                         ended = f"was ended by {Signals(-code).name}"
                     log.warning("%s %s, and is started again", service.name, ended)
-                    service.start()
+                    try:
+                        service.start()
+                    except OSError as error:  # the system has no memory for a process, or Python is being replaced
+                        log.error("%s cannot be started, and is tried again: %s", service.name, error)
             time.sleep(_WATCH_EVERY_S)
 
     def ask_to_stop(self, *, impatiently: bool = False) -> None:
@@ -165,8 +168,6 @@ def runs_jobs(settings: Settings) -> bool:
 def is_ready(settings: Settings) -> bool:
     """Return True if the API answers that it is ready or, if the settings ask for no worker, that it is alive."""
     route = "ready" if settings.workers else "health"
-    try:
-        with _open_url(f"{api_url(settings)}/{route}", timeout=2):
-            return True
-    except OSError:
-        return False
+    with suppress(OSError), _open_url(f"{api_url(settings)}/{route}", timeout=2):
+        return True
+    return False

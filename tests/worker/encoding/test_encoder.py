@@ -25,6 +25,7 @@ from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model import parity
 from shoal_workers.model.download import find_source
 from shoal_workers.model.model import GRAPH, Model, is_prepared
+from shoal_workers.model.prepare import prepare
 from shoal_workers.process.processors import NICENESS
 
 TEXTS = [
@@ -260,6 +261,18 @@ def test_a_prepared_model_is_used_until_its_original_changes(
     changed = json.loads((own_model / "model.json").read_text()) | {"weights_state": "1:2"}
     (own_model / "model.json").write_text(json.dumps(changed))
     assert not is_prepared(own_model)
+
+
+def test_passes_aside_use_the_model_that_was_opened(source: Path, tmp_path: Path) -> None:
+    prepare("tiny", source, folder := tmp_path / "prepared")
+    encoder = Encoder.open(folder, "openvino", "f32", 2)
+    tensors = load_file(source / "model.safetensors")
+    save_file({name: -tensor for name, tensor in tensors.items()}, source / "model.safetensors")
+    prepare("tiny", source, folder)  # a worker that starts meanwhile does this
+    texts = [TokenizedText(tokens) for tokens in encoder.tokenize(TEXTS)]
+    encoder.finish(encoder.start_aside(texts))
+    aside = cut_and_normalise([text.vectors for text in texts if text.vectors is not None], Options())
+    assert aside == pytest.approx(encoder.embed(TEXTS, Options(), ""), abs=1e-5)
 
 
 @pytest.fixture

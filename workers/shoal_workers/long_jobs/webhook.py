@@ -35,12 +35,10 @@ def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
     url, of = (arguments.get(name) for name in ("url", "id"))
     if not isinstance(url, str) or not isinstance(of, str):
         raise InvalidRequest("a webhook takes url and id, two strings")
-    try:
-        with LongJobs(settings) as jobs:
-            job = jobs.status(of)
-    except UnknownJob:
-        return {"status": None}
-    if not job.has_ended:
+    job = None
+    with suppress(UnknownJob), LongJobs(settings) as jobs:
+        job = jobs.status(of)
+    if not job or not job.has_ended:
         return {"status": None}
     values = public_map(job, settings)
     del values["webhook"]

@@ -19,15 +19,22 @@ SHORT_NAMES = {"ms-marco-minilm": "cross-encoder/ms-marco-MiniLM-L6-v2"}
 
 def find_source(name: str) -> Path:
     """Return the folder of the original: a local one, an installed package's or the hub's. Raises ModelNotFound."""
-    with suppress(OSError):  # a name that no file can have
-        if any((Path(name) / file).exists() for file in ("modules.json", "config.json")):
-            return Path(name)
+    if local := local_folder(name):
+        return local
     if name == PACKAGED and (spec := find_spec(PACKAGED_MODULE)) and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0]) / "model"
     name = SHORT_NAMES.get(name, name)
     if Path(name).is_absolute() or name.startswith("."):
         raise ModelNotFound(f"{name} is no folder of a model: it has neither modules.json nor config.json")
     return _from_hub(name)
+
+
+def local_folder(name: str) -> Path | None:
+    """Return the absolute path of a local folder with a model, or None if the name is of no such folder."""
+    with suppress(OSError):  # a name that no file can have
+        if any((Path(name) / file).exists() for file in ("modules.json", "config.json")):
+            return Path(name).absolute()
+    return None
 
 
 def with_own_graph(name: str, source: Path) -> Path:

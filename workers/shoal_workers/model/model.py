@@ -11,6 +11,7 @@ from typing import Self
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model.architecture import MAX_SIZE
+from shoal_workers.model.download import local_folder
 from shoal_workers.model.heads.head import Head, QueryForm
 from shoal_workers.model.original import read_properties, weights_state
 
@@ -32,7 +33,7 @@ class Model:
     """The properties of a model that a worker needs to serve it, read from the model's own files.
 
     `source` is the folder of the original; a worker that serves needs it only for the torch engine. `digest` is the
-    SHA-256 of the weights. `weights_state` shows whether the weights' files have changed since, without reading them.
+    SHA-256 of the weights. `weights_state` shows whether the original's weights or settings have changed since.
     `shares_rows` is true if a row may have several texts. `reference` names the library that made the vectors of the
     parity check, `sentence-transformers` or `openvino`; OpenVINO computes them in f32.
 
@@ -108,7 +109,7 @@ class Model:
 
     def save(self, folder: Path) -> None:
         """Write the description that `open` reads."""
-        (folder / DESCRIPTION).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+        (folder / DESCRIPTION).write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
 
     def checked(self) -> Self:
         """Return the same model. Raises ModelMismatch for a property that no model can have."""
@@ -162,4 +163,5 @@ def is_prepared(folder: Path) -> bool:
     except ModelNotFound:
         return False
     source = Path(model.source)
-    return model.layout == LAYOUT and (not source.exists() or weights_state(source) == model.weights_state)
+    is_same = local_folder(model.name) in (None, source)  # a relative name may be of another folder by now
+    return model.layout == LAYOUT and is_same and (not source.exists() or weights_state(source) == model.weights_state)

@@ -275,8 +275,9 @@ def _function(dense: dict[str, Any]) -> str:
 
 
 def weights_state(source: Path) -> str:
-    """Return the sizes and modification times of the weights' files, which change if the weights change."""
-    stats = [path.stat() for path in sorted(source.rglob("*.safetensors"))]
+    """Return the sizes and modification times of the files with weights and settings, which change if these change."""
+    found = (path for kind in ("*.safetensors", "*.json") for path in sorted(source.rglob(kind)) if path.is_file())
+    stats = [path.stat() for path in found]
     return ",".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
 
 

@@ -48,8 +48,8 @@ Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 Score = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 
 
-def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE, name: str = "vectors") -> float:
-    """Return the lowest cosine of the engine's vectors to the stored array. Raises ModelMismatch if it is too low.
+def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE, name: str = "vectors") -> None:
+    """Raise ModelMismatch if a vector of the engine has too low a cosine to the stored array.
 
     `name` is `vectors`, or an output with a head, which `profile` makes into vectors.
     """
@@ -62,7 +62,6 @@ def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE, name: st
             f"the engine's {name} have cosine {lowest:.5f} to the fp32 reference, under {min_cosine}: "
             "prepare the model again (shoal model prepare --force) or use --precision f32"
         )
-    return lowest
 
 
 def profile(outputs: Sequence[Any], head: Head) -> NDArray[np.float32]:
@@ -81,8 +80,8 @@ def profile(outputs: Sequence[Any], head: Head) -> NDArray[np.float32]:
     return found
 
 
-def check_scores(folder: Path, score: Score, max_difference: float = MAX_DIFFERENCE) -> float:
-    """Return the largest difference from a stored score, divided by 1 + that score's size. Raises ModelMismatch."""
+def check_scores(folder: Path, score: Score, max_difference: float = MAX_DIFFERENCE) -> None:
+    """Raise ModelMismatch if a difference from a stored score, divided by 1 + that score's size, is too large."""
     reference = load_file(folder / FILE)["vectors"][:, 0]
     largest = float((np.abs(score(PAIRS) - reference) / (1 + np.abs(reference))).max())
     if not largest <= max_difference:  # also if it is NaN
@@ -90,14 +89,12 @@ def check_scores(folder: Path, score: Score, max_difference: float = MAX_DIFFERE
             f"the engine's scores differ by {largest:.5f} from the fp32 reference, over {max_difference}: "
             "prepare the model again (shoal model prepare --force) or use --precision f32"
         )
-    return largest
 
 
-def golden_vectors(model: Model) -> NDArray[np.float32] | None:
-    """Return the golden vectors `[texts, dimension]`, or None if they belong to another model."""
+def golden_arrays(model: Model) -> dict[str, NDArray[np.float32]]:
+    """Return the golden `vectors`, `[texts, dimension]`, by this name; empty if they belong to another model."""
     with safe_open(GOLDEN, "numpy") as file:
-        vectors: NDArray[np.float32] = file.get_tensor("vectors")
-        return vectors if file.metadata() == identity(model) else None
+        return {"vectors": file.get_tensor("vectors")} if file.metadata() == identity(model) else {}
 
 
 def identity(model: Model) -> dict[str, str]:

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from tokenizers import Tokenizer
 from tokenizers.normalizers import BertNormalizer, Lowercase, Sequence
 
@@ -118,7 +117,7 @@ def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str
         )
     _check_tokenizer(folder / "tokenizer.json", original.config.get("vocab_size"), model)
     model = replace(model, digest=hashlib.sha256(path.read_bytes()).hexdigest())
-    return _save(model, own_graph.read(path, model.dimension), folder)
+    return _save(model, own_graph.read(path, model.dimension), folder, {})
 
 
 def _save_transformer(model: Model, original: Original, folder: Path) -> Model:
@@ -148,7 +147,7 @@ def _save_static(model: Model, original: Original, folder: Path) -> Model:
         table, first = static.read_table(source), static.write_tokenizer(source / path.name, path)
     model = replace(model, shares_rows=True, dimension=table.shape[1])
     _check_tokenizer(path, len(table) + 1, model)
-    return _save(model, static.build(table, first), folder)
+    return _save(model, static.build(table, first), folder, {})
 
 
 def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
@@ -218,23 +217,20 @@ def _check_tokenizer(path: Path, num_words: object, model: Model) -> None:
         )
 
 
-def _save(
-    model: Model, graph: ov.Model, folder: Path, head_graphs: Mapping[str, ov.Model] = MappingProxyType({})
-) -> Model:
+def _save(model: Model, graph: ov.Model, folder: Path, head_graphs: Mapping[str, ov.Model]) -> Model:
     """Write the graphs and the reference vectors; return the model with the origin of the reference.
 
     Weights are stored as fp16, whose rounding is an eighth of bf16's, so cosines to fp32 stay above 0.999998. Weights
     of a reranker are not rounded, because scores have no cosine that evens out errors. The reference is the golden
     vectors if they belong to this model, else it is computed by the same graph in f32, before the rounding.
     """
-    vectors, origin = parity.golden_vectors(model), "sentence-transformers"
-    arrays = {"vectors": vectors} if vectors is not None else {}
-    if not arrays:
-        try:
+    arrays, origin = parity.golden_arrays(model), "sentence-transformers"
+    try:
+        if not arrays:
             arrays, origin = _reference(graph, model, folder / "tokenizer.json", head_graphs), "openvino"
-        except RuntimeError as error:
-            raise ModelMismatch(f"OpenVINO cannot compute {model.name} ({error!s:.200}): use another model") from error
-    save_file(arrays, folder / parity.FILE)
+    except RuntimeError as error:
+        raise ModelMismatch(f"OpenVINO cannot compute {model.name} ({error!s:.200}): use another model") from error
+    (folder / parity.FILE).write_bytes(save(arrays))
     try:
         ov.save_model(graph, folder / GRAPH, compress_to_fp16=not model.is_reranker)
         for output, head_graph in head_graphs.items():

@@ -97,9 +97,14 @@ class HostedModel:
         self._asleep: Heartbeat | None = None
 
     def start(self) -> None:
-        """Start the worker."""
-        self._worker.start()
-        self.state, self.started_at = "starting", time.monotonic()
+        """Start the worker. If the system cannot start a process, it is tried again later."""
+        self.started_at = time.monotonic()
+        try:
+            self._worker.start()
+            self.state = "starting"
+        except OSError as error:
+            log.error("%s cannot be started, and is tried again: %s", self._worker.name, error)
+            self.restart_at = self.started_at + self._pause_s
 
     def send_to_sleep(self) -> None:
         """Ask the worker to stop. It first answers the jobs that it has taken; all other jobs stay in Redis."""

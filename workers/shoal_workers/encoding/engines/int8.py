@@ -44,15 +44,10 @@ class Range(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A matrix product of activations with weights `[outputs, inputs]`."""
+    """A matrix product of activations, its first input, with weights `[outputs, inputs]`."""
 
     node: ov.Node
     weights: Array
-
-    @property
-    def activations(self) -> ov.Output:
-        """The activations that are multiplied with the weights, `[..., inputs]`."""
-        return self.node.input_value(0)
 
 
 def find_products(graph: ov.Model) -> Iterator[Product]:
@@ -81,30 +76,27 @@ def compress(graph: ov.Model) -> None:
 
 
 def quantise(graph: ov.Model, ranges: Sequence[Range]) -> None:
-    """Round weights and activations of every product to 8 bits. `ranges` are in the order of `find_products`."""
-    for product, found in zip(find_products(graph), ranges, strict=True):
-        _quantise(product, found)
+    """Replace every product by a product of whole numbers, activations from 0 to 255; correct the mean rounding error.
 
-
-def _quantise(product: Product, found: Range) -> None:
-    """Replace a product by a product of whole numbers, activations from 0 to 255; correct the mean rounding error."""
-    node, weights = product
-    own = np.maximum(found.high - found.low, np.float32(1e-6))
-    width = own**OWN_RANGE * own.max() ** (1 - OWN_RANGE)
-    low = (found.high + found.low - width) / 2
-    rounded, scales = _round(weights * width)
-    multiples = ops.multiply(ops.subtract(product.activations, ops.constant(low)), ops.constant(1 / width))
-    zero, one = ops.constant(np.float32(0)), ops.constant(np.float32(1))
-    bits = ops.fake_quantize(multiples, zero, one, zero, one, 256)
-    offset = weights @ found.mean - (rounded * scales) @ ((found.mean - low) / width)
-    node.input(0).replace_source_output(bits.output(0))
-    node.input(1).replace_source_output(
-        ops.multiply(ops.convert(ops.constant(rounded), "f32"), ops.constant(scales)).output(0)
-    )
-    readers = node.output(0).get_target_inputs()
-    shifted = ops.add(node, ops.constant(offset))
-    for reader in readers:
-        reader.replace_source_output(shifted.output(0))
+    `ranges` are in the order of `find_products`.
+    """
+    for (node, weights), found in zip(find_products(graph), ranges, strict=True):
+        own = np.maximum(found.high - found.low, np.float32(1e-6))
+        width = own**OWN_RANGE * own.max() ** (1 - OWN_RANGE)
+        low = (found.high + found.low - width) / 2
+        rounded, scales = _round(weights * width)
+        multiples = ops.multiply(ops.subtract(node.input_value(0), ops.constant(low)), ops.constant(1 / width))
+        zero, one = ops.constant(np.float32(0)), ops.constant(np.float32(1))
+        bits = ops.fake_quantize(multiples, zero, one, zero, one, 256)
+        offset = weights @ found.mean - (rounded * scales) @ ((found.mean - low) / width)
+        node.input(0).replace_source_output(bits.output(0))
+        node.input(1).replace_source_output(
+            ops.multiply(ops.convert(ops.constant(rounded), "f32"), ops.constant(scales)).output(0)
+        )
+        readers = node.output(0).get_target_inputs()
+        shifted = ops.add(node, ops.constant(offset))
+        for reader in readers:
+            reader.replace_source_output(shifted.output(0))
 
 
 def _round(weights: Array) -> tuple[NDArray[np.int8], Array]:
@@ -157,7 +149,8 @@ def _measure(folder: Path, threads: int) -> list[Range]:
     """Encode the texts in f32, one by one, and return the range of the activations of each product."""
     model = Model.open(folder)
     graph = core().read_model(folder / GRAPH)
-    measured = ov.Model([product.activations for product in find_products(graph)], graph.get_parameters(), "measured")
+    inputs = [product.node.input_value(0) for product in find_products(graph)]
+    measured = ov.Model(inputs, graph.get_parameters(), "measured")
     compiled = core().compile_model(
         measured, "CPU", {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
     )

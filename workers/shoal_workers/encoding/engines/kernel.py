@@ -82,15 +82,10 @@ class EnginePass:
 
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
         self._running.wait()
-        tokens, head = self._running.tokens, self._head
-        if head is None:
-            return {how: pool(how, tokens, spans, are_joined=True) for how in poolings}
-        return {
-            how: _scores(pool(how, tokens, spans, are_joined=True), head)  # only the first tokens need a score
-            if how == "cls"
-            else pool(how, _scores(tokens, head), spans, are_joined=True)
-            for how in poolings
-        }
+        pooled = {how: pool(how, self._running.tokens, spans, are_joined=True) for how in poolings}
+        if (head := self._head) is None:
+            return pooled
+        return {how: _scores(vectors, head) for how, vectors in pooled.items()}  # a reranker scores first tokens alone
 
 
 def _obstacle(name: str, precision: str) -> str:

@@ -77,7 +77,10 @@ class OpenVinoEngine:
 
     @cached_property
     def _aside(self) -> list[Any]:
-        compiled = at_low_priority(partial(self._graph.compile, num_streams=self.num_streams))
+        if _state(self._folder) == self._state:
+            compiled = at_low_priority(partial(self._graph.compile, num_streams=self.num_streams))
+        else:  # the files are another model by now, so passes aside run at normal priority
+            compiled = self._side_by_side[0].get_compiled_model()
         return [compiled.create_infer_request() for _ in range(self.num_streams)]
 
     def resized(self, threads: int) -> "OpenVinoEngine":

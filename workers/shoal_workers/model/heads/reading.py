@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from tokenizers import Tokenizer
 
 from shoal.contract.excerpt import excerpt
@@ -80,7 +80,7 @@ def _read_query_table(model: Model, folder: Path, path: Path) -> Model:
         raise ModelMismatch(f"{model.name} reads queries with another tokenizer than documents: use another model")
     around = tokenizer.encode("").ids
     table[around] = 0
-    save_file({"weights": table}, path.with_name(QUERY_TABLE))
+    path.with_name(QUERY_TABLE).write_bytes(save({"weights": table}))
     most = read_json(folder / "tokenizer_config.json", optional=True).get("model_max_length", model.max_tokens)
     form = QueryForm(int(min(most, MAX_QUERY_TOKENS)) + len(around))
     return replace(model, query_form=form, prompts={"query": "", "document": ""} | model.prompts)
