@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shoal.errors import InvalidRequest
 from shoal.operations.search_fields import DAY_S, Boost, parse_boosts, parse_sort
 from shoal.operations.search_filter import RANGE_OPERATORS, parse_filter
-from shoal_workers.index.files.columns import Columns
+from shoal_workers.index.files.columns import Columns, Keywords
 from shoal_workers.index.files.field_kinds import date_span, to_keyword
 from shoal_workers.index.files.field_values import DocumentFields
 from shoal_workers.index.search.boosts import boosts_of
@@ -21,6 +21,7 @@ from shoal_workers.index.search.facets import MAX_FACET_VALUES, count_facet
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields as IndexFields
 from shoal_workers.index.search.filtering import matching
+from shoal_workers.index.search.groups import GroupKeys
 
 #: The documents of a version, and the documents that were added to it.
 BOTH = st.tuples(st.lists(DOCUMENTS, min_size=1, max_size=25), st.lists(DOCUMENTS, max_size=12))
@@ -231,6 +232,22 @@ def test_values_of_another_kind_in_added_documents_are_none() -> None:
 def test_a_boost_that_does_not_fit_its_field_is_refused(boost: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         boosts_of(parse_boosts([boost]), fields_of(VERSION, [], {}), NOW)
+
+
+def test_added_terms_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index may have a million of them."""
+    fields, find, found = fields_of([{"tag": "a"}], [{"tag": "b"}, {"tag": "a"}]), Keywords.find, list[bytes]()
+    monkeypatch.setattr(Keywords, "find", lambda terms, term: (find(terms, term), found.append(term))[0])
+    for _ in range(2):
+        FieldOrder(parse_sort([{"field": "tag"}]), fields)
+        assert count_facet("tag", fields, np.ones(3, bool))["values"][0] == {"value": "a", "count": 2}
+    assert found == [b"a", b"b"]
+
+
+def test_without_a_column_documents_without_a_value_are_groups_by_themselves() -> None:
+    documents: list[Fields] = [{"f": ""}, {"f": []}, {"f": None}, {"f": "a"}, {"f": "a"}]
+    keys = GroupKeys("f", IndexFields(Columns({}, num_left_out=1), Columns({}), 5, 0), documents.__getitem__)
+    assert [keys.key(row) for row in range(5)] == [0, 1, 2, '"a"', '"a"']
 
 
 def test_sorts_and_facets_of_fields_that_have_no_values_are_refused() -> None:

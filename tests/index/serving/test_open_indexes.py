@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Barrier
 
@@ -28,6 +29,7 @@ from shoal_workers.index.files.manifest import DOCUMENTS, MANIFEST, VECTORS
 from shoal_workers.index.index import Index
 from shoal_workers.index.search.paging import Cursor
 from shoal_workers.index.serving.open_indexes import RETRY_AFTER_S, OpenIndexes, find_index, watched
+from shoal_workers.index.serving.served_version import Failure, ServedVersion
 from shoal_workers.index.versions import make_current
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import about
@@ -271,6 +273,18 @@ def test_a_version_that_was_withdrawn_is_served_when_its_files_are_right_again(
     indexes.check_files(2 * RETRY_AFTER_S)
     assert indexes["news"].files.is_done
     assert versions(indexes) == {"news": "v1"}
+
+
+@pytest.mark.usefixtures("news")
+def test_a_failure_that_ends_meanwhile_harms_no_search(indexes: OpenIndexes, monkeypatch: pytest.MonkeyPatch) -> None:
+    indexes.look(0)
+    failures: list[Failure | None] = []
+    removed = property(lambda _: failures.pop() if failures else None)  # as if the thread of checks removed it
+    monkeypatch.setattr(ServedVersion, "failure", removed, raising=False)
+    for find in (lambda: indexes.find("news"), lambda: indexes.errors["news"]):
+        failures.append(Failure(IndexCorrupt("wrong"), None, 0))
+        with suppress(IndexCorrupt):
+            assert find() == "wrong"
 
 
 @pytest.mark.usefixtures("all_large")

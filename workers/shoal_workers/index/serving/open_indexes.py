@@ -166,8 +166,8 @@ class OpenIndexes(Mapping[str, Index]):
         InvalidRequest for a version that is no longer kept, and Unavailable while Redis cannot be reached.
         """
         served, now = self._served[name], time.monotonic()
-        if served.failure:
-            raise type(served.failure.error)(served.failure.error.message)
+        if failure := served.failure:  # read once, because another thread may remove it
+            raise type(failure.error)(failure.error.message)
         if version is None or version == served.manifest.version:
             return served.use(now)
         if not FOLDER_NAME.fullmatch(version):
