@@ -237,7 +237,12 @@ def test_a_boost_that_does_not_fit_its_field_is_refused(boost: dict[str, Any], s
 def test_added_terms_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An index may have a million of them."""
     fields, find, found = fields_of([{"tag": "a"}], [{"tag": "b"}, {"tag": "a"}]), Keywords.find, list[bytes]()
-    monkeypatch.setattr(Keywords, "find", lambda terms, term: (find(terms, term), found.append(term))[0])
+
+    def find_and_note(terms: Keywords, term: bytes) -> tuple[int, int]:
+        found.append(term)
+        return find(terms, term)
+
+    monkeypatch.setattr(Keywords, "find", find_and_note)
     for _ in range(2):
         FieldOrder(parse_sort([{"field": "tag"}]), fields)
         assert count_facet("tag", fields, np.ones(3, bool))["values"][0] == {"value": "a", "count": 2}

@@ -127,8 +127,8 @@ class Pages:
         options = replace(
             self._job.search, cursor="", fields=None, snippet=None, explain=False, facets=None, facets_top_n=None
         )
-        asked = replace(self._job, id="-", deadline=None, timeout_s=None, reply_to=None, k=1, search=options)
-        return blake2b(asked.pack(), digest_size=8).hexdigest()
+        own = replace(self._job, deadline=None, timeout_s=None, reply_to=None, fingerprint=None, k=1, search=options)
+        return own.digest()
 
     def _is_last(self, cursor: Cursor, place: Place) -> bool:
         # The row of an added document may change, and another document may have got its id meanwhile.
