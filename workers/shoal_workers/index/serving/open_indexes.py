@@ -117,14 +117,13 @@ class OpenIndexes(Mapping[str, Index]):
         password = settings.engine_password
         indexes = cls(folders, settings.served_folder, model, threads, change_log, idle_s, are_copies, password)
         stopping = stopping or Event()
-        is_first = True
-        while is_first or (indexes._waiting and not stopping.wait(LOOK_EVERY_S)):
-            is_first = False
+        while True:
             indexes.look(time.monotonic())
             if folders and folders.keys() <= indexes._failures.keys() - indexes._waiting.keys():
                 name, folder = next(iter(folders.items()))
                 indexes._opener.open(name, current_version(folder))  # raises the error again, with the whole path
-        return indexes
+            if not indexes._waiting or stopping.wait(LOOK_EVERY_S):
+                return indexes
 
     def __getitem__(self, name: str) -> Index:
         """Return the served version of the index; wait until it is open."""
