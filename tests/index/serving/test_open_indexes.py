@@ -1,8 +1,10 @@
 """The indexes of a worker: it serves what is published, forgets other versions, and keeps one after an error."""
 
 import json
+import math
 import os
 import re
+import resource
 import shutil
 import sys
 import time
@@ -285,6 +287,23 @@ def test_a_failure_that_ends_meanwhile_harms_no_search(indexes: OpenIndexes, mon
         failures.append(Failure(IndexCorrupt("wrong"), None, 0))
         with suppress(IndexCorrupt):
             assert find() == "wrong"
+
+
+def test_a_worker_with_too_few_files_does_not_take_a_copy_for_damaged(news: Path, encoder: Encoder) -> None:
+    with served_in(news.parent, encoder.model, are_copies=True) as indexes:
+        indexes.look(0)
+        limits, lowest_free = resource.getrlimit(resource.RLIMIT_NOFILE), os.open(os.devnull, os.O_RDONLY)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 3, limits[1]))
+        try:
+            with pytest.raises(IndexCorrupt, match="Too many open files"):
+                indexes.find("news").result()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert (news / "v1" / MANIFEST).exists()
+        overwrite(news / "v1" / DOCUMENTS)
+        indexes.check_files(math.inf)
+        assert not (news / "v1" / MANIFEST).exists()
 
 
 @pytest.mark.usefixtures("all_large")

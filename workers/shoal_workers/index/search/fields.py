@@ -57,10 +57,7 @@ class Fields:
         yield self.added, slice(self.count, None)
 
     def spans(self, name: str) -> NDArray[np.int64]:
-        """Return the spans of a field's added terms among its terms in the version, int64 `[2, terms]`.
-
-        They are found once, because that takes some 10 µs for each keyword.
-        """
+        """Return the spans of a field's added terms in the version, int64 `[2, terms]`; they are looked up once."""
         if (found := self._spans.get(name)) is None:  # two threads may do this at once, with equal results
             version, terms = self.version.get(name), self.added[name].terms
             found = np.zeros((2, len(terms)), np.int64) if version is None else version.spans(terms)

@@ -1,6 +1,7 @@
 """The pages of a list of hits: the start of a page, and the cursor at its end."""
 
 import binascii
+import json
 import math
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -127,8 +128,8 @@ class Pages:
         options = replace(
             self._job.search, cursor="", fields=None, snippet=None, explain=False, facets=None, facets_top_n=None
         )
-        own = replace(self._job, deadline=None, timeout_s=None, reply_to=None, fingerprint=None, k=1, search=options)
-        return own.digest()
+        asked = json.dumps(replace(self._job, k=1, search=options).body(), sort_keys=True)
+        return blake2b(asked.encode(), digest_size=8).hexdigest()
 
     def _is_last(self, cursor: Cursor, place: Place) -> bool:
         # The row of an added document may change, and another document may have got its id meanwhile.

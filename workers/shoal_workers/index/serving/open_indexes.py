@@ -1,5 +1,6 @@
 """The indexes that a worker serves: opened when they are searched, and switched to new versions as they appear."""
 
+import errno
 import logging
 import math
 import os
@@ -57,10 +58,12 @@ MAX_OPENED_TOGETHER = 2
 #: Time for which a former version stays open after the last request for a further page in it, in seconds.
 PINNED_S = 60.0
 
-#: Largest number of former versions that are open for further pages. If that many are open, a request for a page in
-#: another former version is refused: if it closed an open version, requests for many versions in turn would open each
-#: version again and again.
+#: Largest number of former versions that are open for further pages; pages in others are refused. If these closed an
+#: open version, requests for many versions in turn would open each version again and again.
 MAX_PINNED = 4
+
+#: Errors of a process that is out of files or memory. They say nothing about a version.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class OpenIndexes(Mapping[str, Index]):
@@ -113,8 +116,7 @@ class OpenIndexes(Mapping[str, Index]):
         IndexNotFound, IndexCorrupt or IndexMismatch if none of the indexes that the settings name can be served.
         """
         folders, idle_s = settings.index_folders(), settings.index_idle_minutes * 60 or math.inf
-        are_copies = bool(settings.index_store)
-        password = settings.engine_password
+        are_copies, password = bool(settings.index_store), settings.engine_password
         indexes = cls(folders, settings.served_folder, model, threads, change_log, idle_s, are_copies, password)
         stopping = stopping or Event()
         while True:
@@ -294,7 +296,8 @@ class OpenIndexes(Mapping[str, Index]):
         failure = Failure(without_folder(error, name, folder), version, now + RETRY_AFTER_S)
         if not former or former.error.message != failure.error.message:
             log.warning("index %s: %s", name, error.message)
-        if self._are_copies and name not in self._folders and version and isinstance(error, IndexCorrupt):
+        is_damaged = isinstance(error, IndexCorrupt) and getattr(error.__cause__, "errno", None) not in _SHORTAGES
+        if self._are_copies and name not in self._folders and version and is_damaged:
             report_damage(version)
         return failure
 
