@@ -24,11 +24,11 @@ from shoal.index_folder import CURRENT
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
-from shoal_workers.index.build.builder import BuildResult, build
+from shoal_workers.index.build.builder import BUILD, BuildResult, build
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.files.documents import read_lines
 from shoal_workers.index.files.durable_file import replace_file
-from shoal_workers.index.files.manifest import CHANGES, DOCUMENTS, MANIFEST, Manifest
+from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, FILES, MANIFEST, Manifest
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import list_versions, publish, rollback
 
@@ -205,6 +205,19 @@ class TestAVersion:
         rollback(news.out)
         assert news.build(key="job") == again
         assert {version.name for version in list_versions(news.out)} == {first.version, left.version}
+
+    def test_whose_process_was_killed_before_it_cleared_up_has_no_other_files(
+        self, news: News, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def be_killed(_: Path) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr("shoal_workers.index.build.builder.sync_folder", be_killed)
+            with pytest.raises(KeyboardInterrupt):
+                news.build(key="job")
+        news.build(key="job")
+        assert {path.name for path in news.version.iterdir()} == {*FILES, MANIFEST, BAD_ROWS, BUILD}
 
     @pytest.mark.parametrize("is_first", [True, False])
     def test_whose_publication_was_interrupted_is_published_only_if_there_was_no_version(

@@ -127,8 +127,10 @@ def test_a_cursor_of_another_index_is_refused(indexes: OpenIndexes) -> None:
         find_index(indexes, "news", cursor)
 
 
-def test_versions_that_are_not_there_are_refused_and_take_no_place(indexes: OpenIndexes) -> None:
-    for version in ("../news/v1", ".building", "", "x" * 200, *(f"gone{n}" for n in range(2 * MAX_PINNED))):
+def test_versions_that_are_not_there_are_refused_and_take_no_place(news: Path, indexes: OpenIndexes) -> None:
+    (news / "half-removed").mkdir()
+    gone = [f"gone{n}" for n in range(2 * MAX_PINNED)]
+    for version in ("half-removed", "../news/v1", ".building", "", "x" * 200, *gone):
         assert "no longer kept" in refusal(indexes, version), version
 
 

@@ -164,9 +164,9 @@ def _publish(out: Path, version: str, publishes: bool, num_kept: int, began_from
         if not (out / version).exists():
             (out / SCRATCH).rename(out / version)
             sync_folder(out)
-            for path in (out / version).iterdir():
-                if path.name not in (*FILES, *TOKEN_FILES, MANIFEST, BAD_ROWS, BUILD):
-                    path.unlink()
+        for path in (out / version).iterdir():
+            if path.name not in (*FILES, *TOKEN_FILES, MANIFEST, BAD_ROWS, BUILD):
+                path.unlink()
         current = current_name(out)
         if publishes and current == began_from and not (current and was_published(out, version)):
             make_current(out, version)
