@@ -126,7 +126,7 @@ def test_later_pages_are_ranked_as_of_the_time_of_the_first(tmp_path: Path) -> N
     [{"num_shown": -1}, {"num_shown": 2**63}, {"row": -1}, {"score": math.nan}, {"best_bm25": 1e-300}, {"row": "7"}],
 )
 def test_a_cursor_with_impossible_values_is_refused(forged: dict[str, Any]) -> None:
-    cursor = Cursor("d", "v1", 10, 0.5, 7, "", 1e9, 2.0)
+    cursor = Cursor("d", "v1", 10, 0.5, 7, "", "default", 1e9, 2.0)
     assert Cursor.unpack(cursor.pack()) == cursor
     with pytest.raises(InvalidRequest, match="which no search has answered"):
         Cursor.unpack(replace(cursor, **forged).pack())

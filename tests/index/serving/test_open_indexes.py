@@ -237,7 +237,7 @@ def test_clients_see_the_name_of_an_index_and_the_log_its_folder(
     (news / "v1" / MANIFEST).write_text("{")
     indexes.look(0)
     assert indexes["news"].count
-    old = Cursor("d", "v1", 1, 0.5, 1, "").pack()
+    old = Cursor("d", "v1", 1, 0.5, 1, "", "news").pack()
     with pytest.raises(IndexCorrupt, match=r"^news/v1/manifest\.json cannot be read") as of_page:
         find_index(indexes, "news", old).result()
     indexes.check_files(0)

@@ -43,7 +43,7 @@ def indexes(news: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
 
 def cursor_of(version: str) -> str:
     """Return a cursor of a version."""
-    return Cursor("d", version, 1, 0.5, 1, "").pack()
+    return Cursor("d", version, 1, 0.5, 1, "", "news").pack()
 
 
 def replies(queue: Queue) -> dict[str, Reply]:
@@ -122,7 +122,7 @@ def test_few_versions_are_open_at_a_time_and_none_again_and_again(
 
 
 def test_a_cursor_of_another_index_is_refused(indexes: OpenIndexes) -> None:
-    cursor = Cursor("d", "v1", 10, 0.5, 7, "", index="faq").pack()
+    cursor = Cursor("d", "v1", 10, 0.5, 7, "", "faq").pack()
     with pytest.raises(InvalidRequest, match='cursor is of the index "faq", and index is "news": name that index'):
         find_index(indexes, "news", cursor)
 

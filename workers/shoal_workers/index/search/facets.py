@@ -29,11 +29,10 @@ def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[
         counts[0][places[is_known]] += counts[1][is_known]
         counts[1][is_known] = 0
     found = [pair for (column, _), numbers in zip(parts, counts, strict=True) for pair in _most(column, numbers)]
-    kind = fields.kind(name, "facets")
     best = sorted(found, key=lambda pair: (-pair[1], pair[0]))[:MAX_FACET_VALUES]
     return {
         "num_documents": num_documents,
-        "values": [{"value": shown(kind, term), "count": count} for term, count in best],
+        "values": [{"value": shown(parts[0][0].kind, term), "count": count} for term, count in best],
     }
 
 
@@ -47,8 +46,10 @@ def _counts(column: Column, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 def _most(column: Column, counts: NDArray[np.int64]) -> list[tuple[Any, int]]:
     """Return the most frequent terms of a column, and the count of each; of equally frequent terms, the first ones."""
-    place = max(0, len(counts) - MAX_FACET_VALUES)
-    least = max(1, np.partition(counts, place)[place]) if len(counts) else 1
-    more = np.flatnonzero(counts > least)
-    codes = np.concatenate([more, np.flatnonzero(counts == least)[: MAX_FACET_VALUES - len(more)]])
+    codes = np.flatnonzero(counts)
+    if len(codes) > MAX_FACET_VALUES:
+        counted = counts[codes]
+        least = np.partition(counted, -MAX_FACET_VALUES)[-MAX_FACET_VALUES]
+        more = codes[counted > least]
+        codes = np.concatenate([more, codes[counted == least][: MAX_FACET_VALUES - len(more)]])
     return [(column.value(code), int(counts[code])) for code in codes.tolist()]
