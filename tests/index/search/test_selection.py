@@ -65,6 +65,20 @@ def test_a_range_includes_its_ends_if_its_operators_say_so(name: str, values: li
             assert found.tolist() == 2 * [matches(wanted, document) for document in documents], wanted
 
 
+def rank_alike(selected: NDArray[np.bool_], most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the first selected documents. All have the same score."""
+    rows = np.flatnonzero(selected)[:most]
+    return rows, np.zeros(len(rows), np.float32)
+
+
+@pytest.mark.parametrize(("name", "values"), [("year", [1, 5, 3, 2, 5, 9, 0]), ("tag", [*"bfdcfza"])])
+def test_added_documents_have_their_places_among_others_in_an_order(name: str, values: list[Any]) -> None:
+    documents: list[Fields] = [{name: value} for value in values]
+    order = FieldOrder(parse_sort([{"field": name}]), fields_of(documents[:2], documents[2:]))
+    found, _ = order.top(np.ones(len(values), bool), len(values), rank_alike)
+    assert found.tolist() == sorted(range(len(values)), key=values.__getitem__)
+
+
 def test_an_order_of_many_fields_with_many_values() -> None:
     generator = np.random.default_rng(0)
     documents = [{f"n{m}": float(generator.integers(3) * 1_000 + n % 90) for m in range(3)} for n in range(2_000)]
@@ -73,12 +87,7 @@ def test_an_order_of_many_fields_with_many_values() -> None:
     kinds = dict.fromkeys(documents[0], "number")
     fields = fields_of(documents[:1_500], documents[1_500:], kinds)
     sorts = [{"field": f"n{m}", "order": "desc"} for m in range(3)] + [{"field": "own", "order": "asc"}]
-
-    def rank(selected: NDArray[np.bool_], most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        rows = np.flatnonzero(selected)[:most]
-        return rows, np.zeros(len(rows), np.float32)
-
-    found, _ = FieldOrder(parse_sort(sorts), fields).top(np.ones(2_000, bool), 300, rank)
+    found, _ = FieldOrder(parse_sort(sorts), fields).top(np.ones(2_000, bool), 300, rank_alike)
     expected = sorted(range(2_000), key=lambda n: ([-documents[n][f"n{m}"] for m in range(3)], n))[:300]
     assert found.tolist() == expected
 
