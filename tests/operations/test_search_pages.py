@@ -126,7 +126,7 @@ def test_later_pages_are_ranked_as_of_the_time_of_the_first(tmp_path: Path) -> N
     [{"num_shown": -1}, {"num_shown": 2**63}, {"row": -1}, {"score": math.nan}, {"best_bm25": 1e-300}, {"row": "7"}],
 )
 def test_a_cursor_with_impossible_values_is_refused(forged: dict[str, Any]) -> None:
-    cursor = Cursor("d", "v1", 10, 0.5, 7, "", 1e9, 2.0)
+    cursor = Cursor("d", "v1", 10, 0.5, 7, "", "default", 1e9, 2.0)
     assert Cursor.unpack(cursor.pack()) == cursor
     with pytest.raises(InvalidRequest, match="which no search has answered"):
         Cursor.unpack(replace(cursor, **forged).pack())
@@ -136,6 +136,21 @@ def test_a_cursor_with_impossible_values_is_refused(forged: dict[str, Any]) -> N
 def test_a_text_that_is_no_cursor_is_refused(cursor: str, tmp_path: Path) -> None:
     job = Search(["a"], search=SearchOptions(cursor=cursor))
     assert refusal(forty(tmp_path / "v1").index, job, QUERY[None]).startswith("cursor is ")
+
+
+@pytest.mark.parametrize(
+    "changed", [{"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}, {"fingerprint": "f"}, {"k": 9}, {}]
+)
+def test_the_pages_of_one_search_may_differ_in_their_traces_and_in_the_order_of_keys(
+    changed: dict[str, Any], tmp_path: Path
+) -> None:
+    scene = forty(tmp_path / "v1")
+    ids, cursor = first_page(scene, filter={"and": [], "not": {"or": []}})
+    options = SearchOptions(cursor=cursor, filter={"not": {"or": []}, "and": []})
+    job = replace(Search(["storm"], search=options), **changed)
+    (hits,) = scene.index.find(job, QUERY[None]).answer().hits
+    assert hits
+    assert not {hit["id"] for hit in hits} & {*ids}
 
 
 @pytest.mark.parametrize("changed", [{"texts": ["b"]}, {"index": "other"}, {"search": SearchOptions(min_score=0.5)}])

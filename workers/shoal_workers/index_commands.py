@@ -194,12 +194,10 @@ def upload(settings: Settings, index_name: str) -> None:
 def info(settings: Settings, index_name: str) -> None:
     """Check the files of an index's current version; show its manifest, and the kinds of its documents' fields."""
     from shoal_workers.index.engine_index import open_version
-    from shoal_workers.index.index import Index, current_version
+    from shoal_workers.index.index import current_version
 
-    folder = _folder(settings, index_name)
-    opened = open_version(current_version(folder))
-    if not opened.manifest.engine:
-        opened = Index.open(folder)
+    opened = open_version(current_version(_folder(settings, index_name)))
+    opened.files.check_rest()
     shown = asdict(opened.manifest) | {"fields": opened.columns.kinds}
     shown["checksums"] = shown.pop("checksums")  # moved to the end, because few people read them
     echo_lines(json.dumps(shown, indent=2, ensure_ascii=False))

@@ -20,13 +20,15 @@ from shoal.changes.change import Change
 from shoal.changes.change_log import START
 from shoal.contract.keys import Keys
 from shoal.errors import BadDocument, InvalidRequest
+from shoal.index_folder import CURRENT
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
-from shoal_workers.index.build.builder import BuildResult, build
+from shoal_workers.index.build.builder import BUILD, BuildResult, build
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.files.documents import read_lines
-from shoal_workers.index.files.manifest import CHANGES, DOCUMENTS, MANIFEST, Manifest
+from shoal_workers.index.files.durable_file import replace_file
+from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, FILES, MANIFEST, Manifest
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import list_versions, publish, rollback
 
@@ -203,6 +205,38 @@ class TestAVersion:
         rollback(news.out)
         assert news.build(key="job") == again
         assert {version.name for version in list_versions(news.out)} == {first.version, left.version}
+
+    def test_whose_process_was_killed_before_it_cleared_up_has_no_other_files(
+        self, news: News, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def be_killed(_: Path) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr("shoal_workers.index.build.builder.sync_folder", be_killed)
+            with pytest.raises(KeyboardInterrupt):
+                news.build(key="job")
+        news.build(key="job")
+        assert {path.name for path in news.version.iterdir()} == {*FILES, MANIFEST, BAD_ROWS, BUILD}
+
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_whose_publication_was_interrupted_is_published_only_if_there_was_no_version(
+        self, news: News, monkeypatch: pytest.MonkeyPatch, is_first: bool
+    ) -> None:
+        """With a version before it, nobody can say whether it was rolled back since."""
+        there = "" if is_first else news.build(key="other").version
+
+        def write(path: Path, text: str) -> None:
+            if path.name == CURRENT:
+                raise KeyboardInterrupt
+            replace_file(path, text)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("shoal_workers.index.versions.replace_file", write)
+            with pytest.raises(KeyboardInterrupt):
+                news.build(key="job", reuses=False)
+        again = news.build(key="job")
+        assert (again.is_published, news.version.name) == (is_first, there or again.version)
 
 
 class TestRedis:

@@ -152,12 +152,15 @@ def test_a_date_spans_all_of_its_time() -> None:
         ("2003-02-19T10:00:00.000001+02:00", "2003-02-19T08:00:00.000001", 1),
         (86_400, "1970-01-02T00:00:00", 1),
         (-0.5, "1969-12-31T23:59:59.500000", 1),
+        ("1045612800", "2003-02-19T00:00:00", 1),
+        ("1045612800.5", "2003-02-19T00:00:00.500000", 1),
     ]
     for value, start, length_us in dates:
         first, end = date_span(value)
         since_1970 = datetime.fromisoformat(start).replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
         assert (first, end - first) == (round(since_1970.total_seconds() * SECOND_US), length_us), value
-    for wrong in ("0000", "2001-00", "2001-02-30", "2026-W54", "2026-W01-8", "soon", "", 1e12, float("nan"), True):
+    texts = ("0000", "2001-00", "2001-02-30", "2026-W54", "2026-W01-8", "soon", "", "202605031000")
+    for wrong in (*texts, 1e12, float("nan"), True):
         with pytest.raises(ValueError, match=r"."):
             date_span(wrong)
 

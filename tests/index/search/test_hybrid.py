@@ -127,7 +127,7 @@ TEXT = (
 
 
 def test_a_snippet_has_the_words_of_the_query(tmp_path: Path) -> None:
-    texts = {"a": TEXT, "b": "東京の橋は古いです。京都の寺も古いです。", "c": "..."}
+    texts = {"a": TEXT, "b": "東京の橋は古いです。京都の寺も古いです。", "c": f"{' ' * 300}..."}
     documents = [Document(name, text, {}) for name, text in texts.items()]
     scene = Scene.of(tmp_path / "v1", documents, np.eye(3, DIMENSION, dtype=np.float32), 3)
 

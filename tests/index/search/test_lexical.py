@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -94,6 +95,16 @@ class TestWords:
     def test_of_a_megabyte_have_their_first_characters(self) -> None:
         analyzer = Analyzer(NO_LANGUAGE)
         assert analyzer.terms("a" * 2**20).tolist() == analyzer.terms("a" * 64).tolist()
+
+    def test_take_memory_once_for_all_indexes(self) -> None:
+        text, taken = " ".join(map(str, range(10**6, 10**6 + 10_000))), list[int]()
+        for _ in range(2):
+            analyzer = Analyzer(NO_LANGUAGE)
+            tracemalloc.start()
+            assert len(analyzer.terms(text)) == 10_000
+            taken.append(tracemalloc.get_traced_memory()[0])
+            tracemalloc.stop()
+        assert taken[1] < 0.1 * taken[0]
 
     @needs_stemmer
     def test_have_stems_in_a_language(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shoal.errors import InvalidRequest
 from shoal.operations.search_fields import DAY_S, Boost, parse_boosts, parse_sort
 from shoal.operations.search_filter import RANGE_OPERATORS, parse_filter
-from shoal_workers.index.files.columns import Columns
+from shoal_workers.index.files.columns import Columns, Keywords
 from shoal_workers.index.files.field_kinds import date_span, to_keyword
 from shoal_workers.index.files.field_values import DocumentFields
 from shoal_workers.index.search.boosts import boosts_of
@@ -21,6 +21,7 @@ from shoal_workers.index.search.facets import MAX_FACET_VALUES, count_facet
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields as IndexFields
 from shoal_workers.index.search.filtering import matching
+from shoal_workers.index.search.groups import GroupKeys
 
 #: The documents of a version, and the documents that were added to it.
 BOTH = st.tuples(st.lists(DOCUMENTS, min_size=1, max_size=25), st.lists(DOCUMENTS, max_size=12))
@@ -64,6 +65,20 @@ def test_a_range_includes_its_ends_if_its_operators_say_so(name: str, values: li
             assert found.tolist() == 2 * [matches(wanted, document) for document in documents], wanted
 
 
+def rank_alike(selected: NDArray[np.bool_], most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the first selected documents. All have the same score."""
+    rows = np.flatnonzero(selected)[:most]
+    return rows, np.zeros(len(rows), np.float32)
+
+
+@pytest.mark.parametrize(("name", "values"), [("year", [1, 5, 3, 2, 5, 9, 0]), ("tag", [*"bfdcfza"])])
+def test_added_documents_have_their_places_among_others_in_an_order(name: str, values: list[Any]) -> None:
+    documents: list[Fields] = [{name: value} for value in values]
+    order = FieldOrder(parse_sort([{"field": name}]), fields_of(documents[:2], documents[2:]))
+    found, _ = order.top(np.ones(len(values), bool), len(values), rank_alike)
+    assert found.tolist() == sorted(range(len(values)), key=values.__getitem__)
+
+
 def test_an_order_of_many_fields_with_many_values() -> None:
     generator = np.random.default_rng(0)
     documents = [{f"n{m}": float(generator.integers(3) * 1_000 + n % 90) for m in range(3)} for n in range(2_000)]
@@ -72,12 +87,7 @@ def test_an_order_of_many_fields_with_many_values() -> None:
     kinds = dict.fromkeys(documents[0], "number")
     fields = fields_of(documents[:1_500], documents[1_500:], kinds)
     sorts = [{"field": f"n{m}", "order": "desc"} for m in range(3)] + [{"field": "own", "order": "asc"}]
-
-    def rank(selected: NDArray[np.bool_], most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        rows = np.flatnonzero(selected)[:most]
-        return rows, np.zeros(len(rows), np.float32)
-
-    found, _ = FieldOrder(parse_sort(sorts), fields).top(np.ones(2_000, bool), 300, rank)
+    found, _ = FieldOrder(parse_sort(sorts), fields).top(np.ones(2_000, bool), 300, rank_alike)
     expected = sorted(range(2_000), key=lambda n: ([-documents[n][f"n{m}"] for m in range(3)], n))[:300]
     assert found.tolist() == expected
 
@@ -231,6 +241,27 @@ def test_values_of_another_kind_in_added_documents_are_none() -> None:
 def test_a_boost_that_does_not_fit_its_field_is_refused(boost: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         boosts_of(parse_boosts([boost]), fields_of(VERSION, [], {}), NOW)
+
+
+def test_added_terms_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index may have a million of them."""
+    fields, find, found = fields_of([{"tag": "a"}], [{"tag": "b"}, {"tag": "a"}]), Keywords.find, list[bytes]()
+
+    def find_and_note(terms: Keywords, term: bytes) -> tuple[int, int]:
+        found.append(term)
+        return find(terms, term)
+
+    monkeypatch.setattr(Keywords, "find", find_and_note)
+    for _ in range(2):
+        FieldOrder(parse_sort([{"field": "tag"}]), fields)
+        assert count_facet("tag", fields, np.ones(3, bool))["values"][0] == {"value": "a", "count": 2}
+    assert found == [b"a", b"b"]
+
+
+def test_without_a_column_documents_without_a_value_are_groups_by_themselves() -> None:
+    documents: list[Fields] = [{"f": ""}, {"f": []}, {"f": None}, {"f": "a"}, {"f": "a"}]
+    keys = GroupKeys("f", IndexFields(Columns({}, num_left_out=1), Columns({}), 5, 0), documents.__getitem__)
+    assert [keys.key(row) for row in range(5)] == [0, 1, 2, '"a"', '"a"']
 
 
 def test_sorts_and_facets_of_fields_that_have_no_values_are_refused() -> None:

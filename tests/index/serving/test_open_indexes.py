@@ -1,12 +1,15 @@
 """The indexes of a worker: it serves what is published, forgets other versions, and keeps one after an error."""
 
 import json
+import math
 import os
 import re
+import resource
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Barrier
 
@@ -28,6 +31,7 @@ from shoal_workers.index.files.manifest import DOCUMENTS, MANIFEST, VECTORS
 from shoal_workers.index.index import Index
 from shoal_workers.index.search.paging import Cursor
 from shoal_workers.index.serving.open_indexes import RETRY_AFTER_S, OpenIndexes, find_index, watched
+from shoal_workers.index.serving.served_version import Failure, ServedVersion
 from shoal_workers.index.versions import make_current
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import about
@@ -233,7 +237,7 @@ def test_clients_see_the_name_of_an_index_and_the_log_its_folder(
     (news / "v1" / MANIFEST).write_text("{")
     indexes.look(0)
     assert indexes["news"].count
-    old = Cursor("d", "v1", 1, 0.5, 1, "").pack()
+    old = Cursor("d", "v1", 1, 0.5, 1, "", "news").pack()
     with pytest.raises(IndexCorrupt, match=r"^news/v1/manifest\.json cannot be read") as of_page:
         find_index(indexes, "news", old).result()
     indexes.check_files(0)
@@ -271,6 +275,35 @@ def test_a_version_that_was_withdrawn_is_served_when_its_files_are_right_again(
     indexes.check_files(2 * RETRY_AFTER_S)
     assert indexes["news"].files.is_done
     assert versions(indexes) == {"news": "v1"}
+
+
+@pytest.mark.usefixtures("news")
+def test_a_failure_that_ends_meanwhile_harms_no_search(indexes: OpenIndexes, monkeypatch: pytest.MonkeyPatch) -> None:
+    indexes.look(0)
+    failures: list[Failure | None] = []
+    removed = property(lambda _: failures.pop() if failures else None)  # as if the thread of checks removed it
+    monkeypatch.setattr(ServedVersion, "failure", removed, raising=False)
+    for find in (lambda: indexes.find("news"), lambda: indexes.errors["news"]):
+        failures.append(Failure(IndexCorrupt("wrong"), None, 0))
+        with suppress(IndexCorrupt):
+            assert find() == "wrong"
+
+
+def test_a_worker_with_too_few_files_does_not_take_a_copy_for_damaged(news: Path, encoder: Encoder) -> None:
+    with served_in(news.parent, encoder.model, are_copies=True) as indexes:
+        indexes.look(0)
+        limits, lowest_free = resource.getrlimit(resource.RLIMIT_NOFILE), os.open(os.devnull, os.O_RDONLY)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 3, limits[1]))
+        try:
+            with pytest.raises(IndexCorrupt, match="Too many open files"):
+                indexes.find("news").result()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert (news / "v1" / MANIFEST).exists()
+        overwrite(news / "v1" / DOCUMENTS)
+        indexes.check_files(math.inf)
+        assert not (news / "v1" / MANIFEST).exists()
 
 
 @pytest.mark.usefixtures("all_large")

@@ -43,7 +43,7 @@ def indexes(news: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
 
 def cursor_of(version: str) -> str:
     """Return a cursor of a version."""
-    return Cursor("d", version, 1, 0.5, 1, "").pack()
+    return Cursor("d", version, 1, 0.5, 1, "", "news").pack()
 
 
 def replies(queue: Queue) -> dict[str, Reply]:
@@ -122,13 +122,15 @@ def test_few_versions_are_open_at_a_time_and_none_again_and_again(
 
 
 def test_a_cursor_of_another_index_is_refused(indexes: OpenIndexes) -> None:
-    cursor = Cursor("d", "v1", 10, 0.5, 7, "", index="faq").pack()
+    cursor = Cursor("d", "v1", 10, 0.5, 7, "", "faq").pack()
     with pytest.raises(InvalidRequest, match='cursor is of the index "faq", and index is "news": name that index'):
         find_index(indexes, "news", cursor)
 
 
-def test_versions_that_are_not_there_are_refused_and_take_no_place(indexes: OpenIndexes) -> None:
-    for version in ("../news/v1", ".building", "", "x" * 200, *(f"gone{n}" for n in range(2 * MAX_PINNED))):
+def test_versions_that_are_not_there_are_refused_and_take_no_place(news: Path, indexes: OpenIndexes) -> None:
+    (news / "half-removed").mkdir()
+    gone = [f"gone{n}" for n in range(2 * MAX_PINNED)]
+    for version in ("half-removed", "../news/v1", ".building", "", "x" * 200, *gone):
         assert "no longer kept" in refusal(indexes, version), version
 
 

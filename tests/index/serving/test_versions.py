@@ -4,6 +4,7 @@ import fcntl
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ class TestWhileABuildRuns:
 class TestPublish:
     def test_an_unknown_version(self, out: Path, built: Build) -> None:
         there = built()
-        for name in ("nowhere", "../news", "", ".building"):
+        shutil.copytree(out / there, out / "a copy")
+        for name in ("nowhere", "../news", "", ".building", "a copy"):
             with pytest.raises(IndexNotFound, match=f"has no version .*; it has {there}"):
                 publish(out, name)
         assert current(out) == there

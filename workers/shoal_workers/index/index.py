@@ -67,13 +67,10 @@ class Index:
     def open(cls, folder: Path) -> Self:
         """Open the current version of the index in `folder`, after comparing its files with their checksums.
 
-        Raises IndexNotFound or IndexCorrupt.
+        Raises IndexNotFound, IndexCorrupt, and OSError for a large file that cannot be read.
         """
         index = cls.open_version(current_version(folder))
-        try:
-            index.files.check_rest()
-        except OSError as error:
-            raise IndexCorrupt(f"{error.filename} cannot be read ({error.strerror}): build the index again") from error
+        index.files.check_rest()
         return index
 
     @classmethod

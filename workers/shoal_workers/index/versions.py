@@ -15,7 +15,7 @@ from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidRequ
 from shoal.index_folder import CURRENT
 from shoal_workers.index.files.durable_file import replace_file
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
-from shoal_workers.index.index import current_version
+from shoal_workers.index.index import FOLDER_NAME, current_version
 
 #: A file with a line for each version that was published, in order: its name, and the time it was published. Versions
 #: listed after the current one were published and then rolled back.
@@ -89,9 +89,9 @@ def find_versions(folder: Path) -> list[Version]:
     """Return the versions in `folder`, the newest first; a version that is removed meanwhile is left out."""
     current = current_name(folder)
     versions = []
-    for path in folder.glob(f"[!.]*/{MANIFEST}"):
+    for path in (found.parent for found in folder.glob(f"*/{MANIFEST}") if FOLDER_NAME.fullmatch(found.parent.name)):
         with suppress(FileNotFoundError):
-            versions.append(Version.read(path.parent, path.parent.name == current))
+            versions.append(Version.read(path, path.name == current))
     return sorted(versions, key=lambda version: (version.name[:16], version.built_ns), reverse=True)
 
 

@@ -157,21 +157,21 @@ def _built_before(out: Path, key: str) -> BuildResult | None:
 def _publish(out: Path, version: str, publishes: bool, num_kept: int, began_from: str | None) -> bool:
     """Move a version out of the folder of its build, and publish it; return False if it is not published.
 
-    It is not published if `began_from` is no longer the current version: a publication or rollback meanwhile takes
-    precedence.
+    It is not published if `began_from` is no longer the current version, or if it was published and then rolled back: a
+    publication or rollback meanwhile takes precedence.
     """
     with changing(out):
         if not (out / version).exists():
             (out / SCRATCH).rename(out / version)
             sync_folder(out)
-            for path in (out / version).iterdir():
-                if path.name not in (*FILES, *TOKEN_FILES, MANIFEST, BAD_ROWS, BUILD):
-                    path.unlink()
-        is_published = publishes and (was_published(out, version) or current_name(out) == began_from)
-        if is_published and not was_published(out, version):
+        for path in (out / version).iterdir():
+            if path.name not in (*FILES, *TOKEN_FILES, MANIFEST, BAD_ROWS, BUILD):
+                path.unlink()
+        current = current_name(out)
+        if publishes and current == began_from and not (current and was_published(out, version)):
             make_current(out, version)
         remove_old(out, version, num_kept)
-    return is_published
+        return current_name(out) == version
 
 
 @dataclass(frozen=True, slots=True)

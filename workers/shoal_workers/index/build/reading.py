@@ -4,6 +4,7 @@ import json
 from array import array
 from collections.abc import Mapping
 from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def read_source(
     state.num_documents = int((ids.first_rows() == np.arange(state.count)).sum())
 
 
+@dataclass(slots=True, eq=False)
 class _Reading:
     """The copying of a source's documents. Bad rows are noted in `bad`; without it, the first bad row is raised.
 
@@ -74,54 +76,47 @@ class _Reading:
     of the row's text and id. The rows of a document follow each other.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        state: BuildState,
-        source: Source,
-        bad: BadRows | None,
-        report: Report,
-        cutter: Cutter | None,
-    ):
-        self.sizes, self.numbers = array("q"), array("q")
-        self.hashes, self.id_hashes = bytearray(), bytearray()
-        self._folder = folder
-        self._state = state
-        self._source = source
-        self._bad = bad
-        self._report = report
-        self._cutter = cutter
+    folder: Path
+    state: BuildState
+    source: Source
+    bad: BadRows | None
+    report: Report
+    cutter: Cutter | None
+    sizes: "array[int]" = field(default_factory=lambda: array("q"))
+    numbers: "array[int]" = field(default_factory=lambda: array("q"))
+    hashes: bytearray = field(default_factory=bytearray)
+    id_hashes: bytearray = field(default_factory=bytearray)
 
     def copy(self, read_files: ReadFiles | None) -> None:
         """Write the documents into a file. Raises BadDocument if there are none."""
         num_chars = 0
-        found = self._source.rows(self._report_progress, read_files)
-        with (self._folder / DOCUMENTS).open("wb") as file, closing(found) as rows:
+        found = self.source.rows(self._report_progress, read_files)
+        with (self.folder / DOCUMENTS).open("wb") as file, closing(found) as rows:
             for number, row in enumerate(rows, 1):
-                self._state.num_rows = number
+                self.state.num_rows = number
                 if isinstance(row, BadRow):
                     self._leave_out(row)
                 else:
-                    num_chars += len(row.text) if self._cutter else 0
+                    num_chars += len(row.text) if self.cutter else 0
                     try:
-                        self._write(file, self._cutter.cut(row) if self._cutter else [row])
+                        self._write(file, self.cutter.cut(row) if self.cutter else [row])
                     except BadDocument as error:
-                        self._leave_out(BadRow(row.number, f"{self._source.where(row.number, row.id)}: {error}"))
-                if number % REPORT_EVERY == 0 or self._source.is_folder or num_chars >= REPORT_CHARS:
+                        self._leave_out(BadRow(row.number, f"{self.source.where(row.number, row.id)}: {error}"))
+                if number % REPORT_EVERY == 0 or self.source.is_folder or num_chars >= REPORT_CHARS:
                     self._report_progress()
                     num_chars = 0
         if not self.sizes:
-            first = f"; the first bad row: {self._bad.first[0]}" if self._bad and self._bad.first else ""
-            raise BadDocument(f"{self._source.label.path}: there are no documents in it; at least one is needed{first}")
+            first = f"; the first bad row: {self.bad.first[0]}" if self.bad and self.bad.first else ""
+            raise BadDocument(f"{self.source.label.path}: there are no documents in it; at least one is needed{first}")
 
     def leave_repeated_out(self) -> NDArray[np.bool_]:
         """Leave out documents with the id of an earlier one; return the rows that are kept, bool `[rows]`."""
-        numbers, offsets, at = np.array(self.numbers), self.offsets(), self._source.label.at
+        numbers, offsets, at = np.array(self.numbers), self.offsets(), self.source.label.at
         is_kept = np.ones(len(numbers), bool)
         first_numbers = numbers[HashTable.of(self.id_hashes).first_rows()]
         begins = np.flatnonzero(np.diff(numbers, prepend=-1))
         ends = np.append(begins[1:], len(numbers))
-        with (self._folder / DOCUMENTS).open("rb") as file:
+        with (self.folder / DOCUMENTS).open("rb") as file:
             for n in np.flatnonzero(first_numbers[begins] != numbers[begins]):
                 file.seek(offsets[begins[n]])
                 name, number = excerpt(json.loads(file.readline())["id"]), int(numbers[begins[n]])
@@ -132,14 +127,14 @@ class _Reading:
 
     def fold(self, is_kept: NDArray[np.bool_]) -> None:
         """Remove rows that are not kept and rows of documents that were changed since, and add changed documents."""
-        state, path = self._state, self._folder / CHANGES
-        state.ids_are_positions = self._source.ids_are_positions
+        state, path = self.state, self.folder / CHANGES
+        state.ids_are_positions = self.source.ids_are_positions
         changed = bytearray()
         for change in read_lines(path):
             # In each new source, another document may have this id.
             if state.ids_are_positions and is_position(change["id"]):
                 raise InvalidRequest(
-                    f"{self._source.label.path} has no column of ids, so that documents are numbered, and the index "
+                    f"{self.source.label.path} has no column of ids, so that documents are numbered, and the index "
                     f"has a change of id {excerpt(change['id'])}, which another document may have now: name a column "
                     "of ids (--id-column), or forget the changes (--drop-changes-before TIME)"
                 )
@@ -147,17 +142,17 @@ class _Reading:
         if changed:
             is_kept &= HashTable.of(self.id_hashes).find_in(HashTable.of(changed)) < 0
         if not is_kept.all():
-            keep_lines(self._folder / DOCUMENTS, is_kept)
+            keep_lines(self.folder / DOCUMENTS, is_kept)
             self.sizes = array("q", np.array(self.sizes)[is_kept].tobytes())
             self.hashes, self.id_hashes = (
                 bytearray(np.frombuffer(hashes, np.uint8).reshape(-1, HASH_BYTES)[is_kept].tobytes())
                 for hashes in (self.hashes, self.id_hashes)
             )
-        with (self._folder / DOCUMENTS).open("ab") as file:
+        with (self.folder / DOCUMENTS).open("ab") as file:
             for change in read_lines(path):
                 if change["document"] is not None:
                     document = Document(change["id"], change["document"].pop("text"), change["document"])
-                    self._write(file, self._cutter.recut(document) if self._cutter else [document])
+                    self._write(file, self.cutter.recut(document) if self.cutter else [document])
 
     def offsets(self) -> NDArray[np.int64]:
         """Return the place where each line begins, and the end of the last line; int64 `[count + 1]`."""
@@ -173,13 +168,13 @@ class _Reading:
             self.id_hashes += hash_of(part.id)
 
     def _leave_out(self, row: BadRow) -> None:
-        if self._bad is None:
+        if self.bad is None:
             raise BadDocument(f"{row.reason}; --skip-bad (on_bad: skip) leaves bad rows out")
-        self._bad.add(row)
+        self.bad.add(row)
 
     def _report_progress(self) -> None:
-        num_bad, first_bad = (self._bad.num, self._bad.first) if self._bad else (0, ())
-        self._report(TaskProgress(self._state.num_rows, num_bad, first_bad, self._source.fraction, "reading"))
+        num_bad, first_bad = (self.bad.num, self.bad.first) if self.bad else (0, ())
+        self.report(TaskProgress(self.state.num_rows, num_bad, first_bad, self.source.fraction, "reading"))
 
 
 def write_columns(

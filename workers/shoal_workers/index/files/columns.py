@@ -104,10 +104,12 @@ class Column:
             return self.terms.find(value)
         return int(self.terms.searchsorted(value)), int(self.terms.searchsorted(value, "right"))
 
-    def code(self, value: Any) -> int | None:
-        """Return the code of a value; None if no row has it."""
-        code, end = self.span(value)
-        return code if end > code else None
+    def spans(self, terms: Any) -> NDArray[np.int64]:
+        """Return the `span` of each term of another column of the same kind, int64 `[2, terms]`."""
+        if isinstance(self.terms, Keywords):
+            found = [self.terms.find(terms[code]) for code in range(len(terms))]
+            return np.array(found, np.int64).reshape(-1, 2).T
+        return np.stack([self.terms.searchsorted(terms, side) for side in ("left", "right")])
 
     def rows_between(self, first: int, last: int) -> NDArray[np.int32]:
         """Return the rows that have a term from code `first` up to, but not including, code `last`, term by term."""

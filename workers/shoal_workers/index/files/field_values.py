@@ -78,8 +78,7 @@ class DocumentFields:
     def kinds_found(self) -> dict[str, dict[str, Any]]:
         """Return the `kind` of each field, keyed by its name, and the value that may have made it a keyword by mistake.
 
-        If most values of a keyword field are of another kind, `others` is this kind, `odd` is the first value that is
-        not of this kind, and `document` is the number of that value's document.
+        `odd` is that value, `others` the kind of most values, and `document` the number of the value's document.
         """
         return {name: self._fields[name].kind_found() for name in sorted(self._fields)}
 

@@ -107,7 +107,7 @@ class Analyzer:
     """
 
     def __init__(self, language: str):
-        self._terms = _Terms(STOP_WORDS.get(language, frozenset()), _stemmer(language))
+        self._terms = _terms_in(language)
 
     def terms(self, text: str) -> NDArray[np.uint64]:
         """Return the terms of a text in their order, with repetitions."""
@@ -145,6 +145,12 @@ class _Terms(dict[str, tuple[int, ...]]):
                 self.clear()
             self[word] = terms
         return terms
+
+
+@cache
+def _terms_in(language: str) -> _Terms:
+    """Return the terms of a language's words. All indexes share them, because they take up to 47 MB."""
+    return _Terms(STOP_WORDS.get(language, frozenset()), _stemmer(language))
 
 
 def find_language(texts: Iterator[str]) -> str:

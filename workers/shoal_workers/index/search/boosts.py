@@ -66,9 +66,8 @@ def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -
 
 def _origin(boost: Boost, now: float) -> float:
     try:
-        if boost.is_in_days:
-            return float(to_date(now if boost.origin is None else boost.origin))
-        return to_number(boost.origin if boost.origin is not None else 0)
+        origin = now if boost.origin is None else boost.origin  # only a boost in days may lack it
+        return float(to_date(origin)) if boost.is_in_days else to_number(origin)
     except ValueError as error:
         kind = "date" if boost.is_in_days else "number"
         raise InvalidRequest(f"{boost.place}.origin is {excerpt(boost.origin)}: it takes a {kind}") from error

@@ -20,22 +20,19 @@ def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[
     order. Raises InvalidRequest for an unknown field, and for a stored field, whose values are not known.
     """
     fields.check_values(name, "facets")
-    counts: dict[Any, int] = {}
-    num_documents = 0
-    version, added = fields.version.get(name), fields.added.get(name)
-    of_version, of_added = selected[: fields.count], selected[fields.count :]
-    if added is not None:
-        by_code = _counts(added, of_added)
-        counts = {added.value(code): int(by_code[code]) for code in np.flatnonzero(by_code).tolist()}
-        num_documents += int(np.count_nonzero(of_added & (added.lowest >= 0)))
-    if version is not None:
-        counts = _most(version, _counts(version, of_version), counts)
-        num_documents += int(np.count_nonzero(of_version & (version.lowest >= 0)))
-    kind = fields.kind(name, "facets")
-    best = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_FACET_VALUES]
+    parts = [(column, selected[part]) for columns, part in fields.parts if (column := columns.get(name)) is not None]
+    num_documents = sum(int(np.count_nonzero(mask & (column.lowest >= 0))) for column, mask in parts)
+    counts = [_counts(column, mask) for column, mask in parts]
+    if len(parts) == 2:  # added terms that the version has too count there
+        places, ends = fields.spans(name)
+        is_known = ends > places
+        counts[0][places[is_known]] += counts[1][is_known]
+        counts[1][is_known] = 0
+    found = [pair for (column, _), numbers in zip(parts, counts, strict=True) for pair in _most(column, numbers)]
+    best = sorted(found, key=lambda pair: (-pair[1], pair[0]))[:MAX_FACET_VALUES]
     return {
         "num_documents": num_documents,
-        "values": [{"value": shown(kind, term), "count": count} for term, count in best],
+        "values": [{"value": shown(parts[0][0].kind, term), "count": count} for term, count in best],
     }
 
 
@@ -47,18 +44,12 @@ def _counts(column: Column, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.asarray(np.diff(sums[column.starts]))
 
 
-def _most(column: Column, by_code: NDArray[np.int64], added: dict[Any, int]) -> dict[Any, int]:
-    """Return the counts of all terms that may be among the most frequent ones, including the counts in `added`."""
-    found = dict(added)
-    for term, count in added.items():
-        if (code := column.code(term)) is not None:
-            found[term] = count + int(by_code[code])
-            by_code[code] = 0
-    num_terms = int(np.count_nonzero(by_code))
-    if num_terms > MAX_FACET_VALUES:
-        least = np.partition(by_code, len(by_code) - MAX_FACET_VALUES)[len(by_code) - MAX_FACET_VALUES]
-        more = np.flatnonzero(by_code > least)
-        codes = np.concatenate([more, np.flatnonzero(by_code == least)[: MAX_FACET_VALUES - len(more)]])
-    else:
-        codes = np.flatnonzero(by_code)
-    return found | {column.value(code): int(by_code[code]) for code in codes.tolist()}
+def _most(column: Column, counts: NDArray[np.int64]) -> list[tuple[Any, int]]:
+    """Return the most frequent terms of a column, and the count of each; of equally frequent terms, the first ones."""
+    codes = np.flatnonzero(counts)
+    if len(codes) > MAX_FACET_VALUES:
+        counted = counts[codes]
+        least = np.partition(counted, -MAX_FACET_VALUES)[-MAX_FACET_VALUES]
+        more = codes[counted > least]
+        codes = np.concatenate([more, codes[counted == least][: MAX_FACET_VALUES - len(more)]])
+    return [(column.value(code), int(counts[code])) for code in codes.tolist()]

@@ -72,18 +72,14 @@ class FieldOrder:
 
 def _ranks(sort: Sort, fields: Fields) -> NDArray[np.int64]:
     """Return each document's rank in the order of one field, int64 `[count + added]`; equal values have equal ranks."""
-    version, added = fields.version.get(sort.field), fields.added.get(sort.field)
+    version, added = fields.version.get(sort.field), fields.added[sort.field]
     # An added term that the version has too gets the version's rank. Any other added term gets a rank between two terms
     # of the version.
-    step = 1 + (len(added.terms) if added is not None else 0)
+    step = 1 + len(added.terms)
     parts = [_codes(version, sort, fields.count), _codes(added, sort, fields.num_added)]
-    ranks = [(2 * codes + 1) * step for codes in parts]
-    if added is not None:
-        of_terms = []
-        for code in range(len(added.terms)):
-            place, end = version.span(added.terms[code]) if version is not None else (0, 0)
-            of_terms.append((2 * place + 1) * step if end > place else 2 * place * step + code + 1)
-        ranks[1] = np.array([*of_terms, 0], np.int64)[parts[1]]
+    places, ends = fields.spans(sort.field)
+    of_terms = 2 * places * step + np.where(ends > places, step, np.arange(1, step))
+    ranks = [(2 * parts[0] + 1) * step, np.append(of_terms, 0)[parts[1]]]
     found, has_value = np.concatenate(ranks), np.concatenate(parts) >= 0
     most = int(found.max(initial=0))
     return np.where(has_value, most - found if sort.is_descending else found, most + 1)

@@ -1,7 +1,10 @@
 """The fields of all documents in an index at one moment."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
@@ -36,6 +39,7 @@ class Fields:
     added: Columns
     count: int
     num_added: int
+    _spans: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, version: Columns, count: int, live: LiveDocuments) -> "Fields":
@@ -51,6 +55,14 @@ class Fields:
         """The columns of the version and of the added documents, each with the slice of their rows among all rows."""
         yield self.version, slice(self.count)
         yield self.added, slice(self.count, None)
+
+    def spans(self, name: str) -> NDArray[np.int64]:
+        """Return the spans of a field's added terms in the version, int64 `[2, terms]`; they are looked up once."""
+        if (found := self._spans.get(name)) is None:  # two threads may do this at once, with equal results
+            version, terms = self.version.get(name), self.added[name].terms
+            found = np.zeros((2, len(terms)), np.int64) if version is None else version.spans(terms)
+            self._spans[name] = found
+        return found
 
     def kind(self, name: str, place: str) -> str:
         """Return the kind of a field. Raises InvalidRequest for an unknown field."""

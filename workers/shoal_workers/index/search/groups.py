@@ -51,7 +51,7 @@ class GroupKeys:
 
     def _key_of_document(self, row: int) -> Hashable:
         value = self._read(row).get(self._name)
-        return row if value is None else json.dumps(value, sort_keys=True)
+        return row if value in (None, "", []) else json.dumps(value, sort_keys=True)
 
     def members(self, keys: Iterable[Hashable]) -> NDArray[np.bool_] | None:
         """Return a mask of the documents with one of the keys, and perhaps of others; None if a key is in no column."""

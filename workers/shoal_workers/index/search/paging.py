@@ -1,6 +1,7 @@
 """The pages of a list of hits: the start of a page, and the cursor at its end."""
 
 import binascii
+import json
 import math
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -29,8 +30,7 @@ class Cursor:
     All pages belong to one `version` of the `index`, and to the search with this `digest`. The last hit, or the first
     hit of the last group, is in `row` and has the `score`. If it was added since the build, `added` is its digest.
     `now` is the time of the first page, in Unix seconds: on all pages, boosts of recent documents are relative to it.
-    `best_bm25` is the best BM25 score on the first page: on all pages, hybrid scores are divided by it. Cursors of
-    earlier releases have no `index`.
+    `best_bm25` is the best BM25 score on the first page: on all pages, hybrid scores are divided by it.
     """
 
     digest: str
@@ -39,9 +39,9 @@ class Cursor:
     score: float
     row: int
     added: str
+    index: str
     now: float = 0.0
     best_bm25: float = 0.0
-    index: str = ""
 
     def pack(self) -> str:
         """Return the cursor as a text of letters, digits, `-` and `_`."""
@@ -68,7 +68,7 @@ class Cursor:
 
     def version_in(self, index: str) -> str:
         """Return the version that the pages belong to. Raises InvalidRequest for a cursor of another index."""
-        if self.index not in ("", index):
+        if self.index != index:
             raise InvalidRequest(
                 f"cursor is of the index {excerpt(self.index)}, and index is {excerpt(index)}: name that index, or "
                 "begin with an empty cursor"
@@ -97,7 +97,7 @@ class Pages:
         if (text := self._job.search.cursor) is None:
             return None
         if not text:
-            return Cursor(self._digest, self._version, 0, 0.0, 0, "", time.time(), index=self._job.index)
+            return Cursor(self._digest, self._version, 0, 0.0, 0, "", self._job.index, time.time())
         cursor = Cursor.unpack(text)
         if cursor.digest != self._digest or cursor.version != self._version:
             raise InvalidRequest("cursor is of another search: ask the same as for the page before, or begin anew")
@@ -119,7 +119,7 @@ class Pages:
     def end(self, last: Place, num_shown: int, best_bm25: float) -> str:
         """Return the cursor at the end of a page; `last` is the best document of its last group."""
         now, added, index = self.before.now if self.before else 0.0, self._digest_of_added(last.row), self._job.index
-        return Cursor(self._digest, self._version, num_shown, last.score, last.row, added, now, best_bm25, index).pack()
+        return Cursor(self._digest, self._version, num_shown, last.score, last.row, added, index, now, best_bm25).pack()
 
     @cached_property
     def _digest(self) -> str:
@@ -127,8 +127,8 @@ class Pages:
         options = replace(
             self._job.search, cursor="", fields=None, snippet=None, explain=False, facets=None, facets_top_n=None
         )
-        asked = replace(self._job, id="-", deadline=None, timeout_s=None, reply_to=None, k=1, search=options)
-        return blake2b(asked.pack(), digest_size=8).hexdigest()
+        asked = json.dumps(replace(self._job, k=1, search=options).body(), sort_keys=True)
+        return blake2b(asked.encode(), digest_size=8).hexdigest()
 
     def _is_last(self, cursor: Cursor, place: Place) -> bool:
         # The row of an added document may change, and another document may have got its id meanwhile.

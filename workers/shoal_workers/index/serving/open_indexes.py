@@ -1,5 +1,6 @@
 """The indexes that a worker serves: opened when they are searched, and switched to new versions as they appear."""
 
+import errno
 import logging
 import math
 import os
@@ -57,10 +58,12 @@ MAX_OPENED_TOGETHER = 2
 #: Time for which a former version stays open after the last request for a further page in it, in seconds.
 PINNED_S = 60.0
 
-#: Largest number of former versions that are open for further pages. If that many are open, a request for a page in
-#: another former version is refused: if it closed an open version, requests for many versions in turn would open each
-#: version again and again.
+#: Largest number of former versions that are open for further pages; pages in others are refused. If these closed an
+#: open version, requests for many versions in turn would open each version again and again.
 MAX_PINNED = 4
+
+#: Errors of a process that is out of files or memory. They say nothing about a version.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class OpenIndexes(Mapping[str, Index]):
@@ -113,18 +116,16 @@ class OpenIndexes(Mapping[str, Index]):
         IndexNotFound, IndexCorrupt or IndexMismatch if none of the indexes that the settings name can be served.
         """
         folders, idle_s = settings.index_folders(), settings.index_idle_minutes * 60 or math.inf
-        are_copies = bool(settings.index_store)
-        password = settings.engine_password
+        are_copies, password = bool(settings.index_store), settings.engine_password
         indexes = cls(folders, settings.served_folder, model, threads, change_log, idle_s, are_copies, password)
         stopping = stopping or Event()
-        is_first = True
-        while is_first or (indexes._waiting and not stopping.wait(LOOK_EVERY_S)):
-            is_first = False
+        while True:
             indexes.look(time.monotonic())
             if folders and folders.keys() <= indexes._failures.keys() - indexes._waiting.keys():
                 name, folder = next(iter(folders.items()))
                 indexes._opener.open(name, current_version(folder))  # raises the error again, with the whole path
-        return indexes
+            if not indexes._waiting or stopping.wait(LOOK_EVERY_S):
+                return indexes
 
     def __getitem__(self, name: str) -> Index:
         """Return the served version of the index; wait until it is open."""
@@ -166,8 +167,8 @@ class OpenIndexes(Mapping[str, Index]):
         InvalidRequest for a version that is no longer kept, and Unavailable while Redis cannot be reached.
         """
         served, now = self._served[name], time.monotonic()
-        if served.failure:
-            raise type(served.failure.error)(served.failure.error.message)
+        if failure := served.failure:  # read once, because another thread may remove it
+            raise type(failure.error)(failure.error.message)
         if version is None or version == served.manifest.version:
             return served.use(now)
         if not FOLDER_NAME.fullmatch(version):
@@ -295,7 +296,8 @@ class OpenIndexes(Mapping[str, Index]):
         failure = Failure(without_folder(error, name, folder), version, now + RETRY_AFTER_S)
         if not former or former.error.message != failure.error.message:
             log.warning("index %s: %s", name, error.message)
-        if self._are_copies and name not in self._folders and version and isinstance(error, IndexCorrupt):
+        is_damaged = isinstance(error, IndexCorrupt) and getattr(error.__cause__, "errno", None) not in _SHORTAGES
+        if self._are_copies and name not in self._folders and version and is_damaged:
             report_damage(version)
         return failure
 

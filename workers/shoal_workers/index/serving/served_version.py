@@ -164,8 +164,8 @@ class ServedVersion(LazyVersion):
     @property
     def fault(self) -> str:
         """The reason why the version or some of its changes cannot be searched; empty if all can be searched."""
-        index = self.opened
-        return self.failure.error.message if self.failure else index.change_fault if index else ""
+        index, failure = self.opened, self.failure
+        return failure.error.message if failure else index.change_fault if index else ""
 
     def is_to_follow(self, position: str) -> bool:
         """Return True if the version must be opened because the log of its changes has reached a new `position`.

@@ -11,6 +11,7 @@ from shoal.changes.change_log import START, ChangeLog, LoggedChange
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, MalformedJob, Overloaded, ShoalError, Unavailable
 from shoal_workers.index.engine_index import open_version
+from shoal_workers.index.files.manifest import MANIFEST
 from shoal_workers.index.index import Index, check_model
 from shoal_workers.index.serving.served_version import not_kept
 from shoal_workers.index.vectors.exact_search import SearchThreads
@@ -28,8 +29,7 @@ BYTES_AT_ONCE = 4 * 2**20
 class VersionOpener:
     """Opens versions for a worker with a model, and applies the changes in `change_log`, if there is one. Thread-safe.
 
-    The `password` is for versions in engines. One thread at a time applies changes: the thread that holds
-    the lock `following`.
+    The `password` is for versions in engines. The thread that holds the lock `following` applies changes.
     """
 
     def __init__(self, model: Model, threads: SearchThreads, change_log: ChangeLog | None, password: str = ""):
@@ -61,7 +61,7 @@ class VersionOpener:
 
     def open_pinned(self, name: str, folder: Path) -> Index:
         """Open a version that a cursor names, with all its changes. Raises InvalidRequest if it no longer exists."""
-        if not folder.is_dir():
+        if not (folder / MANIFEST).is_file():  # a removal begins with the manifest
             raise not_kept(folder.name)
         try:
             index = self.open_with_changes(name, folder)
