@@ -259,6 +259,9 @@ def test_workers_keep_the_scripts_and_the_limits_in_redis(queue: Queue, worker: 
     asked = {"lane": "bulk", "client": "me", "jobs": [job | {"id": f"j{n}"} for n in range(8)]}
     assert run_script(queue, "put", **asked) == {"status": "too_large", "exceeded": "jobs", "asked": 8, "most": 7}
     assert run_script(queue, "put", **asked | {"jobs": [job]}) == {"status": "ok", "is_new": [True]}
+    queue.redis.hset(keys.limits, "max_put_bytes", 3)
+    large = {"status": "too_large", "exceeded": "bytes", "asked": 4, "most": 3}
+    assert run_script(queue, "put", **asked | {"jobs": [job | {"id": "b", "job": b"abcd"}]}) == large
 
 
 def run_script(queue: Queue, name: str, **arguments: Any) -> Any:
