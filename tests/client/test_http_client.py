@@ -1,5 +1,6 @@
 """The client over HTTP, compared with the client over Redis, and with a running API. See also `test_clients.py`."""
 
+import math
 import shutil
 import ssl
 import subprocess
@@ -94,6 +95,7 @@ class TestSameAsClient:
             lambda c: c.search("storm", index="other"),
             lambda c: c.search("storm", output="tokens"),
             lambda c: list(c.embed_stream(["storm"], lane="fast")),
+            lambda c: list(c.embed_stream(["storm"], window=0)),
             lambda c: c.submit("embed", "storm", lane="fast"),
             lambda c: c.submit("train", "storm"),
             lambda c: c.rerank("storm", ["rain"]),
@@ -146,6 +148,11 @@ class TestLimits:
         jobs = [Search(["a"] * 9, k=1_000), Embed(["a"] * 9, Options(output="tokens"))]
         assert [[len(part.texts) for part in limits.split(job)] for job in jobs] == [[5, 4], [4, 4, 1]]
         assert len(limits.split(Embed(["a"] * 9))) == 1
+
+
+def test_a_call_may_have_no_limit(listen: Listen, make_app: MakeApp, stub: StubWorker) -> None:
+    with HttpClient(listen(make_app()), timeout_s=math.inf) as client:
+        assert np.array_equal(client.embed("storm"), vector_of("storm"))
 
 
 def test_without_an_answer_timeout_is_raised(listen: Listen, make_app: MakeApp) -> None:

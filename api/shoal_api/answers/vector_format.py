@@ -39,7 +39,7 @@ RAW = "application/octet-stream"
 ARROW = "application/vnd.apache.arrow.stream"
 
 #: Longest Accept header that is read. Reading 64 KiB would take a third of a second; browsers send some 150 characters.
-_MAX_ACCEPT_CHARS = 1_000
+MAX_ACCEPT_CHARS = 1_000
 
 #: Number of Accept headers whose media types are remembered. Programs send few different headers.
 _MAX_REMEMBERED = 64
@@ -126,16 +126,22 @@ OFFERED = (JSON, *(name for name in FORMATS if name != ARROW or find_spec("pyarr
 
 def accepted_type(offered: tuple[str, ...] = OFFERED) -> str:
     """Return the media type that the current request accepts; JSON without an Accept header. Raises NotAcceptable."""
-    request = json_request()
-    request.is_negotiated = True
-    header = request.environ.get("HTTP_ACCEPT", "")
-    media_type = _best(header, offered) if len(header) <= _MAX_ACCEPT_CHARS else None
+    media_type = best_type(offered)
     if media_type is None:
+        header = json_request().environ["HTTP_ACCEPT"]
         if offered is not OFFERED:
             raise NotAcceptable(f"Accept is {excerpt(header)}: this output comes as {', '.join(offered)}")
         more = "" if ARROW in OFFERED else f"; with the extra arrow installed on the server, as {ARROW} too"
         raise NotAcceptable(f"Accept is {excerpt(header)}: vectors come as {', '.join(OFFERED)}{more}")
     return media_type
+
+
+def best_type(offered: tuple[str, ...]) -> str | None:
+    """Return the offered media type that the current request likes best, or None if it accepts none of them."""
+    request = json_request()
+    request.is_negotiated = True
+    header = request.environ.get("HTTP_ACCEPT", "")
+    return _best(header, offered) if len(header) <= MAX_ACCEPT_CHARS else None
 
 
 def vectors_response(

@@ -14,6 +14,9 @@ from shoal.errors import ShoalError
 #: Seconds to wait before parts are computed again: workers switch to a new version of an index one after the other.
 SWITCH_PAUSE_S = 0.05
 
+#: Largest number of unanswered jobs of a stream. By default, a lane takes no more.
+MAX_WINDOW = 10_000
+
 T = TypeVar("T")
 
 

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from shoal.client.handles import IndexHandle
 from shoal.client.http.answer import Answer, RequestLimits, checked, reply_of
-from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path
+from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path, once
 from shoal.client.job_source import File, Item
-from shoal.client.parts import batches, jobs_to_repeat
-from shoal.client.questions import Questions, by_text, check_key, options_of
-from shoal.contract.excerpt import excerpt
+from shoal.client.parts import MAX_WINDOW, batches, jobs_to_repeat
+from shoal.client.questions import Questions, by_text, options_of
+from shoal.contract.checks import check_range
 from shoal.contract.jobs import Job, check_lane
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
@@ -87,6 +86,7 @@ class HttpClient(Questions):
         `timeout_s` have passed. Closing the iterator early waits for the answers to the requests under way.
         """
         check_lane(lane)
+        check_range("window", window, 1, MAX_WINDOW)
         parsed, fingerprint = options_of(options), self.fingerprint
         groups = batches(texts, texts_at_a_time(parsed))
         sources = (Embed(group, parsed).pinned(self.fingerprint) for group in groups)
@@ -100,10 +100,8 @@ class HttpClient(Questions):
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
         if client:
             raise InvalidRequest("over HTTP, a job counts for the key or the address that sends it: name no client")
-        if idempotency_key is not None and not check_key(idempotency_key).isascii():
-            raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
         about = {"op": job.op, "lane": check_lane(lane), "timeout_s": job.timeout_s}
-        headers = {"Idempotency-Key": idempotency_key or uuid4().hex}  # set always, because an attempt may be repeated
+        headers = once(idempotency_key)
         if pin := job.pinned(self.fingerprint).fingerprint:
             headers[FINGERPRINT_HEADER] = pin
         return self.ask("POST", "/v1/jobs", body=job.packed(job.body() | about), headers=headers).text("id")
@@ -208,7 +206,7 @@ class HttpClient(Questions):
         return self.ask("GET", job_path(job_id)).text("status")
 
     def _cancel(self, job_id: str) -> str:
-        return self.ask("DELETE", job_path(job_id)).text("status")
+        return self.ask("POST", f"{job_path(job_id)}/cancel").text("status")
 
 
 def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: int) -> Iterator[tuple[Job, Reply]]:

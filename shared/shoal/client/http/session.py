@@ -24,6 +24,9 @@ MAX_CONNECTIONS = 100
 #: Seconds after which an idle connection is closed. The API closes it after 30 s.
 KEEP_ALIVE_S = 15.0
 
+#: Longest time of a call, in seconds. The system refuses far longer ones, such as infinity.
+MAX_CALL_S = 86_400.0
+
 #: Longest time of one attempt to connect, in seconds.
 CONNECT_TIMEOUT_S = 5.0
 
@@ -98,7 +101,7 @@ class HttpSession:
         answer is written into it and may have any size. Raises the error in the answer, Unavailable if Shoal does not
         answer, and TimeoutError.
         """
-        pause_s = FIRST_PAUSE_S
+        pause_s, until = FIRST_PAUSE_S, min(until, time.monotonic() + MAX_CALL_S)
         while True:
             wait_s = pause_s
             try:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.broker.async_broker import ConnectionMaker
 from shoal.client.job_source import File
-from shoal.client.parts import async_batches
+from shoal.client.parts import MAX_WINDOW, async_batches
 from shoal.client.questions import (
     OtherOutput,
     Vectors,
@@ -31,6 +31,7 @@ from shoal.client.questions import (
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle, WorkThreads, bulk_arguments
 from shoal.client.redis.session import EmbedStream, Session, about, log
+from shoal.contract.checks import check_range
 from shoal.contract.jobs import Job, check_deadline, check_lane
 from shoal.contract.replies import Reply
 from shoal.errors import Timeout
@@ -152,6 +153,7 @@ class AsyncClient:
         self, texts: Iterable[str] | AsyncIterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
     ) -> AsyncGenerator[NDArray[np.float32], None]:
         """Yield the vectors of any number of texts, as `Client.embed_stream` does; `aclose` withdraws open jobs."""
+        check_range("window", window, 1, MAX_WINDOW)
         stream = self.open_stream(lane, options)
         try:
             async with aclosing(async_batches(texts, stream.num_texts)) as source:

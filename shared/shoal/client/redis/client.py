@@ -9,12 +9,13 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 from shoal.broker.broker import Broker
 from shoal.client.handles import IndexHandle, LongHandle
 from shoal.client.job_source import File
-from shoal.client.parts import batches
+from shoal.client.parts import MAX_WINDOW, batches
 from shoal.client.questions import Questions
 from shoal.client.redis.async_client import AsyncClient, options_from
 from shoal.client.redis.long_jobs import RedisIndexHandle, bulk_arguments
 from shoal.client.redis.loop_thread import LoopThread
 from shoal.client.redis.session import EmbedStream
+from shoal.contract.checks import check_range
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
 from shoal.long_jobs.long_jobs import LongJobs
@@ -94,6 +95,7 @@ class Client(Questions):
         Memory use does not grow with the number of texts. A job that is refused by a full lane is sent again until
         `timeout_s` have passed.
         """
+        check_range("window", window, 1, MAX_WINDOW)
         client, thread = self._started()
 
         async def open_stream() -> EmbedStream:
