@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import orjson
 from flask import Request
@@ -19,7 +19,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
 from shoal.operations import MAX_VALUES
 
-#: Key of a request's `ReceivedBody` in its environment. A WSGI server does not set it.
+#: Key of a request's body in its environment. A WSGI server does not set it.
 BODY = "shoal.body"
 
 #: Number of digits that are read of a content length. A longer number exceeds every limit, and is slow to convert.
@@ -44,17 +44,11 @@ _NAME = re.compile(rb'"\s*:')
 MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 
 
-class ReceivedBody(Protocol):
-    """A body, which can be read only once: as a whole by a call, or piece by piece by `async for`."""
-
-    async def __call__(self) -> bytes:
-        """Return the whole body."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
-
-
 class WsgiBody:
-    """The body of a request to a WSGI server, where reading blocks. `num_bytes` is None if the size is not known."""
+    """The body of a request to a WSGI server, where reading blocks. `num_bytes` is None if the size is not known.
+
+    It can be read only once: as a whole by a call, or piece by piece by `async for`, as Granian's bodies.
+    """
 
     def __init__(self, source: BinaryIO, num_bytes: int | None):
         self._source = source
@@ -125,7 +119,7 @@ class JsonRequest(Request):
             size = environ.get("CONTENT_LENGTH") or "0"
             self.declared_bytes = int(size[:MAX_LENGTH_DIGITS]) if size.isdecimal() else 0
         #: The body, which can be read only once.
-        self.body: ReceivedBody = environ.get(BODY) or WsgiBody(environ["wsgi.input"], self.declared_bytes)
+        self.body: WsgiBody = environ.get(BODY) or WsgiBody(environ["wsgi.input"], self.declared_bytes)
 
     async def receive(self, count: Callable[[int], None]) -> None:
         """Read the body into memory, unless it is an upload. `count` is first called with the number of bytes."""

@@ -123,7 +123,7 @@ def read(path: Path) -> list[ApiKey]:
         raise BadSetting(f"the API keys cannot be read from {path} ({reason}): see `shoal key new`") from None
     keys = []
     for number, line in enumerate(lines, 1):
-        if _is_key(line):
+        if line.strip() and not line.lstrip().startswith("#"):
             try:
                 keys.append(ApiKey.parse(line))
             except BadSetting as error:
@@ -150,7 +150,7 @@ def drop(path: Path, name: str) -> None:
     with _changing(path) as (names, lines):
         if name not in names:
             raise BadSetting(f"{path} has no key that is called {name}: `shoal key list` shows all")
-        lines[:] = [line for line in lines if not _is_key(line) or ApiKey.parse(line).name != name]
+        lines[:] = [line for line in lines if line.split()[:1] != [name]]
 
 
 @contextmanager
@@ -166,10 +166,6 @@ def _changing(path: Path) -> Iterator[tuple[list[str], list[str]]]:
         file.seek(0)
         file.write("".join(f"{line}\n" for line in lines))
         file.truncate()
-
-
-def _is_key(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -41,9 +41,6 @@ ARROW = "application/vnd.apache.arrow.stream"
 #: Longest Accept header that is read. Reading 64 KiB would take a third of a second; browsers send some 150 characters.
 MAX_ACCEPT_CHARS = 1_000
 
-#: Number of Accept headers whose media types are remembered. Programs send few different headers.
-_MAX_REMEMBERED = 64
-
 
 def convert(vectors: NDArray[np.float32], number_type: str) -> Arrays:
     """Return the vectors, float32 `[rows, dimension]`, as little-endian arrays of the number type.
@@ -225,7 +222,7 @@ def output_response(reply: Reply, media_type: str, fields: Mapping[str, Any] | N
     return json_response(next(iter(found.values())) if fields is None else {**fields, **found}, headers=headers)
 
 
-@lru_cache(maxsize=_MAX_REMEMBERED)
+@lru_cache(maxsize=64)  # programs send few different headers
 def _best(header: str, offered: tuple[str, ...]) -> str | None:
     """Return the offered media type that fits the Accept header best, or None if none does."""
     # Java sends `*/*; q=.2`, which the grammar does not allow. Parameters such as a charset are ignored.

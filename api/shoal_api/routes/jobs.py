@@ -15,6 +15,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import UnknownFile, UnknownJob
+from shoal.job_folders import RESULT
 from shoal.long_jobs.status import public_text
 from shoal.process.allowed_path import allowed_path
 from shoal_api.answers.response import FileResponse, json_response, result_fields, search_fields
@@ -159,7 +160,7 @@ def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
     def arguments(folder: JobFolder) -> dict[str, object]:
         Options(**fields.options())  # raises InvalidRequest for conflicting options
         columns = {"text_column": fields.text_column, "id_column": fields.id_column}
-        return {**columns, "format": fields.format, "options": fields.options(), "out": folder.result}
+        return {**columns, "format": fields.format, "options": fields.options(), "out": folder.place(RESULT)}
 
     return submit_with_file("embed_file", query, body, arguments)
 

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -191,14 +192,12 @@ class HttpClient(Questions):
         while True:
             wait_s = max(0.0, min(MAX_WAIT_S, until - time.monotonic()))
             path = f"{job_path(job_id)}/result?wait={wait_s:.3f}"
-            try:
+            with suppress(Timeout):
                 answer = self.ask("GET", path, time.monotonic() + wait_s + ROUND_TRIP_S)
-            except Timeout:
-                answer = None
-            if answer is not None and answer.status != 202:
-                reply = reply_of(job_id, answer.values())
-                pin = self.fingerprint if reply.scores is None else ""  # the reranker's scores have another fingerprint
-                return Reply.join([reply.of_pinned(pin)])
+                if answer.status != 202:
+                    reply = reply_of(job_id, answer.values())
+                    pin = self.fingerprint if reply.scores is None else ""  # the reranker has another fingerprint
+                    return Reply.join([reply.of_pinned(pin)])
             if time.monotonic() >= until:
                 raise Timeout(f"job {job_id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
 

@@ -229,9 +229,7 @@ def _is_path_part(name: str) -> bool:
 def once(key: str | None) -> dict[str, str]:
     """Return the header with an idempotency key, by default a random one, because an attempt may be repeated."""
     if key is not None and not (check_key(key).isascii() and key == key.strip()):
-        raise InvalidRequest(
-            f"the idempotency key is {excerpt(key)}: over HTTP it takes ASCII alone, without spaces at its ends"
-        )
+        raise InvalidRequest(f"the idempotency key is {excerpt(key)}: over HTTP it takes ASCII, no space around it")
     return {"Idempotency-Key": key or uuid4().hex}
 
 
