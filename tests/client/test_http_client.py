@@ -5,6 +5,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from tcp_proxy import Proxy
 
 from shoal import Client, HttpClient
 from shoal.client.http.answer import RequestLimits
+from shoal.client.http.session import HttpSession
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.errors import (
@@ -148,6 +150,14 @@ class TestLimits:
         jobs = [Search(["a"] * 9, k=1_000), Embed(["a"] * 9, Options(output="tokens"))]
         assert [[len(part.texts) for part in limits.split(job)] for job in jobs] == [[5, 4], [4, 4, 1]]
         assert len(limits.split(Embed(["a"] * 9))) == 1
+
+
+def test_a_client_that_another_thread_closes_opens_new_connections(canned: CannedServer) -> None:
+    session = HttpSession(canned.url, "")
+    session._client().close()
+    canned.answers = [SUBMITTED]
+    assert session.ask("GET", "/info", time.monotonic() + PATIENCE_S, pause=lambda _: session.close()).status == 202
+    session.close()
 
 
 def test_a_call_may_have_no_limit(listen: Listen, make_app: MakeApp, stub: StubWorker) -> None:

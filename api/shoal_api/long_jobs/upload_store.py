@@ -82,10 +82,9 @@ class UploadStore(JobFolders):
     def removal(self, client: str, job_id: str) -> Iterator[None]:
         """Remove the folder of a client's job once the block has deleted the job. Raises Overloaded and Internal."""
         folder = self.folder / f"{owner_name(client)}-{job_id}"
-        if not folder.exists():
-            yield
-            return
-        with translated(folder), locked(folder):
+        with translated(folder), ExitStack() as lock:
+            with suppress(FileNotFoundError):
+                lock.enter_context(locked(folder))
             yield
             shutil.rmtree(folder, ignore_errors=True)
             if folder.exists():

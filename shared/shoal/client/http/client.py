@@ -182,9 +182,8 @@ class HttpClient(Questions):
         """Return jobs that together ask for the same as this job. Each of them fits into one request."""
         if len(job.texts) == 1:
             return [job]
-        if self._limits is None:
-            self._limits = RequestLimits.from_info(self.ask("GET", "/info", until).values())
-        return self._limits.split(job)
+        limits = self._limits = self._limits or RequestLimits.from_info(self.ask("GET", "/info", until).values())
+        return limits.split(job)
 
     def _result(self, job_id: str, timeout_s: float | None) -> Reply:
         timeout_s = self.timeout_s if timeout_s is None else timeout_s

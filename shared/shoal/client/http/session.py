@@ -106,7 +106,7 @@ class HttpSession:
             wait_s = pause_s
             try:
                 answer = self._send(method, path, until, body, headers or {}, sink)
-            except httpx2.TransportError as cause:
+            except (httpx2.TransportError, RuntimeError) as cause:  # another thread may close a client before its use
                 if isinstance(cause, httpx2.TimeoutException) and time.monotonic() >= until:
                     raise TimeoutError from cause
                 reason = str(cause) or type(cause).__name__
