@@ -118,8 +118,7 @@ class HttpClient(Questions):
         idempotency_key: str | None = None,
         **options: Any,
     ) -> HttpLongHandle:
-        """Submit a job that embeds a file, a URL or a `ServerFile`, and return once it is submitted. A file is
-        uploaded.
+        """Upload a file, or name a `ServerFile`, and submit a job that embeds it; return its handle at once.
 
         `source` may also be texts, or documents as dicts. `HttpLongHandle.save` downloads the vectors. An upload may
         take a second for each MiB, in addition to `timeout_s`.

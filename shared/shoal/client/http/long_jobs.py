@@ -95,7 +95,7 @@ class HttpLongJobs:
             self.client.ask("DELETE", job_path(job_id))
 
     def submit(self, path: str, source: File | Iterable[Item], fields: Mapping[str, Any], key: str | None) -> str:
-        """Submit a job and return its id. The source is uploaded if the server cannot read it by itself."""
+        """Submit a job and return its id. The source is uploaded unless it is a `ServerFile`."""
         headers = once(key)
         given = {name: value for name, value in fields.items() if value is not None}
         if isinstance(source, ServerFile):
