@@ -154,11 +154,10 @@ class JsonRequest(Request):
     async def drop(self, num_bytes: int) -> None:
         """Read and drop `num_bytes` of a refused body: many clients read a response only after they have sent all."""
         self.is_read = True
-        if num_bytes > 0:
-            async for piece in self.body:
-                num_bytes -= len(piece)
-                if num_bytes <= 0:
-                    return
+        async for piece in self.body:
+            num_bytes -= len(piece)
+            if num_bytes <= 0:
+                return
 
     @property
     def is_held_back(self) -> bool:

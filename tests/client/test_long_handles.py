@@ -244,13 +244,17 @@ class TestOverHttp:
     def test_a_slow_change_of_versions_is_waited_for(self, http: HttpClient, canned: CannedServer) -> None:
         versions = [{"version": "2026-1", "is_current": True}]
         done = status("done", result={"name": "news", "versions": versions})
+        lost = Canned(0)
         running = answer(**status("running").to_map())
         canned.answers = [
+            lost,
             Canned(202, *answer(id=ID, status="running", note=None)[1:]),
             running,
             answer(**done.to_map()),
         ]
         assert http.index("news").rollback() == versions
+        first, again = (headers["Idempotency-Key"] for path, headers in canned.requests if path.endswith("rollback"))
+        assert first == again  # so the index goes back once
 
     def test_without_a_runner_a_change_of_versions_is_cancelled(self, http: HttpClient, canned: CannedServer) -> None:
         waits = answer(id=ID, status="queued", note="no runner is alive")

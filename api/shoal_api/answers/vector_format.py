@@ -125,11 +125,10 @@ def accepted_type(offered: tuple[str, ...] = OFFERED) -> str:
     """Return the media type that the current request accepts; JSON without an Accept header. Raises NotAcceptable."""
     media_type = best_type(offered)
     if media_type is None:
-        header = json_request().environ["HTTP_ACCEPT"]
-        if offered is not OFFERED:
-            raise NotAcceptable(f"Accept is {excerpt(header)}: this output comes as {', '.join(offered)}")
-        more = "" if ARROW in OFFERED else f"; with the extra arrow installed on the server, as {ARROW} too"
-        raise NotAcceptable(f"Accept is {excerpt(header)}: vectors come as {', '.join(OFFERED)}{more}")
+        is_all = offered is not OFFERED or ARROW in OFFERED
+        more = "" if is_all else f"; with the extra arrow installed on the server, as {ARROW} too"
+        accept = excerpt(json_request().environ["HTTP_ACCEPT"])
+        raise NotAcceptable(f"Accept is {accept}: this answer comes as {', '.join(offered)}{more}")
     return media_type
 
 

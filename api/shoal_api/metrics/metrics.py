@@ -71,7 +71,6 @@ class Metrics:
             registry=own,
             buckets=_BUCKETS_S,
         )
-        self._series: dict[tuple[str, str, int], Histogram] = {}
         self.errors = Counter("shoal_http_errors", "Requests answered with an error.", ("code",), registry=own)
         hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", ("pool",), registry=own)
         misses = Counter(
@@ -94,9 +93,7 @@ class Metrics:
     def observe(self, request: JsonRequest, status: int) -> None:
         """Count one answered request."""
         route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
-        kind = (route, method, status)
-        series = self._series.get(kind) or self._series.setdefault(kind, self.requests.labels(*kind))
-        series.observe(time.perf_counter() - request.started_s)
+        self.requests.labels(route, method, status).observe(time.perf_counter() - request.started_s)
 
     def num_cache_hits(self, pool: str) -> float:
         """Return the number of texts that the processes of this API have found in the cache of a pool."""

@@ -184,7 +184,8 @@ class HttpIndexHandle(IndexHandle):
             "delete": ("DELETE", f"versions/{quote(version or '', safe='')}", None),
         }[action]
         client = self.jobs.client
-        answer = client.ask(method, f"{self._path()}/{path}", client.until(CHANGE_TIMEOUT_S), body=body)
+        path, until = f"{self._path()}/{path}", client.until(CHANGE_TIMEOUT_S)
+        answer = client.ask(method, path, until, body=body, headers=once(None))  # a repeated rollback goes back once
         values = answer.values()
         if answer.status == 202:  # not done yet; the answer has a note if no runner is alive
             job_id, note = answer.text("id"), values.get("note")

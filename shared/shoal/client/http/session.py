@@ -79,8 +79,7 @@ class HttpSession:
 
     def close(self) -> None:
         """Close the connections of this process. A later request opens new ones."""
-        client = self._clients.pop(os.getpid(), None)
-        if client is not None:
+        if client := self._clients.pop(os.getpid(), None):
             client.close()
 
     def ask(
