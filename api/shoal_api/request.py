@@ -45,10 +45,7 @@ MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vn
 
 
 class WsgiBody:
-    """The body of a request to a WSGI server, where reading blocks. `num_bytes` is None if the size is not known.
-
-    It can be read only once: as a whole by a call, or piece by piece by `async for`, as Granian's bodies.
-    """
+    """The body of a request to a WSGI server, where reading blocks. `num_bytes` is None if the size is not known."""
 
     def __init__(self, source: BinaryIO, num_bytes: int | None):
         self._source = source
@@ -118,7 +115,7 @@ class JsonRequest(Request):
         if "HTTP_TRANSFER_ENCODING" not in environ:
             size = environ.get("CONTENT_LENGTH") or "0"
             self.declared_bytes = int(size[:MAX_LENGTH_DIGITS]) if size.isdecimal() else 0
-        #: The body, which can be read only once.
+        #: The body, which can be read only once: whole by a call, or piece by piece by `async for`. Granian's are alike.
         self.body: WsgiBody = environ.get(BODY) or WsgiBody(environ["wsgi.input"], self.declared_bytes)
 
     async def receive(self, count: Callable[[int], None]) -> None:

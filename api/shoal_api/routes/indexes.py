@@ -63,7 +63,7 @@ async def delete_documents(path: IndexPath, body: IdsBody) -> Response:
 @api.post(
     "/v1/indexes/<index>/builds",
     responses={202: LongJobSubmitted},
-    openapi_extensions={"parameters": [IDEMPOTENCY_KEY]},
+    openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]},
 )
 def build_index(path: IndexPath, query: BuildQuery, body: BuildBody) -> Response:
     """Build a version of an index from a file, which is below a root, or, with `name`, in the body."""
@@ -84,7 +84,7 @@ async def publish_version(path: IndexPath, body: PublishBody) -> Response:
     return await _manage(path.index, "publish", body.version)
 
 
-@api.post("/v1/indexes/<index>/rollback", responses=_VERSIONS, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
+@api.post("/v1/indexes/<index>/rollback", responses=_VERSIONS, openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]})
 async def roll_back(path: IndexPath) -> Response:
     """Serve the version of an index that was served before."""
     return await _manage(path.index, "rollback")

@@ -151,6 +151,8 @@ def openapi() -> Response:
     bodies = [operation.get("requestBody") for operation in operations]
     _describe_defaults(description["components"]["schemas"], bodies)
     for operation in operations:
+        if headers := operation.pop("x-headers", ()):  # flask_openapi3 would drop them beside other parameters
+            operation["parameters"] = [*operation.get("parameters", ()), *headers]
         if content := operation.get("requestBody", {}).get("content"):
             content |= dict.fromkeys(MSGPACK_TYPES, content["application/json"])
             if any(parameter["name"] == "name" for parameter in operation.get("parameters", ())):

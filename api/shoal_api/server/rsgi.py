@@ -135,10 +135,9 @@ class RsgiServer:
                 environ["HTTP_" + name.upper().replace("-", "_")] = ""
         if scope.query_string and self.loop:  # it may have the name of an upload
             environ["wsgi.input"] = BlockingBody(protocol, self.loop, self._timeout_s)
-        if (kind := environ.pop("HTTP_CONTENT_TYPE", None)) is not None:
-            environ["CONTENT_TYPE"] = kind
-        if (length := environ.pop("HTTP_CONTENT_LENGTH", None)) is not None:
-            environ["CONTENT_LENGTH"] = length
+        for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+            if (value := environ.pop(f"HTTP_{name}", None)) is not None:
+                environ[name] = value
         return environ
 
     async def _send(self, response: WholeResponse, scope: Scope, protocol: HTTPProtocol) -> None:
