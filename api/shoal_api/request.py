@@ -115,7 +115,7 @@ class JsonRequest(Request):
         if "HTTP_TRANSFER_ENCODING" not in environ:
             size = environ.get("CONTENT_LENGTH") or "0"
             self.declared_bytes = int(size[:MAX_LENGTH_DIGITS]) if size.isdecimal() else 0
-        #: The body, which can be read only once: whole by a call, or piece by piece by `async for`. Granian's are alike.
+        #: The body, which can be read only once: whole by a call, or in pieces by `async for`. Granian's are alike.
         self.body: WsgiBody = environ.get(BODY) or WsgiBody(environ["wsgi.input"], self.declared_bytes)
 
     async def receive(self, count: Callable[[int], None]) -> None:
