@@ -51,20 +51,16 @@ class ProtocolPaths:
             self._owners.setdefault(prefix, name)
         #: The rules of each path that several protocols share.
         self.shared = _shared_rules(app, prefixes)
-        self._fallbacks = {
+        #: The rule of each of these paths that holds until the body is read.
+        self.fallbacks = {
             path: min(rules, key=lambda r: RECOGNISED_BY[r.endpoint][0]) for path, rules in self.shared.items()
         }
-        self._owners |= {path: _blueprint(rule) for path, rule in self._fallbacks.items()}
+        self._owners |= {path: _blueprint(rule) for path, rule in self.fallbacks.items()}
         below: defaultdict[str, set[str]] = defaultdict(set)
         for path, owner in self._owners.items():
             while path := path.rpartition("/")[0]:
                 below[path].add(owner)
         self._owners = {path: min(names) for path, names in below.items() if len(names) == 1} | self._owners
-
-    def fall_back(self, request: JsonRequest) -> None:
-        """Give a request to a shared path the rule that holds until the body is read."""
-        assert request.url_rule is not None
-        request.url_rule = self._fallbacks[request.url_rule.rule]
 
     def choose(self, request: JsonRequest) -> None:
         """Give a request to a shared path the rule that its body fits."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import orjson
 from flask import Request
@@ -19,7 +19,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
 from shoal.operations import MAX_VALUES
 
-#: Key of a request's `ReceivedBody` in its environment. A WSGI server does not set it.
+#: Key of a request's body in its environment. A WSGI server does not set it.
 BODY = "shoal.body"
 
 #: Number of digits that are read of a content length. A longer number exceeds every limit, and is slow to convert.
@@ -42,15 +42,6 @@ _NAME = re.compile(rb'"\s*:')
 
 #: Content types of bodies in msgpack.
 MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
-
-
-class ReceivedBody(Protocol):
-    """A body, which can be read only once: as a whole by a call, or piece by piece by `async for`."""
-
-    async def __call__(self) -> bytes:
-        """Return the whole body."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
 class WsgiBody:
@@ -124,8 +115,8 @@ class JsonRequest(Request):
         if "HTTP_TRANSFER_ENCODING" not in environ:
             size = environ.get("CONTENT_LENGTH") or "0"
             self.declared_bytes = int(size[:MAX_LENGTH_DIGITS]) if size.isdecimal() else 0
-        #: The body, which can be read only once.
-        self.body: ReceivedBody = environ.get(BODY) or WsgiBody(environ["wsgi.input"], self.declared_bytes)
+        #: The body, which can be read only once: whole by a call, or in pieces by `async for`. Granian's are alike.
+        self.body: WsgiBody = environ.get(BODY) or WsgiBody(environ["wsgi.input"], self.declared_bytes)
 
     async def receive(self, count: Callable[[int], None]) -> None:
         """Read the body into memory, unless it is an upload. `count` is first called with the number of bytes."""
@@ -160,11 +151,10 @@ class JsonRequest(Request):
     async def drop(self, num_bytes: int) -> None:
         """Read and drop `num_bytes` of a refused body: many clients read a response only after they have sent all."""
         self.is_read = True
-        if num_bytes > 0:
-            async for piece in self.body:
-                num_bytes -= len(piece)
-                if num_bytes <= 0:
-                    return
+        async for piece in self.body:
+            num_bytes -= len(piece)
+            if num_bytes <= 0:
+                return
 
     @property
     def is_held_back(self) -> bool:

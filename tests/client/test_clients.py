@@ -222,9 +222,10 @@ class TestStream:
         wait_until(lambda: queue.backlog()["bulk"] == 0)
         assert worker.counters["texts"] <= 3 * TEXTS_PER_JOB
 
-    def test_a_window_without_room_for_a_job_is_refused(self, client: AnyClient) -> None:
-        with pytest.raises(InvalidRequest, match="window is 0: it takes a whole number from 1"):
-            next(client.embed_stream(TEXTS, window=0))
+    @pytest.mark.parametrize("window", [0, -1, True])
+    def test_a_stream_needs_a_window(self, client: AnyClient, window: int) -> None:
+        with pytest.raises(InvalidRequest, match=f"window is {str(window).lower()}: it takes a whole number from 1"):
+            next(client.embed_stream(TEXTS, window=window))
 
     def test_a_full_lane_raises_overloaded(self, make_client: MakeClient, queue: Queue) -> None:
         set_limits(queue, LaneLimits(max_jobs=1))

@@ -1,9 +1,11 @@
 """The client over HTTP, compared with the client over Redis, and with a running API. See also `test_clients.py`."""
 
+import math
 import shutil
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ from tcp_proxy import Proxy
 
 from shoal import Client, HttpClient
 from shoal.client.http.answer import RequestLimits
+from shoal.client.http.session import HttpSession
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.errors import (
@@ -94,6 +97,7 @@ class TestSameAsClient:
             lambda c: c.search("storm", index="other"),
             lambda c: c.search("storm", output="tokens"),
             lambda c: list(c.embed_stream(["storm"], lane="fast")),
+            lambda c: list(c.embed_stream(["storm"], window=0)),
             lambda c: c.submit("embed", "storm", lane="fast"),
             lambda c: c.submit("train", "storm"),
             lambda c: c.rerank("storm", ["rain"]),
@@ -146,6 +150,19 @@ class TestLimits:
         jobs = [Search(["a"] * 9, k=1_000), Embed(["a"] * 9, Options(output="tokens"))]
         assert [[len(part.texts) for part in limits.split(job)] for job in jobs] == [[5, 4], [4, 4, 1]]
         assert len(limits.split(Embed(["a"] * 9))) == 1
+
+
+def test_a_client_that_another_thread_closes_opens_new_connections(canned: CannedServer) -> None:
+    session = HttpSession(canned.url, "")
+    session._client().close()
+    canned.answers = [SUBMITTED]
+    assert session.ask("GET", "/info", time.monotonic() + PATIENCE_S, pause=lambda _: session.close()).status == 202
+    session.close()
+
+
+def test_a_call_may_have_no_limit(listen: Listen, make_app: MakeApp, stub: StubWorker) -> None:
+    with HttpClient(listen(make_app()), timeout_s=math.inf) as client:
+        assert np.array_equal(client.embed("storm"), vector_of("storm"))
 
 
 def test_without_an_answer_timeout_is_raised(listen: Listen, make_app: MakeApp) -> None:

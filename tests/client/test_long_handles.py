@@ -149,15 +149,16 @@ class TestOverHttp:
         self, http: HttpClient, canned: CannedServer, tmp_path: Path
     ) -> None:
         data = b"headline\n" + b"storm\n" * 50_000
-        (tmp_path / "news & more.csv").write_bytes(data)
+        name = "news & more \udcff.csv"  # on disk, the name is not UTF-8
+        (tmp_path / name).write_bytes(data)
         canned.answers = [Canned(0), Canned(503), answer(id=ID, status="queued")]
-        job = http.bulk(tmp_path / "news & more.csv", text_column="headline", normalize=False)
+        job = http.bulk(tmp_path / name, text_column="headline", normalize=False)
         assert job.id == ID
         assert canned.bodies == [("POST", data)] * 3
         (place, headers), *_ = canned.requests
         assert urlsplit(place).path == "/v1/bulk"
         assert parse_qs(urlsplit(place).query) == {
-            "name": ["news & more.csv"],
+            "name": ["news & more ?.csv"],
             "text_column": ["headline"],
             "format": ["safetensors"],
             "normalize": ["false"],
@@ -184,6 +185,17 @@ class TestOverHttp:
         }
         (path, headers), *_ = canned.requests
         assert (path, headers["Idempotency-Key"]) == ("/v1/indexes/news/builds", "once")
+
+    @pytest.mark.parametrize("key", ["schlüssel", " a", "a ", "a\nb", "", "x" * 256])
+    def test_a_key_that_no_header_can_hold_is_refused(self, http: HttpClient, key: str) -> None:
+        for submit in (partial(http.bulk, ServerFile("news.csv")), partial(http.submit, "embed", "storm")):
+            with pytest.raises(InvalidRequest, match="the idempotency key is"):
+                submit(idempotency_key=key)
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "\ud800"])
+    def test_a_name_that_leads_elsewhere_is_no_index(self, http: HttpClient, name: str) -> None:
+        with pytest.raises(InvalidRequest, match=r"the index is .*: it takes 1 to 128 letters"):
+            http.index(name).versions()
 
     def test_a_missing_file_is_refused(self, http: HttpClient, tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="there is no file"):
@@ -232,13 +244,17 @@ class TestOverHttp:
     def test_a_slow_change_of_versions_is_waited_for(self, http: HttpClient, canned: CannedServer) -> None:
         versions = [{"version": "2026-1", "is_current": True}]
         done = status("done", result={"name": "news", "versions": versions})
+        lost = Canned(0)
         running = answer(**status("running").to_map())
         canned.answers = [
+            lost,
             Canned(202, *answer(id=ID, status="running", note=None)[1:]),
             running,
             answer(**done.to_map()),
         ]
         assert http.index("news").rollback() == versions
+        first, again = (headers["Idempotency-Key"] for path, headers in canned.requests if path.endswith("rollback"))
+        assert first == again  # so the index goes back once
 
     def test_without_a_runner_a_change_of_versions_is_cancelled(self, http: HttpClient, canned: CannedServer) -> None:
         waits = answer(id=ID, status="queued", note="no runner is alive")
@@ -295,9 +311,11 @@ def test_long_jobs_over_a_running_api(listen: Listen, make_app: MakeApp, client:
             job.wait(PATIENCE_S)
         with pytest.raises(PathNotAllowed):
             http.bulk(ServerFile("../news.csv"))
-        build = http.index("news").build([{"id": "1", "text": "storm"}], publish=False)
+        kinds = ["year=number", "topic=keyword"]
+        build = http.index("news").build([{"id": "1", "text": "storm"}], publish=False, field_kinds=kinds)
         arguments = client.long_jobs.status(build.id).arguments
-        assert (arguments["name"], arguments["publish"]) == ("news", False)
-        build.cancel()
+        assert [arguments[name] for name in ("name", "publish", "field_kinds")] == ["news", False, kinds]
+        handle = http.job(build.id)
+        assert [handle.cancel(), handle.cancel(), build.status()] == ["cancelled"] * 3  # the job is not deleted
         with pytest.raises(UnknownJob):
             http.long_job(ID).status()

@@ -95,8 +95,8 @@ class AccessControl:
         self._keys = settings.keys
         self._broker = Broker.connect(settings.redis_address)
         self._keyring = Keyring(Path(settings.api_keys_file)) if settings.api_keys_file else None
-        self._local_names = {*_LOCAL_NAMES, settings.host} if settings.allow_anonymous == "loopback" else None
-        self._origins = set(settings.origin_names())
+        self._local_names = {*_LOCAL_NAMES, settings.host.lower()} if settings.allow_anonymous == "loopback" else None
+        self._origins = {name.lower() for name in settings.origin_names()}
         self._num_proxies = settings.trusted_proxies
         largest = settings.max_request_bytes + int(JSON_BYTES * settings.max_response_mb * 2**20)
         self._bytes = Shares(_LARGEST_AT_A_TIME * largest, "bytes of requests and responses in memory")
@@ -176,7 +176,7 @@ class AccessControl:
         Such a page can send requests to this machine without its user's knowledge. It can also read the responses, if
         its own host name leads here (DNS rebinding).
         """
-        host = environ.get("HTTP_HOST", "")
+        host = environ.get("HTTP_HOST", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if self._local_names and name not in self._local_names:
             raise Forbidden(

@@ -5,13 +5,16 @@ One round of SHA-256 is enough, because a key has 256 random bits and cannot be 
 need would only cost time in each request. Empty lines and lines that begin with `#` are ignored and kept.
 """
 
+import fcntl
 import hashlib
 import hmac
 import logging
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -120,47 +123,49 @@ def read(path: Path) -> list[ApiKey]:
         raise BadSetting(f"the API keys cannot be read from {path} ({reason}): see `shoal key new`") from None
     keys = []
     for number, line in enumerate(lines, 1):
-        if _is_key(line):
+        if line.strip() and not line.lstrip().startswith("#"):
             try:
                 keys.append(ApiKey.parse(line))
             except BadSetting as error:
                 raise BadSetting(f"{path}, line {number}: {error.message}") from None
-    names = [key.name for key in keys]
-    if twice := {name for name in names if names.count(name) > 1}:
+    if twice := [name for name, num in Counter(key.name for key in keys).items() if num > 1]:
         raise BadSetting(f"{path} has two keys that are called {min(twice)}: drop one")
     return keys
 
 
 def add(path: Path, name: str, role: str, rate: str) -> str:
     """Make a key, add its line to the file, and return the key. The file may be new. The key is stored nowhere."""
-    keys = read(path) if path.exists() else []
     secret = PREFIX + secrets.token_urlsafe(32)
     key = ApiKey(name, role, hashlib.sha256(secret.encode()).digest(), rate)
-    if name in [key.name for key in keys]:
-        raise BadSetting(f"{path} has a key that is called {name}: drop it first, or choose another name")
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    _write(path, [*lines, key.line])
+    path.touch()
+    with _changing(path) as (names, lines):
+        if name in names:
+            raise BadSetting(f"{path} has a key that is called {name}: drop it first, or choose another name")
+        lines.append(key.line)
     return secret
 
 
 def drop(path: Path, name: str) -> None:
     """Remove the key with this name from the file."""
-    if name not in [key.name for key in read(path)]:
-        raise BadSetting(f"{path} has no key that is called {name}: `shoal key list` shows all")
-    lines = path.read_text("utf-8").splitlines()
-    _write(path, [line for line in lines if not _is_key(line) or ApiKey.parse(line).name != name])
+    with _changing(path) as (names, lines):
+        if name not in names:
+            raise BadSetting(f"{path} has no key that is called {name}: `shoal key list` shows all")
+        lines[:] = [line for line in lines if line.split()[:1] != [name]]
 
 
-def _write(path: Path, lines: Iterable[str]) -> None:
-    """Write the lines into the existing file: a container that has mounted it would not see a new file in its place."""
-    path.touch()
+@contextmanager
+def _changing(path: Path) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the names of the file's keys and its lines, which the block may change. Other changes wait meanwhile.
+
+    The file stays the same one: a container that has mounted it would not see a new file in its place.
+    """
     with path.open("r+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        names, lines = [key.name for key in read(path)], file.read().splitlines()
+        yield names, lines
+        file.seek(0)
         file.write("".join(f"{line}\n" for line in lines))
         file.truncate()
-
-
-def _is_key(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 import math
 import time
-from functools import cache
 
 from shoal.broker.broker import Broker
 from shoal.contract.keys import Keys
@@ -21,7 +20,7 @@ class RateLimits:
         self._broker = broker
         storage = RedisStorage("redis://", connection_pool=broker.connection_pool, key_prefix=keys.rates)
         self._limiter = SlidingWindowCounterRateLimiter(storage)
-        self._parse = cache(parse)
+        self._parse = parse
 
     def count(self, key: ApiKey) -> tuple[dict[str, str], RateLimited | None]:
         """Count one request; return the headers that describe the rate, and an error if the request came too early.

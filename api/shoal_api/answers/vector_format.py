@@ -39,10 +39,7 @@ RAW = "application/octet-stream"
 ARROW = "application/vnd.apache.arrow.stream"
 
 #: Longest Accept header that is read. Reading 64 KiB would take a third of a second; browsers send some 150 characters.
-_MAX_ACCEPT_CHARS = 1_000
-
-#: Number of Accept headers whose media types are remembered. Programs send few different headers.
-_MAX_REMEMBERED = 64
+MAX_ACCEPT_CHARS = 1_000
 
 
 def convert(vectors: NDArray[np.float32], number_type: str) -> Arrays:
@@ -126,16 +123,21 @@ OFFERED = (JSON, *(name for name in FORMATS if name != ARROW or find_spec("pyarr
 
 def accepted_type(offered: tuple[str, ...] = OFFERED) -> str:
     """Return the media type that the current request accepts; JSON without an Accept header. Raises NotAcceptable."""
+    media_type = best_type(offered)
+    if media_type is None:
+        is_all = offered is not OFFERED or ARROW in OFFERED
+        more = "" if is_all else f"; with the extra arrow installed on the server, as {ARROW} too"
+        accept = excerpt(json_request().environ["HTTP_ACCEPT"])
+        raise NotAcceptable(f"Accept is {accept}: this answer comes as {', '.join(offered)}{more}")
+    return media_type
+
+
+def best_type(offered: tuple[str, ...]) -> str | None:
+    """Return the offered media type that the current request likes best, or None if it accepts none of them."""
     request = json_request()
     request.is_negotiated = True
     header = request.environ.get("HTTP_ACCEPT", "")
-    media_type = _best(header, offered) if len(header) <= _MAX_ACCEPT_CHARS else None
-    if media_type is None:
-        if offered is not OFFERED:
-            raise NotAcceptable(f"Accept is {excerpt(header)}: this output comes as {', '.join(offered)}")
-        more = "" if ARROW in OFFERED else f"; with the extra arrow installed on the server, as {ARROW} too"
-        raise NotAcceptable(f"Accept is {excerpt(header)}: vectors come as {', '.join(OFFERED)}{more}")
-    return media_type
+    return _best(header, offered) if len(header) <= MAX_ACCEPT_CHARS else None
 
 
 def vectors_response(
@@ -219,7 +221,7 @@ def output_response(reply: Reply, media_type: str, fields: Mapping[str, Any] | N
     return json_response(next(iter(found.values())) if fields is None else {**fields, **found}, headers=headers)
 
 
-@lru_cache(maxsize=_MAX_REMEMBERED)
+@lru_cache(maxsize=64)  # programs send few different headers
 def _best(header: str, offered: tuple[str, ...]) -> str | None:
     """Return the offered media type that fits the Accept header best, or None if none does."""
     # Java sends `*/*; q=.2`, which the grammar does not allow. Parameters such as a charset are ignored.

@@ -112,9 +112,9 @@ def submit_with_file(
 ) -> Response:
     """Submit a job whose source is the body, or a file that the body names. `arguments` returns the other arguments."""
     fields, uploads, long_jobs = body if query.name is None else query, context().uploads, context().long_jobs
-    client, key = json_request().client_name, request.headers.get("Idempotency-Key")
+    client = json_request().client_name
     try:
-        job_id = long_jobs.id_of(client, None if key is None else check_key(key))
+        job_id = long_jobs.id_of(client, key := given_key())
         with uploads.new(client, job_id) as folder:
             is_known = key is not None and _is_known(job_id)
             _check(query, fields)
@@ -136,6 +136,12 @@ def submit_with_file(
         if json_request().is_upload:  # many clients read no response before they have sent the whole body
             discard_rest(json_request())
     return accepted(job_id, long_jobs.status(job_id).status)
+
+
+def given_key() -> str | None:
+    """Return the idempotency key of the current request, or None. Raises InvalidRequest for a wrong key."""
+    key = request.headers.get("Idempotency-Key")
+    return None if key is None else check_key(key)
 
 
 def _is_known(job_id: str) -> bool:

@@ -18,10 +18,10 @@ from random import sample
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, Internal, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, UnknownJob
-from shoal.job_folders import RESULT, JobFolders, file_size, short_name
+from shoal.job_folders import JobFolders, file_size, short_name
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
-from shoal_api.request import MAX_DISCARDED, MAX_LENGTH_DIGITS, PIECE_BYTES, JsonRequest
+from shoal_api.request import MAX_DISCARDED, PIECE_BYTES, JsonRequest
 
 log = logging.getLogger(__name__)
 
@@ -82,10 +82,9 @@ class UploadStore(JobFolders):
     def removal(self, client: str, job_id: str) -> Iterator[None]:
         """Remove the folder of a client's job once the block has deleted the job. Raises Overloaded and Internal."""
         folder = self.folder / f"{short_name(client)}-{job_id}"
-        if not folder.exists():
-            yield
-            return
-        with translated(folder), locked(folder):
+        with translated(folder), ExitStack() as lock:
+            with suppress(FileNotFoundError):
+                lock.enter_context(locked(folder))
             yield
             shutil.rmtree(folder, ignore_errors=True)
             if folder.exists():
@@ -136,13 +135,8 @@ class JobFolder:
         """The owner's name, with which the folder's name begins."""
         return self._path.name.partition("-")[0]
 
-    @property
-    def result(self) -> str:
-        """The place of the job's result, relative to the folder for files."""
-        return self.place(RESULT)
-
     def place(self, name: str) -> str:
-        """Return the place of an upload with this name, relative to the folder for files. Raises InvalidRequest."""
+        """Return the place of a file with this name, relative to the folder for files. Raises InvalidRequest."""
         if (
             not name.isprintable()
             or set(name) & set("/\\")
@@ -223,20 +217,19 @@ def _num_upload_bytes(folder: Path) -> int:
 
 def _num_bytes_of(request: JsonRequest, most: int) -> int:
     """Return the request's Content-Length. Raises InvalidRequest if there is none, and TooLarge above `most`."""
-    length = request.environ.get("CONTENT_LENGTH", "")[:MAX_LENGTH_DIGITS]
-    if "HTTP_TRANSFER_ENCODING" in request.environ or not length.isdecimal() or not int(length):
+    if not (num_bytes := request.declared_bytes):
         raise InvalidRequest(
             "an upload needs the file as its body, with a Content-Length: without one, a connection that breaks looks "
             "like the end of the file"
         )
     if request.mimetype == "multipart/form-data":
         raise InvalidRequest("the body is a form: send the file by itself, as curl --data-binary @FILE does")
-    if int(length) > most:
+    if num_bytes > most:
         raise TooLarge(
-            f"the file has {int(length):,} bytes, and an upload may have {most:,} (SHOAL_MAX_UPLOAD_MB): split it, "
+            f"the file has {num_bytes:,} bytes, and an upload may have {most:,} (SHOAL_MAX_UPLOAD_MB): split it, "
             "compress it, or put it below one of the roots and name it as the source"
         )
-    return int(length)
+    return num_bytes
 
 
 def discard_rest(request: JsonRequest) -> None:

@@ -7,10 +7,12 @@ the sums. The counts of a process stay when it ends.
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from glob import glob
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -69,7 +71,6 @@ class Metrics:
             registry=own,
             buckets=_BUCKETS_S,
         )
-        self._series: dict[tuple[str, str, int], Histogram] = {}
         self.errors = Counter("shoal_http_errors", "Requests answered with an error.", ("code",), registry=own)
         hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", ("pool",), registry=own)
         misses = Counter(
@@ -92,9 +93,7 @@ class Metrics:
     def observe(self, request: JsonRequest, status: int) -> None:
         """Count one answered request."""
         route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
-        kind = (route, method, status)
-        series = self._series.get(kind) or self._series.setdefault(kind, self.requests.labels(*kind))
-        series.observe(time.perf_counter() - request.started_s)
+        self.requests.labels(route, method, status).observe(time.perf_counter() - request.started_s)
 
     def num_cache_hits(self, pool: str) -> float:
         """Return the number of texts that the processes of this API have found in the cache of a pool."""
@@ -108,7 +107,7 @@ class Metrics:
     def render(self, pool: PoolSnapshot | None, memory: bytes | None, of_api: bool = True) -> bytes:
         """Return the metrics of a pool and of Redis's memory as text, and with `of_api` also the metrics of the API."""
         families = [*describe(pool, memory), *(self._registry.collect() if of_api else ())]
-        text = generate_latest(_Families(families))
+        text = generate_latest(cast(Any, SimpleNamespace(collect=lambda: families)))
         return text + worker_metrics.render(pool.workers).encode() if pool else text
 
 
@@ -116,17 +115,6 @@ def _count_lookup(hits: Counter, misses: Counter, num_hits: int, num_misses: int
     """Count the texts of a look-up in the cache. Each process counts its own look-ups."""
     hits.inc(num_hits)
     misses.inc(num_misses)
-
-
-class _Families(Collector):
-    """Metrics that are collected already, in the form that `generate_latest` needs."""
-
-    def __init__(self, families: Sequence[Metric]):
-        self._families = families
-
-    def collect(self) -> Sequence[Metric]:
-        """Return the metrics."""
-        return self._families
 
 
 class _ProcessesCollector(Collector):

@@ -1,6 +1,7 @@
 """/v1/indexes: the indexes that are served; for operators, their documents, builds and versions."""
 
 import time
+from functools import partial
 from typing import Any
 
 from flask import Response
@@ -13,7 +14,7 @@ from shoal_api.answers.response import json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import IDEMPOTENCY_KEY, writer
-from shoal_api.long_jobs.long_job import accepted, raise_failure, submit_with_file, wait
+from shoal_api.long_jobs.long_job import accepted, given_key, raise_failure, submit_with_file, wait
 from shoal_api.request import json_request
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.indexes import (
@@ -62,7 +63,7 @@ async def delete_documents(path: IndexPath, body: IdsBody) -> Response:
 @api.post(
     "/v1/indexes/<index>/builds",
     responses={202: LongJobSubmitted},
-    openapi_extensions={"parameters": [IDEMPOTENCY_KEY]},
+    openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]},
 )
 def build_index(path: IndexPath, query: BuildQuery, body: BuildBody) -> Response:
     """Build a version of an index from a file, which is below a root, or, with `name`, in the body."""
@@ -83,7 +84,7 @@ async def publish_version(path: IndexPath, body: PublishBody) -> Response:
     return await _manage(path.index, "publish", body.version)
 
 
-@api.post("/v1/indexes/<index>/rollback", responses=_VERSIONS)
+@api.post("/v1/indexes/<index>/rollback", responses=_VERSIONS, openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]})
 async def roll_back(path: IndexPath) -> Response:
     """Serve the version of an index that was served before."""
     return await _manage(path.index, "rollback")
@@ -104,7 +105,8 @@ async def _manage(index: str, action: str, version: str | None = None) -> Respon
     long_jobs = context().long_jobs
     arguments = {"name": _checked(index), "action": action, "version": version}
     until_s = time.monotonic() + context().settings.request_timeout_s
-    job_id = await context().in_thread(long_jobs.submit, "manage_index", arguments, client=json_request().client_name)
+    submit = partial(long_jobs.submit, client=json_request().client_name, idempotency_key=given_key())
+    job_id = await context().in_thread(submit, "manage_index", arguments)
     has_runner = await context().in_thread(long_jobs.has_runner, min(UNLISTED_S, until_s - time.monotonic()))
     job = await wait(job_id, until_s - time.monotonic() if has_runner else 0.0)
     if job.status == "done":

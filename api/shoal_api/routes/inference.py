@@ -16,7 +16,7 @@ embed_api = Blueprint("embed", __name__, "wait for the answer", OwnOrTeiError)
 api = Blueprint("inference", __name__, "wait for the answer", ErrorBody)
 
 
-@embed_api.post("/embed", responses={200: Embeddings}, openapi_extensions={"parameters": [FINGERPRINT]})
+@embed_api.post("/embed", responses={200: Embeddings}, openapi_extensions={"x-headers": [FINGERPRINT]})
 async def embed(body: EmbedBody) -> Response:
     """Embed texts: one vector for each, in order, or other outputs of the model."""
     has_rows = body.output in ROW_OUTPUTS
@@ -33,14 +33,14 @@ async def embed(body: EmbedBody) -> Response:
     return with_tei_headers(response, reply, job) if is_of_tei else response
 
 
-@api.post("/search", responses={200: SearchResults}, openapi_extensions={"parameters": [FINGERPRINT]})
+@api.post("/search", responses={200: SearchResults}, openapi_extensions={"x-headers": [FINGERPRINT]})
 async def search(body: SearchBody) -> Response:
     """Find the best documents for each query, best first."""
     reply = await call(search_job(body), lane=body.lane)
     return json_response(search_fields(reply), headers=cost_headers(reply))
 
 
-@api.post("/score", responses={200: Scores}, openapi_extensions={"parameters": [FINGERPRINT]})
+@api.post("/score", responses={200: Scores}, openapi_extensions={"x-headers": [FINGERPRINT]})
 async def score(body: ScoreBody) -> Response:
     """Score texts for a query, in the order of the texts."""
     reply = await call(rerank_job(body, body.inputs), lane=body.lane)

@@ -15,6 +15,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import UnknownFile, UnknownJob
+from shoal.job_folders import RESULT
 from shoal.long_jobs.status import public_text
 from shoal.process.allowed_path import allowed_path
 from shoal_api.answers.response import FileResponse, json_response, result_fields, search_fields
@@ -59,7 +60,7 @@ _FILE: dict[Any, Any] = {
 }
 
 
-@api.post("/v1/jobs", responses={202: Submitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY, FINGERPRINT]})
+@api.post("/v1/jobs", responses={202: Submitted}, openapi_extensions={"x-headers": [IDEMPOTENCY_KEY, FINGERPRINT]})
 async def submit_job(body: JobBody) -> Response:
     """Submit a job; its result can be fetched until it expires."""
     return await submit(submitted_job(body), body.lane)
@@ -86,7 +87,7 @@ async def job_status(path: JobPath) -> Response:
 @api.get(
     "/v1/jobs/<id>/result",
     responses={200: AnyJobResult, 202: AnyJobState},
-    openapi_extensions={"parameters": [FINGERPRINT]},
+    openapi_extensions={"x-headers": [FINGERPRINT]},
 )
 async def job_result(path: JobPath, query: ResultQuery) -> Response:
     """Fetch the result of a job. If there is none after `wait` seconds, the answer is 202 with the job's status."""
@@ -151,7 +152,7 @@ def retry_job(path: JobPath) -> Response:
     return json_response(state(job.id, context().long_jobs.retry(job.id)))
 
 
-@long_jobs_api.post("/v1/bulk", responses={202: LongJobSubmitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
+@long_jobs_api.post("/v1/bulk", responses={202: LongJobSubmitted}, openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]})
 def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
     """Embed a file, which is below a root, or, with `name`, in the body."""
     fields = body if query.name is None else query
@@ -159,7 +160,7 @@ def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
     def arguments(folder: JobFolder) -> dict[str, object]:
         Options(**fields.options())  # raises InvalidRequest for conflicting options
         columns = {"text_column": fields.text_column, "id_column": fields.id_column}
-        return {**columns, "format": fields.format, "options": fields.options(), "out": folder.result}
+        return {**columns, "format": fields.format, "options": fields.options(), "out": folder.place(RESULT)}
 
     return submit_with_file("embed_file", query, body, arguments)
 

@@ -19,6 +19,7 @@ from werkzeug.datastructures import Headers
 from shoal import __version__
 from shoal_api.access.access_control import OPEN_ROUTES
 from shoal_api.answers.response import NO_FRAMES, SAFETY, WholeResponse, json_response
+from shoal_api.answers.vector_format import JSON, MAX_ACCEPT_CHARS, best_type
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.request import MSGPACK_TYPES, json_request
@@ -98,11 +99,9 @@ def files() -> Mapping[str, PageFile]:
 @api.get("/", responses={200: Links})
 async def root() -> Response:
     """Return the page to browsers, and links to the documentation to programs."""
-    request = json_request()
-    request.is_negotiated = True
-    if request.accept_mimetypes["text/html"] > request.accept_mimetypes["application/json"]:
+    if best_type((JSON, "text/html")) == "text/html":
         return _file_response(files()["index.html"])
-    below = request.root_path
+    below = json_request().root_path
     links = {"docs": f"{below}/docs", "openapi": f"{below}/openapi.json", "info": f"{below}/info"}
     return json_response({"name": "shoal", "version": __version__, **links})
 
@@ -121,7 +120,8 @@ def _file_response(file: PageFile) -> Response:
     if request.if_none_match.contains_weak(file.etag):
         response = WholeResponse(status=304, headers=headers)
     else:
-        is_packed = request.accept_encodings["gzip"] > 0 and len(file.packed) < len(file.data)
+        is_short = len(request.environ.get("HTTP_ACCEPT_ENCODING", "")) <= MAX_ACCEPT_CHARS
+        is_packed = is_short and request.accept_encodings["gzip"] > 0 and len(file.packed) < len(file.data)
         body = file.packed if is_packed else file.data
         headers.extend({"Content-Type": file.media_type, "Content-Length": str(len(body))})
         if is_packed:
@@ -151,6 +151,8 @@ def openapi() -> Response:
     bodies = [operation.get("requestBody") for operation in operations]
     _describe_defaults(description["components"]["schemas"], bodies)
     for operation in operations:
+        if headers := operation.pop("x-headers", ()):  # flask_openapi3 would drop them beside other parameters
+            operation["parameters"] = [*operation.get("parameters", ()), *headers]
         if content := operation.get("requestBody", {}).get("content"):
             content |= dict.fromkeys(MSGPACK_TYPES, content["application/json"])
             if any(parameter["name"] == "name" for parameter in operation.get("parameters", ())):

@@ -119,18 +119,14 @@ async def describe() -> dict[str, Any]:
         # Fields of Text Embeddings Inference. Its fields about a build are null, because Shoal has no build.
         "model_id": model,
         "served_model_name": model,
-        "model_sha": None,
         "model_dtype": _DTYPES.get(str(first.get("precision")), "float32"),
         "model_type": {"embedding": {"pooling": "splade" if await is_sparse() else first.get("pooling", "mean")}},
         "max_concurrent_requests": settings.api_processes * MAX_CONNECTIONS,
         "max_input_length": first.get("max_tokens"),
         "max_batch_tokens": settings.max_batch_tokens,
-        "max_batch_requests": None,
         "max_client_batch_size": min(settings.max_backlog_texts, max_vectors),
         "auto_truncate": True,
-        "tokenization_workers": None,
-        "sha": None,
-        "docker_label": None,
+        **dict.fromkeys(("model_sha", "max_batch_requests", "tokenization_workers", "sha", "docker_label")),
     }
 
 

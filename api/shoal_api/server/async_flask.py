@@ -195,7 +195,7 @@ class AsyncFlask(OpenAPI):
         rule: Any = request.url_rule
         is_shared = request.method == "POST" and rule is not None and rule.rule in paths.shared
         if is_shared:
-            paths.fall_back(request)
+            request.url_rule = paths.fallbacks[rule.rule]
         await access.admit(request)
         if request.routing_exception is not None:
             self.raise_routing_exception(request)

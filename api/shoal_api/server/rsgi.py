@@ -83,7 +83,7 @@ class RsgiServer:
         """Answer a request."""
         if earlier := self._sending.pop(scope.client, None):
             earlier.set()  # a new request: the client has read the response before
-        task, watching = asyncio.current_task(), list[asyncio.Task[None]]()
+        task, watching = cast("asyncio.Task[None]", asyncio.current_task()), list[asyncio.Task[None]]()
         watch = asyncio.get_running_loop().call_later(
             WATCH_AFTER_S, lambda: watching.append(asyncio.create_task(_watch(protocol, task)))
         )
@@ -135,10 +135,9 @@ class RsgiServer:
                 environ["HTTP_" + name.upper().replace("-", "_")] = ""
         if scope.query_string and self.loop:  # it may have the name of an upload
             environ["wsgi.input"] = BlockingBody(protocol, self.loop, self._timeout_s)
-        if (kind := environ.pop("HTTP_CONTENT_TYPE", None)) is not None:
-            environ["CONTENT_TYPE"] = kind
-        if (length := environ.pop("HTTP_CONTENT_LENGTH", None)) is not None:
-            environ["CONTENT_LENGTH"] = length
+        for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+            if (value := environ.pop(f"HTTP_{name}", None)) is not None:
+                environ[name] = value
         return environ
 
     async def _send(self, response: WholeResponse, scope: Scope, protocol: HTTPProtocol) -> None:
@@ -176,11 +175,10 @@ class RsgiServer:
             del self._sending[scope.client]
 
 
-async def _watch(protocol: HTTPProtocol, task: asyncio.Task[Any] | None) -> None:
+async def _watch(protocol: HTTPProtocol, task: asyncio.Task[None]) -> None:
     """Cancel the task once the client has disconnected."""
     await protocol.client_disconnect()
-    if task is not None:
-        task.cancel()
+    task.cancel()
 
 
 def _is_to(connection: socket.socket, scope: Scope) -> bool:

@@ -275,6 +275,7 @@ class TestBrowsers:
             ("same-origin", "", 202),
             ("none", "", 202),
             ("cross-site", "https://evil.example", 202),
+            ("cross-site", "https://EVIL.example", 202),
             ("cross-site", "https://other.example", 403),
             ("cross-site", "*", 202),
         ],

@@ -1,8 +1,10 @@
 """API keys: what their file may contain, how it is changed, and that the API notices a change."""
 
+import fcntl
 import hashlib
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,17 @@ def test_comments_stay_when_keys_come_and_go(path: Path) -> None:
     api_keys.add(path, "ops", "admin", "")
     api_keys.drop(path, "ops")
     assert path.read_text() == f"# for the shop\n\nshop user {hashlib.sha256(secret.encode()).hexdigest()}\n"
+
+
+def test_keys_that_are_made_at_the_same_time_are_all_kept(path: Path) -> None:
+    api_keys.add(path, "web", "user", "")
+    with ThreadPoolExecutor() as threads, path.open("a") as other:  # another process changes the file
+        fcntl.flock(other, fcntl.LOCK_EX)
+        adding = threads.submit(api_keys.add, path, "ops", "admin", "")
+        with pytest.raises(TimeoutError):
+            adding.result(0.1)
+        other.write(f"shop user {DIGEST}\n")
+    assert [key.name for key in api_keys.read(path)] == ["web", "shop", "ops"]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ class TestTheRoot:
             assert set(response.headers["Vary"].split(", ")) == {"Accept", "Accept-Encoding"}
 
     def test_a_program_gets_links(self, api: FlaskClient) -> None:
-        for accept in ("*/*", "application/json", "text/html, application/json", "", None):
+        too_long = "text/html," + "a/b," * 1_000
+        for accept in ("*/*", "application/json", "text/html, application/json", "image/png", too_long, "", None):
             response = api.get("/", headers={} if accept is None else {"Accept": accept})
             assert response.get_json()["docs"] == "/docs"
             assert response.headers["Vary"] == "Accept"
@@ -73,8 +74,9 @@ class TestFiles:
         plain = api.get("/page/main.js")
         packed = api.get("/page/main.js", headers={"Accept-Encoding": "gzip"})
         refused = api.get("/page/main.js", headers={"Accept-Encoding": "gzip;q=0"})
-        found = [one.headers.get("Content-Encoding") for one in (plain, packed, refused)]
-        assert found == [None, "gzip", None]
+        too_long = api.get("/page/main.js", headers={"Accept-Encoding": "gzip," + "a," * 1_000})
+        found = [one.headers.get("Content-Encoding") for one in (plain, packed, refused, too_long)]
+        assert found == [None, "gzip", None, None]
         assert gzip.decompress(packed.data) == plain.data
         assert len(packed.data) < len(plain.data)
 

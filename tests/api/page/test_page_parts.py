@@ -66,6 +66,15 @@ def test_a_question_survives_the_address_and_reserved_names_get_a_backslash(run:
     assert filters == [{"\\and": {"in": ["x"]}, "year": {"in": [2]}}, ["x"], {"year": {"in": [2]}}]
 
 
+def test_a_wrong_filter_in_the_address_is_shown(run: Run) -> None:
+    filters = [{"topic": {"in": "a storm"}}, {"topic": 5}, {"topic": None}, {"topic": {"in": ["a", "b"], "gte": 1}}]
+    shown, chosen = run(
+        f"const {{ chosenFilters }} = await import('./parts/facets.js'), filters = {json.dumps(filters)};"
+        "const found = [filters.map((filter) => text(chosenFilters(filter))), ask.chosenValues(filters[0], 'topic')];"
+    )
+    assert ["a storm" in shown[0], "a or b from 1" in shown[3], chosen] == [True, True, ["a storm"]]
+
+
 def test_marks_count_characters_and_only_addresses_of_the_web_are_links(run: Run) -> None:
     row = "const row = (hit_) => text(hit.hitRow({ id: 'a', score: 0.5, ...hit_ }, { filter: {} }, {}, 1, true, {}));"
     marked, links = run(

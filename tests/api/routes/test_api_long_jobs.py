@@ -263,6 +263,12 @@ class TestIndexes:
             assert job["kind"] == "manage_index"
             assert job["arguments"] == {"name": "news", "action": action, "version": version}
 
+    def test_a_rollback_that_is_repeated_with_its_key_is_one_job(self, api: FlaskClient) -> None:
+        first, again, other = (
+            api.post("/v1/indexes/news/rollback", headers={"Idempotency-Key": key}).get_json()["id"] for key in "aab"
+        )
+        assert first == again != other
+
     def test_a_name_that_could_lead_elsewhere_is_refused(self, api: FlaskClient) -> None:
         for name in ("..", ".hidden", "a%00", "x" * 200):
             for response in (

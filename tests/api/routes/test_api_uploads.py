@@ -311,7 +311,7 @@ class TestOldFolders:
         """Make the folder of a job with an upload and a result."""
         with files.new("ann", job_id) as folder:
             folder.is_kept = True
-        path = files.folder / Path(folder.result).parts[2]
+        path = files.folder / Path(folder.place("a.csv")).parts[2]
         (path / "vectors").mkdir(exist_ok=True)
         (path / "vectors" / "manifest.json").touch()
         (path / "news.csv").write_bytes(CONTENT)
@@ -391,7 +391,7 @@ class TestOldFolders:
 
     def test_a_folder_that_is_being_filled_stays(self, files: UploadStore) -> None:
         with files.new("ann", A) as folder:
-            path = files.folder / Path(folder.result).parts[2]
+            path = files.folder / Path(folder.place("a.csv")).parts[2]
             os.utime(path, (0, 0))
             with files.new("bob", B):
                 assert path.exists()

@@ -59,6 +59,17 @@ def test_each_header_of_an_answer_is_described(api: FlaskClient) -> None:
     assert {path for path, about in paths.items() if _has_cost(about)} == {path for path, _ in BODIES}
 
 
+def test_headers_of_requests_are_described_beside_other_parameters(api: FlaskClient) -> None:
+    paths = api.get("/openapi.json").get_json()["paths"]
+    for method, path, name in (
+        ("get", "/v1/jobs/{id}/result", "X-Model-Fingerprint"),
+        ("post", "/v1/bulk", "Idempotency-Key"),
+        ("post", "/v1/indexes/{index}/builds", "Idempotency-Key"),
+        ("post", "/v1/indexes/{index}/rollback", "Idempotency-Key"),
+    ):
+        assert [about["in"] for about in paths[path][method]["parameters"] if about["name"] == name] == ["header"]
+
+
 @pytest.mark.usefixtures("stub")
 def test_each_answer_has_the_fingerprint_that_the_request_names(api: FlaskClient) -> None:
     for path, body in BODIES:

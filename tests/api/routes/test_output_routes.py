@@ -84,9 +84,9 @@ def test_a_result_has_the_outputs_beside_its_cost(api: FlaskClient) -> None:
 def test_a_format_that_cannot_say_it_is_refused(api: FlaskClient, output: str | list[str]) -> None:
     asked = {"inputs": "a", "output": output}
     kind, message = error_of(api.post("/embed", json=asked, headers={"Accept": "application/x-npy"}), 406)
-    assert (kind, "this output comes as application/json, application/msgpack" in message) == ("not_acceptable", True)
+    assert (kind, "this answer comes as application/json, application/msgpack" in message) == ("not_acceptable", True)
     kind, message = error_of(api.post("/embed", json=asked, headers={"Accept": "text/html"}), 406)
-    assert (kind, "this output comes as application/json, application/msgpack" in message) == ("not_acceptable", True)
+    assert (kind, "this answer comes as application/json, application/msgpack" in message) == ("not_acceptable", True)
     either = {"Accept": "application/x-npy, application/json;q=0.5"}
     assert api.post("/embed", json=asked, headers=either).headers["Content-Type"] == "application/json"
     assert error_of(api.post("/embed", json=asked | {"output_dtype": "binary"}), 422)[0] == "invalid_request"

@@ -251,7 +251,7 @@ class TestAccept:
             response = api.post("/embed", json={"inputs": [5, 6]}, headers={"Accept": header})
             code, message = error_of(response, 406)
             assert (code, response.headers["Vary"]) == ("not_acceptable", "Accept")
-            assert f"vectors come as {', '.join(OFFERED)}" in message
+            assert f"this answer comes as {', '.join(OFFERED)}" in message
         response = api.post("/v1/embeddings", json={"input": "a"}, headers={"Accept": "text/html"})
         assert (response.status_code, response.get_json()["error"]["code"]) == (406, "not_acceptable")
         assert api.post("/embed_all", json={"inputs": "a"}, headers={"Accept": "a/b"}).get_json()["error_type"]

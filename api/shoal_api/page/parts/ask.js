@@ -122,7 +122,7 @@ export function filterName(field) {
 
 /** Return the values to which the filter limits a field; an empty list means no limit. */
 export function chosenValues(filter, field) {
-  return filter[filterName(field)]?.in ?? [];
+  return [filter[filterName(field)]?.in ?? []].flat();
 }
 
 /** Return the filter after a click on a value of a field: the value is added to the chosen values, or removed from them. */

@@ -25,7 +25,7 @@ export function chosenFilters(filter, onChange) {
 function told(condition) {
   const { in: values, gte, lte, ...others } = Object(condition);
   if (Array.isArray(condition) || Object.keys(others).length) return JSON.stringify(condition);
-  const parts = [values?.join(" or "), gte === undefined ? "" : `from ${gte}`, lte === undefined ? "" : `to ${lte}`];
+  const parts = [[values ?? []].flat().join(" or "), gte === undefined ? "" : `from ${gte}`, lte === undefined ? "" : `to ${lte}`];
   return parts.filter(Boolean).join(" ");
 }
 

@@ -4,18 +4,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from shoal.client.handles import IndexHandle
 from shoal.client.http.answer import Answer, RequestLimits, checked, reply_of
-from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path
+from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path, once
 from shoal.client.job_source import File, Item
 from shoal.client.parts import MAX_WINDOW, batches, jobs_to_repeat
-from shoal.client.questions import Questions, by_text, check_key, options_of
+from shoal.client.questions import Questions, by_text, options_of
 from shoal.contract.checks import check_range
-from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job, check_lane
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
@@ -102,10 +101,8 @@ class HttpClient(Questions):
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
         if client:
             raise InvalidRequest("over HTTP, a job counts for the key or the address that sends it: name no client")
-        if idempotency_key is not None and not check_key(idempotency_key).isascii():
-            raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
         about = {"op": job.op, "lane": check_lane(lane), "timeout_s": job.timeout_s}
-        headers = {"Idempotency-Key": idempotency_key or uuid4().hex}  # set always, because an attempt may be repeated
+        headers = once(idempotency_key)
         if pin := job.pinned(self.fingerprint).fingerprint:
             headers[FINGERPRINT_HEADER] = pin
         return self.ask("POST", "/v1/jobs", body=job.packed(job.body() | about), headers=headers).text("id")
@@ -184,9 +181,8 @@ class HttpClient(Questions):
         """Return jobs that together ask for the same as this job. Each of them fits into one request."""
         if len(job.texts) == 1:
             return [job]
-        if self._limits is None:
-            self._limits = RequestLimits.from_info(self.ask("GET", "/info", until).values())
-        return self._limits.split(job)
+        limits = self._limits = self._limits or RequestLimits.from_info(self.ask("GET", "/info", until).values())
+        return limits.split(job)
 
     def _result(self, job_id: str, timeout_s: float | None) -> Reply:
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
@@ -194,14 +190,12 @@ class HttpClient(Questions):
         while True:
             wait_s = max(0.0, min(MAX_WAIT_S, until - time.monotonic()))
             path = f"{job_path(job_id)}/result?wait={wait_s:.3f}"
-            try:
+            with suppress(Timeout):
                 answer = self.ask("GET", path, time.monotonic() + wait_s + ROUND_TRIP_S)
-            except Timeout:
-                answer = None
-            if answer is not None and answer.status != 202:
-                reply = reply_of(job_id, answer.values())
-                pin = self.fingerprint if reply.scores is None else ""  # the reranker's scores have another fingerprint
-                return Reply.join([reply.of_pinned(pin)])
+                if answer.status != 202:
+                    reply = reply_of(job_id, answer.values())
+                    pin = self.fingerprint if reply.scores is None else ""  # the reranker has another fingerprint
+                    return Reply.join([reply.of_pinned(pin)])
             if time.monotonic() >= until:
                 raise Timeout(f"job {job_id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
 
@@ -209,7 +203,7 @@ class HttpClient(Questions):
         return self.ask("GET", job_path(job_id)).text("status")
 
     def _cancel(self, job_id: str) -> str:
-        return self.ask("DELETE", job_path(job_id)).text("status")
+        return self.ask("POST", f"{job_path(job_id)}/cancel").text("status")
 
 
 def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: int) -> Iterator[tuple[Job, Reply]]:

@@ -15,10 +15,11 @@ from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
 from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongHandle
 from shoal.client.job_source import File, Item, ServerFile, place_of, write_items
 from shoal.client.parts import bounded_groups, noting_num_written
+from shoal.client.questions import check_key
 from shoal.contract import wire
 from shoal.contract.checks import check_known
 from shoal.contract.excerpt import excerpt
-from shoal.contract.keys import NAME
+from shoal.contract.keys import NAME, NAME_RULE
 from shoal.errors import FileError, InvalidRequest, MalformedJob, NotReady, UnknownJob
 from shoal.long_jobs.status import STATUSES, LongJobStatus, Progress
 from shoal.records.given_document import Given, documents_of, ids_of
@@ -94,8 +95,8 @@ class HttpLongJobs:
             self.client.ask("DELETE", job_path(job_id))
 
     def submit(self, path: str, source: File | Iterable[Item], fields: Mapping[str, Any], key: str | None) -> str:
-        """Submit a job and return its id. The source is uploaded if the server cannot read it by itself."""
-        headers = {"Idempotency-Key": key or uuid4().hex}
+        """Submit a job and return its id. The source is uploaded unless it is a `ServerFile`."""
+        headers = once(key)
         given = {name: value for name, value in fields.items() if value is not None}
         if isinstance(source, ServerFile):
             body = wire.pack({"source": source.path} | given)
@@ -104,7 +105,7 @@ class HttpLongJobs:
         with _as_file(source) as file:
             size = file.stat().st_size
             headers |= {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-            place = f"{path}?{urlencode({'name': file.name} | values)}"
+            place = f"{path}?{urlencode({'name': file.name} | values, doseq=True, errors='replace')}"
             until = self.client.until(size / MIN_BYTES_PER_S)
             return self.client.ask("POST", place, until, body=_Pieces(file), headers=headers).text("id")
 
@@ -183,7 +184,8 @@ class HttpIndexHandle(IndexHandle):
             "delete": ("DELETE", f"versions/{quote(version or '', safe='')}", None),
         }[action]
         client = self.jobs.client
-        answer = client.ask(method, f"{self._path()}/{path}", client.until(CHANGE_TIMEOUT_S), body=body)
+        path, until = f"{self._path()}/{path}", client.until(CHANGE_TIMEOUT_S)
+        answer = client.ask(method, path, until, body=body, headers=once(None))  # a repeated rollback goes back once
         values = answer.values()
         if answer.status == 202:  # not done yet; the answer has a note if no runner is alive
             job_id, note = answer.text("id"), values.get("note")
@@ -196,7 +198,9 @@ class HttpIndexHandle(IndexHandle):
         return versions
 
     def _path(self) -> str:
-        return f"/v1/indexes/{quote(self.name, safe='')}"
+        if not _is_path_part(self.name):
+            raise InvalidRequest(f"the index is {excerpt(self.name)}: it takes {NAME_RULE}, and not dots alone")
+        return f"/v1/indexes/{self.name}"
 
 
 class _Pieces:
@@ -213,9 +217,21 @@ class _Pieces:
 
 def job_path(job_id: str) -> str:
     """Return the URL path of a job; raise UnknownJob for a string that cannot be a job's id."""
-    if not NAME.fullmatch(job_id) or not job_id.strip("."):
+    if not _is_path_part(job_id):
         raise UnknownJob(f"no job {excerpt(job_id)}: ids of jobs have letters and digits")
     return f"/v1/jobs/{job_id}"
+
+
+def _is_path_part(name: str) -> bool:
+    """Return True if a path with the name in it leads to the thing of that name, and nowhere else."""
+    return bool(NAME.fullmatch(name) and name.strip("."))
+
+
+def once(key: str | None) -> dict[str, str]:
+    """Return the header with an idempotency key, by default a random one, because an attempt may be repeated."""
+    if key is not None and not (check_key(key).isascii() and key == key.strip()):
+        raise InvalidRequest(f"the idempotency key is {excerpt(key)}: over HTTP it takes ASCII, no space around it")
+    return {"Idempotency-Key": key or uuid4().hex}
 
 
 @contextmanager

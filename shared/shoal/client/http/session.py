@@ -24,6 +24,9 @@ MAX_CONNECTIONS = 100
 #: Seconds after which an idle connection is closed. The API closes it after 30 s.
 KEEP_ALIVE_S = 15.0
 
+#: Longest time of a call, in seconds. The system refuses far longer ones, such as infinity.
+MAX_CALL_S = 86_400.0
+
 #: Longest time of one attempt to connect, in seconds.
 CONNECT_TIMEOUT_S = 5.0
 
@@ -76,8 +79,7 @@ class HttpSession:
 
     def close(self) -> None:
         """Close the connections of this process. A later request opens new ones."""
-        client = self._clients.pop(os.getpid(), None)
-        if client is not None:
+        if client := self._clients.pop(os.getpid(), None):
             client.close()
 
     def ask(
@@ -98,12 +100,12 @@ class HttpSession:
         answer is written into it and may have any size. Raises the error in the answer, Unavailable if Shoal does not
         answer, and TimeoutError.
         """
-        pause_s = FIRST_PAUSE_S
+        pause_s, until = FIRST_PAUSE_S, min(until, time.monotonic() + MAX_CALL_S)
         while True:
             wait_s = pause_s
             try:
                 answer = self._send(method, path, until, body, headers or {}, sink)
-            except httpx2.TransportError as cause:
+            except (httpx2.TransportError, RuntimeError) as cause:  # another thread may close a client before its use
                 if isinstance(cause, httpx2.TimeoutException) and time.monotonic() >= until:
                     raise TimeoutError from cause
                 reason = str(cause) or type(cause).__name__
