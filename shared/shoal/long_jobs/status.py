@@ -84,7 +84,7 @@ class LongJobStatus:
         if self.status != "failed":
             return None
         about = self.error or {}
-        message = about.get("message", f"job {self.id} failed without a reason: see the runner's log")
+        message = about.get("message") or f"job {self.id} failed without a reason: see the runner's log"
         return BY_CODE.get(about.get("code", ""), Internal)(message)
 
     def to_map(self) -> dict[str, Any]:
