@@ -300,7 +300,7 @@ def test_sorts_boosts_and_facets_are_read() -> None:
         (parse_boosts, [{"field": "a", "weight": 2_000}], r"boost\[0\].weight is 2000.0: it takes -1,000 to 1,000"),
         (parse_boosts, [{"field": "a", "weight": 1, "value": []}], r"boost\[0\].value is \[\]: it takes a value"),
         (parse_boosts, [{"field": "a", "weight": 1, "half_life_days": 0}], "is 0.0: it takes a number above"),
-        (parse_boosts, [{"field": "a", "weight": 1, "half_life": 2**64}], "half_life is 18446744073709551616: it"),
+        (parse_boosts, [{"field": "a", "weight": 1, "half_life": 2**64}], r"8446744073709551616: .* to 9e\+18"),
         (parse_boosts, [{"field": "a", "weight": 1, "half_life": 3}], r"boost\[0\] has no origin"),
         (parse_boosts, [{"field": "a", "weight": 1, "origin": 3}], r"boost\[0\].origin goes with half_life"),
         (parse_boosts, [{"field": "a", "weight": 1, "value": 1, "half_life": 3}], "has value and half_life: drop one"),

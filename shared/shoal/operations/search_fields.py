@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.contract.checks import check_names, check_string
+from shoal.contract.checks import check_names, check_number, check_string
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal.operations.search_filter import Value, parse_value
@@ -18,7 +18,7 @@ MAX_BOOST_VALUES = 1_000
 MAX_WEIGHT = 1_000.0
 
 #: Largest absolute value of a number in a boost. msgpack can hold every whole number up to it.
-MAX_NUMBER = 2.0**63
+MAX_NUMBER = 9e18
 
 #: Seconds in a day.
 DAY_S = 86_400.0
@@ -126,6 +126,5 @@ def _string(value: Any, place: str) -> str:
 
 
 def _number(value: Any, place: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_NUMBER:
-        raise InvalidRequest(f"{place} is {excerpt(value)}: it takes a number")
+    check_number(place, value, -MAX_NUMBER, MAX_NUMBER)
     return float(value)
