@@ -87,7 +87,7 @@ async def publish_version(path: IndexPath, body: PublishBody) -> Response:
 @api.post("/v1/indexes/<index>/rollback", responses=_VERSIONS, openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]})
 async def roll_back(path: IndexPath) -> Response:
     """Serve the version of an index that was served before."""
-    return await _manage(path.index, "rollback")
+    return await _manage(path.index, "rollback", key=given_key())
 
 
 @api.delete("/v1/indexes/<index>/versions/<version>", responses=_VERSIONS)
@@ -100,12 +100,12 @@ def _written(index: str, num: int, position: str) -> Response:
     return json_response({"index": index, "num": num, "position": position})
 
 
-async def _manage(index: str, action: str, version: str | None = None) -> Response:
+async def _manage(index: str, action: str, version: str | None = None, key: str | None = None) -> Response:
     """Let a runner do the action, and return the versions after it, or 202 if no runner has done it in time."""
     long_jobs = context().long_jobs
     arguments = {"name": _checked(index), "action": action, "version": version}
     until_s = time.monotonic() + context().settings.request_timeout_s
-    submit = partial(long_jobs.submit, client=json_request().client_name, idempotency_key=given_key())
+    submit = partial(long_jobs.submit, client=json_request().client_name, idempotency_key=key)
     job_id = await context().in_thread(submit, "manage_index", arguments)
     has_runner = await context().in_thread(long_jobs.has_runner, min(UNLISTED_S, until_s - time.monotonic()))
     job = await wait(job_id, until_s - time.monotonic() if has_runner else 0.0)

@@ -1,5 +1,6 @@
 """Long jobs over HTTP: submitted, seen by their clients, paused, resumed, cancelled; builds and versions of indexes."""
 
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,8 @@ class TestIndexes:
             api.post("/v1/indexes/news/rollback", headers={"Idempotency-Key": key}).get_json()["id"] for key in "aab"
         )
         assert first == again != other
+        publish = partial(api.post, "/v1/indexes/news/publish", headers={"Idempotency-Key": "a"})
+        assert [publish(json={"version": version}).status_code for version in ("v1", "v2")] == [202, 202]
 
     def test_a_name_that_could_lead_elsewhere_is_refused(self, api: FlaskClient) -> None:
         for name in ("..", ".hidden", "a%00", "x" * 200):
