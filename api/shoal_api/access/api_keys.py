@@ -159,6 +159,7 @@ def _changing(path: Path) -> Iterator[tuple[list[str], list[str]]]:
 
     The file stays the same one: a container that has mounted it would not see a new file in its place.
     """
+    read(path)  # raises BadSetting if the file cannot be read
     with path.open("r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         names, lines = [key.name for key in read(path)], file.read().splitlines()

@@ -134,6 +134,8 @@ def test_a_command_that_cannot_be_done_says_why(path: Path) -> None:
         assert words in done.stderr
         assert done.stderr.endswith("[bad_setting]\n")
         assert path.read_text() == f"ops admin {DIGEST}\n"
+    path.unlink()
+    assert run("key", "drop", "ops", api_keys_file=path).stderr.endswith("see `shoal key new` [bad_setting]\n")
 
 
 def test_without_a_file_commands_say_how_to_name_one() -> None:
