@@ -200,6 +200,8 @@ class TestOverHttp:
     def test_a_missing_file_is_refused(self, http: HttpClient, tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="there is no file"):
             http.bulk(tmp_path / "none.csv")
+        with pytest.raises(InvalidRequest, match="not UTF-8: rename it"):
+            http.bulk(tmp_path / "\udcff.csv")
 
     def test_all_fields_of_a_state_are_read(self, http: HttpClient, canned: CannedServer) -> None:
         running = status("running", progress=Progress(rows=7, rows_per_s=3.5), worker="w1", started_at=2.0)

@@ -255,8 +255,8 @@ class TestBrowsers:
     """Web pages of other sites, which could use an API without keys through the browser of their reader."""
 
     def test_it_answers_by_the_names_of_this_machine_alone(self, make_app: MakeApp) -> None:
-        api = make_app(host="shoal.test").test_client()
-        for host in ("localhost", "127.0.0.1:8080", "[::1]:8080", "[::1]", "shoal.test:1"):
+        api = make_app(host="Shoal.test").test_client()
+        for host in ("localhost", "LOCALHOST", "127.0.0.1:8080", "[::1]:8080", "[::1]", "shoal.test:1"):
             assert api.get("/info", headers={"Host": host}).status_code == 200
         for host in ("evil.example", "localhost.evil.example", "10.0.0.1:8080", ""):
             code, message = error_of(api.get("/info", headers={"Host": host}), 403)

@@ -389,6 +389,10 @@ class TestOldFolders:
         (tmp_path / "a").rename(tmp_path / "c")
         assert sum(map(file_size, files)) == 10
 
+    def test_of_two_deletions_the_later_one_finds_no_job(self, files: UploadStore) -> None:
+        with pytest.raises(UnknownJob), files.removal("ann", A):  # the folder is gone
+            raise UnknownJob(A)
+
     def test_a_folder_that_is_being_filled_stays(self, files: UploadStore) -> None:
         with files.new("ann", A) as folder:
             path = files.folder / Path(folder.place("a.csv")).parts[2]
