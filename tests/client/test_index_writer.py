@@ -18,16 +18,18 @@ from long_job_callers import Guarded
 from werkzeug.test import TestResponse
 
 from shoal import AsyncClient, Client, HttpClient
-from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
+from shoal.changes.change import MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change
 from shoal.changes.change_log import START
 from shoal.client.http.long_jobs import MAX_REQUEST_BYTES, MAX_REQUEST_DOCUMENTS
-from shoal.client.redis.index_writer import DOCUMENTS_PER_CHANGE, MAX_BYTES, Written
+from shoal.client.redis.index_writer import DOCUMENTS_PER_CHANGE, MAX_BYTES, IndexModel, Written, _size
 from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
+from shoal.contract.vectors import SparseVector
 from shoal.errors import BadDocument, InvalidRequest, NotReady, TooLarge, TooManyChanges, UnknownIndex
 from shoal.queue.lane import LaneLimits
+from shoal.records.document import Document
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import about, announced
@@ -316,3 +318,11 @@ class TestApi:
         for method, body in (("POST", {"documents": [DOCUMENT]}), ("DELETE", {"ids": ["7"]})):
             assert error_of(ask("ann", method, body), 403)[0] == "forbidden"
             assert ask("ops", method, body).status_code == 200
+
+
+def test_no_document_takes_more_bytes_in_a_change_than_its_size_says() -> None:
+    model, weights = IndexModel("m", "d", 1, "", "", True), SparseVector(np.arange(500, dtype="i4"), np.ones(500, "f4"))
+    added = tuple(Document(f"{n}", "storm", {}) for n in range(100))
+    change = Change(added, np.ones((100, 1), np.float32), (), "d", 0.0, (weights,) * 100)
+    sizes = [_size(document, model, len(weights.indices)) for document in added]
+    assert len(change.pack()) <= sum(sizes) + MAX_CHANGE_BYTES - MAX_BYTES
