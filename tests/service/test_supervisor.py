@@ -275,8 +275,6 @@ def test_a_service_is_ready_once_its_own_workers_are_ready(
         assert stack.terminate() == 0
 
 
-@pytest.mark.wide
-@pytest.mark.usefixtures("preparing")
 def test_a_log_may_have_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
     log = tmp_path / "serve.log"  # it has the name of the home folder
     log.write_bytes(f"\n{background.LAST_LINE}".encode() + b"/caf\xe9")
@@ -287,6 +285,8 @@ def test_a_log_may_have_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
             process.kill()
 
 
+@pytest.mark.wide
+@pytest.mark.usefixtures("preparing")
 def test_ctrl_c_ends_a_start_in_the_background(settings: dict[str, Any], tmp_path: Path) -> None:
     log = settings["home"] / "serve.log"
     with Process(tmp_path / "log", "serve", "--detach", **settings) as starting:
