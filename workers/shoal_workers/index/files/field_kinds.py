@@ -67,8 +67,7 @@ def date_span(value: str | float) -> tuple[int, int]:
     """Return the first microsecond of a date and the first one after the date, in microseconds since 1970.
 
     A date without a time is a whole day, week, month or year. A date with a time is in ISO 8601, in UTC unless it names
-    its zone; a number is in Unix seconds, as is a text of 9 to 11 digits that does not begin with 0, with or without a
-    fraction. Raises ValueError.
+    its zone; a number, or a text of 9 to 11 digits without a leading 0, is in Unix seconds. Raises ValueError.
     """
     if isinstance(value, bool):
         raise ValueError("it is no date")
