@@ -24,6 +24,7 @@ from shoal.queue.lane import LaneLimits
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder, info_of, served_digest
 from shoal_workers.index.build.vectors import model_of
+from shoal_workers.index.files.manifest import VECTORS
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import list_versions
 from shoal_workers.loop.worker import Worker
@@ -59,7 +60,7 @@ class TestThroughAPool:
         assert 'size has keywords, as document 2 has "20x5" where most have a number: mend it, or' in result.stderr
 
     def test_versions_are_built_listed_published_and_deleted(
-        self, shoal: CliRunner, source: Path, tmp_path: Path
+        self, shoal: CliRunner, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         folder = tmp_path / "news"
         result = shoal.invoke(main, ["index", "build", str(source), "--name", "news"])
@@ -87,6 +88,10 @@ class TestThroughAPool:
         succeed(shoal.invoke(main, ["index", "delete", "news", second]))
         assert len(succeed(shoal.invoke(main, ["index", "list", "news"])).splitlines()) == 1
         assert json.loads(succeed(shoal.invoke(main, ["index", "info", "news"])))["version"] == first
+        monkeypatch.setattr("shoal_workers.index.files.checksums.LARGE_BYTES", 1)
+        vectors = folder / first / VECTORS
+        vectors.write_bytes(vectors.read_bytes()[:-1] + b"?")
+        fail(shoal.invoke(main, ["index", "info", "news"]), "index_corrupt")
 
     def test_the_store_follows_each_change(self, shoal: CliRunner, source: Path, tmp_path: Path) -> None:
         (tmp_path / "store").mkdir()

@@ -153,7 +153,7 @@ def test_the_newest_jobs_are_listed_first(jobs: LongJobs, rq: Rq, keys: Keys, mo
     ("kind", "arguments", "options", "message"),
     [
         ("os.system", {}, {}, 'kind is "os.system": it takes one of embed_file'),
-        *(("embed_file", {"a": value}, {}, "takes values that JSON can hold") for value in (b"b", math.nan, 2**64)),
+        *(("embed_file", {"a": value}, {}, "takes JSON with 64-bit numbers") for value in (b"b", math.nan, 2**64)),
         ("embed_file", {"a": "b" * 100_000}, {}, "of at most 65,536 bytes"),
         ("embed_file", {}, {"webhook": "ftp://a/b"}, '"ftp://a/b" is no URL that can be used'),
         ("embed_file", {}, {"webhook": "http://me:secret@a/b"}, "has a user name"),

@@ -80,7 +80,7 @@ class TestFormats:
         ("name", "content"),
         [
             ("a.csv", 'id,text,topic\nx,"one, two",sea\ny,three,air\n'),
-            ("a.csv", 'id;text;topic\nx;one, two;sea\n"y";three;air\n'),
+            ("a.csv", '\n\r\nid;text;topic\nx;one, two;sea\n"y";three;air\n'),
             ("a.csv", 'id\ttext\ttopic\nx\tone, two\tsea\ny\t"three"\tair\n'),
             ("a.tsv", "id\ttext\ttopic\nx\tone, two\tsea\ny\tthree\tair\n"),
             *(

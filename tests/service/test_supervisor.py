@@ -446,18 +446,19 @@ def test_only_a_second_ctrl_c_kills(tmp_path: Path) -> None:
 
 
 def test_a_process_that_cannot_be_started_is_tried_again(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    supervisor, service = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0")), Service("a", ["true"], {})
-    supervisor.services[:] = [service]
+    supervisor = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0"))
+    supervisor.services[:] = [service := Service("a", ["sh", "-c", "echo why >&2"], {})]
     service.start()
     service.command = [str(tmp_path / "missing")]
     with ThreadPoolExecutor(1) as threads:
         watching = threads.submit(supervisor.watch)
-        wait_until(lambda: watching.done() or "cannot be started" in caplog.text)
+        wait_until(lambda: watching.done() or caplog.text.count("cannot be started") > 1)
         service.command = ["sleep", str(PATIENCE_S)]
         wait_until(lambda: watching.done() or service.exit_code() is None)
         supervisor.ask_to_stop()
     service.stop()
     watching.result()
+    assert caplog.text.count("(why), and is started again") > 1  # the reason stays known
 
 
 def test_a_stop_ends_the_processes_that_a_process_has_left(tmp_path: Path) -> None:

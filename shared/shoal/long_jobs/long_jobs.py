@@ -116,7 +116,7 @@ class LongJobs(Closing):
         if kind not in self._kinds:
             raise InvalidRequest(f"kind is {excerpt(kind)}: it takes one of {', '.join(self._kinds)}")
         if not _are_sound(dict(arguments)):
-            raise InvalidRequest(f"arguments takes values that JSON can hold, of at most {MAX_ARGUMENT_BYTES:,} bytes")
+            raise InvalidRequest(f"arguments takes JSON with 64-bit numbers, of at most {MAX_ARGUMENT_BYTES:,} bytes")
         if webhook is not None:
             split_url(webhook)
         submission = Submission(kind, dict(arguments), webhook or "", client, upload_bytes, traceparent.current())

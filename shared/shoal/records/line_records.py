@@ -10,7 +10,7 @@ import zlib
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from itertools import islice
+from itertools import dropwhile, islice
 from typing import Any, NamedTuple
 
 from shoal.contract.excerpt import excerpt
@@ -154,7 +154,7 @@ def read_jsonl(file: SourceFile, label: SourceLabel) -> Records:
 def read_csv(file: SourceFile, label: SourceLabel) -> Records:
     """Yield the rows of a table with separated cells, which may be quoted.
 
-    Commas separate the cells if the first line has one, else semicolons, else tabs.
+    Commas separate the cells if the header has one, else semicolons, else tabs.
     """
     return _table(_rows(file, label), label)
 
@@ -204,7 +204,7 @@ def _rows(file: SourceFile, label: SourceLabel) -> _Rows:
     """
     csv.field_size_limit(MAX_ROW_BYTES)  # for the whole process, in which nothing needs a lower limit
     with closing(read_lines(file, label)) as lines:
-        again = deque(islice(lines, 1))
+        again = deque(islice(dropwhile(lambda line: line.text.isspace(), lines), 1))
         delimiter = next((mark for mark in ",;\t" if again and mark in again[0].text), ",")
         num_open_quotes = 0
         while True:

@@ -47,7 +47,6 @@ class Service:
         """Start the process. Linux sends it SIGTERM if this process dies."""
         self.kill()
         environment = os.environ | self.environment
-        self.errors.clear()
         self.process = subprocess.Popen(
             self.command,
             env=environment,
@@ -56,6 +55,7 @@ class Service:
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
+        self.errors.clear()
         self._reader = threading.Thread(target=_pass_on, args=(self.process.stderr, self.errors), daemon=True)
         self._reader.start()
 

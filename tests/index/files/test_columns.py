@@ -159,7 +159,7 @@ def test_a_date_spans_all_of_its_time() -> None:
         first, end = date_span(value)
         since_1970 = datetime.fromisoformat(start).replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
         assert (first, end - first) == (round(since_1970.total_seconds() * SECOND_US), length_us), value
-    texts = ("0000", "2001-00", "2001-02-30", "2026-W54", "2026-W01-8", "soon", "", "202605031000")
+    texts = ("0000", "2001-00", "2001-02-30", "2026-W54", "2026-W01-8", "soon", "", "202605031000", "0306406152")
     for wrong in (*texts, 1e12, float("nan"), True):
         with pytest.raises(ValueError, match=r"."):
             date_span(wrong)

@@ -20,7 +20,7 @@ from shoal.errors import BadSetting, ModelMismatch, ModelNotFound
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model import parity, weights
 from shoal_workers.model.download import PACKAGED, find_source
-from shoal_workers.model.model import Model, prepared_folder
+from shoal_workers.model.model import Model, is_prepared, prepared_folder
 from shoal_workers.model.prepare import prepare_if_needed
 
 PREPARE = """
@@ -223,6 +223,11 @@ def test_a_model_reads_no_more_tokens_than_it_has_positions(source: Path, tmp_pa
 def test_a_changed_model_takes_the_place_of_the_old_one(source: Path, tmp_path: Path) -> None:
     folder = prepare_if_needed(tmp_path, str(source))
     (folder / "cache").mkdir()
+    for name in ("chat_template.jinja", "artifact.metadata"):
+        assert is_prepared(folder)
+        (source / name).write_text("{}")
+        assert not is_prepared(folder)
+        (source / name).unlink()
     (source / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls"}))
     assert prepare_if_needed(tmp_path, str(source)) == folder
     assert Model.open(folder).pooling == "cls"
@@ -239,6 +244,9 @@ def test_a_relative_name_is_the_folder_in_the_present_one(
             (folder / "model" / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
         monkeypatch.chdir(folder)
         assert Model.open(prepare_if_needed(tmp_path / "home", "./model")).pooling == pooling
+    found = prepare_if_needed(tmp_path / "home", "../model")
+    monkeypatch.chdir(tmp_path / "cls")
+    assert is_prepared(found)
 
 
 FULL = """

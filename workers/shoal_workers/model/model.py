@@ -163,5 +163,5 @@ def is_prepared(folder: Path) -> bool:
     except ModelNotFound:
         return False
     source = Path(model.source)
-    is_same = local_folder(model.name) in (None, source)  # a relative name may be of another folder by now
+    is_same = (local_folder(model.name) or source).resolve() == source.resolve()  # a relative name may move
     return model.layout == LAYOUT and is_same and (not source.exists() or weights_state(source) == model.weights_state)

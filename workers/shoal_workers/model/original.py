@@ -276,8 +276,8 @@ def _function(dense: dict[str, Any]) -> str:
 
 def weights_state(source: Path) -> str:
     """Return the sizes and modification times of the files with weights and settings, which change if these change."""
-    found = (path for kind in ("*.safetensors", "*.json") for path in sorted(source.rglob(kind)) if path.is_file())
-    stats = [path.stat() for path in found]
+    kinds = ("*.safetensors", "*.json", "*.jinja", "artifact.metadata")
+    stats = [path.stat() for kind in kinds for path in sorted(source.rglob(kind)) if path.is_file()]
     return ",".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
 
 

@@ -21,7 +21,7 @@ _EPOCH_DAY = _EPOCH.toordinal()
 
 #: A number as JSON writes it: "007" and "1_000" are not numbers.
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,4})?")
-_SECONDS = re.compile(r"[0-9]{9,11}(\.[0-9]+)?")
+_SECONDS = re.compile(r"[1-9][0-9]{8,10}(\.[0-9]+)?")
 _DATE = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?")
 _WEEK = re.compile(r"([0-9]{4})-?W([0-9]{2})(?:-?([1-7]))?")
 
@@ -67,7 +67,7 @@ def date_span(value: str | float) -> tuple[int, int]:
     """Return the first microsecond of a date and the first one after the date, in microseconds since 1970.
 
     A date without a time is a whole day, week, month or year. A date with a time is in ISO 8601, in UTC unless it names
-    its zone; a number, or a text of 9 to 11 digits before the point, is in Unix seconds. Raises ValueError.
+    its zone; a number, or a text of 9 to 11 digits without a leading 0, is in Unix seconds. Raises ValueError.
     """
     if isinstance(value, bool):
         raise ValueError("it is no date")
