@@ -225,7 +225,7 @@ class TestVectors:
     @pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
     def test_activations_far_below_0_make_no_subnormal_products(self, activation: str) -> None:
         """Otherwise a pass in f32 would take up to ten times as long."""
-        made, signs = transformer(Sizes(64, 2, 64, activation)), np.resize(np.float32([1, -1]), 64)
+        made, signs = transformer(Sizes(64, 2, 64, activation)), np.resize(np.array([1, -1], np.float32), 64)
         zeros, nothing = np.zeros(64, np.float32), np.zeros((64, 64), np.float32)
         layer = made.layers[1]._replace(
             attention_norm=Norm(zeros, zeros),
