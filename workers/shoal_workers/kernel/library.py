@@ -26,7 +26,7 @@ FLAGS = "-O3 -std=c++20 -mtune=znver3 -mprefer-vector-width=512"
 FLAGS += " -ffp-contract=fast -fno-math-errno -fno-trapping-math -w -shared -fPIC -pthread"
 FLAGS += " -static-libstdc++ -static-libgcc -Wl,--gc-sections -Wl,--exclude-libs,ALL"
 
-#: Longest time to compile, in seconds. Usually it takes 5 s.
+#: Longest time to compile, in seconds. Usually it takes 10 s.
 COMPILE_WITHIN_S = 300.0
 
 
