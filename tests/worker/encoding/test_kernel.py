@@ -53,19 +53,24 @@ def missing(target: Target) -> str:
     return ""
 
 
-_reason = missing(library.BF16)
+#: The target of this machine, and whether it has every precision.
+OWN = library.own_target() or library.AVX2
+HAS_BF16 = OWN is library.BF16
+
+_reason = missing(OWN)
 needs_kernel = pytest.mark.skipif(bool(_reason), reason=_reason)
+needs_bf16 = pytest.mark.skipif(bool(_reason) or not HAS_BF16, reason=_reason or "the processor lacks BF16")
 
 #: Least mean and least lowest cosine between a token's vectors in a precision and in f32. Random models are far more
 #: sensitive than trained ones.
 COSINES = {"f32": (0.9999, 0.999), "bf16": (0.9998, 0.99), "int8": (0.997, 0.94)}
 
 #: Precisions, each with and without the permission to use AMX.
-PATHS = [(precision, may_use_amx) for precision in ("bf16", "int8") for may_use_amx in (False, True)]
-PATHS += [("f32", False)]
+PATHS = [("f32", False)]
+PATHS += [(precision, may_use_amx) for precision in ("bf16", "int8") for may_use_amx in (False, True) if HAS_BF16]
 
 #: The kernel's engines, each with its precisions.
-ENGINES = [(name, precision) for name, precisions in kernel.PRECISIONS.items() for precision in precisions]
+ENGINES = [(name, precision) for name in ("avx2", "avx512")[: 1 + HAS_BF16] for precision in kernel.PRECISIONS[name]]
 
 NUM_WORDS, NUM_POSITIONS, MAX_TOKENS = 100, 80, 70
 
@@ -137,7 +142,7 @@ def opened(
     precision: str = "bf16",
     threads: int = 2,
     may_use_amx: bool = True,
-    target: Target = library.BF16,
+    target: Target = OWN,
 ) -> KernelThreads:
     weights = arrange(made, MAX_TOKENS, precision)
     return KernelThreads(KernelModel(load(library.path(target)), weights, may_use_amx), threads)
@@ -236,6 +241,7 @@ class TestVectors:
         activations = run(opened(replace(made, layers=(layer,), eps=1.0), "f32"), texts())
         assert np.abs(activations).min() * 1e-6 > np.finfo(np.float32).tiny
 
+    @needs_bf16
     def test_amx_alters_no_bit_of_products_in_int8(self) -> None:
         """The only token of a text attends to itself alone, so attention rounds nothing differently."""
         made, ids = transformer(Sizes(192, 6, 384)), [[word] for word in range(NUM_WORDS)]
@@ -243,7 +249,7 @@ class TestVectors:
         assert np.array_equal(with_amx, without)
 
 
-@needs_kernel
+@needs_bf16
 class TestAmx:
     @pytest.mark.skipif(bool({"amx_tile", "amx_bf16", "amx_int8"} - processors._flags()), reason="there is no AMX")
     @pytest.mark.parametrize(("precision", "may_use_amx"), PATHS)
@@ -275,7 +281,7 @@ Encoder.open(Path(sys.argv[1]), "avx512", "bf16", 1)
 """
 
 
-@needs_kernel
+@needs_bf16
 class TestHostile:
     """Wrong numbers are refused. With them, the kernel would read or write foreign memory."""
 
@@ -360,7 +366,7 @@ def test_a_pass_is_not_closed_while_another_thread_waits_for_it() -> None:
     assert slow.ended == ["wait", "close"]
 
 
-@needs_kernel
+@needs_bf16
 class TestThreads:
     def test_a_deleted_pass_is_waited_for(self) -> None:
         pool = opened(transformer(SMALL), "int8")
@@ -426,8 +432,8 @@ def num_left(one: object) -> int:
 TEXTS = ["", "storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]
 
 
-@needs_kernel
 class TestEngine:
+    @needs_kernel
     @pytest.mark.parametrize(("name", "precision"), ENGINES)
     def test_vectors_are_near_openvinos(self, prepared: Path, name: str, precision: str) -> None:
         exact, found = (
@@ -443,6 +449,7 @@ class TestEngine:
             a, b = (np.concatenate([text.vectors for text in one if text.vectors is not None]) for one in texts)
             assert are_near(b, a, precision)
 
+    @needs_kernel
     @pytest.mark.parametrize(("name", "precision"), ENGINES)
     def test_scores_of_pairs_are_near_openvinos(self, prepared: Path, name: str, precision: str) -> None:
         pairs = [("storm", text) for text in TEXTS]
@@ -455,6 +462,7 @@ class TestEngine:
         reranker.encode(texts)
         assert all(text.vectors is not None and text.vectors.shape == (1, 1) for text in texts)
 
+    @needs_bf16
     def test_passes_run_at_the_same_time_as_a_pass_aside(self, prepared: Path) -> None:
         encoder = Encoder.open(prepared / "model", "avx512", "bf16", 2)
         bulk, urgent = ([TokenizedText(t) for t in encoder.tokenize(texts)] for texts in (TEXTS * 50, TEXTS))
@@ -465,6 +473,7 @@ class TestEngine:
         for text, other in zip(urgent, bulk[: len(urgent)], strict=True):
             assert np.array_equal(text.vectors, other.vectors)  # type: ignore[arg-type]
 
+    @needs_bf16
     @pytest.mark.parametrize("threads", [1, 3])
     def test_another_number_of_threads_changes_passes_but_no_vector(self, prepared: Path, threads: int) -> None:
         encoder = Encoder.open(prepared / "model", "avx512", "int8", 1)
@@ -490,7 +499,7 @@ class TestEngine:
             assert found == num_blocks
 
 
-@needs_kernel
+@needs_bf16
 def test_another_version_of_the_kernel_gives_another_fingerprint(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -503,13 +512,13 @@ def test_another_version_of_the_kernel_gives_another_fingerprint(
 class TestChoice:
     """The engine of a worker depends on the setting, the machine and the model."""
 
-    @needs_kernel
+    @needs_bf16
     def test_auto_is_avx512_if_nothing_prevents_it(self, prepared: Path) -> None:
         for precision, name, found in (("auto", "avx512", "bf16"), ("int8", "avx512", "int8"), ("f32", "avx2", "f32")):
             engine = Encoder.open(prepared / "model", "auto", precision, 1).engine
             assert (engine.name, engine.precision) == (name, found)
 
-    @needs_kernel
+    @needs_bf16
     @pytest.mark.parametrize("target", [library.AVX512, library.AVX2])
     def test_auto_is_avx2_on_a_processor_without_bf16(
         self, prepared: Path, target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -549,7 +558,7 @@ class TestChoice:
         with pytest.raises(BadSetting, match=reason):
             Encoder.open(prepared / "model", "avx512", "auto", 1)
 
-    @needs_kernel
+    @needs_bf16
     def test_auto_is_openvino_for_a_model_that_the_kernel_does_not_support(
         self, tiny_model: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -557,13 +566,13 @@ class TestChoice:
         assert Encoder.open(tiny_model, "auto", "auto", 1).engine.name == "openvino"
         assert all(f"{name} does not compute heads of 16 numbers" in caplog.text for name in kernel.PRECISIONS)
 
-    @needs_kernel
+    @needs_bf16
     @pytest.mark.parametrize(("name", "precision"), [("avx512", "f32"), ("avx2", "bf16"), ("avx2", "int8")])
     def test_a_precision_of_another_engine_is_refused(self, prepared: Path, name: str, precision: str) -> None:
         with pytest.raises(BadSetting, match=f"{name} does not compute in {precision}: the engine auto"):
             Encoder.open(prepared / "model", name, precision, 1)
 
-    @needs_kernel
+    @needs_bf16
     def test_auto_is_openvino_if_avx512_fails_the_check(
         self, prepared: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -597,7 +606,7 @@ class TestLibrary:
         monkeypatch.setattr(processors, "lacking", lambda _: [])
         return path
 
-    @needs_kernel
+    @needs_bf16
     def test_the_kernel_is_compiled_once_and_replaces_an_older_kernel(
         self, source: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -615,7 +624,7 @@ class TestLibrary:
         assert now.isdisjoint(first.values())
         assert capsys.readouterr().out == "  compiling the engine avx512\n" * 2
 
-    @needs_kernel
+    @needs_bf16
     @pytest.mark.parametrize("is_read_only", [False, True])
     def test_a_source_that_does_not_compile_is_no_error(
         self, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_read_only: bool
