@@ -147,8 +147,8 @@ class Settings:
     )
     precision: str = _setting(
         "auto",
-        "Number format: auto is bf16 where the processor and the engine have it; int8 is faster and loses a little (not "
-        "with torch).",
+        "Number format: auto is bf16 where the processor and the engine have it; int8 is faster and loses a little "
+        "(not with torch).",
         choices=("auto", "bf16", "f32", "int8"),
     )
     threads: int = _setting(
