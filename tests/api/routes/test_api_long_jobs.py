@@ -264,7 +264,8 @@ class TestIndexes:
             assert job["kind"] == "manage_index"
             assert job["arguments"] == {"name": "news", "action": action, "version": version}
 
-    def test_a_rollback_that_is_repeated_with_its_key_is_one_job(self, api: FlaskClient) -> None:
+    def test_a_rollback_that_is_repeated_with_its_key_is_one_job(self, make_app: MakeApp) -> None:
+        api = make_app(request_timeout_s=0.1).test_client()
         first, again, other = (
             api.post("/v1/indexes/news/rollback", headers={"Idempotency-Key": key}).get_json()["id"] for key in "aab"
         )

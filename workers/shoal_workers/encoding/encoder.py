@@ -26,6 +26,7 @@ from shoal_workers.encoding.engines import (
     ForwardPass,
     open_engine,
 )
+from shoal_workers.encoding.engines.kernel import engine_for
 from shoal_workers.encoding.packing import Packing, TextSpans, join, pack, round_up
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 from shoal_workers.model import parity, weights
@@ -142,14 +143,14 @@ class Encoder:
 
     @classmethod
     def _open_best(cls, model: Model, tokenizer: Tokenizer, folder: Path, precision: str, threads: int) -> Self:
-        """Open the first engine of the kernel that can compute the model here, otherwise openvino."""
-        for name in ("avx512", "avx2"):
-            try:
-                return cls._open_checked(name, model, tokenizer, folder, precision, threads)
-            except BadSetting as error:
-                log.info("the engine is not %s: %s", name, error.message)
-            except Exception as error:  # a failed check, or too little memory
-                log.warning("the engine is not %s, as it failed on %s: %s", name, model.name, str(error))
+        """Open the kernel's engine for this processor if it can compute the model, otherwise openvino."""
+        name = engine_for(precision)
+        try:
+            return cls._open_checked(name, model, tokenizer, folder, precision, threads)
+        except BadSetting as error:
+            log.info("the engine is openvino: %s", error.message)
+        except Exception as error:  # a failed check, or too little memory
+            log.warning("the engine is openvino, as %s failed on %s: %s", name, model.name, str(error))
         return cls._open_checked("openvino", model, tokenizer, folder, precision, threads)
 
     @classmethod

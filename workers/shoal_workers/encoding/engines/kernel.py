@@ -88,6 +88,12 @@ class EnginePass:
         return {how: _scores(vectors, head) for how, vectors in pooled.items()}  # a reranker scores first tokens alone
 
 
+def engine_for(precision: str) -> str:
+    """Return the kernel's engine that has the precision on this processor, or would have it on another."""
+    is_f32 = precision == "f32" or (precision == "auto" and processors.lacking(library.BF16.flags))
+    return "avx2" if is_f32 else "avx512"
+
+
 def _obstacle(name: str, precision: str) -> str:
     """Return why the engine cannot run here in that precision, as the end of a sentence; empty if it can."""
     if lacking := processors.lacking((library.BF16 if name == "avx512" else library.AVX2).flags):
