@@ -148,10 +148,11 @@ def _panels(product: Linear, group: int, number: str) -> Iterator[tuple[bytes, b
     for start in range(0, inputs, group):
         part = weights[:, start : start + group]
         scale = np.maximum(np.abs(part).max(axis=1), np.float32(1e-12)) / np.float32(127)
-        rounded = np.rint(part / scale[:, None])
         bias = np.pad(product.bias, (0, missing)) if start == 0 else np.zeros(len(weights), np.float32)
-        sums = scale * rounded.sum(axis=1) if number == "int8" else np.zeros_like(scale)
-        numbers = (rounded + 128).astype(np.uint8) if number == "int8" else _bf16(part) if number == "bf16" else part
+        sums, numbers = np.zeros_like(scale), _bf16(part) if number == "bf16" else part
+        if number == "int8":
+            rounded = np.rint(part / scale[:, None])
+            sums, numbers = scale * rounded.sum(axis=1), (rounded + 128).astype(np.uint8)
         step = 4 // numbers.itemsize
         for n in range(0, len(weights), PANEL_OUTPUTS):
             rows = slice(n, n + PANEL_OUTPUTS)
