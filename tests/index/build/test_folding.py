@@ -223,7 +223,7 @@ class TestAVersion:
     def test_whose_publication_was_interrupted_is_published_only_if_there_was_no_version(
         self, news: News, monkeypatch: pytest.MonkeyPatch, is_first: bool
     ) -> None:
-        """With a version before it, nobody can say whether it was rolled back since."""
+        """If there was one, the build cannot know whether the new version was rolled back since."""
         there = "" if is_first else news.build(key="other").version
 
         def write(path: Path, text: str) -> None:
