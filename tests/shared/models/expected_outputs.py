@@ -1,6 +1,6 @@
 """The outputs of transformers for a few texts and a random model, from files of `random_models.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +24,12 @@ class ExpectedOutputs:
         self.has_scores = "scores0" in arrays
         self.outputs = [arrays[f"{'scores' if self.has_scores else 'tokens'}{n}"] for n in numbers]
 
-    def pack(self, numbers: Sequence[int], num_positions: int) -> tuple[Packing, TextSpans]:
-        """Return the texts with these numbers packed, and with token types if the model has scores."""
+    def pack(
+        self, numbers: Sequence[int], num_positions: int, how: Callable[..., tuple[Packing, TextSpans]] = pack
+    ) -> tuple[Packing, TextSpans]:
+        """Return the texts with these numbers packed or joined, and with token types if the model has scores."""
         offsets = [self.types[n].astype(np.int32) * num_positions for n in numbers] if self.has_scores else None
-        return pack([self.texts[n].tolist() for n in numbers], offsets=offsets)
+        return how([self.texts[n].tolist() for n in numbers], offsets=offsets)
 
     def errors(self, numbers: Sequence[int], spans: TextSpans, found: NDArray[np.float32]) -> tuple[float, float]:
         """Return the largest error and the lowest cosine of the outputs `found`, `[rows, length, dimension]`."""

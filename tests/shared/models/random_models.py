@@ -18,7 +18,8 @@ from expected_outputs import ExpectedOutputs
 from safetensors.numpy import save_file
 from transformers import PreTrainedModel
 
-from shoal_workers.encoding.engines.torch import PackedTransformer
+from shoal_workers.encoding.engines.torch import JoinedTransformer
+from shoal_workers.encoding.packing import join
 from shoal_workers.model import weights
 from shoal_workers.model.architecture import with_usual_names
 from shoal_workers.model.transformer import read_transformer
@@ -189,15 +190,15 @@ def compute(model: PreTrainedModel) -> dict[str, np.ndarray]:
 
 @torch.inference_mode()
 def packed_error(folder: Path) -> float:
-    """Return the largest error of the torch engine's pass, with all texts in shared rows."""
+    """Return the largest error of the torch engine's pass over all texts."""
     config = with_usual_names(json.loads((folder / "config.json").read_text()))
     expected = ExpectedOutputs(folder)
     transformer, numbers = (
         read_transformer(config, weights.read(folder), expected.has_scores),
         range(len(expected.texts)),
     )
-    packing, spans = expected.pack(numbers, transformer.num_positions)
-    found = PackedTransformer(transformer)(*map(torch.tensor, packing)).numpy()
+    packing, spans = expected.pack(numbers, transformer.num_positions, join)
+    found = JoinedTransformer(transformer)(packing).numpy()
     return expected.errors(numbers, spans, found)[0]
 
 

@@ -93,6 +93,13 @@ def test_vectors_of_the_engine_torch_equal_them_too(reference: dict[str, np.ndar
         assert reference[f"torch {how}"] == pytest.approx(reference[name], abs=1e-5)
 
 
+def test_a_pass_of_the_engine_torch_has_texts_of_similar_lengths(encoder: Encoder) -> None:
+    engine = WatchedEngine(encoder.engine)
+    assert Encoder(encoder.model, encoder.tokenizer, engine).shares_rows
+    engine.name = "torch"
+    assert not Encoder(encoder.model, encoder.tokenizer, engine).shares_rows
+
+
 def test_the_fingerprint_changes_with_everything_that_vectors_depend_on(encoder: Encoder, own_model: Path) -> None:
     path = own_model / "tokenizer.json"
     path.write_text(path.read_text() + "\n")

@@ -73,6 +73,10 @@ def test_joined_texts_follow_each_other(texts: list[list[int]]) -> None:
     places = zip(starts, lengths, strict=True)
     assert [packing.ids[0, start : start + length].tolist() for start, length in places] == texts
     assert packing.positions[0].tolist() == [n for text in texts for n in range(len(text))]
+    assert not packing.bias.size
+    unseen = [len(text) - 1 for text in texts]
+    bias = join(texts, num_unseen=unseen)[0].bias.ravel().tolist()
+    assert bias == ([value for n in unseen for value in [0, *[MASKED] * n]] if any(unseen) else [])
 
 
 def test_single_headlines_have_one_shape() -> None:

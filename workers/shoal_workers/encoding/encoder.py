@@ -117,6 +117,11 @@ class Encoder:
         """True if the engine can run passes aside, which means at low priority beside other passes."""
         return self.engine.num_streams > 1
 
+    @property
+    def shares_rows(self) -> bool:
+        """True if a pass over texts of unequal lengths has no padding. The torch engine pads texts for attention."""
+        return self.model.shares_rows and self.engine.name != "torch"
+
     @classmethod
     def open(cls, folder: Path, engine: str, precision: str, threads: int) -> Self:
         """Open the prepared model in `folder` and check it; raise ModelMismatch if it cannot be used."""
@@ -303,10 +308,10 @@ class Encoder:
         for texts in parts:
             offsets = [np.multiply(text.tokens.types, offset, dtype=np.int32) for text in texts] if offset else None
             ids = [text.tokens.ids for text in texts]
+            num_unseen = [text.tokens.num_unseen for text in texts] if self.model.query_form else None
             if self.engine.is_ragged:
-                packed.append(join(ids, offsets))
+                packed.append(join(ids, offsets, num_unseen))
             else:
-                num_unseen = [text.tokens.num_unseen for text in texts] if self.model.query_form else None
                 packed.append(pack(ids, self.model.shares_rows, offsets, num_unseen))
         running = start([packing for packing, _ in packed])
         return [EncodingPass(part, spans, one) for part, (_, spans), one in zip(parts, packed, running, strict=True)]
@@ -368,7 +373,7 @@ class Encoder:
         prompted = [prompt + text for text in texts] if prompt else texts
         tokenized = self.tokenize(prompted, options.truncation_side, self.is_query(options))
         encoded = [TokenizedText(tokens, options.pooling, options.outputs) for tokens in tokenized]
-        bucketing: Bucketing[TokenizedText] = Bucketing(2_048, self.model.shares_rows)
+        bucketing: Bucketing[TokenizedText] = Bucketing(2_048, self.shares_rows)
         for batch in bucketing.cut(encoded):
             self.encode(batch)
         return encoded

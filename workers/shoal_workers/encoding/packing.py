@@ -33,7 +33,8 @@ class Packing(NamedTuple):
 
     `ids` and `positions` are int32 `[rows, length]`. A position counts from the beginning of its text, plus an offset
     for the token's type. `bias` is float32 `[rows, 1, length, length]`: 0 between two tokens of the same text, and
-    `MASKED` between all others.
+    `MASKED` between all others. After `join` it is `[1, 1, 1, tokens]`: `MASKED` for tokens to which no token attends,
+    and 0 for all others; it is empty if there are none.
     """
 
     ids: NDArray[np.int32]
@@ -81,16 +82,22 @@ def pack(
 
 
 def join(
-    texts: Sequence[Sequence[int]], offsets: Sequence[Sequence[int] | NDArray[np.int32]] | None = None
+    texts: Sequence[Sequence[int]],
+    offsets: Sequence[Sequence[int] | NDArray[np.int32]] | None = None,
+    num_unseen: Sequence[int] | None = None,
 ) -> tuple[Packing, TextSpans]:
-    """Return the token ids of all texts in one row, without padding or bias, and the places of the texts."""
+    """Return the token ids of all texts in one row, without padding, and the places of the texts, like `pack`."""
     lengths = [len(text) for text in texts]
     ids = np.fromiter(chain.from_iterable(texts), np.int32, sum(lengths))
     positions = np.fromiter(chain.from_iterable(map(range, lengths)), np.int32, len(ids))
     if offsets is not None:
         positions += np.concatenate(offsets)
     spans = TextSpans(np.array(list(accumulate(lengths[:-1], initial=0))), np.array(lengths))
-    return Packing(ids[None], positions[None], _NO_BIAS), spans
+    bias = _NO_BIAS
+    if num_unseen and any(num_unseen):
+        ends = np.repeat(spans.starts + spans.lengths - num_unseen, lengths)
+        bias = np.where(np.arange(len(ids)) < ends, np.float32(0), MASKED)[None, None, None]
+    return Packing(ids[None], positions[None], bias), spans
 
 
 def _own_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:

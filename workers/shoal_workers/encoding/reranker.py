@@ -42,7 +42,7 @@ class Reranker(Encoder):
         """Return the bucketing for pairs. A pass of pairs takes about as long as a pass of the embedder, or less."""
         ratio = embedder.num_weights / self.model.num_weights if self.model.num_weights else 0.0
         max_tokens = round(embeds.max_batch_tokens * min(1.0, ratio or 1.0))
-        return replace(embeds, max_batch_tokens=max(1, max_tokens), shares_rows=self.model.shares_rows)
+        return replace(embeds, max_batch_tokens=max(1, max_tokens), shares_rows=self.shares_rows)
 
     def inputs_of(self, pairs: Sequence[tuple[str, str]]) -> tuple[Sequence[Any], dict[int, int]]:
         """Return the inputs for the pairs, first one for each pair, and the place of each pair's query.

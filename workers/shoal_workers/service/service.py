@@ -77,7 +77,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         Consumer(broker, keys, worker_id, settings.result_ttl_s, **sizes),
         encoder,
         indexes,
-        Bucketing(settings.max_batch_tokens, encoder.model.shares_rows),
+        Bucketing(settings.max_batch_tokens, encoder.shares_rows),
         limits_of(settings),
         stopping,
         open_cache(settings, encoder, broker),

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache, partial, reduce
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ class TorchEngine:
     name = "torch"
     num_streams = 1
     fixed_steps = False
-    is_ragged = False
+    is_ragged = True
 
     def __init__(self, model: Model, precision: str, threads: int):
         # Torch keeps its number of compute threads separately for each calling thread. So it is set in the engine's
@@ -46,7 +47,7 @@ class TorchEngine:
         original = Original(Path(model.source))
         tensors = weights.read(original.transformer)
         transformer = read_transformer(original.config, tensors, model.is_reranker, original.pooled_dense())
-        self._module = PackedTransformer(transformer).eval().to(self._device, self._dtype)
+        self._module = JoinedTransformer(transformer).eval().to(self._device, self._dtype)
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[TorchPass]":
         return [TorchPass(self._thread.submit(self._forward, packing)) for packing in packings]
@@ -61,8 +62,7 @@ class TorchEngine:
 
     @torch.inference_mode()
     def _forward(self, packing: Packing) -> torch.Tensor:
-        ids, positions, bias = (torch.from_numpy(array).to(self._device, non_blocking=True) for array in packing)
-        tokens: torch.Tensor = self._module(ids, positions, bias.to(self._dtype)).flatten(0, 1).float()
+        tokens: torch.Tensor = self._module(packing).float()
         return tokens
 
 
@@ -88,10 +88,47 @@ def _pool(how: str, tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.T
         return tokens[starts]
     if how == "lasttoken":
         return tokens[starts + lengths - 1]
-    owners = torch.repeat_interleave(torch.arange(len(lengths), device=tokens.device), lengths)
-    first = torch.cumsum(lengths, 0) - lengths
-    packed = tokens[torch.arange(len(owners), device=tokens.device) - first[owners] + starts[owners]]
-    return packed if how == "tokens" else torch.segment_reduce(packed, how, lengths=lengths)
+    return tokens if how == "tokens" else torch.segment_reduce(tokens, how, lengths=lengths)
+
+
+class Grid:
+    """Places for the tokens of texts, in a row for each text, with padding. A text begins at each position 0."""
+
+    def __init__(self, positions: NDArray[np.int32], device: torch.device):
+        starts = np.flatnonzero(positions == 0)
+        lengths = np.diff(starts, append=len(positions))
+        self.num_tokens, self.num_texts, self.num_columns = len(positions), len(lengths), int(lengths.max())
+        self.lengths = torch.from_numpy(lengths).to(device)
+        self.is_full = self.num_tokens == self.num_texts * self.num_columns
+        before = np.arange(self.num_texts) * self.num_columns - starts
+        self._places = torch.from_numpy(np.arange(len(positions)) + np.repeat(before, lengths)).to(device)
+
+    def spread(self, tokens: torch.Tensor, padding: float = 0.0) -> torch.Tensor:
+        """Return the vectors of tokens, `[tokens, …]`, in the grid: `[texts, columns, …]`."""
+        if not self.is_full:
+            padded = tokens.new_full((self.num_texts * self.num_columns, *tokens.shape[1:]), padding)
+            padded[self._places] = tokens
+            tokens = padded
+        return tokens.view(self.num_texts, self.num_columns, *tokens.shape[1:])
+
+    def join(self, grid: torch.Tensor) -> torch.Tensor:
+        """Return the vectors in the grid, `[texts, columns, …]`, without padding: `[tokens, …]`."""
+        flat = grid.flatten(0, 1)
+        return flat if self.is_full else flat[self._places]
+
+
+class Attending(NamedTuple):
+    """The attention of layers in a grid.
+
+    `bias` is added to attention scores, `[texts, heads, queries, keys]`. `angles` are the cosines and sines that rotate
+    queries and keys. `distances` are the rows of tables for each query and key (DeBERTa).
+    """
+
+    grid: Grid
+    bias: torch.Tensor | None
+    is_causal: bool
+    angles: torch.Tensor | None
+    distances: torch.Tensor | None
 
 
 _FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -103,8 +140,8 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-class PackedTransformer(torch.nn.Module):
-    """A transformer that computes the token vectors of a `Packing`, with attention only within each text."""
+class JoinedTransformer(torch.nn.Module):
+    """A transformer that computes the token vectors of texts that `packing.join` has joined."""
 
     def __init__(self, transformer: Transformer):
         super().__init__()
@@ -112,7 +149,7 @@ class PackedTransformer(torch.nn.Module):
         self.norm, self.final_norm = (
             _norm(norm, transformer.eps) for norm in (transformer.norm, transformer.final_norm)
         )
-        self.layers = torch.nn.ModuleList(_PackedLayer(layer, transformer) for layer in transformer.layers)
+        self.layers = torch.nn.ModuleList(_Layer(layer, transformer) for layer in transformer.layers)
         bias, rows = transformer.relative_bias, transformer.distance_rows
         self.relative_bias = None if bias is None else _parameter(bias)
         self.distance_rows = None if rows is None else torch.nn.Parameter(torch.tensor(rows).long(), False)
@@ -122,49 +159,49 @@ class PackedTransformer(torch.nn.Module):
             cosines_and_sines = torch.tensor(np.stack(transformer.angles(attention)))
             self.register_buffer(_name(attention), cosines_and_sines, persistent=False)
         self.dense = None if transformer.dense is None else _linear(transformer.dense)
-        self.head = None if transformer.head is None else _PackedHead(transformer.head, transformer.eps)
+        self.head = None if transformer.head is None else _Head(transformer.head, transformer.eps)
 
-    def forward(self, ids: torch.Tensor, positions: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def forward(self, packing: Packing) -> torch.Tensor:
+        """Return the vectors of the tokens of the joined texts, `[tokens, width]`."""
+        device = self.words.device
+        ids, positions, unseen = (torch.from_numpy(array.ravel()).to(device) for array in packing)
+        grid = Grid(packing.positions.ravel(), device)
         tokens = functional.embedding(ids, self.words)
         if len(self.positions):
             tokens = tokens + functional.embedding(positions, self.positions)
-        attention_bias, rows = bias, None
-        if self.distance_rows is not None:
-            rows = self.distance_rows[self._distances(positions)][:, None].expand(-1, self.num_heads, -1, -1)
-        if self.relative_bias is not None:
-            distance = self._distances(positions)
-            attention_bias = bias + functional.embedding(distance, self.relative_bias).permute(0, 3, 1, 2)
         tokens = self.norm(tokens)
-        attend = cache(partial(self._attending, positions, attention_bias))  # layers with equal attention share tables
+        attend = cache(partial(self._attending, grid, unseen))  # layers with equal attention share tables
         for layer, attention in zip(self.layers, self.attention, strict=True):
-            tokens = layer(tokens, *attend(attention), rows)
+            tokens = layer(tokens, attend(attention))
         tokens = self.final_norm(tokens)
         if self.dense is not None:
             tokens = self.dense(tokens)
-        result: torch.Tensor = tokens if self.head is None else self.head(tokens, bias)
+        result: torch.Tensor = tokens if self.head is None else self.head(tokens, grid)
         return result
 
-    def _distances(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return, for each two tokens of a row, the index of their distance in a table of distances."""
-        return positions[:, None, :] - positions[:, :, None] + self.farthest
-
-    def _attending(
-        self, positions: torch.Tensor, bias: torch.Tensor, attention: Attention
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the bias of attention scores, and the cosines and sines that rotate queries and keys, if any."""
+    def _attending(self, grid: Grid, unseen: torch.Tensor, attention: Attention) -> Attending:
+        like, columns = self.words, torch.arange(grid.num_columns, device=unseen.device)
+        distance, terms = columns - columns[:, None], []
+        if len(unseen) or not (grid.is_full or attention.is_causal):  # causal queries do not see the padding behind
+            of_keys = unseen if len(unseen) else unseen.new_zeros(grid.num_tokens)
+            terms.append(grid.spread(of_keys.to(like), MASKED)[:, None, None])
+        if self.relative_bias is not None:
+            terms.append(functional.embedding(distance + self.farthest, self.relative_bias).permute(2, 0, 1)[None])
         if attention.window:
-            is_far = (positions[:, None, :, None] - positions[:, None, None, :]).abs() > attention.window
-            bias = bias.masked_fill(is_far, MASKED)
-        if attention.is_causal:
-            bias = bias.masked_fill(positions[:, None, None, :] > positions[:, None, :, None], MASKED)
-        return bias, self.get_buffer(_name(attention))[:, positions, None] if attention.theta else None
+            terms.append((distance.abs() > attention.window).to(like)[None, None] * MASKED)
+        if attention.is_causal and terms:
+            terms.append((distance > 0).to(like)[None, None] * MASKED)
+        angles = self.get_buffer(_name(attention))[:, : grid.num_columns, None] if attention.theta else None
+        distances = None if self.distance_rows is None else self.distance_rows[distance + self.farthest]
+        bias = reduce(torch.add, terms) if terms else None
+        return Attending(grid, bias, attention.is_causal and not terms, angles, distances)
 
 
 def _name(attention: Attention) -> str:
     return f"angles_{attention.theta}_{attention.slowing}".replace(".", "_")
 
 
-class _PackedLayer(torch.nn.Module):
+class _Layer(torch.nn.Module):
     def __init__(self, layer: Layer, transformer: Transformer):
         super().__init__()
         keys = transformer.num_key_heads
@@ -181,36 +218,33 @@ class _PackedLayer(torch.nn.Module):
             _norm(norm, transformer.eps) for norm in norms
         )
 
-    def forward(
-        self, tokens: torch.Tensor, bias: torch.Tensor, angles: torch.Tensor | None, rows: torch.Tensor | None
-    ) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, attending: Attending) -> torch.Tensor:
         if self.norms_first:
-            tokens = tokens + self.attention_end(self._attended(self.attention_norm(tokens), bias, angles, rows))
+            tokens = tokens + self.attention_end(self._attended(self.attention_norm(tokens), attending))
             result: torch.Tensor = tokens + self.output_end(self._network(self.output_norm(tokens)))
         else:
-            tokens = self.attention_norm(tokens + self._attended(tokens, bias, angles, rows))
+            tokens = self.attention_norm(tokens + self._attended(tokens, attending))
             result = self.output_norm(tokens + self._network(tokens))
         return result
 
-    def _attended(
-        self, tokens: torch.Tensor, bias: torch.Tensor, angles: torch.Tensor | None, rows: torch.Tensor | None
-    ) -> torch.Tensor:
-        heads = self.qkv(tokens).unflatten(-1, (sum(self.heads), -1)).split(self.heads, 2)
+    def _attended(self, tokens: torch.Tensor, attending: Attending) -> torch.Tensor:
+        grid, bias, is_causal, angles, distances = attending
+        projected = grid.spread(self.qkv(tokens))
+        heads = torch.split(projected.view(*projected.shape[:2], sum(self.heads), -1), self.heads, 2)
         query, key, value = self.query_norm(heads[0]), self.key_norm(heads[1]), heads[2]
         if angles is not None:
             query, key = _rotated(query, *angles), _rotated(key, *angles)
-        per_key = self.heads[0] // self.heads[1]
-        query, key, value = (
-            part.repeat_interleave(count, 2).transpose(1, 2)
-            for part, count in ((query, 1), (key, per_key), (value, per_key))
-        )
-        scores = query @ key.transpose(-1, -2) + bias
-        if rows is not None:
+        if (per_key := self.heads[0] // self.heads[1]) > 1:
+            key, value = key.repeat_interleave(per_key, 2), value.repeat_interleave(per_key, 2)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        if distances is not None:
+            rows = distances.expand(*query.shape[:2], -1, -1)
             keys, queries = self.distances
-            scores = scores + (query @ keys.transpose(-1, -2)).gather(3, rows)
-            scores = scores + (queries @ key.transpose(-1, -2)).gather(2, rows)
-        attended: torch.Tensor = torch.softmax(scores, -1) @ value
-        result: torch.Tensor = self.attention_out(attended.transpose(1, 2).flatten(2))
+            scores = (query @ keys.transpose(-1, -2)).gather(3, rows)
+            scores += (queries @ key.transpose(-1, -2)).gather(2, rows)
+            bias = scores if bias is None else bias + scores
+        attended = functional.scaled_dot_product_attention(query, key, value, bias, is_causal=is_causal, scale=1.0)
+        result: torch.Tensor = self.attention_out(grid.join(attended.transpose(1, 2)).flatten(1))
         return result
 
     def _network(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -224,20 +258,21 @@ class _PackedLayer(torch.nn.Module):
 
 
 def _rotated(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
-    """Return queries or keys `[rows, length, num_heads, size]`, rotated by the angles of their positions."""
+    """Return queries or keys `[texts, columns, num_heads, size]`, rotated by the angles of their columns."""
     first, second = heads.chunk(2, -1)
     return heads * cosines + torch.cat([-second, first], -1) * sines
 
 
-class _PackedHead(torch.nn.Module):
+class _Head(torch.nn.Module):
     def __init__(self, head: ScoreHead, eps: float):
         super().__init__()
         self.is_of_mean, self.activation = head.is_of_mean, _FUNCTIONS[head.activation]
         self.dense, self.norm, self.out = _linear(head.dense), _norm(head.norm, eps), _linear(head.out)
 
-    def forward(self, tokens: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        if self.is_of_mean:  # the mean is an attention with equal weights for all tokens of a text
-            tokens = torch.softmax(bias[:, 0], -1) @ tokens
+    def forward(self, tokens: torch.Tensor, grid: Grid) -> torch.Tensor:
+        if self.is_of_mean:
+            means = torch.segment_reduce(tokens, "mean", lengths=grid.lengths)
+            tokens = means.repeat_interleave(grid.lengths, 0, output_size=len(tokens))
         result: torch.Tensor = self.out(self.norm(self.activation(self.dense(tokens))))
         return result
 
