@@ -86,7 +86,7 @@ def test_the_http_pages_name_every_field_of_requests_and_answers(api: FlaskClien
     schemas = api.get("/openapi.json").get_json()["components"]["schemas"]
     names = {name for schema in schemas.values() for name in schema.get("properties", {})}
     assert len(names) > 40
-    paths = ("/v1/pool", "/info", "/v1/models", "/models", "/api/tags", "/api/version")
+    paths = ("/v1/pool", "/info", "/v1/indexes", "/v1/models", "/models", "/api/tags", "/api/version")
     for answer in (*(api.post(path, json=body) for path, body in OF_OTHERS), *map(api.get, paths)):
         names |= set(re.findall(r'"(\w+)":', answer.data.decode("latin-1")))
     page = "".join(map(read, HTTP_PAGES))
