@@ -113,7 +113,7 @@ _ANY_SHAPE = [
 
 #: OpenAPI's description of the body of POST /.
 _ANY_BODY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": {"oneOf": _ANY_SHAPE}}}}
+    "requestBody": {"required": True, "content": {"application/json": {"schema": {"anyOf": _ANY_SHAPE}}}}
 }
 
 
