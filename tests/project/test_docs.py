@@ -12,10 +12,9 @@ from typing import Any
 import click
 import numpy as np
 import pytest
-from api_stub import OWN, MakeApp, StubWorker
+from api_stub import OWN, MakeApp, StubWorker, examples
 from flask.testing import FlaskClient
 from page import ROOT, read, table
-from test_described_headers import BODIES
 from test_pool_meter import recent
 
 import shoal
@@ -74,9 +73,6 @@ def test_every_option_is_listed_with_its_default() -> None:
     assert listed == {name: default for name, default in SEARCH_DEFAULTS.items() if name != "num_negative"}
 
 
-#: Requests whose answers the description of the API leaves out.
-OF_OTHERS = [*BODIES, ("/tokenize", {"inputs": "a"}), ("/api/show", {"model": "stub"})]
-
 #: Fields in Cohere's `meta` and in a `usage`, which clients of other services alone read.
 UNNAMED = {"api_version", "is_experimental", "billed_units", "input_tokens", "completion_tokens"}
 
@@ -87,7 +83,8 @@ def test_the_http_pages_name_every_field_of_requests_and_answers(api: FlaskClien
     names = {name for schema in schemas.values() for name in schema.get("properties", {})}
     assert len(names) > 40
     paths = ("/v1/pool", "/info", "/v1/indexes", "/v1/models", "/models", "/api/tags", "/api/version")
-    for answer in (*(api.post(path, json=body) for path, body in OF_OTHERS), *map(api.get, paths)):
+    asked = [api.post(path, json=body) for path, body in examples(api) if not path.startswith(("/v1/bulk", "/v1/i"))]
+    for answer in (*asked, *map(api.get, paths)):
         names |= set(re.findall(r'"(\w+)":', answer.data.decode("latin-1")))
     page = "".join(map(read, HTTP_PAGES))
     assert sorted(name for name in names - UNNAMED if not re.search(rf"[`\"]{name}[`\"]", page)) == []

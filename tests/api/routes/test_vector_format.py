@@ -162,21 +162,6 @@ class TestFormats:
         as_bytes = api.post("/embed", json=asked | {"answer": "result"}, headers={"Accept": "application/msgpack"})
         assert msgpack.unpackb(as_bytes.get_data())["characters"] == found["characters"]
 
-    def test_each_route_has_all_formats(self, api: FlaskClient) -> None:
-        bodies: dict[str, dict[str, Any]] = {
-            "/embed": {"inputs": TEXTS},
-            "/": {"inputs": TEXTS},
-            "/v1/embeddings": {"input": TEXTS},
-            "/embeddings": {"input": TEXTS},
-            "/api/embed": {"input": TEXTS, "model": "stub"},
-            "/vectors": {"texts": TEXTS},
-        }
-        for path, body in bodies.items():
-            response = api.post(path, json=body, headers={"Accept": RAW})
-            assert np.array_equal(read_raw(response)["embeddings"], VECTORS), path
-        response = api.post("/embed_all", json={"inputs": TEXTS}, headers={"Accept": "application/x-npy"})
-        assert np.array_equal(read_npy(response)["offsets"], [0, 4, 10, 12])
-
     def test_the_page_describes_all_formats_and_their_routes(self, api: FlaskClient) -> None:
         described = set()
         for path, methods in api.get("/openapi.json").get_json()["paths"].items():
