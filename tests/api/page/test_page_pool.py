@@ -201,12 +201,6 @@ def test_it_fits_a_phone_and_a_dark_theme(
         assert faults_in_both_colours(page, name) == []
 
 
-def test_a_duration_is_shown_as_people_say_it(open_page: OpenPage, page_url: str) -> None:
-    tell = "async (all) => all.map((await import('/page/parts/quantity.js')).duration)"
-    told = open_page(page_url).evaluate(tell, [0.0004, 0.25, 1.5, 59, 60, 100, 3_600, 5_400, 200_000])
-    assert told == ["0.4 ms", "250 ms", "1.5 s", "59 s", "1 min", "1 min 40 s", "1 h", "1 h 30 min", "2 days 7 h"]
-
-
 def test_a_chart_draws_what_is_known_with_gaps_between(open_page: OpenPage, page_url: str) -> None:
     draw = """async (given) => {
       const { render } = await import("/page/vendor/lit-html.js");

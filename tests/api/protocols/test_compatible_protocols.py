@@ -151,9 +151,14 @@ ROUTES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 ]
 
 
+#: Options of an embed under Shoal's own names, each with another value than its default.
+ALL: dict[str, Any] = {"normalize": False, "pooling": "max", "dimensions": 2, "prompt_name": "query"}
+ALL |= {"truncate": False, "truncation_side": "left", "chunk_tokens": 9, "chunk_overlap": 2}
+
 #: A route, the fields of a body besides the model, and the options of its job if the model has a prompt for queries.
 OPTIONS: list[tuple[str, dict[str, Any], Options]] = [
     ("/embed", {"inputs": "a", "truncate": None, "truncation_direction": "Left"}, Options(truncation_side="left")),
+    ("/embed", {"inputs": "a", **ALL}, Options(**ALL)),
     ("/embed_all", {"inputs": "a", "truncate": None}, Options(output="tokens", normalize=False)),
     (
         "/similarity",
@@ -211,6 +216,8 @@ class TestEachError:
         for path, body, place in ROUTES:
             check_error(api.post(path, json=body), 401, place)
             check_error(api.post(path, json=body, headers=headers), 429, place)
+        told = [api.post(path, json={}, headers=headers).get_json() for path in ("/v1/embeddings", "/embed_all")]
+        assert (told[0]["error"]["type"], told[1]["error_type"]) == ("rate_limit_error", "Overloaded")
 
     def test_of_the_service(self, make_app: MakeApp, own_redis: RedisServer) -> None:
         own_redis.stop()
@@ -223,6 +230,7 @@ def check_error(response: TestResponse, status: int | tuple[int, ...], place: tu
     """Fail the test unless the response has the status, and a string in that place; return it."""
     assert response.status_code in (status if isinstance(status, tuple) else (status,))
     found = response.get_json()
+    assert response.status_code not in (429, 503) or int(response.headers["Retry-After"]) > 0
     for name in place:
         found = found[name]
     assert isinstance(found, str)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from api_stub import COUNTERS, INDEX, MakeApp, StubWorker, error_of
+from api_stub import INDEX, MakeApp, StubWorker, error_of
 from conftest import RedisServer
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
@@ -87,15 +87,6 @@ class TestMetrics:
         assert found[name, "", "unmatched", "404"] == 1
         assert found["shoal_http_errors_total", "invalid_request"] == 1
         assert found["shoal_build_info", __version__] == found["shoal_redis_up",] == 1
-
-    @pytest.mark.usefixtures("stub")
-    def test_workers_counters_come_from_their_heartbeats(self, api: FlaskClient) -> None:
-        found = samples(api)
-        assert found["shoal_workers_alive",] == 1
-        assert found["shoal_workers_ready",] == 1
-        for word, value in COUNTERS.items():
-            name = f"shoal_worker_{word[:-1]}seconds_total" if word.endswith("_s") else f"shoal_worker_{word}_total"
-            assert found[name, "stub"] == value
 
     def test_two_applications_count_apart(self, make_app: MakeApp) -> None:
         first, second = make_app().test_client(), make_app().test_client()
