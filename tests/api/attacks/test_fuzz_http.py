@@ -11,7 +11,6 @@ from urllib.parse import quote
 import pytest
 from api_process import ApiProcess
 from api_stub import MakeApp, StubWorker, examples
-from blocking import read_pool
 from flask.testing import FlaskClient
 from fuzzing import ODD, changed, fuzz, mutated, outcome, packed
 from hypothesis import strategies as st
@@ -23,9 +22,7 @@ from werkzeug.test import TestResponse
 
 from shoal.contract import wire
 from shoal.errors import BadSetting
-from shoal.viewers.pool_meter import PoolMeter
 from shoal_api.access.api_keys import Keyring
-from shoal_api.answers.response import json_response
 from shoal_api.app import PROTOCOL_APIS
 from shoal_api.request import MSGPACK_TYPES
 from shoal_api.schema.errors import STATUS, ErrorBody
@@ -60,8 +57,10 @@ METHODS = st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPT
 
 @pytest.fixture
 def quick(make_app: MakeApp, stub: StubWorker, rq: Rq) -> FlaskClient:
-    """Return a client of an application that does not wait long."""
-    return make_app(request_timeout_s=2.0).test_client()
+    """Return a client of an application that does not wait long, and measures the pool at every request."""
+    app = make_app(request_timeout_s=2.0)
+    app.own.pool.every_s = 0.0
+    return app.test_client()
 
 
 def routes(api: FlaskClient) -> list[tuple[str, str, dict[str, Any]]]:
@@ -153,18 +152,6 @@ def test_routes_that_describe_odd_workers(quick: FlaskClient, queue: Queue, valu
     for path in ("/ready", "/info", "/v1/indexes", "/v1/pool", "/metrics"):
         check(quick.get(path))
     queue.redis.delete(queue.keys.alive, queue.keys.worker("a"), queue.keys.worker("b"))
-
-
-@fuzz(20, values=changed(ABOUT), later=changed(ABOUT))
-def test_measurements_of_odd_workers(queue: Queue, values: dict[str, Any], later: dict[str, Any]) -> None:
-    meter = PoolMeter()
-    queue.redis.zadd(queue.keys.alive, {"a": 1e13})
-    for beat in (values, ABOUT | {"written_at": 9.0}, later, ABOUT | {"written_at": 1e9}):
-        queue.redis.set(queue.keys.worker("a"), packed(beat), ex=60)
-        found = meter.measure(read_pool(queue))
-    assert [worker["id"] for worker in found["workers"]] == ["a"]
-    assert json.loads(json_response(found).get_data()).keys() == found.keys()
-    queue.redis.delete(queue.keys.alive, queue.keys.worker("a"))
 
 
 LETTER = st.sampled_from([b"reason", b"lane", b"deliveries", b"traceback", b"worker", b"x"])

@@ -153,7 +153,7 @@ ROUTES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 
 #: Options of an embed under Shoal's own names, each with another value than its default.
 ALL: dict[str, Any] = {"normalize": False, "pooling": "max", "dimensions": 2, "prompt_name": "query"}
-ALL |= {"truncate": False, "truncation_side": "left", "chunk_tokens": 9, "chunk_overlap": 2}
+ALL |= {"truncate": False, "truncation_side": "left"}
 
 #: A route, the fields of a body besides the model, and the options of its job if the model has a prompt for queries.
 OPTIONS: list[tuple[str, dict[str, Any], Options]] = [

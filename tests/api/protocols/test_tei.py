@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from werkzeug.test import TestResponse
 
 from shoal_api.protocols.tei import MAX_TOKENIZED_CHARS
-from shoal_api.schema.requests import EmbedBody, embed_job
 
 pytest_plugins = ["api_fixtures"]
 
@@ -56,12 +55,6 @@ class TestEmbed:
         assert np.array_equal(rows(api.post(path, json={"inputs": [[5, 6], [7]]})), expected)
         assert np.array_equal(rows(api.post(path, json={"inputs": [5, 6]})), expected[:1])
         assert np.shape(api.post("/embed_all", json={"inputs": [[5, 6]]}).get_json()) == (1, 6, 4)
-
-
-@pytest.mark.parametrize("direction", ["Left", "left"])
-def test_the_direction_is_the_side(direction: str) -> None:
-    body = EmbedBody.model_validate({"inputs": "a", "truncation_direction": direction})
-    assert embed_job(body, ["a"]).options.truncation_side == "left"
 
 
 @pytest.mark.usefixtures("stub")

@@ -149,15 +149,6 @@ class TestUpload:
         assert submitted(upload(api, key="a")) == first
         assert api.get(first).get_json()["status"] == "queued"
 
-    def test_a_repetition_while_the_first_is_under_way_is_told_to_wait(
-        self, make_app: MakeApp, settings: Settings
-    ) -> None:
-        app = make_app()
-        with app.own.uploads.new("127.0.0.1", app.own.long_jobs.id_of("127.0.0.1", "a")):
-            refused = upload(app.test_client(), key="a")
-            assert error_of(refused, 429)[0] == "overloaded"
-        submitted(upload(app.test_client(), key="a"))
-
 
 class TestDelete:
     """The folder of a job that is being deleted while other requests use it."""

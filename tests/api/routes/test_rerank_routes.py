@@ -260,14 +260,6 @@ class TestSharedPaths:
         assert 'unknown field "documents"' in api.post(path, json=body | {"documents": TEXTS}).get_json()["error"]
         assert 'unknown field "texts"' in api.post(path, json=body | {"property": "a"}).get_json()["error"]
 
-    def test_each_protocol_answers_alone_below_its_path(self, make_app: MakeApp) -> None:
-        api = make_app(protocols="tei=/tei,infinity=/infinity,jina=/jina").test_client()
-        body = {"query": QUERY, "documents": TEXTS}
-        assert isinstance(api.post("/tei/rerank", json={"query": QUERY, "texts": TEXTS}).get_json(), list)
-        assert api.post("/infinity/rerank", json=body).get_json()["object"] == "rerank"
-        assert api.post("/jina/v1/rerank", json=body).get_json()["object"] == "list"
-        assert api.post("/rerank", json=body).status_code == 404
-
     def test_the_reranker_may_be_named_by_an_alias(self, make_app: MakeApp, stub: StubWorker) -> None:
         api = make_app(model_aliases="rerank-v3.5").test_client()
         body = {"query": QUERY, "documents": TEXTS, "model": "rerank-v3.5"}
