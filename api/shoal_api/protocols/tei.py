@@ -120,13 +120,13 @@ _ANY_BODY: dict[str, Any] = {
 @api.post("/embed", responses={200: ProtocolVectors})
 async def embed(body: TeiEmbedBody) -> Response:
     """Embed texts: one vector for each, in order."""
-    return await _vectors(body, normalize=body.normalize, dimensions=body.dimensions)
+    return await _embedded(body, normalize=body.normalize, dimensions=body.dimensions)
 
 
 @api.post("/embed_all", responses={200: ProtocolVectors})
 async def embed_all(body: TeiTokensBody) -> Response:
     """Embed the tokens of texts: one vector for each token, as the model makes it."""
-    return await _vectors(body, output="tokens", normalize=False)
+    return await _embedded(body, output="tokens", normalize=False)
 
 
 @api.post("/similarity", responses={200: ProtocolAnswer})
@@ -151,7 +151,7 @@ async def embed_or_score() -> Response:
         answer = await similarity(checked(SimilarityBody, body))
     elif await service.is_sparse():
         asked = checked(TeiEmbedBody, body)
-        answer = await _sparse(asked, dimensions=asked.dimensions)
+        answer = await _embedded(asked, output="sparse", dimensions=asked.dimensions)
     else:
         answer = await embed(checked(TeiEmbedBody, body))
     return answer
@@ -180,7 +180,7 @@ async def decode(body: DecodeBody) -> Response:
 @api.post("/embed_sparse", responses={200: ProtocolAnswer, 424: TeiError})
 async def embed_sparse(body: TeiTokensBody) -> Response:
     """Embed texts by a model that weighs words: the ids of the tokens of each text, and their weights."""
-    return await _sparse(body)
+    return await _embedded(body, output="sparse")
 
 
 @api.post("/predict", responses={424: TeiError})
@@ -216,20 +216,15 @@ async def health() -> Response:
     return json_response({"status": "ready", "workers": await service.num_ready()})
 
 
-async def _sparse(body: TeiTokensBody, dimensions: int | None = None) -> Response:
+async def _embedded(body: TeiTokensBody, **options: Any) -> Response:
+    """Embed the texts of a body with further options under Shoal's names. Sparse vectors are always JSON."""
     _refuse_empty("inputs", body.inputs)
-    options = _options(body, body.prompt_name, output="sparse", dimensions=dimensions)
-    job = Embed(await as_texts("inputs", body.inputs), options)
-    reply = await call(job)
-    return with_tei_headers(output_response(reply, JSON), reply, job)
-
-
-async def _vectors(body: TeiTokensBody, **options: Any) -> Response:
-    _refuse_empty("inputs", body.inputs)
-    media_type = accepted_type()
+    is_sparse = options.get("output") == "sparse"
+    media_type = JSON if is_sparse else accepted_type()
     job = Embed(await as_texts("inputs", body.inputs), _options(body, body.prompt_name, **options))
     reply = await call(job)
-    return with_tei_headers(vectors_response(reply, media_type), reply, job)
+    answer = output_response(reply, media_type) if is_sparse else vectors_response(reply, media_type)
+    return with_tei_headers(answer, reply, job)
 
 
 def _options(body: TeiTruncation, prompt_name: str | None = None, **others: Any) -> Options:
