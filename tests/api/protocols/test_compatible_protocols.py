@@ -192,6 +192,23 @@ def test_the_fields_of_each_protocol_become_the_options_of_the_job(api: FlaskCli
     assert stub.asked == [options for *_, options in OPTIONS]
 
 
+def test_the_kind_of_text_chooses_the_prompt(api: FlaskClient, stub: StubWorker) -> None:
+    stub.announce(prompts=["clustering", "passage", "query"])
+    asked: list[tuple[str, dict[str, Any]]] = [
+        *(("/v2/embed", {"texts": ["a"], "input_type": f"search_{kind}"}) for kind in ("query", "document")),
+        *(("/v1/embeddings", {"input": "a", "input_type": kind}) for kind in ("query", "document")),
+        *(("/v1/embeddings", {"input": "a", "task": f"retrieval.{kind}"}) for kind in ("query", "passage")),
+        *(("/vectors", {"text": "a", "config": {"task_type": kind}}) for kind in ("query", "passage")),
+        *(("/v2/embed", {"texts": ["a"], "input_type": kind}) for kind in ("clustering", "classification")),
+        ("/v1/embeddings", {"input": "a", "task": "text-matching"}),
+        ("/v1/embeddings", {"input": "a", "truncation": True}),
+    ]
+    for path, body in asked:
+        assert api.post(path, json=body).status_code == 200
+    chosen = [options.prompt_name for options in stub.asked]
+    assert chosen == [*("query", "passage") * 4, "clustering", None, None, None]
+
+
 class TestEachError:
     """Each error of a protocol's route has its message in the place that clients read: a string, never an object."""
 

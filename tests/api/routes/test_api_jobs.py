@@ -116,12 +116,6 @@ class TestCancel:
         assert api.get(place).get_json()["status"] == "cancelled"
         assert error_of(api.get(f"{place}/result"), 409)[0] == "cancelled"
 
-    @pytest.mark.usefixtures("stub")
-    def test_a_finished_job_stays_done(self, api: FlaskClient) -> None:
-        place = submit(api, op="embed", inputs="a")
-        api.get(f"{place}/result?wait=20")
-        assert api.delete(place).get_json()["status"] == "done"
-
 
 #: Jobs that are refused, and words that say why. The code is `invalid_request` except for the last three.
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -8,9 +8,7 @@ from typing import get_args
 
 import pytest
 from api_stub import INDEX, MakeApp, StubWorker, error_of
-from conftest import RedisServer
 from flask.testing import FlaskClient
-from prometheus_client.parser import text_string_to_metric_families
 from queues import Queue
 
 from shoal import __version__
@@ -23,16 +21,6 @@ from shoal_api.schema.errors import STATUS
 from shoal_api.schema.requests import JobBody
 
 pytest_plugins = ["api_fixtures"]
-
-
-def samples(api: FlaskClient) -> dict[tuple[str, ...], float]:
-    """Return the metrics by their names and the values of their labels, in the order of the labels' names."""
-    families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
-    return {
-        (sample.name, *dict(sorted(sample.labels.items())).values()): sample.value
-        for family in families
-        for sample in family.samples
-    }
 
 
 class TestInfo:
@@ -69,30 +57,6 @@ class TestInfo:
     def test_the_root_says_where_to_go(self, api: FlaskClient) -> None:
         root = api.get("/").get_json()
         assert (root["name"], root["version"], root["docs"]) == ("shoal", __version__, "/docs")
-
-
-class TestMetrics:
-    @pytest.mark.usefixtures("stub")
-    def test_requests_are_counted_by_route_and_status(self, api: FlaskClient) -> None:
-        api.post("/embed", json={"inputs": "a"})
-        api.post("/embed", json={"inputs": 5})
-        api.get("/v1/jobs/some-id")
-        api.get("/nowhere")
-        found = samples(api)
-        name = "shoal_http_request_seconds_count"
-        assert found[name, "POST", "/embed", "200"] == 1
-        assert found[name, "POST", "/embed", "422"] == 1
-        assert found[name, "GET", "/v1/jobs/<id>", "404"] == 1
-        assert found[name, "", "unmatched", "404"] == 1
-        assert found["shoal_http_errors_total", "invalid_request"] == 1
-        assert found["shoal_build_info", __version__] == found["shoal_redis_up",] == 1
-
-    def test_without_redis_the_process_is_still_measured(self, make_app: MakeApp, own_redis: RedisServer) -> None:
-        own_redis.stop()
-        found = samples(make_app(redis_url=own_redis.url).test_client())
-        assert found["shoal_redis_up",] == 0
-        assert found["process_resident_memory_bytes",] > 0
-        assert ("shoal_workers_alive",) not in found
 
 
 class TestDescription:
