@@ -9,6 +9,7 @@ from api_stub import StubWorker, multivector_of, vector_of
 from flask.testing import FlaskClient
 
 pytest_plugins = ["api_fixtures"]
+pytestmark = pytest.mark.usefixtures("stub")
 
 TEXTS = ["a storm", "rain in the sea"]
 VECTORS = np.array([vector_of(text) for text in TEXTS])
@@ -35,7 +36,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.usefixtures("stub")
 class TestVoyage:
     def test_its_clients_requests_get_answers_that_the_client_decodes(self, api: FlaskClient) -> None:
         plain = {"input_type": None, "truncation": True, "output_dtype": None, "output_dimension": None}
@@ -56,7 +56,6 @@ class TestVoyage:
             assert words in response.get_json()["detail"]
 
 
-@pytest.mark.usefixtures("stub")
 def test_jina(api: FlaskClient) -> None:
     assert np.array_equal(np.array(rows(api, late_chunking=False, embedding_type="float"), np.float32), VECTORS)
     found = rows(api, embedding_type="base64", task="text-matching", normalized=True)
@@ -66,7 +65,6 @@ def test_jina(api: FlaskClient) -> None:
     assert "a text has 11 tokens" in api.post("/v1/embeddings", json=asked).get_json()["detail"]
 
 
-@pytest.mark.usefixtures("stub")
 def test_jinas_multivectors_and_texts_as_objects(api: FlaskClient) -> None:
     assert np.array_equal(np.array(rows(api, input=[{"text": TEXTS[0]}, TEXTS[1]], truncate=True), np.float32), VECTORS)
     asked: dict[str, Any] = {"input": [{"text": TEXTS[0]}, TEXTS[1]], "return_multivector": True}
@@ -83,7 +81,6 @@ def test_jinas_multivectors_and_texts_as_objects(api: FlaskClient) -> None:
         assert words in api.post("/v1/embeddings", json=asked | more).get_json()["detail"]
 
 
-@pytest.mark.usefixtures("stub")
 def test_infinity(api: FlaskClient) -> None:
     asked: dict[str, Any] = {"input": TEXTS, "model": "default/not-specified", "dimensions": 0}
     body = api.post("/embeddings", json=asked).get_json()
@@ -126,12 +123,10 @@ def test_a_task_of_vllm_chooses_vectors_of_texts_or_of_tokens(api: FlaskClient, 
     assert [np.allclose(one, np.ravel(other)) for one, other in zip(in_base64, of_tokens, strict=True)] == [True, True]
 
 
-@pytest.mark.usefixtures("stub")
 def test_a_late_interaction_model_makes_its_multivectors(api: FlaskClient) -> None:
     assert np.allclose(pooled(api)[0], multivector_of(TEXTS[0]), atol=1e-6)
 
 
-@pytest.mark.usefixtures("stub")
 @pytest.mark.parametrize(
     "body", [{"task": "classify"}, {"input": 5}, {"dimensions": 2}, {"truncate_prompt_tokens": 9}, {"messages": []}]
 )
