@@ -297,6 +297,7 @@ def test_the_choice_of_a_pool_waits_for_no_redis(alike: AsyncFlask, workers: dic
     workers[OTHER].announce(state="loading")
     assert alike.loop.run(num_ready) == 1  # the state before, while the next one is read
     wait_until(lambda: alike.loop.run(num_ready) == 0)
+    alike.loop.run(reader.read)  # no reading from before the next change goes on
     workers[OTHER].announce()
     reader.usable_s = 0.0
     assert alike.loop.run(num_ready) == 0  # no state is known, and Redis does not tell one in no time
