@@ -78,13 +78,14 @@ UNNAMED = {"api_version", "is_experimental", "billed_units", "input_tokens", "co
 
 
 def test_the_http_pages_name_every_field_of_requests_and_answers(api: FlaskClient, stub: StubWorker) -> None:
-    stub.announce(recent=[recent("1", 1.0)])
+    stub.announce(model="sentence-transformers/all-MiniLM-L6-v2", recent=[recent("1", 1.0)])
     schemas = api.get("/openapi.json").get_json()["components"]["schemas"]
     names = {name for schema in schemas.values() for name in schema.get("properties", {})}
     assert len(names) > 40
     paths = ("/v1/pool", "/info", "/v1/indexes", "/v1/models", "/models", "/api/tags", "/api/version")
     asked = [api.post(path, json=body) for path, body in examples(api) if not path.startswith(("/v1/bulk", "/v1/i"))]
     for answer in (*asked, *map(api.get, paths)):
+        assert answer.status_code < 300, answer.text
         names |= set(re.findall(r'"(\w+)":', answer.data.decode("latin-1")))
     page = "".join(map(read, HTTP_PAGES))
     assert sorted(name for name in names - UNNAMED if not re.search(rf"[`\"]{name}[`\"]", page)) == []
