@@ -35,16 +35,18 @@ def described(paths: dict[str, Any], path: str) -> dict[str, Any]:
 def test_each_header_and_format_of_an_answer_is_described(
     api: FlaskClient, asked: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    paths = api.get("/openapi.json").get_json()["paths"]
+    paths, in_bytes = api.get("/openapi.json").get_json()["paths"], set()
     for path, body in asked:
         sent, about = set(), described(paths, path)
         for accept in ("application/json", RAW):
             response = api.post(path, json=body, headers={"Accept": accept})
             assert response.status_code == 200, (path, response.get_data())
             assert response.content_type in about["content"], path
+            in_bytes |= {path} if response.content_type == RAW else set()
             sent |= {name for name, _ in response.headers if name.startswith("X-")} - UNDESCRIBED
         assert "X-Tokens" in sent
         assert sent <= about["headers"].keys(), path
+    assert in_bytes == {path for path, _ in asked if RAW in described(paths, path)["content"]}
 
 
 def test_headers_of_requests_are_described_beside_other_parameters(api: FlaskClient) -> None:
