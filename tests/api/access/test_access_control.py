@@ -103,8 +103,8 @@ class TestClientName:
         app.after_request(recording(seen))
         api = app.test_client()
         api.get("/info", headers=keys_file.admin)
-        api.get("/", environ_base={"REMOTE_ADDR": "203.0.113.7"})
-        assert seen == ["ops", "203.0.113.7"]
+        api.get("/", environ_base={"REMOTE_ADDR": "2001:db8:1:2:3:4:5:6"})
+        assert seen == ["ops", "2001:db8:1:2::/64"]
 
     def test_an_ipv6_address_counts_with_its_network(self) -> None:
         for address, network in (
