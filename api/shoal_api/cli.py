@@ -7,6 +7,7 @@ import click
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.errors import BadSetting
 from shoal.settings import Settings
+from shoal_api.access import api_keys
 
 
 @click.command(short_help="Answer HTTP requests.")
@@ -63,8 +64,6 @@ def key() -> None:
 @settings_options("api_keys_file")
 def new(settings: Settings, name: str, admin: bool, rate: str) -> None:
     """Make a key called NAME and print it, once: the file keeps its digest only."""
-    from shoal_api.access import api_keys
-
     path = _key_file(settings)
     click.echo(api_keys.add(path, name, "admin" if admin else "user", rate))
     click.echo(f"its digest is in {path}; the key itself is kept nowhere: keep it now", err=True)
@@ -74,8 +73,6 @@ def new(settings: Settings, name: str, admin: bool, rate: str) -> None:
 @settings_options("api_keys_file")
 def list_keys(settings: Settings) -> None:
     """Show the names, roles and rates of the keys."""
-    from shoal_api.access import api_keys
-
     for found in api_keys.read(_key_file(settings)):
         click.echo(" ".join(filter(None, (found.name, found.role, found.rate))))
 
@@ -85,8 +82,6 @@ def list_keys(settings: Settings) -> None:
 @settings_options("api_keys_file")
 def drop(settings: Settings, name: str) -> None:
     """Forget the key called NAME."""
-    from shoal_api.access import api_keys
-
     api_keys.drop(_key_file(settings), name)
 
 

@@ -6,11 +6,7 @@ from itertools import combinations
 from typing import Any
 
 from flask import Flask
-from flask_openapi3.models.media_type import MediaType
-from flask_openapi3.models.operation import Operation
 from flask_openapi3.models.path_item import PathItem
-from flask_openapi3.models.request_body import RequestBody
-from flask_openapi3.models.schema import Schema
 from werkzeug.routing import Rule
 
 from shoal.errors import BadSetting
@@ -105,48 +101,23 @@ def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rul
 
 def joined_paths(earlier: PathItem, later: PathItem, own: PathItem | None) -> PathItem:
     """Return the operations of both paths. Operations with the same method are merged, except if one is Shoal's own."""
-    operations = {}
-    for method in earlier.model_fields_set | later.model_fields_set:
-        first, second = getattr(earlier, method), getattr(later, method)
-        is_shared = first and second and not getattr(own, method, None)
-        operations[method] = _joined_operation(first, second) if is_shared else first or second
-    return later.model_copy(update=operations)
+    first, second = (item.model_dump(by_alias=True, exclude_unset=True, warnings=False) for item in (earlier, later))
+    for method in first.keys() & second.keys():
+        if not getattr(own, method, None):
+            about, other = first[method], second[method]
+            words = f"{', '.join(other['tags'])}: {other['summary']}"
+            texts = filter(None, (about.get("description"), words, other.get("description")))
+            first[method] = _joined(about, other) | {"description": "\n\n".join(texts)}
+    return PathItem.model_validate(second | first)
 
 
-def _joined_operation(first: Operation, second: Operation) -> Operation:
-    """Return one operation that accepts the request bodies of both operations and describes the answers of both."""
-    requests = (first.requestBody, second.requestBody)
-    bodies = [body.content if isinstance(body, RequestBody) else {} for body in requests]
-    responses = dict(first.responses or {})
-    for status, response in (second.responses or {}).items():
-        known = responses.setdefault(status, response)
-        content = _joined_content(known.content or {}, response.content or {})
-        names = (known.headers or {}) | (response.headers or {})
-        responses[status] = known.model_copy(update={"content": content, "headers": names or None})
-    words = f"{', '.join(second.tags or ())}: {second.summary}"
-    update: dict[str, Any] = {
-        "tags": [*(first.tags or ()), *(second.tags or ())],
-        "description": "\n\n".join(filter(None, (first.description, words, second.description))),
-        "parameters": [*(first.parameters or ()), *(second.parameters or ())] or None,
-        "requestBody": RequestBody(content=_joined_content(*bodies)) if any(bodies) else None,
-        "responses": responses,
-    }
-    return first.model_copy(update={name: value for name, value in update.items() if value})
-
-
-def _joined_content(first: Mapping[str, MediaType], second: Mapping[str, MediaType]) -> dict[str, MediaType]:
-    """Return the media types of both contents. A media type in both allows the values of both schemas."""
-    found = dict(first)
-    for name, media in second.items():
-        known = _schemas(found[name]) if name in found else []
-        schemas = [*known, *(schema for schema in _schemas(media) if schema not in known)]
-        found[name] = media if len(schemas) == 1 else MediaType(schema=Schema(anyOf=schemas))
-    return found
-
-
-def _schemas(media: MediaType) -> list[Any]:
-    """Return the alternative schemas of a media type."""
-    schema = media.media_type_schema
-    if isinstance(schema, Schema) and schema.anyOf:
-        return list(schema.anyOf)
-    return [] if schema is None else [schema]
+def _joined(first: Any, second: Any) -> Any:
+    """Return one description in place of two: with the fields and items of both, and differing schemas as choices."""
+    if isinstance(first, list):
+        return [*first, *(item for item in second if item not in first)]
+    if not isinstance(first, dict) or first == second:
+        return first
+    if "$ref" in first or "anyOf" in first:
+        choices, others = (schema.get("anyOf", [schema]) for schema in (first, second))
+        return {"anyOf": _joined(choices, others)}
+    return second | first | {name: _joined(first[name], second[name]) for name in first.keys() & second.keys()}

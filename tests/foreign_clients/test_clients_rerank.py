@@ -83,11 +83,6 @@ class TestCohere:
         check_ranking([(item.index, item.relevance_score) for item in found.results])
         assert [item.document.text for item in found.results] == [TEXTS[item.index] for item in found.results]
 
-    def test_an_unknown_model_is_an_error(self, make: Any) -> None:
-        cohere = importlib.import_module("cohere")
-        with pytest.raises(cohere.NotFoundError, match="is not served here: ask for"):
-            make("ClientV2").rerank(model="rerank-v3.5", query=QUERY, documents=TEXTS)
-
 
 @pytest.mark.client("infinity_client")
 def test_infinity(url: str, reranker: str, check_ranking: CheckRanking) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from flask import Response
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
@@ -17,10 +17,10 @@ from shoal_api.answers.vector_format import base64_rows, convert
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
-from shoal_api.protocols.rerank import Ranking, RerankBody, rank, ranking
+from shoal_api.protocols.rerank import RerankBody, rank, ranking
 from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, TextList, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, one_field
-from shoal_api.schema.responses import WITH_COST
+from shoal_api.schema.responses import ProtocolAnswer
 
 #: Largest number of names in `rank_fields`.
 MAX_RANK_FIELDS = 100
@@ -83,52 +83,29 @@ class CohereFieldsBody(CohereRerankBody):
     max_chunks_per_doc: Ignored = None
 
 
-class CohereAnswer(BaseModel):
-    """The fields that both kinds of answers have."""
-
-    model_config = WITH_COST
-    id: str
-    texts: list[str]
-    meta: dict[str, Any] = Field(description="The version of the protocol, and the tokens of all texts")
-
-
-class CohereEmbeddings(CohereAnswer):
-    """A list of vectors for each format, with one vector for each text."""
-
-    response_type: Literal["embeddings_by_type"]
-    embeddings: dict[Format, list[list[float]] | list[list[int]] | list[str]]
-
-
-class CohereFloats(CohereAnswer):
-    """One vector for each text; with `embedding_types`, one for each text in each format, as from /v2/embed."""
-
-    response_type: Literal["embeddings_floats", "embeddings_by_type"]
-    embeddings: list[list[float]] | dict[Format, list[list[float]] | list[list[int]] | list[str]]
-
-
 api = Blueprint("cohere", __name__, "Cohere", one_field("CohereError", "message", BAD_REQUEST | UNSUPPORTED))
 
 
-@api.post("/", responses={200: CohereEmbeddings})
-@api.post("/v2/embed", responses={200: CohereEmbeddings})
+@api.post("/", responses={200: ProtocolAnswer})
+@api.post("/v2/embed", responses={200: ProtocolAnswer})
 async def embed(body: CohereBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order, in each format that is asked for."""
     return await _embed(body, body.embedding_types or ["float"], version="2")
 
 
-@api.post("/v1/embed", responses={200: CohereFloats})
+@api.post("/v1/embed", responses={200: ProtocolAnswer})
 async def embed_v1(body: CohereBody) -> Response:
     """Embed texts: one vector for each; in each format, if `embedding_types` names some."""
     return await _embed(body, body.embedding_types, version="1")
 
 
-@api.post("/v2/rerank", responses={200: Ranking})
+@api.post("/v2/rerank", responses={200: ProtocolAnswer})
 async def rerank(body: CohereRerankBody) -> Response:
     """Score documents for a query, best first."""
     return ranking(*await rank(body), version="2")
 
 
-@api.post("/v1/rerank", responses={200: Ranking})
+@api.post("/v1/rerank", responses={200: ProtocolAnswer})
 async def rerank_v1(body: CohereFieldsBody) -> Response:
     """Score documents for a query by some of their fields, best first."""
     fields = body.rank_fields or ["text"]

@@ -4,7 +4,7 @@ import time
 from typing import Annotated, Any, Literal
 
 from flask import Response
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, Field
 
 from shoal.contract.jobs import LANES
 from shoal.contract.options import MAX_DIMENSIONS, Options
@@ -14,11 +14,11 @@ from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import answer_vectors
 from shoal_api.protocols.model_routing import route_to_model, served_models
-from shoal_api.protocols.openai import EmbeddingList, ModelBody, OpenAIError, Usage, embedding_list, usage
+from shoal_api.protocols.openai import OpenAIError, embedding_list, usage
 from shoal_api.protocols.rerank import RerankBody, rank
 from shoal_api.schema.body import Body, Ignored, Name, TextList, Texts, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED
-from shoal_api.schema.responses import WITH_COST
+from shoal_api.schema.responses import ProtocolAnswer, ProtocolFacts, ProtocolVectors
 
 #: The name that Infinity's client sends if its user names no model.
 _UNSPECIFIED = "default/not-specified"
@@ -48,56 +48,6 @@ class InfinityRerankBody(RerankBody):
     raw_scores: bool = Field(False, description="Return the reranker's scores unchanged")
 
 
-class RankedText(BaseModel):
-    """The place of a text in the request, and its score."""
-
-    index: int
-    relevance_score: float
-    document: str | None = Field(None, description="The text, if it is asked for")
-
-
-class InfinityRanking(BaseModel):
-    """The texts, best first."""
-
-    model_config = WITH_COST
-    object: Literal["rerank"]
-    results: list[RankedText]
-    model: str
-    usage: Usage
-    id: str
-    created: int
-
-
-class InfinityEmbeddings(EmbeddingList):
-    """One vector for each text, in order."""
-
-    created: int
-
-
-class LaneStats(BaseModel):
-    """The load of the lanes."""
-
-    queue_fraction: float = Field(description="Used part of the lanes' limit on texts")
-    queue_absolute: int = Field(description="Texts that wait or are being embedded")
-    results_pending: int = Field(description="The same as `queue_absolute`")
-    batch_size: int = Field(description="Most texts that a worker computes together")
-
-
-class InfinityModel(ModelBody):
-    """A model that is served."""
-
-    stats: LaneStats
-    backend: str
-    capabilities: list[str]
-
-
-class InfinityModels(BaseModel):
-    """The models that are served."""
-
-    object: Literal["list"]
-    data: list[InfinityModel]
-
-
 class InfinityError(OpenAIError):
     """The body of a response with an error."""
 
@@ -107,7 +57,7 @@ class InfinityError(OpenAIError):
 api = Blueprint("infinity", __name__, "Infinity", InfinityError)
 
 
-@api.post("/embeddings", responses={200: InfinityEmbeddings})
+@api.post("/embeddings", responses={200: ProtocolVectors})
 async def embeddings(body: InfinityBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     await route_to_model(body.model)
@@ -117,7 +67,7 @@ async def embeddings(body: InfinityBody) -> Response:
     )
 
 
-@api.post("/rerank", responses={200: InfinityRanking})
+@api.post("/rerank", responses={200: ProtocolAnswer})
 async def rerank(body: InfinityRerankBody) -> Response:
     """Score texts for a query, best first."""
     reply, found = await rank(body, raw_scores=body.raw_scores, as_objects=False)
@@ -129,7 +79,7 @@ def _about(reply: Reply) -> dict[str, Any]:
     return {"id": f"infinity-{reply.id}", "created": int(time.time())}
 
 
-@api.get("/models", responses={200: InfinityModels})
+@api.get("/models", responses={200: ProtocolFacts})
 async def models() -> Response:
     """List the model and the reranker that are served, with the load of the lanes."""
     settings, loads = context().settings, (await context().client.queue.loads()).values()

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from flask import Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
@@ -14,10 +14,11 @@ from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, call
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
-from shoal_api.protocols.openai import Embedding, EmbeddingList, embedding_list, usage
-from shoal_api.protocols.rerank import Ranking, RerankBody, rank, ranking
+from shoal_api.protocols.openai import embedding_list, usage
+from shoal_api.protocols.rerank import RerankBody, rank, ranking
 from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, example
 from shoal_api.schema.errors import UNSUPPORTED, one_field
+from shoal_api.schema.responses import ProtocolAnswer, ProtocolVectors
 
 Task = Literal["retrieval.query", "retrieval.passage", "text-matching", "classification", "separation"]
 
@@ -46,20 +47,6 @@ class JinaBody(Body):
     user: Ignored = None
 
 
-class Multivector(BaseModel):
-    """The multivector of one text."""
-
-    object: Literal["embedding"]
-    index: int
-    embeddings: list[list[float]]
-
-
-class JinaList(EmbeddingList):
-    """One vector, or one multivector, for each text, in order."""
-
-    data: list[Embedding | Multivector]  # type: ignore[assignment]
-
-
 class JinaRerankBody(RerankBody):
     """A query, and documents to score for it."""
 
@@ -69,7 +56,7 @@ class JinaRerankBody(RerankBody):
 api = Blueprint("jina", __name__, "Jina", one_field("JinaError", "detail", UNSUPPORTED))
 
 
-@api.post("/v1/embeddings", responses={200: JinaList})
+@api.post("/v1/embeddings", responses={200: ProtocolVectors})
 async def embeddings(body: JinaBody) -> Response:
     """Embed texts: one vector, or one multivector, for each, in order."""
     await route_to_model(body.model)
@@ -96,7 +83,7 @@ def _multivector_list(reply: Reply) -> dict[str, Any]:
     return {"id": reply.id, "object": "list", "data": rows, "model": reply.model, "usage": usage(reply)}
 
 
-@api.post("/v1/rerank", responses={200: Ranking})
+@api.post("/v1/rerank", responses={200: ProtocolAnswer})
 async def rerank(body: JinaRerankBody) -> Response:
     """Score documents for a query, best first."""
     return ranking(*await rank(body))

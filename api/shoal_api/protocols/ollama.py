@@ -2,10 +2,10 @@
 
 import time
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from flask import Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from shoal import __version__
 from shoal.contract.excerpt import excerpt
@@ -20,7 +20,7 @@ from shoal_api.protocols.model_routing import known_names, model_heartbeat, rout
 from shoal_api.request import json_request
 from shoal_api.schema.body import Body, Dimensions, Ignored, Name, Text, Texts, example
 from shoal_api.schema.errors import BAD_REQUEST, one_field
-from shoal_api.schema.responses import IN_ANY_FORMAT
+from shoal_api.schema.responses import ProtocolFacts, ProtocolVectors
 
 
 class OllamaEmbedBody(Body):
@@ -77,79 +77,13 @@ class OllamaPullBody(OllamaModelBody):
     insecure: Ignored = None
 
 
-class OllamaEmbeddings(BaseModel):
-    """One vector for each text, in order, and their cost."""
-
-    model_config = IN_ANY_FORMAT
-    model: str
-    embeddings: list[list[float]]
-    total_duration: int = Field(description="Time to answer, in nanoseconds")
-    load_duration: int = Field(description="Always 0: the model is in memory")
-    prompt_eval_count: int = Field(description="Tokens of all texts")
-
-
-class OllamaEmbedding(BaseModel):
-    """The vector of a text."""
-
-    model_config = IN_ANY_FORMAT
-    embedding: list[float]
-
-
-class OllamaDetails(BaseModel):
-    """The kind of a model. Unknown properties are empty."""
-
-    format: str
-    family: str
-    families: list[str]
-    parameter_size: str
-    quantization_level: str = Field(description="The number format in which the model is computed")
-
-
-class OllamaModel(BaseModel):
-    """A model that is served."""
-
-    name: str
-    model: str
-    modified_at: str
-    size: int
-    digest: str
-    details: OllamaDetails
-
-
-class OllamaModels(BaseModel):
-    """The models that are served: one, unless workers are being replaced."""
-
-    models: list[OllamaModel]
-
-
-class OllamaShow(BaseModel):
-    """The properties of a model."""
-
-    details: OllamaDetails
-    model_info: dict[str, Any]
-    capabilities: list[str]
-    modified_at: str
-
-
-class OllamaStatus(BaseModel):
-    """The outcome of a pull."""
-
-    status: Literal["success"]
-
-
-class OllamaVersion(BaseModel):
-    """The version of Shoal."""
-
-    version: str
-
-
 api = Blueprint("ollama", __name__, "Ollama", one_field("OllamaError", "error", BAD_REQUEST))
 
 #: Stands for the time of a model's last change, which is not known.
 _NEVER = datetime.fromtimestamp(0, UTC).isoformat()
 
 
-@api.post("/api/embed", responses={200: OllamaEmbeddings})
+@api.post("/api/embed", responses={200: ProtocolVectors})
 async def embed(body: OllamaEmbedBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     await route_to_model(body.model)
@@ -166,7 +100,7 @@ async def embed(body: OllamaEmbedBody) -> Response:
     return await answer_vectors(body.input, options, in_json)
 
 
-@api.post("/api/embeddings", responses={200: OllamaEmbedding})
+@api.post("/api/embeddings", responses={200: ProtocolVectors})
 async def embeddings(body: OllamaPromptBody) -> Response:
     """Embed one text."""
     await route_to_model(body.model)
@@ -178,19 +112,19 @@ async def embeddings(body: OllamaPromptBody) -> Response:
     return await answer_vectors(body.prompt, Options(), in_json, remedy="cut the text")
 
 
-@api.get("/api/tags", responses={200: OllamaModels})
+@api.get("/api/tags", responses={200: ProtocolFacts})
 async def tags() -> Response:
     """List the served model under each of its names, aliases included."""
     return json_response({"models": [await _about(name) for name in await known_names()]})
 
 
-@api.get("/api/ps", responses={200: OllamaModels})
+@api.get("/api/ps", responses={200: ProtocolFacts})
 async def running() -> Response:
     """List the models in memory, which are the served models."""
     return json_response({"models": [await _about(name) for name in await served_models()]})
 
 
-@api.post("/api/show", responses={200: OllamaShow})
+@api.post("/api/show", responses={200: ProtocolFacts})
 async def show(body: OllamaShowBody) -> Response:
     """Describe a model."""
     await route_to_model(name := body.asked())
@@ -203,7 +137,7 @@ async def show(body: OllamaShowBody) -> Response:
     return json_response(about)
 
 
-@api.post("/api/pull", responses={200: OllamaStatus})
+@api.post("/api/pull", responses={200: ProtocolFacts})
 async def pull(body: OllamaPullBody) -> Response:
     """Confirm that a model is served: clients ask before they use it. No other model can be pulled."""
     await route_to_model(body.asked())
@@ -211,7 +145,7 @@ async def pull(body: OllamaPullBody) -> Response:
     return json_response({"status": "success"}, media_type=kind)
 
 
-@api.get("/api/version", responses={200: OllamaVersion})
+@api.get("/api/version", responses={200: ProtocolFacts})
 async def version() -> Response:
     """Return the version of Shoal."""
     return json_response({"version": __version__})

@@ -18,7 +18,7 @@ from shoal_api.protocols.model_routing import model_heartbeat, route_to_model, s
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, TruncateTo, example
 from shoal_api.schema.errors import BAD_REQUEST, ErrorShape
 from shoal_api.schema.requests import TextsOrIds
-from shoal_api.schema.responses import IN_ANY_FORMAT
+from shoal_api.schema.responses import ProtocolFacts, ProtocolVectors
 
 
 class EmbeddingsBody(Body):
@@ -36,63 +36,10 @@ class EmbeddingsBody(Body):
     user: Ignored = None
 
 
-class Embedding(BaseModel):
-    """The vector of one text: numbers, or their bytes in base64."""
-
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float] | str
-
-
-class Usage(BaseModel):
-    """The number of tokens that the model read, with the prompt's tokens and special tokens."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
-class EmbeddingList(BaseModel):
-    """One vector for each text, in order."""
-
-    model_config = IN_ANY_FORMAT
-    id: str
-    object: Literal["list"]
-    data: list[Embedding]
-    model: str = Field(description="The model that made the vectors, whatever alias the request had")
-    usage: Usage
-
-
 class ModelPath(BaseModel):
     """The part of a route that names a model."""
 
     model: Name = Field(description="Name of the served model, or an alias of it")
-
-
-class ModelBody(BaseModel):
-    """A model that is served."""
-
-    id: str
-    object: Literal["model"]
-    created: int = Field(description="Always 0: a model's age is not known")
-    owned_by: str
-
-
-class EmbeddingModel(ModelBody):
-    """A model that is served, and the dimensions of its vectors."""
-
-    dimension: int | None
-    matryoshka_dimensions: list[int] | None = Field(
-        description="The `dimensions` for which the model was trained, as in /info"
-    )
-    type: Literal["base"] = Field(description="For Mistral's clients, as `capabilities`")
-    capabilities: dict[str, bool]
-
-
-class ModelList(BaseModel):
-    """The models that are served: one, unless workers are being replaced."""
-
-    object: Literal["list"]
-    data: list[EmbeddingModel]
 
 
 #: OpenAI's words for the kinds of errors, keyed by status. Any other error below 500 is an `invalid_request_error`.
@@ -137,7 +84,7 @@ class ModelName(BaseConverter):
 api.record(lambda state: state.app.url_map.converters.update(model_name=ModelName))
 
 
-@api.post("/v1/embeddings", responses={200: EmbeddingList})
+@api.post("/v1/embeddings", responses={200: ProtocolVectors})
 async def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     await route_to_model(body.model)
@@ -167,13 +114,13 @@ def usage(reply: Reply) -> dict[str, int]:
     return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
 
 
-@api.get("/v1/models", responses={200: ModelList})
+@api.get("/v1/models", responses={200: ProtocolFacts})
 async def models() -> Response:
     """List the models that are served."""
     return json_response({"object": "list", "data": [await _about(name) for name in await served_models()]})
 
 
-@api.get("/v1/models/<model_name:model>", responses={200: EmbeddingModel})
+@api.get("/v1/models/<model_name:model>", responses={200: ProtocolFacts})
 async def model(path: ModelPath) -> Response:
     """Describe a served model. An alias is answered with the name of its model."""
     await route_to_model(path.model)

@@ -1,11 +1,11 @@
 """Rerank requests with `documents`, which several protocols share."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from flask import Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
@@ -16,7 +16,6 @@ from shoal_api.answers.response import cost_headers, is_json, json_response
 from shoal_api.enqueue import call
 from shoal_api.protocols.model_routing import route_to_model
 from shoal_api.schema.body import TEXT, TEXTS, Body, Name, Text, TopN, TruncateTo, example
-from shoal_api.schema.responses import WITH_COST
 
 
 class RerankBody(Body):
@@ -31,27 +30,6 @@ class RerankBody(Body):
     top_n: TopN | None = Field(None, description="Return this many of the best documents; null: all")
     return_documents: bool = Field(False, description="Return the documents too")
     truncate_prompt_tokens: TruncateTo = None
-
-
-class RankedDocument(BaseModel):
-    """The place of a document in the request, and its score from 0 to 1."""
-
-    index: int
-    relevance_score: float
-    document: dict[str, Any] | None = Field(None, description="The document, if it is asked for")
-
-
-class Ranking(BaseModel):
-    """The documents, best first, with all fields of the answers of Cohere, Jina and Together, and with Voyage's."""
-
-    model_config = WITH_COST
-    object: Literal["list"]
-    id: str
-    model: str
-    results: list[RankedDocument]
-    data: list[dict[str, Any]] = Field(description="The results with documents as texts, for clients of Voyage")
-    usage: dict[str, int] = Field(description="The tokens of the query with each document")
-    meta: dict[str, Any] = Field(description="The version of Cohere's protocol, and the tokens again")
 
 
 async def rank(

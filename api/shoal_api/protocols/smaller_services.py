@@ -18,7 +18,7 @@ from shoal_api.protocols.model_routing import route_to_model
 from shoal_api.schema.body import Body, Name, Text, Texts, example
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import as_list
-from shoal_api.schema.responses import IN_ANY_FORMAT, VECTOR_HEADERS, WITH_COST
+from shoal_api.schema.responses import VECTOR_HEADERS, ProtocolAnswer, ProtocolVectors
 
 
 class SimilarBody(Body):
@@ -28,13 +28,6 @@ class SimilarBody(Body):
     text: Text | None = Field(None, description="The text")
     keywords: Text | None = Field(None, description="Another name of `text`; ignored if there is a `text`")
     num_results: int = Field(5, ge=1, le=MAX_K, description="Items to find")
-
-
-class SimilarItems(BaseModel):
-    """The items found, best first."""
-
-    model_config = WITH_COST
-    text: list[str] = Field(description="`Item:TEXT (index: ID score:SCORE)` for each")
 
 
 class PredictBody(Body):
@@ -50,28 +43,12 @@ class PredictQuery(BaseModel):
     output: Literal["vector", "tokens"] = Field("vector", description="One vector for each text, or for each token")
 
 
-class Predictions(BaseModel):
-    """One vector for each text; or with `output=tokens`, for each text a list of one vector for each token."""
-
-    model_config = IN_ANY_FORMAT
-    embeddings: list[list[float]] | None = Field(None, description="Without `output=tokens`")
-    ys: list[list[list[float]]] | None = Field(None, description="With `output=tokens`")
-
-
 class NamedModelBody(Body):
     """Texts to embed, and the name of the model."""
 
     model_config = example(input=["a text", "another text"])
     input: Texts = Field(description="One text or several")
     model_name: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
-
-
-class NamedModelVectors(BaseModel):
-    """The model, and one vector for each text."""
-
-    model_config = IN_ANY_FORMAT
-    model_name: str
-    embedding: list[list[float]]
 
 
 similar_api = Blueprint("similar", __name__, "Similar items", ErrorBody)
@@ -81,7 +58,7 @@ wire_formats_api = Blueprint("wire_formats", __name__, "Wire formats", ErrorBody
 _BYTES = {"content": {RAW: {"schema": {"type": "string", "format": "binary"}}}, "headers": VECTOR_HEADERS}
 
 
-@similar_api.post("/similar", responses={200: SimilarItems})
+@similar_api.post("/similar", responses={200: ProtocolAnswer})
 async def similar(body: SimilarBody) -> Response:
     """Find the items of the default index that are most similar to a text, best first."""
     query = body.keywords if body.text is None else body.text
@@ -96,7 +73,7 @@ async def similar(body: SimilarBody) -> Response:
     return json_response({"text": lines}, headers=cost_headers(reply))
 
 
-@predict_api.post("/predict", responses={200: Predictions})
+@predict_api.post("/predict", responses={200: ProtocolVectors})
 async def predict(query: PredictQuery, body: PredictBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order; with output `tokens` one for each token."""
     options = Options(output=query.output, normalize=query.output == "vector")
@@ -105,8 +82,8 @@ async def predict(query: PredictQuery, body: PredictBody) -> Response:
     return await answer_vectors(body.text, options, lambda reply: {"embeddings": reply.vectors})
 
 
-@wire_formats_api.post("/json_embed/", responses={200: NamedModelVectors})
-@wire_formats_api.post("/orjson_embed/", operation_id="wireFormatsOrjsonEmbed", responses={200: NamedModelVectors})
+@wire_formats_api.post("/json_embed/", responses={200: ProtocolVectors})
+@wire_formats_api.post("/orjson_embed/", operation_id="wireFormatsOrjsonEmbed", responses={200: ProtocolVectors})
 async def json_embed(body: NamedModelBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     await route_to_model(body.model_name)

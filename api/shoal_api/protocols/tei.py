@@ -7,7 +7,7 @@ from typing import Any, Literal, NoReturn, cast
 
 import numpy as np
 from flask import Response
-from pydantic import BaseModel, Field, RootModel
+from pydantic import Field
 from werkzeug.exceptions import BadRequest
 
 from shoal.contract.options import Options
@@ -23,16 +23,7 @@ from shoal_api.routes import service
 from shoal_api.schema.body import Body, Dimensions, IdLists, Ids, Ignored, Name, Text, TextList, Texts, TopN, example
 from shoal_api.schema.errors import TeiError
 from shoal_api.schema.requests import TextsOrIds, TruncationDirection, as_list
-from shoal_api.schema.responses import (
-    ANY_FORMAT,
-    COST_HEADERS,
-    TEI_HEADERS,
-    VECTOR_HEADERS,
-    Info,
-    Ready,
-    SparseWeight,
-    described,
-)
+from shoal_api.schema.responses import Info, ProtocolAnswer, ProtocolFacts, ProtocolVectors, Ready
 from shoal_api.validation import checked
 
 #: Largest number of characters to tokenize in a request. The answer needs some hundred bytes of memory for each.
@@ -114,72 +105,6 @@ class DecodeBody(Body):
     skip_special_tokens: bool = Field(True, description="Leave special tokens out")
 
 
-class TeiPiece(BaseModel):
-    """A token of a text, and its place in the text, in characters. An added token has no place."""
-
-    id: int
-    text: str
-    special: bool
-    start: int | None
-    stop: int | None
-
-
-class TeiPieces(RootModel[list[list[TeiPiece]]]):
-    """The tokens of each text."""
-
-
-class TeiTexts(RootModel[list[str]]):
-    """The text of each list of ids."""
-
-
-_VECTORS = described(**ANY_FORMAT | {"answer_headers": VECTOR_HEADERS | TEI_HEADERS})
-_SCORES = described(answer_headers=COST_HEADERS | TEI_HEADERS)
-
-
-class TeiVectors(RootModel[list[list[float]]]):
-    """One vector for each text."""
-
-    model_config = _VECTORS
-
-
-class TeiTokenVectors(RootModel[list[list[list[float]]]]):
-    """A list of vectors for each text, one for each token."""
-
-    model_config = _VECTORS
-
-
-class TeiSparseVectors(RootModel[list[list[SparseWeight]]]):
-    """A list for each text, with the weights of some tokens."""
-
-    model_config = _SCORES
-
-
-class Similarities(RootModel[list[float]]):
-    """The cosine of the source sentence and each other sentence."""
-
-    model_config = _SCORES
-
-
-class TeiRank(BaseModel):
-    """The place of a text in the request, and its score."""
-
-    index: int
-    score: float
-    text: str | None = Field(None, description="The text, if it is asked for")
-
-
-class TeiRanks(RootModel[list[TeiRank]]):
-    """The texts, best first."""
-
-    model_config = _SCORES
-
-
-class VectorsOrScores(RootModel[list[list[float]] | list[list[SparseWeight]] | list[float] | list[TeiRank]]):
-    """The vectors or sparse vectors of texts, the similarities of sentences, or the scores of texts."""
-
-    model_config = _VECTORS
-
-
 api = Blueprint("tei", __name__, "Text Embeddings Inference", TeiError)
 
 _ANY_SHAPE = [
@@ -188,23 +113,23 @@ _ANY_SHAPE = [
 
 #: OpenAPI's description of the body of POST /.
 _ANY_BODY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": {"oneOf": _ANY_SHAPE}}}}
+    "requestBody": {"required": True, "content": {"application/json": {"schema": {"anyOf": _ANY_SHAPE}}}}
 }
 
 
-@api.post("/embed", responses={200: TeiVectors})
+@api.post("/embed", responses={200: ProtocolVectors})
 async def embed(body: TeiEmbedBody) -> Response:
     """Embed texts: one vector for each, in order."""
-    return await _vectors(body, normalize=body.normalize, dimensions=body.dimensions)
+    return await _embedded(body, normalize=body.normalize, dimensions=body.dimensions)
 
 
-@api.post("/embed_all", responses={200: TeiTokenVectors})
+@api.post("/embed_all", responses={200: ProtocolVectors})
 async def embed_all(body: TeiTokensBody) -> Response:
     """Embed the tokens of texts: one vector for each token, as the model makes it."""
-    return await _vectors(body, output="tokens", normalize=False)
+    return await _embedded(body, output="tokens", normalize=False)
 
 
-@api.post("/similarity", responses={200: Similarities})
+@api.post("/similarity", responses={200: ProtocolAnswer})
 async def similarity(body: SimilarityBody) -> Response:
     """Compare a text with other texts: return its cosine with each of them, in order."""
     _refuse_empty("inputs.sentences", body.inputs.sentences)
@@ -216,7 +141,7 @@ async def similarity(body: SimilarityBody) -> Response:
     return with_tei_headers(json_response(np.array(others) @ first, headers=cost_headers(reply)), reply, job)
 
 
-@api.post("/", responses={200: VectorsOrScores}, openapi_extensions=_ANY_BODY)
+@api.post("/", responses={200: ProtocolVectors}, openapi_extensions=_ANY_BODY)
 async def embed_or_score() -> Response:
     """Embed texts, compare them if `inputs` is an object, or score them if there is a `query`."""
     body = json_request().get_json()
@@ -226,13 +151,13 @@ async def embed_or_score() -> Response:
         answer = await similarity(checked(SimilarityBody, body))
     elif await service.is_sparse():
         asked = checked(TeiEmbedBody, body)
-        answer = await _sparse(asked, dimensions=asked.dimensions)
+        answer = await _embedded(asked, output="sparse", dimensions=asked.dimensions)
     else:
         answer = await embed(checked(TeiEmbedBody, body))
     return answer
 
 
-@api.post("/tokenize", responses={200: TeiPieces})
+@api.post("/tokenize", responses={200: ProtocolFacts})
 async def tokenize(body: TokenizeBody) -> Response:
     """Return the tokens of texts. No text is cut."""
     _refuse_empty("inputs", body.inputs)
@@ -243,7 +168,7 @@ async def tokenize(body: TokenizeBody) -> Response:
     return json_response((await call(job)).pieces)
 
 
-@api.post("/decode", responses={200: TeiTexts})
+@api.post("/decode", responses={200: ProtocolFacts})
 async def decode(body: DecodeBody) -> Response:
     """Return the texts whose token ids are given."""
     _refuse_empty("ids", body.ids)
@@ -252,10 +177,10 @@ async def decode(body: DecodeBody) -> Response:
     return json_response((await call(job)).decoded)
 
 
-@api.post("/embed_sparse", responses={200: TeiSparseVectors, 424: TeiError})
+@api.post("/embed_sparse", responses={200: ProtocolAnswer, 424: TeiError})
 async def embed_sparse(body: TeiTokensBody) -> Response:
     """Embed texts by a model that weighs words: the ids of the tokens of each text, and their weights."""
-    return await _sparse(body)
+    return await _embedded(body, output="sparse")
 
 
 @api.post("/predict", responses={424: TeiError})
@@ -264,9 +189,9 @@ async def predict() -> NoReturn:
     raise Unsupported("the served model is no classifier: it makes vectors, by /embed")
 
 
-@api.post("/rerank", responses={200: TeiRanks, 424: TeiError})
-@api.post("/v1/rerank", operation_id="teiRerankV1", responses={200: TeiRanks, 424: TeiError})
-@api.post("/v2/rerank", operation_id="teiRerankV2", responses={200: TeiRanks, 424: TeiError})
+@api.post("/rerank", responses={200: ProtocolAnswer, 424: TeiError})
+@api.post("/v1/rerank", operation_id="teiRerankV1", responses={200: ProtocolAnswer, 424: TeiError})
+@api.post("/v2/rerank", operation_id="teiRerankV2", responses={200: ProtocolAnswer, 424: TeiError})
 async def rerank(body: TeiRerankBody) -> Response:
     """Score texts for a query, best first."""
     _refuse_empty("texts", body.texts)
@@ -291,20 +216,15 @@ async def health() -> Response:
     return json_response({"status": "ready", "workers": await service.num_ready()})
 
 
-async def _sparse(body: TeiTokensBody, dimensions: int | None = None) -> Response:
+async def _embedded(body: TeiTokensBody, **options: Any) -> Response:
+    """Embed the texts of a body with further options under Shoal's names. Sparse vectors are always JSON."""
     _refuse_empty("inputs", body.inputs)
-    options = _options(body, body.prompt_name, output="sparse", dimensions=dimensions)
-    job = Embed(await as_texts("inputs", body.inputs), options)
-    reply = await call(job)
-    return with_tei_headers(output_response(reply, JSON), reply, job)
-
-
-async def _vectors(body: TeiTokensBody, **options: Any) -> Response:
-    _refuse_empty("inputs", body.inputs)
-    media_type = accepted_type()
+    is_sparse = options.get("output") == "sparse"
+    media_type = JSON if is_sparse else accepted_type()
     job = Embed(await as_texts("inputs", body.inputs), _options(body, body.prompt_name, **options))
     reply = await call(job)
-    return with_tei_headers(vectors_response(reply, media_type), reply, job)
+    answer = output_response(reply, media_type) if is_sparse else vectors_response(reply, media_type)
+    return with_tei_headers(answer, reply, job)
 
 
 def _options(body: TeiTruncation, prompt_name: str | None = None, **others: Any) -> Options:

@@ -4,7 +4,7 @@ import time
 from typing import Literal
 
 from flask import Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from shoal.contract.options import Options
 from shoal.operations import Embed
@@ -14,10 +14,10 @@ from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import as_texts, call
 from shoal_api.protocols.model_routing import route_to_model
-from shoal_api.protocols.openai import OpenAIError, Usage, usage
+from shoal_api.protocols.openai import OpenAIError, usage
 from shoal_api.schema.body import Body, Ignored, Name, TruncateTo, example
 from shoal_api.schema.requests import TextsOrIds
-from shoal_api.schema.responses import WITH_COST
+from shoal_api.schema.responses import ProtocolAnswer
 
 
 class PoolingBody(Body):
@@ -37,30 +37,10 @@ class PoolingBody(Body):
     user: Ignored = None
 
 
-class PooledText(BaseModel):
-    """The vector of a text, or a vector for each of its tokens, as numbers or as base64 of their bytes."""
-
-    index: int
-    object: Literal["pooling"]
-    data: list[float] | list[list[float]] | str
-
-
-class PooledTexts(BaseModel):
-    """The texts, in order."""
-
-    model_config = WITH_COST
-    id: str
-    object: Literal["list"]
-    created: int
-    model: str
-    data: list[PooledText]
-    usage: Usage
-
-
 api = Blueprint("vllm", __name__, "vLLM", OpenAIError)
 
 
-@api.post("/pooling", responses={200: PooledTexts})
+@api.post("/pooling", responses={200: ProtocolAnswer})
 async def pooling(body: PoolingBody) -> Response:
     """Embed texts: one vector for each, or one for each token (the multivectors of ColBERT and BGE-M3)."""
     await route_to_model(body.model)

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from flask import Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from shoal.contract.options import Options
 from shoal.operations import Embed
@@ -11,14 +11,14 @@ from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.cohere import formatted
-from shoal_api.protocols.infinity import InfinityRerankBody, RankedText
+from shoal_api.protocols.infinity import InfinityRerankBody
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
-from shoal_api.protocols.openai import EmbeddingList, Usage, embedding_list, usage
+from shoal_api.protocols.openai import embedding_list, usage
 from shoal_api.protocols.rerank import rank
 from shoal_api.schema.body import Body, Name, ShortenedTo, Texts, TopN, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, one_field
 from shoal_api.schema.requests import as_list
-from shoal_api.schema.responses import WITH_COST
+from shoal_api.schema.responses import ProtocolAnswer
 
 
 class VoyageBody(Body):
@@ -47,20 +47,10 @@ class VoyageRerankBody(InfinityRerankBody):
     truncation: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
 
 
-class VoyageRanking(BaseModel):
-    """The texts, best first."""
-
-    model_config = WITH_COST
-    object: Literal["list"]
-    data: list[RankedText]
-    model: str
-    usage: Usage
-
-
 api = Blueprint("voyage", __name__, "Voyage", one_field("VoyageError", "detail", BAD_REQUEST | UNSUPPORTED))
 
 
-@api.post("/v1/embeddings", responses={200: EmbeddingList})
+@api.post("/v1/embeddings", responses={200: ProtocolAnswer})
 async def embeddings(body: VoyageBody) -> Response:
     """Embed texts: one vector for each, in order, in the type of numbers that is asked for."""
     await route_to_model(body.model)
@@ -75,7 +65,7 @@ async def embeddings(body: VoyageBody) -> Response:
     return json_response(embedding_list(reply, body.encoding_format, rows), headers=cost_headers(reply))
 
 
-@api.post("/v1/rerank", responses={200: VoyageRanking})
+@api.post("/v1/rerank", responses={200: ProtocolAnswer})
 async def rerank(body: VoyageRerankBody) -> Response:
     """Score texts for a query, best first."""
     options = Options(truncate=body.truncation is not False)

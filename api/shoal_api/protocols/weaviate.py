@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from flask import Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
@@ -16,7 +16,7 @@ from shoal_api.protocols.model_routing import prompt_for
 from shoal_api.routes import service
 from shoal_api.schema.body import Body, Dimensions, Ignored, Text, TextList, example
 from shoal_api.schema.errors import one_field
-from shoal_api.schema.responses import IN_ANY_FORMAT, WITH_COST, Info
+from shoal_api.schema.responses import Info, ProtocolAnswer, ProtocolVectors
 
 
 class WeaviateConfig(Body):
@@ -47,39 +47,10 @@ class WeaviateRerankBody(Body):
     documents: TextList | None = Field(None, description="The texts")
 
 
-class WeaviateScore(BaseModel):
-    """A text and its score."""
-
-    document: str
-    score: float
-
-
-class WeaviateScores(BaseModel):
-    """The `scores` of the documents, in their order. Without documents: the `property` and its `score`."""
-
-    model_config = WITH_COST
-    query: str
-    scores: list[WeaviateScore] | None = None
-    property: str | None = None
-    score: float | None = None
-
-
-class WeaviateVectors(BaseModel):
-    """`text` and its `vector`, or `texts` and their `vectors`, with the number of their dimensions under two names."""
-
-    model_config = IN_ANY_FORMAT
-    text: str | None = None
-    vector: list[float] | None = None
-    texts: list[str] | None = None
-    vectors: list[list[float]] | None = None
-    dims: int
-    dim: int
-
-
 api = Blueprint("weaviate", __name__, "Weaviate", one_field("WeaviateError", "error"))
 
 
-@api.post("/vectors", responses={200: WeaviateVectors})
+@api.post("/vectors", responses={200: ProtocolVectors})
 async def vectors(body: WeaviateBody) -> Response:
     """Embed one text or several: vectors of length 1."""
     config = body.config or WeaviateConfig.model_construct()
@@ -99,9 +70,9 @@ async def vectors(body: WeaviateBody) -> Response:
     return await answer_vectors(texts, Options(prompt_name=prompt_name, dimensions=config.dimensions), in_json)
 
 
-@api.post("/rerank", responses={200: WeaviateScores})
-@api.post("/v1/rerank", responses={200: WeaviateScores})
-@api.post("/v2/rerank", responses={200: WeaviateScores})
+@api.post("/rerank", responses={200: ProtocolAnswer})
+@api.post("/v1/rerank", responses={200: ProtocolAnswer})
+@api.post("/v2/rerank", responses={200: ProtocolAnswer})
 async def rerank(body: WeaviateRerankBody) -> Response:
     """Score texts for a query, in order."""
     texts = body.documents if body.property is None or body.documents is not None else [body.property]

@@ -117,7 +117,7 @@ async def job_result(path: JobPath, query: ResultQuery) -> Response:
 async def cancel_job(path: JobPath) -> Response:
     """Cancel a job that is not answered yet, or a long job that waits or runs; return its new status."""
     try:
-        return json_response(await _cancelled(path.id))
+        return json_response({"id": path.id, "status": await context().client.queue.cancel(path.id)})
     except UnknownJob:
         status = await context().in_thread(lambda: context().long_jobs.cancel(own_job(path.id).id))
         return json_response(await context().in_thread(state, path.id, status))
@@ -127,7 +127,7 @@ async def cancel_job(path: JobPath) -> Response:
 async def delete_job(path: JobPath) -> Response:
     """Delete a long job that has ended, with its files; cancel a job that is not answered yet."""
     try:
-        return json_response(await _cancelled(path.id))
+        return json_response({"id": path.id, "status": await context().client.queue.cancel(path.id)})
     except UnknownJob:
         return json_response(await context().in_thread(_deleted, path.id))
 
@@ -204,11 +204,6 @@ def open_result(folder: Path, name: str) -> BinaryIO:
                 return os.fdopen(descriptor, "rb")
             os.close(descriptor)
     raise UnknownFile(f"the result has no file {excerpt(name)}: its manifest.json names the files")
-
-
-async def _cancelled(job_id: str) -> dict[str, Any]:
-    """Cancel a job, and return its new status. Raises UnknownJob, also for a long job."""
-    return {"id": job_id, "status": await context().client.queue.cancel(job_id)}
 
 
 def _deleted(job_id: str) -> dict[str, Any]:

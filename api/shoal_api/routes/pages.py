@@ -3,18 +3,17 @@
 import gzip
 import re
 from base64 import b64encode
-from collections.abc import Mapping
-from functools import cache
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from flask import Response, abort, current_app, redirect
+from flask import Blueprint as FilesBlueprint
+from flask import Response, current_app, redirect
 from flask_openapi3.openapi import OpenAPI
 from flask_openapi3.types import SecuritySchemesDict
 from flask_openapi3_swagger.plugins import RegisterPlugin  # type: ignore[import-untyped]
 from werkzeug import Response as AnyResponse
-from werkzeug.datastructures import Headers
 
 from shoal import __version__
 from shoal_api.access.access_control import OPEN_ROUTES
@@ -24,7 +23,6 @@ from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.request import MSGPACK_TYPES, json_request
 from shoal_api.schema.errors import ErrorBody
-from shoal_api.schema.requests import PageFilePath
 from shoal_api.schema.responses import RATE_HEADERS, Links
 
 if TYPE_CHECKING:
@@ -36,27 +34,12 @@ docs_api = Blueprint("docs", __name__, "service", ErrorBody)
 #: The folder of the page's files.
 FOLDER = Path(__file__).parent.parent / "page"
 
-#: The media types of the served files, by the end of their names. Other files in the folder are not served.
-MEDIA_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".woff2": "font/woff2",
-}
+page_files = FilesBlueprint("files", __name__, static_folder=FOLDER, static_url_path="/page")
 
-#: The content security policy of the page: the page loads files only from this server, and sends requests only to it.
-_OWN_FILES_ONLY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
-    f"connect-src 'self'; base-uri 'none'; form-action 'none'; {NO_FRAMES}"
-)
-
-#: Headers of each file. A browser keeps a file, and asks at each use whether it has changed.
-_SAFETY = (*SAFETY, ("Cache-Control", "no-cache"), ("Content-Security-Policy", _OWN_FILES_ONLY))
-
-#: The content security policy of Swagger UI's page: its own files and its inline script. Swagger UI sets inline styles.
-_SWAGGER_POLICY = (
-    "default-src 'none'; script-src 'self' {script}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+#: The content security policy of a page: it loads files only from this server, and sends requests only to it. An inline
+#: script needs its digest in `scripts`.
+_POLICY = (
+    "default-src 'none'; script-src 'self'{scripts}; style-src 'self'{styles}; img-src 'self' data:; font-src 'self'; "
     f"connect-src 'self'; base-uri 'none'; form-action 'none'; {NO_FRAMES}"
 )
 
@@ -75,59 +58,28 @@ _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 _REFERENCE = re.compile(r"#/components/schemas/([\w.-]+)")
 
 
-class PageFile(NamedTuple):
-    """A file of the page: its bytes, plain and compressed, and the values of its headers."""
-
-    data: bytes
-    packed: bytes
-    media_type: str
-    etag: str
-
-
-@cache
-def files() -> Mapping[str, PageFile]:
-    """Return the files of the page by their names below its folder."""
-    found = {}
-    for path in sorted(FOLDER.rglob("*")):
-        if media_type := MEDIA_TYPES.get(path.suffix):
-            data = path.read_bytes()
-            file = PageFile(data, gzip.compress(data, mtime=0), media_type, sha256(data).hexdigest()[:16])
-            found[path.relative_to(FOLDER).as_posix()] = file
-    return found
-
-
 @api.get("/", responses={200: Links})
 async def root() -> Response:
     """Return the page to browsers, and links to the documentation to programs."""
     if best_type((JSON, "text/html")) == "text/html":
-        return _file_response(files()["index.html"])
+        return _pack(page_files.send_static_file("index.html"))
     below = json_request().root_path
     links = {"docs": f"{below}/docs", "openapi": f"{below}/openapi.json", "info": f"{below}/info"}
     return json_response({"name": "shoal", "version": __version__, **links})
 
 
-@api.get("/page/<path:file>", doc_ui=False)
-async def page_file(path: PageFilePath) -> Response:
-    """Return a file of the page."""
-    found = files().get(path.file)
-    return _file_response(found) if found else abort(404)
-
-
-def _file_response(file: PageFile) -> Response:
-    """Return a file, compressed if the browser accepts that, or 304 if the browser has the file already."""
+@page_files.after_request
+def _pack(response: Response) -> Response:
+    """Confine a file of the page, and compress it if it is a text and the browser accepts that."""
+    _confine(response)
+    response.vary.add("Accept-Encoding")
     request = json_request()
-    headers = Headers({"ETag": f'W/"{file.etag}"', "Vary": "Accept-Encoding"})
-    if request.if_none_match.contains_weak(file.etag):
-        response = WholeResponse(status=304, headers=headers)
-    else:
-        is_short = len(request.environ.get("HTTP_ACCEPT_ENCODING", "")) <= MAX_ACCEPT_CHARS
-        is_packed = is_short and request.accept_encodings["gzip"] > 0 and len(file.packed) < len(file.data)
-        body = file.packed if is_packed else file.data
-        headers.extend({"Content-Type": file.media_type, "Content-Length": str(len(body))})
-        if is_packed:
-            headers["Content-Encoding"] = "gzip"
-        response = WholeResponse([body], headers=headers)
-    response.safety = _SAFETY
+    is_short = len(request.environ.get("HTTP_ACCEPT_ENCODING", "")) <= MAX_ACCEPT_CHARS
+    is_text = response.status_code == 200 and (response.mimetype or "").startswith("text/")
+    if is_text and is_short and request.accept_encodings["gzip"] > 0:
+        response.set_data(gzip.compress(response.data))
+        response.content_encoding = "gzip"
+        response.set_etag(response.get_etag()[0] or "", weak=True)  # both encodings have the same
     return response
 
 
@@ -137,8 +89,9 @@ def install(app: "AsyncFlask") -> None:
         app.security_schemes = _SECURITY_SCHEMES
     app.config["SWAGGER_CONFIG"] = {"validatorUrl": None}  # the default sends the description to a public server
     page = RegisterPlugin.register(doc_url="../openapi.json")
-    page.after_request(_confine)
+    page.after_request(partial(_confine, styles=" 'unsafe-inline'"))  # Swagger UI sets inline styles
     app.register_blueprint(page, url_prefix="/docs")
+    app.register_blueprint(page_files)
     app.register_api(docs_api)
 
 
@@ -176,16 +129,16 @@ async def docs() -> AnyResponse:
     return redirect("docs/swagger")
 
 
-def _confine(response: Response) -> Response:
-    """Read the page or file into memory, and set its security policy."""
+def _confine(response: Response, styles: str = "") -> Response:
+    """Read the page or file into memory, and set its security policy; `styles` are allowed beside the server's own."""
     response.direct_passthrough = False
     response.set_data(response.get_data())
     response.close()
     found = _SCRIPT.findall(response.data) if response.mimetype == "text/html" else ()
     digests = [sha256(script).digest() for script in found]
-    scripts = " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in digests)
-    policy = ("Content-Security-Policy", _SWAGGER_POLICY.format(script=scripts))
-    cast(WholeResponse, response).safety = (*SAFETY, policy)
+    scripts = "".join(f" 'sha256-{b64encode(digest).decode()}'" for digest in digests)
+    policy = _POLICY.format(scripts=scripts, styles=styles)
+    cast(WholeResponse, response).safety = (*SAFETY, ("Content-Security-Policy", policy))
     return response
 
 

@@ -14,13 +14,7 @@ from shoal_api.context import Context, context
 from shoal_api.long_jobs import long_job
 from shoal_api.request import json_request
 from shoal_api.schema.errors import ErrorBody
-from shoal_api.schema.pool import (
-    DeadLetterBody,
-    DeadLetterList,
-    DeadLetterPath,
-    Dropped,
-    PoolBody,
-)
+from shoal_api.schema.pool import DeadLetterBody, DeadLetterList, DeadLetterPath, Dropped, PoolBody
 from shoal_api.schema.requests import ListQuery
 from shoal_api.schema.responses import Submitted
 

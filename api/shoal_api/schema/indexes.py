@@ -146,43 +146,10 @@ class Versions(BaseModel):
     versions: list[VersionInfo]
 
 
-class IndexInfo(BaseModel):
-    """An index that is being served."""
-
-    name: str
-    count: int
-    version: str
-    built_at: str
-    model: str
-    digest: str
-    fingerprint: str = Field(
-        description="Differs between models whose vectors of a text differ; empty for older versions"
-    )
-    dimension: int = Field(description="Numbers in a vector; 0 for an index of words alone")
-    prompt: str = Field(description="Name of the prompt before each text; empty for the model's default")
-    language: str = Field(description="Language of the words; empty for versions of earlier releases")
-    num_changes: int = Field(description="Number of documents that were added, replaced or deleted since it was built")
-    changes_through: str = Field(description="Position of the last change that is searched")
-    ids_are_positions: bool = Field(
-        description="True if the source has no column of ids. The id of a document is then its position in the source, "
-        "and changes of such ids are refused"
-    )
-    engine: str = Field(
-        description="Scheme of the vector engine that has the documents, such as qdrant; empty: the workers have them"
-    )
-    fields: dict[str, str] = Field(
-        description="Kind of each field of the documents, by which searches filter and sort: keyword, number, date, "
-        "boolean or stored. It has at most 100 fields"
-    )
-    error: str | None = Field(
-        description="Reason why a worker does not serve the version that was published last, or some changes"
-    )
-
-
 class Indexes(BaseModel):
-    """All indexes that are being served."""
+    """All indexes that are being served, with the same fields as in /info, and their names."""
 
-    indexes: list[IndexInfo]
+    indexes: list[dict[str, Any]]
     errors: dict[str, str] = Field(
         description="Reasons why a worker does not serve the version that was published last, or some changes, by the "
         "name of the index, also of an index that no worker can serve"

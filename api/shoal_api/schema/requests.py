@@ -37,7 +37,6 @@ from shoal_api.schema.body import (
     Ids,
     Ignored,
     Name,
-    Path,
     Text,
     TextList,
     Texts,
@@ -293,12 +292,6 @@ class ResultQuery(BaseModel):
 
     wait: float = Field(0, ge=0, le=MAX_WAIT_S, allow_inf_nan=False, description="Seconds to wait for the result")
     output_dtype: NumberType = Field("float32", description="Type of the numbers of vectors")
-
-
-class PageFilePath(BaseModel):
-    """The name of a file of the page, with its folders."""
-
-    file: Path
 
 
 class ReadyQuery(BaseModel):

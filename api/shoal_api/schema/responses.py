@@ -30,18 +30,6 @@ VECTOR_HEADERS = COST_HEADERS | {
     "X-Shape": _header("In another format than JSON: the numbers of rows and columns, such as 2,384"),
 }
 
-#: Text Embeddings Inference's headers with the cost of an answer. Times are in whole milliseconds.
-TEI_HEADERS = {
-    "X-Compute-Type": _header("`cpu`"),
-    "X-Compute-Characters": _header("Characters of all texts", "integer"),
-    "X-Compute-Tokens": _header("Tokens of all texts", "integer"),
-    "X-Compute-Time": _header("Time of the whole request", "integer"),
-    "X-Total-Time": _header("The same as `X-Compute-Time`", "integer"),
-    "X-Queue-Time": _header("Time of waiting in the lane", "integer"),
-    "X-Tokenization-Time": _header("Time of tokenizing", "integer"),
-    "X-Inference-Time": _header("Time of encoding", "integer"),
-}
-
 #: The headers of the answer to a submit.
 SUBMITTED_HEADERS = {"Location": _header("Path of the job")}
 
@@ -69,11 +57,21 @@ _BINARY = MediaType(schema=Schema(type=DataType.STRING, format="binary"))
 
 ANY_FORMAT = {"content": dict.fromkeys(FORMATS, _BINARY), "answer_headers": VECTOR_HEADERS}
 
-#: Configuration for shapes of responses with vectors: `Accept` may ask for another format than JSON.
-IN_ANY_FORMAT = described(**ANY_FORMAT)
 
-#: Configuration for shapes of responses that are always JSON, with the cost of the job in headers.
-WITH_COST = described(answer_headers=COST_HEADERS)
+class ProtocolFacts(RootModel[Any]):
+    """An answer in the shape of the protocol's own service."""
+
+
+class ProtocolAnswer(ProtocolFacts):
+    """An answer in the shape of the protocol's own service, with the cost of the job in headers."""
+
+    model_config = described(answer_headers=COST_HEADERS)
+
+
+class ProtocolVectors(ProtocolFacts):
+    """An answer in the shape of the protocol's own service, or vectors in another format that `Accept` asks for."""
+
+    model_config = described(**ANY_FORMAT)
 
 
 class ScaledEmbeddings(BaseModel):
@@ -252,7 +250,7 @@ class Embeddings(
     """
 
     model_config = described(
-        **ANY_FORMAT | {"answer_headers": VECTOR_HEADERS | TEI_HEADERS},
+        **ANY_FORMAT,
         example=[[-0.3032372, 0.95291513], [-0.17424214, 0.9847028]],
     )
 
@@ -271,8 +269,12 @@ class Ready(BaseModel):
 
 
 class Info(BaseModel):
-    """The model, indexes, limits and workers of the service. A field that no ready worker reports is null."""
+    """The model, indexes, limits and workers of the service. A field that no ready worker reports is null.
 
+    Further fields are Text Embeddings Inference's.
+    """
+
+    model_config = ConfigDict(extra="allow")
     version: str
     model: str | None
     digest: str | None
@@ -292,20 +294,6 @@ class Info(BaseModel):
     limits: dict[str, float]
     workers: list[dict[str, Any]]
     workers_alive: int
-    model_id: str = Field(description="This field and the fields below it are Text Embeddings Inference's")
-    served_model_name: str
-    model_sha: None
-    model_dtype: str
-    model_type: dict[str, dict[str, Any]]
-    max_concurrent_requests: int
-    max_input_length: int | None
-    max_batch_tokens: int
-    max_batch_requests: None
-    max_client_batch_size: int
-    auto_truncate: bool
-    tokenization_workers: None
-    sha: None
-    docker_label: None
 
 
 class Links(BaseModel):

@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from api_process import ApiProcess
-from api_stub import MakeApp, StubWorker
-from blocking import read_pool
+from api_stub import MakeApp, StubWorker, examples
 from flask.testing import FlaskClient
 from fuzzing import ODD, changed, fuzz, mutated, outcome, packed
 from hypothesis import strategies as st
@@ -23,9 +22,7 @@ from werkzeug.test import TestResponse
 
 from shoal.contract import wire
 from shoal.errors import BadSetting
-from shoal.viewers.pool_meter import PoolMeter
 from shoal_api.access.api_keys import Keyring
-from shoal_api.answers.response import json_response
 from shoal_api.app import PROTOCOL_APIS
 from shoal_api.request import MSGPACK_TYPES
 from shoal_api.schema.errors import STATUS, ErrorBody
@@ -34,37 +31,6 @@ pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
 pytestmark = pytest.mark.wide
 
-#: A good body for each route that takes one.
-BODIES: dict[str, dict[str, Any]] = {
-    "/embed": {"inputs": ["storm", "rain"], "normalize": True, "output": "vector", "dimensions": 2, "truncate": True},
-    "/search": {"queries": "storm", "k": 3, "index": "default", "pooling": None, "prompt_name": None},
-    "/score": {"query": "storm", "inputs": ["rain", "sun"], "raw_scores": True, "truncation_side": "left"},
-    "/v1/bulk": {"source": "news.csv", "text_column": "text", "format": "npy", "dimensions": 2},
-    "/v1/indexes/{index}/documents": {"documents": [{"id": "7", "text": "storm", "tags": ["sea"]}]},
-    "/v1/indexes/{index}/builds": {"source": "news.csv", "id_column": "id", "publish": False},
-    "/v1/indexes/{index}/publish": {"version": "v1"},
-    "/v1/jobs": {"op": "embed", "inputs": "storm", "lane": "bulk", "truncation_side": "left"},
-    "/": {"inputs": ["storm", "rain"], "truncate": None, "truncation_direction": "Left", "dimensions": 2},
-    "/embed_all": {"inputs": ["storm", "rain"], "truncate": True, "prompt_name": "query"},
-    "/tokenize": {"inputs": ["storm"], "add_special_tokens": True, "prompt_name": "query"},
-    "/decode": {"ids": [[5, 6], [7]], "skip_special_tokens": False},
-    "/similarity": {"inputs": {"source_sentence": "storm", "sentences": ["rain"]}, "parameters": {"truncate": True}},
-    "/embeddings": {"input": ["storm"], "model": None, "encoding_format": "float", "dimensions": 0, "modality": "text"},
-    "/api/embed": {"model": "stub", "input": ["storm"], "truncate": True, "options": {}, "keep_alive": "5m"},
-    "/api/embeddings": {"model": "stub:latest", "prompt": "storm"},
-    "/api/show": {"model": "stub"},
-    "/v1/embed": {"texts": ["storm"], "input_type": "clustering", "truncate": "NONE"},
-    "/v2/embed": {"texts": ["storm"], "input_type": "search_query", "embedding_types": ["int8", "uint8"]},
-    "/vectors": {"text": "storm", "texts": None, "config": {"task_type": "query", "dimensions": 2}},
-    "/v1/embeddings": {"input": ["storm", "rain"], "model": "stub", "encoding_format": "base64", "dimensions": 2},
-    "/rerank": {"query": "storm", "texts": ["rain"], "raw_scores": True, "truncation_direction": "Left"},
-    "/v1/rerank": {"query": "storm", "documents": [{"a": "rain", "b": "sea"}, "sun"], "rank_fields": ["b", "a"]},
-    "/v2/rerank": {"query": "storm", "documents": ["rain", {"text": "sun"}], "top_n": 1, "return_documents": True},
-    "/similar": {"text": "storm", "keywords": "rain", "num_results": 2},
-    "/predict": {"text": ["storm", "rain"]},
-    "/json_embed/": {"model_name": "stub", "input": ["storm", "rain"]},
-    "/raw_embed/": {"model_name": None, "input": "storm"},
-}
 KNOWN = (ErrorBody, *(api.errors for api in PROTOCOL_APIS.values()))
 WORDS = st.text(max_size=12) | st.sampled_from(
     ["nan", "inf", "1e999", "-1", "0", "0-0", "1-1", "a" * 5_000, "..", "../../etc", "a{b}", "\0", "9" * 30, "٣", " "]
@@ -91,8 +57,10 @@ METHODS = st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPT
 
 @pytest.fixture
 def quick(make_app: MakeApp, stub: StubWorker, rq: Rq) -> FlaskClient:
-    """Return a client of an application that does not wait long."""
-    return make_app(request_timeout_s=2.0).test_client()
+    """Return a client of an application that does not wait long, and measures the pool at every request."""
+    app = make_app(request_timeout_s=2.0)
+    app.own.pool.every_s = 0.0
+    return app.test_client()
 
 
 def routes(api: FlaskClient) -> list[tuple[str, str, dict[str, Any]]]:
@@ -123,9 +91,8 @@ def _told(body: dict[str, Any]) -> tuple[str | None, str]:
 
 
 @st.composite
-def bodies(draw: st.DrawFn, path: str) -> bytes:
+def bodies(draw: st.DrawFn, good: dict[str, Any]) -> bytes:
     """Draw a body: a good one with odd values, a damaged one, or any bytes."""
-    good = BODIES.get(path, {})
     text = json.dumps(draw(changed(good, JSON_VALUES) if good else JSON_VALUES)).encode()
     return draw(st.just(text) | mutated(st.just(text), JSON_CLAIMS) | st.binary(max_size=30))
 
@@ -141,7 +108,9 @@ def test_described_route(quick: FlaskClient, data: st.DataObject) -> None:
             method=method.upper(),
             query_string=query,
             headers=data.draw(SOME_HEADERS),
-            data=data.draw(bodies(path)) if method == "post" or "requestBody" in about else None,
+            data=data.draw(bodies(dict(examples(quick)).get(path, {})))
+            if method == "post" or "requestBody" in about
+            else None,
         ),
         about,
     )
@@ -149,9 +118,9 @@ def test_described_route(quick: FlaskClient, data: st.DataObject) -> None:
 
 @fuzz(40, data=st.data())
 def test_bodies_in_msgpack(quick: FlaskClient, data: st.DataObject) -> None:
-    path = data.draw(st.sampled_from(sorted(BODIES)))
-    good = st.just(packed(BODIES[path]))
-    body = data.draw(changed(BODIES[path]).map(packed) | ODD.map(packed) | mutated(good) | st.binary(max_size=30))
+    path, given = data.draw(st.sampled_from(examples(quick)))
+    good = st.just(packed(given))
+    body = data.draw(changed(given).map(packed) | ODD.map(packed) | mutated(good) | st.binary(max_size=30))
     check(quick.post(path, data=body, content_type=data.draw(st.sampled_from(MSGPACK_TYPES))))
 
 
@@ -164,7 +133,9 @@ def test_any_path(quick: FlaskClient, method: str, path: str) -> None:
 
 @fuzz(30, data=st.data())
 def test_job_that_was_accepted(quick: FlaskClient, data: st.DataObject) -> None:
-    body = data.draw(changed(BODIES["/v1/jobs"], JSON_VALUES))
+    body = data.draw(
+        changed({"op": "embed", "inputs": "storm", "lane": "bulk", "truncation_side": "left"}, JSON_VALUES)
+    )
     submitted = quick.post("/v1/jobs", data=json.dumps(body).encode(), headers=data.draw(SOME_HEADERS))
     check(submitted)
     if submitted.status_code == 202:
@@ -181,18 +152,6 @@ def test_routes_that_describe_odd_workers(quick: FlaskClient, queue: Queue, valu
     for path in ("/ready", "/info", "/v1/indexes", "/v1/pool", "/metrics"):
         check(quick.get(path))
     queue.redis.delete(queue.keys.alive, queue.keys.worker("a"), queue.keys.worker("b"))
-
-
-@fuzz(20, values=changed(ABOUT), later=changed(ABOUT))
-def test_measurements_of_odd_workers(queue: Queue, values: dict[str, Any], later: dict[str, Any]) -> None:
-    meter = PoolMeter()
-    queue.redis.zadd(queue.keys.alive, {"a": 1e13})
-    for beat in (values, ABOUT | {"written_at": 9.0}, later, ABOUT | {"written_at": 1e9}):
-        queue.redis.set(queue.keys.worker("a"), packed(beat), ex=60)
-        found = meter.measure(read_pool(queue))
-    assert [worker["id"] for worker in found["workers"]] == ["a"]
-    assert json.loads(json_response(found).get_data()).keys() == found.keys()
-    queue.redis.delete(queue.keys.alive, queue.keys.worker("a"))
 
 
 LETTER = st.sampled_from([b"reason", b"lane", b"deliveries", b"traceback", b"worker", b"x"])
@@ -225,7 +184,7 @@ def test_file_of_api_keys(tmp_path: Path, content: bytes) -> None:
 # The server itself
 
 
-BODY = json.dumps(BODIES["/embed"]).encode()
+BODY = b'{"inputs": ["storm", "rain"], "normalize": true, "dimensions": 2}'
 HEAD = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
 REQUEST = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY

@@ -12,6 +12,7 @@ from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 from queues import Queue, drive
 
+from shoal import __version__
 from shoal.contract import wire
 from shoal.contract.jobs import LANES
 from shoal.operations import Embed
@@ -149,6 +150,30 @@ def test_a_worker_reports_its_clock_and_its_memory(scrape: Scrape, worker: Worke
     assert scrape("shoal_worker_clock_error_seconds", "worker") == {worker.id: 0.5}
     found = scrape("shoal_worker_resident_memory_bytes", "worker")
     assert 0.8 < found[worker.id] / scrape("process_resident_memory_bytes")[""] < 1.25
+
+
+def test_requests_are_counted_by_route_and_status(api: FlaskClient) -> None:
+    api.post("/embed", json={"inputs": 5})
+    for path in ("/health", "/v1/jobs/some-id", "/nowhere", "/nowhere"):
+        api.get(path)
+    text = api.get("/metrics").text
+    for line in (
+        'request_seconds_count{method="POST",route="/embed",status="422"} 1.0',
+        'request_seconds_count{method="GET",route="/health",status="200"} 1.0',
+        'request_seconds_count{method="GET",route="/v1/jobs/<id>",status="404"} 1.0',
+        'request_seconds_count{method="",route="unmatched",status="404"} 2.0',
+        'errors_total{code="invalid_request"} 1.0',
+    ):
+        assert f"\nshoal_http_{line}\n" in text
+    assert f'shoal_build_info{{version="{__version__}"}} 1.0' in text
+
+
+def test_without_redis_the_process_is_still_measured(make_app: MakeApp, own_redis: RedisServer) -> None:
+    own_redis.stop()
+    text = make_app(redis_url=own_redis.url).test_client().get("/metrics").text
+    assert "\nshoal_redis_up 0.0\n" in text
+    assert "\nprocess_resident_memory_bytes " in text
+    assert "shoal_workers_alive" not in text
 
 
 def test_a_request_is_measured_in_seconds(api: FlaskClient, scrape: Scrape) -> None:

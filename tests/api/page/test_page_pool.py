@@ -25,7 +25,6 @@ from process import Process
 from queues import Queue
 from test_pool_meter import recent
 
-from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.operations import Embed
 from shoal.settings import Settings
 from shoal_api.server.async_flask import AsyncFlask
@@ -166,28 +165,6 @@ def test_a_key_of_a_user_sees_no_dead_letter(open_page: OpenPage, keyed: tuple[s
     assert "secret" not in page.content()
 
 
-def test_heartbeats_that_no_worker_wrote_hide_nothing_else(
-    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker
-) -> None:
-    pool = Pool(page_worker.consumer.broker, page_worker.consumer.keys, alive_s=3_600)
-    app = quick(make_app())
-    for number, time_s in ((float("nan"), 1.0), (-1e308, 2.0**39), (1e308, 3.0)):
-        counters = dict.fromkeys(("jobs", "texts", "busy_s", "cache_hits"), number)
-        job = recent("odd", 2.0**40, total_s=number, timings={"queue_s": number}, num_texts=-(2**63))
-        numbers = dict.fromkeys(("texts_per_s", "threads", "pid"), number)
-        odd = numbers | {"counters": counters, "written_at": time_s, "recent": [job], "state": HOSTILE}
-        pool.announce("odd", odd)
-        app.loop.run(app.own.pool.measure)
-    page = open_page(f"{listen(app)}/#pool")
-    workers = page.get_by_role("region", name="Workers")
-    expect(workers.get_by_role("row")).to_have_count(3)
-    expect(workers).to_contain_text(page_worker.id)
-    expect(page.get_by_role("region", name="Recent jobs").first).to_contain_text("embed odd")
-    expect(page.locator(".chart svg")).to_have_count(4)
-    assert not has_run_a_script(page)
-    shot(page, "pool-odd")
-
-
 def test_it_fits_a_phone_and_a_dark_theme(
     open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue
 ) -> None:
@@ -199,12 +176,6 @@ def test_it_fits_a_phone_and_a_dark_theme(
         expect(page.locator(".scroll tbody tr")).to_have_count(8)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert faults_in_both_colours(page, name) == []
-
-
-def test_a_duration_is_shown_as_people_say_it(open_page: OpenPage, page_url: str) -> None:
-    tell = "async (all) => all.map((await import('/page/parts/quantity.js')).duration)"
-    told = open_page(page_url).evaluate(tell, [0.0004, 0.25, 1.5, 59, 60, 100, 3_600, 5_400, 200_000])
-    assert told == ["0.4 ms", "250 ms", "1.5 s", "59 s", "1 min", "1 min 40 s", "1 h", "1 h 30 min", "2 days 7 h"]
 
 
 def test_a_chart_draws_what_is_known_with_gaps_between(open_page: OpenPage, page_url: str) -> None:
@@ -249,24 +220,6 @@ def test_a_job_shows_its_progress(
         expect(row.locator(".state")).to_have_text("done")
         expect(row).to_contain_text("100 %")
         assert runner.terminate() == 0, runner.output
-
-
-def test_a_script_in_the_name_of_a_file_or_of_a_step_is_a_text(
-    open_page: OpenPage, pool_url: str, make_app: MakeApp, rq: Rq
-) -> None:
-    name = HOSTILE.replace("/", "").replace("</", "<")
-    uploaded = make_app().test_client().post("/v1/bulk", query_string={"name": f"{name}.csv"}, data=b"text\nstorm\n")
-    assert uploaded.status_code == 202, uploaded.get_data(as_text=True)
-    meta = {
-        "progress": {"step": HOSTILE, "rows": 7, "fraction": 0.5, "first_bad": [HOSTILE]},
-        "error": {"code": "internal", "message": HOSTILE},
-    }
-    rq.set(uploaded.get_json()["id"], meta=MsgpackSerializer.dumps(meta))
-    page = open_page(pool_url)
-    row = page.get_by_role("region", name="Long jobs").locator("tbody tr")
-    expect(row).to_contain_text(HOSTILE)
-    expect(row.locator(".failure")).to_have_attribute("title", HOSTILE)
-    assert not has_run_a_script(page)
 
 
 def test_a_dead_letter_shows_its_own_texts_and_is_tried_again_once(

@@ -77,13 +77,6 @@ def test_a_user_types_filters_and_copies(open_page: OpenPage, page_url: str) -> 
     body = json.loads(copied.partition("-d '")[2].rstrip("'"))
     assert body == {"queries": "storm europe", "k": 20, "mode": "hybrid", "filter": {"topic": {"in": ["rain"]}}}
 
-    page.get_by_role("button", name="Python").click()
-    page.get_by_role("button", name="Copy").click()
-    expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    found: dict[str, Any] = {}
-    exec(page.evaluate("navigator.clipboard.readText()"), found)
-    assert [hit["text"] for hit in found["hits"]] == hits(page)
-
     page.get_by_role("button", name="Words", exact=True).click()
     expect(page.get_by_text("with a word of the query")).to_be_visible()
     assert serious_faults(page) == []
@@ -343,14 +336,6 @@ def test_a_long_text_shows_where_it_is_cut(open_page: OpenPage, page_url: str) -
     held[0].continue_()
     expect(page.locator(".token[data-special=false]").first).to_have_attribute("data-cut", "true")
     assert page.locator(".token[data-cut=false]").count() == kept
-
-
-def test_a_script_in_a_text_that_is_compared_is_a_text(open_page: OpenPage, page_url: str) -> None:
-    page = open_page(f"{page_url}#compare")
-    page.get_by_label("Up to 20 texts").fill(f"{HOSTILE}\n{HOSTILE} storm")
-    expect(page.locator(".matrix th .text").first).to_have_text(HOSTILE)
-    expect(page.locator(".pair h2").first).to_contain_text(HOSTILE)
-    assert not has_run_a_script(page)
 
 
 def test_only_a_settled_query_is_an_entry_of_the_history(open_page: OpenPage, page_url: str) -> None:

@@ -67,11 +67,6 @@ class TestEmbed:
         response = api.post("/", json={"texts": TEXTS, "model": "embed-v4.0"})
         assert (response.status_code, list(response.get_json())) == (404, ["message"])
 
-    def test_bits_take_a_multiple_of_eight_numbers(self, api: FlaskClient) -> None:
-        response = api.post("/v2/embed", json={"texts": TEXTS, "embedding_types": ["binary"]})
-        assert (response.status_code, list(response.get_json())) == (400, ["message"])
-        assert "the vectors have 4 numbers" in response.get_json()["message"]
-
     def test_options_reach_the_worker(self, api: FlaskClient, stub: StubWorker) -> None:
         for side in ("START", "END"):
             body = api.post("/v2/embed", json={"texts": TEXTS, "output_dimension": 2, "truncate": side}).get_json()
@@ -80,20 +75,6 @@ class TestEmbed:
         response = api.post("/v2/embed", json={"texts": ["a b c d e f g h i"], "truncate": "NONE"})
         assert response.status_code == 400
         assert "a text has 11 tokens" in response.get_json()["message"]
-
-
-def test_the_type_of_input_chooses_the_prompt(api: FlaskClient, stub: StubWorker) -> None:
-    for prompts, input_type in (
-        (["passage", "query"], "search_query"),
-        (["passage", "query"], "search_document"),
-        (["clustering"], "clustering"),
-        (["query"], "classification"),
-        ([], "search_query"),
-    ):
-        stub.announce(prompts=prompts)
-        found = api.post("/v2/embed", json={"texts": ["a"], "input_type": input_type}).get_json()
-        assert np.shape(found["embeddings"]["float"]) == (1, 4)
-    assert [options.prompt_name for options in stub.asked] == ["query", "passage", "clustering", None, None]
 
 
 def test_without_a_worker_the_prompt_is_not_known(make_app: MakeApp) -> None:

@@ -151,9 +151,14 @@ ROUTES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 ]
 
 
+#: Options of an embed under Shoal's own names, each with another value than its default.
+ALL: dict[str, Any] = {"normalize": False, "pooling": "max", "dimensions": 2, "prompt_name": "query"}
+ALL |= {"truncate": False, "truncation_side": "left"}
+
 #: A route, the fields of a body besides the model, and the options of its job if the model has a prompt for queries.
 OPTIONS: list[tuple[str, dict[str, Any], Options]] = [
     ("/embed", {"inputs": "a", "truncate": None, "truncation_direction": "Left"}, Options(truncation_side="left")),
+    ("/embed", {"inputs": "a", **ALL}, Options(**ALL)),
     ("/embed_all", {"inputs": "a", "truncate": None}, Options(output="tokens", normalize=False)),
     (
         "/similarity",
@@ -187,6 +192,23 @@ def test_the_fields_of_each_protocol_become_the_options_of_the_job(api: FlaskCli
     assert stub.asked == [options for *_, options in OPTIONS]
 
 
+def test_the_kind_of_text_chooses_the_prompt(api: FlaskClient, stub: StubWorker) -> None:
+    stub.announce(prompts=["clustering", "passage", "query"])
+    asked: list[tuple[str, dict[str, Any]]] = [
+        *(("/v2/embed", {"texts": ["a"], "input_type": f"search_{kind}"}) for kind in ("query", "document")),
+        *(("/v1/embeddings", {"input": "a", "input_type": kind}) for kind in ("query", "document")),
+        *(("/v1/embeddings", {"input": "a", "task": f"retrieval.{kind}"}) for kind in ("query", "passage")),
+        *(("/vectors", {"text": "a", "config": {"task_type": kind}}) for kind in ("query", "passage")),
+        *(("/v2/embed", {"texts": ["a"], "input_type": kind}) for kind in ("clustering", "classification")),
+        ("/v1/embeddings", {"input": "a", "task": "text-matching"}),
+        ("/v1/embeddings", {"input": "a", "truncation": True}),
+    ]
+    for path, body in asked:
+        assert api.post(path, json=body).status_code == 200
+    chosen = [options.prompt_name for options in stub.asked]
+    assert chosen == [*("query", "passage") * 4, "clustering", None, None, None]
+
+
 class TestEachError:
     """Each error of a protocol's route has its message in the place that clients read: a string, never an object."""
 
@@ -211,6 +233,8 @@ class TestEachError:
         for path, body, place in ROUTES:
             check_error(api.post(path, json=body), 401, place)
             check_error(api.post(path, json=body, headers=headers), 429, place)
+        told = [api.post(path, json={}, headers=headers).get_json() for path in ("/v1/embeddings", "/embed_all")]
+        assert (told[0]["error"]["type"], told[1]["error_type"]) == ("rate_limit_error", "Overloaded")
 
     def test_of_the_service(self, make_app: MakeApp, own_redis: RedisServer) -> None:
         own_redis.stop()
@@ -223,6 +247,7 @@ def check_error(response: TestResponse, status: int | tuple[int, ...], place: tu
     """Fail the test unless the response has the status, and a string in that place; return it."""
     assert response.status_code in (status if isinstance(status, tuple) else (status,))
     found = response.get_json()
+    assert response.status_code not in (429, 503) or int(response.headers["Retry-After"]) > 0
     for name in place:
         found = found[name]
     assert isinstance(found, str)

@@ -122,11 +122,3 @@ class TestModels:
         assert api.get("/v1/models").get_json()["data"] == []
         assert error_of(api.get("/v1/models/any"), 404)[1] == "model_not_found"
         assert error_of(embed(api, input="a", model="any"), 504)[:2] == ("server_error", "timeout")
-
-
-def test_a_full_lane_says_when_to_try_again(make_app: MakeApp) -> None:
-    api = make_app(max_backlog_texts=2).test_client()
-    api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
-    response = embed(api, input=["a", "b"])
-    assert error_of(response, 429)[:2] == ("rate_limit_error", "overloaded")
-    assert int(response.headers["Retry-After"]) > 0

@@ -1,14 +1,15 @@
-"""Embeddings of Voyage, Jina and Infinity, whose answers are OpenAI's. Their reranks are in test_rerank_routes.py."""
+"""Embeddings of Voyage, Jina, Infinity and vLLM, whose answers are like OpenAI's. test_rerank_routes.py has reranks."""
 
 import base64
 from typing import Any
 
 import numpy as np
 import pytest
-from api_stub import StubWorker, vector_of
+from api_stub import StubWorker, multivector_of, vector_of
 from flask.testing import FlaskClient
 
 pytest_plugins = ["api_fixtures"]
+pytestmark = pytest.mark.usefixtures("stub")
 
 TEXTS = ["a storm", "rain in the sea"]
 VECTORS = np.array([vector_of(text) for text in TEXTS])
@@ -35,7 +36,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.usefixtures("stub")
 class TestVoyage:
     def test_its_clients_requests_get_answers_that_the_client_decodes(self, api: FlaskClient) -> None:
         plain = {"input_type": None, "truncation": True, "output_dtype": None, "output_dimension": None}
@@ -56,7 +56,6 @@ class TestVoyage:
             assert words in response.get_json()["detail"]
 
 
-@pytest.mark.usefixtures("stub")
 def test_jina(api: FlaskClient) -> None:
     assert np.array_equal(np.array(rows(api, late_chunking=False, embedding_type="float"), np.float32), VECTORS)
     found = rows(api, embedding_type="base64", task="text-matching", normalized=True)
@@ -66,7 +65,6 @@ def test_jina(api: FlaskClient) -> None:
     assert "a text has 11 tokens" in api.post("/v1/embeddings", json=asked).get_json()["detail"]
 
 
-@pytest.mark.usefixtures("stub")
 def test_jinas_multivectors_and_texts_as_objects(api: FlaskClient) -> None:
     assert np.array_equal(np.array(rows(api, input=[{"text": TEXTS[0]}, TEXTS[1]], truncate=True), np.float32), VECTORS)
     asked: dict[str, Any] = {"input": [{"text": TEXTS[0]}, TEXTS[1]], "return_multivector": True}
@@ -83,7 +81,6 @@ def test_jinas_multivectors_and_texts_as_objects(api: FlaskClient) -> None:
         assert words in api.post("/v1/embeddings", json=asked | more).get_json()["detail"]
 
 
-@pytest.mark.usefixtures("stub")
 def test_infinity(api: FlaskClient) -> None:
     asked: dict[str, Any] = {"input": TEXTS, "model": "default/not-specified", "dimensions": 0}
     body = api.post("/embeddings", json=asked).get_json()
@@ -107,15 +104,34 @@ def test_infinitys_models_show_the_load_of_the_lanes(api: FlaskClient, stub: Stu
     stub.resume()
 
 
-def test_the_kind_of_text_chooses_the_prompt(api: FlaskClient, stub: StubWorker) -> None:
-    stub.announce(prompts=["query", "passage"])
-    for more in (
-        {"input_type": "query"},
-        {"input_type": "document"},
-        {"task": "retrieval.query"},
-        {"task": "retrieval.passage"},
-        {"task": "text-matching"},
-        {"truncation": True},
-    ):
-        rows(api, **more)
-    assert [options.prompt_name for options in stub.asked] == ["query", "passage", "query", "passage", None, None]
+def pooled(api: FlaskClient, **body: Any) -> list[Any]:
+    """Return the data of each text; fail the test if the answer does not have vLLM's shape."""
+    found = api.post("/pooling", json={"input": TEXTS, "model": "stub", "user": "me", **body}).get_json()
+    assert list(found) == ["id", "object", "created", "model", "data", "usage"]
+    assert (found["object"], found["model"], found["usage"]["total_tokens"] > 0) == ("list", "stub", True)
+    assert [(item["index"], item["object"]) for item in found["data"]] == [(0, "pooling"), (1, "pooling")]
+    return [item["data"] for item in found["data"]]
+
+
+def test_a_task_of_vllm_chooses_vectors_of_texts_or_of_tokens(api: FlaskClient, stub: StubWorker) -> None:
+    stub.announce(outputs=["vector", "tokens"])
+    assert np.array_equal(np.array(pooled(api, task="embed"), np.float32), [vector_of(text) for text in TEXTS])
+    of_tokens = api.post("/embed", json={"inputs": TEXTS, "output": "tokens"}).get_json()
+    for body in ({}, {"task": "token_embed", "truncate_prompt_tokens": -1, "use_activation": True}):
+        assert pooled(api, **body) == of_tokens
+    in_base64 = [np.frombuffer(base64.b64decode(data), "<f4") for data in pooled(api, encoding_format="base64")]
+    assert [np.allclose(one, np.ravel(other)) for one, other in zip(in_base64, of_tokens, strict=True)] == [True, True]
+
+
+def test_a_late_interaction_model_makes_its_multivectors(api: FlaskClient) -> None:
+    assert np.allclose(pooled(api)[0], multivector_of(TEXTS[0]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "body", [{"task": "classify"}, {"input": 5}, {"dimensions": 2}, {"truncate_prompt_tokens": 9}, {"messages": []}]
+)
+def test_other_bodies_of_vllm_are_refused_and_named(api: FlaskClient, body: dict[str, Any]) -> None:
+    response = api.post("/pooling", json={"input": TEXTS, **body})
+    error = response.get_json()["error"]
+    assert (response.status_code, error["code"], error["type"]) == (400, "invalid_request", "invalid_request_error")
+    assert next(iter(body)) in error["message"]

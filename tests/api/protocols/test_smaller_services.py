@@ -117,11 +117,6 @@ class TestWeaviate:
             response = api.post("/vectors", json=body)
             assert (response.status_code, list(response.get_json())) == (422, ["error"])
 
-    def test_the_task_chooses_the_prompt(self, api: FlaskClient, stub: StubWorker) -> None:
-        for task in ("query", "passage"):
-            api.post("/vectors", json={"text": "a", "config": {"task_type": task}})
-        assert [options.prompt_name for options in stub.asked] == ["query", None]
-
     def test_it_is_ready_with_a_worker(self, api: FlaskClient, stub: StubWorker) -> None:
         assert api.get("/.well-known/ready").status_code == 204
         assert api.get("/.well-known/live").status_code == 204

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from api_stub import MakeApp, StubWorker, error_of, vector_of
 from flask.testing import FlaskClient
-from keys_file import KeysFile
 from numpy.typing import NDArray
 from werkzeug.test import TestResponse
 
 from shoal_api.protocols.tei import MAX_TOKENIZED_CHARS
-from shoal_api.schema.requests import EmbedBody, embed_job
 
 pytest_plugins = ["api_fixtures"]
 
@@ -57,12 +55,6 @@ class TestEmbed:
         assert np.array_equal(rows(api.post(path, json={"inputs": [[5, 6], [7]]})), expected)
         assert np.array_equal(rows(api.post(path, json={"inputs": [5, 6]})), expected[:1])
         assert np.shape(api.post("/embed_all", json={"inputs": [[5, 6]]}).get_json()) == (1, 6, 4)
-
-
-@pytest.mark.parametrize("direction", ["Left", "left"])
-def test_the_direction_is_the_side(direction: str) -> None:
-    body = EmbedBody.model_validate({"inputs": "a", "truncation_direction": direction})
-    assert embed_job(body, ["a"]).options.truncation_side == "left"
 
 
 @pytest.mark.usefixtures("stub")
@@ -188,13 +180,6 @@ def test_without_a_worker_the_service_is_unhealthy(make_app: MakeApp) -> None:
     assert (tei_error_of(response, 503)[0], response.headers["Retry-After"]) == ("Unhealthy", "1")
 
 
-def test_a_full_lane_says_when_to_try_again(make_app: MakeApp) -> None:
-    api = make_app(max_backlog_texts=2).test_client()
-    api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
-    response = api.post("/", json={"inputs": ["a", "b"]})
-    assert (tei_error_of(response, 429)[0], int(response.headers["Retry-After"]) > 0) == ("Overloaded", True)
-
-
 class TestService:
     def test_the_description_has_its_fields(self, api: FlaskClient, stub: StubWorker) -> None:
         stub.announce(pooling="cls", precision="bf16")
@@ -221,11 +206,6 @@ class TestService:
         assert api.get("/tei/health").status_code == 200
         stub.announce(state="starting")
         assert tei_error_of(api.get("/tei/health"), 503)[0] == "Unhealthy"
-
-    def test_its_routes_need_a_key_if_the_api_does(self, make_app: MakeApp, keys_file: KeysFile) -> None:
-        api = make_app(api_keys_file=str(keys_file.path)).test_client()
-        assert api.get("/").status_code == 200
-        assert tei_error_of(api.post("/", json={"inputs": "a"}), 401)[0] == "Validation"
 
     def test_shoals_own_route_is_described_if_both_have_one(self, api: FlaskClient) -> None:
         paths = api.get("/openapi.json").get_json()["paths"]

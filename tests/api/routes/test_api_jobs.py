@@ -1,6 +1,5 @@
 """Jobs over HTTP: submitted first, and fetched later."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -64,15 +63,6 @@ class TestResult:
         place = submit(api, op="embed", inputs="a", timeout_s=0)
         assert error_of(api.get(f"{place}/result?wait=20"), 504)[0] == "expired"
 
-    def test_many_may_wait_at_a_time(self, make_app: MakeApp, stub: StubWorker) -> None:
-        app = make_app()
-        stub.pause()
-        places = [submit(app.test_client(), op="embed", inputs=f"text {n}") for n in range(50)]
-        with ThreadPoolExecutor(len(places)) as pool:
-            answers = [pool.submit(app.test_client().get, f"{place}/result?wait=20") for place in places]
-            stub.resume()
-            assert [answer.result().status_code for answer in answers] == [200] * len(places)
-
 
 def test_token_vectors_are_a_list_for_each_text_even_with_one_token(make_app: MakeApp, queue: Queue) -> None:
     job = Embed(["a", "b"], Options(output="tokens"))
@@ -125,12 +115,6 @@ class TestCancel:
         assert api.delete(place).get_json() == {"id": place.rpartition("/")[2], "status": "cancelled"}
         assert api.get(place).get_json()["status"] == "cancelled"
         assert error_of(api.get(f"{place}/result"), 409)[0] == "cancelled"
-
-    @pytest.mark.usefixtures("stub")
-    def test_a_finished_job_stays_done(self, api: FlaskClient) -> None:
-        place = submit(api, op="embed", inputs="a")
-        api.get(f"{place}/result?wait=20")
-        assert api.delete(place).get_json()["status"] == "done"
 
 
 #: Jobs that are refused, and words that say why. The code is `invalid_request` except for the last three.

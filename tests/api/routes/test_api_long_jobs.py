@@ -211,16 +211,6 @@ class TestKeys:
             assert error_of(refused, 403)[0] == "path_not_allowed"
         assert guarded.ask("ops", "POST", "/v1/bulk", json={"source": source}).status_code == 202
 
-    def test_indexes_are_changed_with_the_key_of_an_admin(self, guarded: Guarded) -> None:
-        for method, path in (
-            *(("POST", path) for path in ("/builds", "/publish", "/rollback")),
-            ("GET", "/versions"),
-            ("DELETE", "/versions/a"),
-        ):
-            assert error_of(guarded.ask("ann", method, f"/v1/indexes/news{path}"), 403)[0] == "forbidden"
-        assert guarded.ask("ops", "POST", "/v1/indexes/news/builds", json={"source": "news.csv"}).status_code == 202
-        assert guarded.ask("ann", "GET", "/v1/indexes").status_code == 200
-
 
 @pytest.mark.usefixtures("files")
 class TestIndexes:

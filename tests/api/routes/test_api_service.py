@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from api_stub import COUNTERS, INDEX, MakeApp, StubWorker, error_of
-from conftest import RedisServer
+from api_stub import INDEX, MakeApp, StubWorker, error_of
 from flask.testing import FlaskClient
-from prometheus_client.parser import text_string_to_metric_families
 from queues import Queue
 
 from shoal import __version__
 from shoal.contract.jobs import LANES
-from shoal.contract.keys import Keys
 from shoal.contract.options import CHOICES, OPTION_NAMES
 from shoal.errors import BY_CODE
 from shoal.operations import OPERATIONS
@@ -24,16 +21,6 @@ from shoal_api.schema.errors import STATUS
 from shoal_api.schema.requests import JobBody
 
 pytest_plugins = ["api_fixtures"]
-
-
-def samples(api: FlaskClient) -> dict[tuple[str, ...], float]:
-    """Return the metrics by their names and the values of their labels, in the order of the labels' names."""
-    families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
-    return {
-        (sample.name, *dict(sorted(sample.labels.items())).values()): sample.value
-        for family in families
-        for sample in family.samples
-    }
 
 
 class TestInfo:
@@ -70,44 +57,6 @@ class TestInfo:
     def test_the_root_says_where_to_go(self, api: FlaskClient) -> None:
         root = api.get("/").get_json()
         assert (root["name"], root["version"], root["docs"]) == ("shoal", __version__, "/docs")
-
-
-class TestMetrics:
-    @pytest.mark.usefixtures("stub")
-    def test_requests_are_counted_by_route_and_status(self, api: FlaskClient) -> None:
-        api.post("/embed", json={"inputs": "a"})
-        api.post("/embed", json={"inputs": 5})
-        api.get("/v1/jobs/some-id")
-        api.get("/nowhere")
-        found = samples(api)
-        name = "shoal_http_request_seconds_count"
-        assert found[name, "POST", "/embed", "200"] == 1
-        assert found[name, "POST", "/embed", "422"] == 1
-        assert found[name, "GET", "/v1/jobs/<id>", "404"] == 1
-        assert found[name, "", "unmatched", "404"] == 1
-        assert found["shoal_http_errors_total", "invalid_request"] == 1
-        assert found["shoal_build_info", __version__] == found["shoal_redis_up",] == 1
-
-    @pytest.mark.usefixtures("stub")
-    def test_workers_counters_come_from_their_heartbeats(self, api: FlaskClient) -> None:
-        found = samples(api)
-        assert found["shoal_workers_alive",] == 1
-        assert found["shoal_workers_ready",] == 1
-        for word, value in COUNTERS.items():
-            name = f"shoal_worker_{word[:-1]}seconds_total" if word.endswith("_s") else f"shoal_worker_{word}_total"
-            assert found[name, "stub"] == value
-
-    def test_two_applications_count_apart(self, make_app: MakeApp) -> None:
-        first, second = make_app().test_client(), make_app().test_client()
-        first.get("/health")
-        assert ("shoal_http_request_seconds_count", "GET", "/health", "200") not in samples(second)
-
-    def test_without_redis_the_process_is_still_measured(self, make_app: MakeApp, own_redis: RedisServer) -> None:
-        own_redis.stop()
-        found = samples(make_app(redis_url=own_redis.url).test_client())
-        assert found["shoal_redis_up",] == 0
-        assert found["process_resident_memory_bytes",] > 0
-        assert ("shoal_workers_alive",) not in found
 
 
 class TestDescription:
@@ -182,10 +131,3 @@ class TestErrors:
         assert "ValueError" in caplog.text
         assert Path(__file__).name in caplog.text
         assert "secret" not in caplog.text.replace('raise ValueError("a secret text")', "")
-
-    def test_texts_are_not_logged(self, make_app: MakeApp, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
-        api = make_app(request_timeout_s=0.01).test_client()
-        with caplog.at_level(logging.DEBUG):
-            api.post("/embed", json={"inputs": "a secret text"})
-            api.post("/embed", json={"inputs": ["a secret text", 5], "pooling": "a secret text"})
-        assert "secret" not in caplog.text

@@ -22,14 +22,13 @@ from flask.testing import FlaskClient
 from long_job_callers import Rq, submit, submitted
 from process import Process
 
-from shoal.errors import JobNotEnded, Overloaded, Unavailable, UnknownFile, UnknownJob
+from shoal.errors import JobNotEnded, Overloaded, Unavailable, UnknownJob
 from shoal.job_folders import file_size
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 from shoal_api.access.access_control import MAX_LASTING
 from shoal_api.long_jobs.upload_store import UploadStore
-from shoal_api.routes.jobs import open_result
 from shoal_api.server.async_flask import AsyncFlask
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
@@ -148,15 +147,6 @@ class TestUpload:
         rq.clear()
         assert submitted(upload(api, key="a")) == first
         assert api.get(first).get_json()["status"] == "queued"
-
-    def test_a_repetition_while_the_first_is_under_way_is_told_to_wait(
-        self, make_app: MakeApp, settings: Settings
-    ) -> None:
-        app = make_app()
-        with app.own.uploads.new("127.0.0.1", app.own.long_jobs.id_of("127.0.0.1", "a")):
-            refused = upload(app.test_client(), key="a")
-            assert error_of(refused, 429)[0] == "overloaded"
-        submitted(upload(app.test_client(), key="a"))
 
 
 class TestDelete:
@@ -403,25 +393,6 @@ class TestOldFolders:
 
 
 class TestResult:
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        """Return the folder of a result, with entries beside it and in it that are not its files."""
-        folder = tmp_path / "vectors"
-        folder.mkdir()
-        (folder / "manifest.json").write_text("{}")
-        (tmp_path / "secret").write_text("secret")
-        (folder / "link").symlink_to(tmp_path / "secret")
-        (folder / "folder").mkdir()
-        os.mkfifo(folder / "pipe")
-        return folder
-
-    def test_a_name_opens_no_other_file(self, folder: Path) -> None:
-        for name in ("../secret", ".", "", "link", "folder", "pipe", "none", "/etc/passwd", "manifest.json\0"):
-            with pytest.raises(UnknownFile):
-                open_result(folder, name)
-        with open_result(folder, "manifest.json") as file:
-            assert file.read() == b"{}"
-
     def test_it_is_fetched_once_the_job_is_done(self, api: FlaskClient, settings: Settings, rq: Rq) -> None:
         place = submit(api)
         assert "(embed_file) is queued" in error_of(api.get(f"{place}/files/manifest.json"), 404)[1]
@@ -441,7 +412,11 @@ class TestResult:
         (out / "bad-rows.jsonl").write_text(f'{{"row": 1, "reason": "{settings.files_folder}/a.csv, line 1: é"}}\n')
         with api.get(f"{place}/files/bad-rows.jsonl") as told:
             assert told.get_json(force=True)["reason"] == "a.csv, line 1: é"
-        for name in ("..%2f..%2fnews.csv", "%2e%2e", "..%2f.job", "%00"):
+        (out / "link").symlink_to("bad-rows.jsonl")
+        (out / "folder").mkdir()
+        os.mkfifo(out / "pipe")
+        others = ("..%2f..%2fnews.csv", "%2e%2e", "..%2f.job", "%00", "manifest.json%00", "%2fetc%2fpasswd")
+        for name in ("link", "folder", "pipe", "none", *others):
             assert error_of(api.get(f"{place}/files/{name}"), 404)[0] in ("unknown_file", "not_found")
         api.delete(place)
 

@@ -33,10 +33,6 @@ class TestEmbed:
         row = post(api, "/embed", inputs="a storm").get_data(as_text=True).strip("[]\n").split(",")
         assert row == [str(number) for number in vector_of("a storm")]
 
-    def test_options_reach_the_worker(self, api: FlaskClient) -> None:
-        options = {"normalize": False, "pooling": "max", "dimensions": 2, "prompt_name": "query", "truncate": False}
-        assert np.shape(post(api, "/embed", inputs="a", truncation_side="left", **options).get_json()) == (1, 2)
-
     def test_the_cost_is_in_the_headers(self, api: FlaskClient) -> None:
         headers = post(api, "/embed", inputs=["a b", "a b c d e f g h"]).headers
         assert headers["Server-Timing"] == ", ".join(
@@ -54,12 +50,6 @@ class TestEmbed:
         assert post(api, "/embed", inputs="a", options=options).status_code == 200
         error = post(api, "/embed", inputs=5, options=options).get_json()
         assert (error["error_type"], error["error"][:11]) == ("Validation", "inputs is 5")
-
-    def test_many_callers_each_get_their_own_answer(self, make_app: MakeApp) -> None:
-        app, texts = make_app(), [f"text {n}" for n in range(200)]
-        with ThreadPoolExecutor(32) as pool:
-            answers = pool.map(lambda text: post(app.test_client(), "/embed", inputs=text).get_json(), texts)
-            assert np.array_equal(np.array(list(answers), np.float32)[:, 0], [vector_of(text) for text in texts])
 
 
 @pytest.mark.usefixtures("stub")
@@ -203,6 +193,9 @@ REFUSED: dict[tuple[int, str], list[tuple[str, Any, str]]] = {
         ("/embed", {"inputs": "a", "normalize": 1}, "normalize is 1: it takes true or false"),
         ("/embed", {"inputs": "a", "pooling": "sum"}, "it takes 'mean', 'max' or 'cls'"),
         ("/embed", {"inputs": "a", "output": "x"}, "'chunks', 'sparse' or 'multivector' or a list"),
+        ("/embed", {"inputs": "a", "output": ["vector", "chunks"]}, "output[1] is \"chunks\": it takes 'vector', 'spa"),
+        ("/embed", {"inputs": "a", "output": ["sparse", "sparse"]}, "a list takes each of vector, sparse, multivector"),
+        ("/embed", {"inputs": "a", "output": []}, "output is []: a list takes each of vector, sparse, multivector"),
         ("/embed", {"inputs": "a", "output_dtype": "int4"}, 'output_dtype is "int4": i'),
         ("/embed", {"inputs": "a", "truncation_side": "up"}, "it takes 'right' or 'left'"),
         ("/embed", {"inputs": "a", "dimensions": 0}, "dimensions is 0: it takes at least 1"),

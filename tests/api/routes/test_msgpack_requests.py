@@ -32,15 +32,6 @@ class TestTaken:
             assert np.array_equal(np.array(response.get_json(), np.float32), [vector_of(text) for text in TEXTS])
         assert error_of(post(api, msgpack.packb(GOOD), kind="application/json"), 400)[0] == "invalid_json"
 
-    def test_every_route_accepts_msgpack(self, api: FlaskClient) -> None:
-        for path, body in (
-            ("/v1/embeddings", {"input": "a", "model": "stub"}),
-            ("/", {"inputs": ["a"], "truncation_direction": "Left"}),
-            ("/search", {"queries": "a", "k": 2}),
-            ("/v1/jobs", {"op": "embed", "inputs": "a"}),
-        ):
-            assert post(api, msgpack.packb(body), path).status_code in (200, 202)
-
     def test_of_two_fields_of_one_name_the_last_counts(self, api: FlaskClient) -> None:
         body = b"\x82" + packed("inputs") + packed(5) + packed("inputs") + packed("a")
         assert len(post(api, body).get_json()) == 1

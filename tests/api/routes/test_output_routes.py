@@ -97,16 +97,3 @@ def test_an_output_that_the_model_lacks_is_unsupported(api: FlaskClient, stub: S
     assert api.get("/info").get_json()["outputs"] == ["vector", "sparse"]
     kind, message = error_of(api.post("/embed", json={"inputs": "a", "output": EVERY}), 501)
     assert (kind, message) == ("unsupported", "the model stub makes no multivector: it makes vector, sparse")
-
-
-@pytest.mark.parametrize(
-    ("output", "message"),
-    [
-        ("dense", "output is \"dense\": it takes 'vector', 'tokens', 'chunks', 'sparse' or 'multivector' or a list"),
-        (["vector", "chunks"], "output[1] is \"chunks\": it takes 'vector', 'sparse' or 'multivector'"),
-        (["sparse", "sparse"], 'output is ["sparse", "sparse"]: a list takes each of vector, sparse, multivector'),
-        ([], "output is []: a list takes each of vector, sparse, multivector at most once"),
-    ],
-)
-def test_a_wrong_output_is_named(api: FlaskClient, output: Any, message: str) -> None:
-    assert error_of(api.post("/embed", json={"inputs": "a", "output": output}), 422)[1].startswith(message)

@@ -1,6 +1,5 @@
 """Several pools behind one API: the model or the path of a request chooses the pool that answers."""
 
-import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -72,27 +71,24 @@ def busy(app: AsyncFlask, worker: StubWorker, pool: str) -> Iterator[None]:
         assert waiting.result().status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("asked", "model"),
-    [("small", "small"), ("org/large-en", "org/large-en"), ("large-en", "org/large-en"), ("large", "org/large-en")],
-)
-def test_the_model_of_a_request_chooses_the_pool(api: FlaskClient, asked: str, model: str) -> None:
-    answers = [
-        api.post("/v1/embeddings", json={"input": "a", "model": asked}),
-        api.post(
-            "/v2/embed", json={"texts": ["a"], "model": asked, "input_type": "clustering", "embedding_types": ["float"]}
-        ),
-        api.post("/api/embed", json={"input": "a", "model": asked}),
-        api.post("/embeddings", json={"input": ["a"], "model": asked}),
-    ]
-    for answer in answers:
-        assert answer.status_code == 200, answer.text
-    assert [answers[n].get_json()["model"] for n in (0, 2, 3)] == [model] * 3
-    assert api.get(f"/v1/models/{asked}").get_json()["id"] == model
-    assert api.post("/api/show", json={"model": asked}).status_code == 200
-
-
-def test_without_a_model_the_own_pool_answers(api: FlaskClient) -> None:
+def test_the_model_of_a_request_chooses_the_pool(api: FlaskClient) -> None:
+    for asked, model in (
+        ("small", "small"),
+        *((name, "org/large-en") for name in ("org/large-en", "large-en", "large")),
+    ):
+        answers = [
+            api.post(path, json=body | {"model": asked})
+            for path, body in (
+                ("/v1/embeddings", {"input": "a"}),
+                ("/v2/embed", {"texts": ["a"], "input_type": "clustering", "embedding_types": ["float"]}),
+                ("/api/embed", {"input": "a"}),
+                ("/embeddings", {"input": ["a"]}),
+            )
+        ]
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert [answers[n].get_json()["model"] for n in (0, 2, 3)] == [model] * 3
+        assert api.get(f"/v1/models/{asked}").get_json()["id"] == model
+        assert api.post("/api/show", json={"model": asked}).status_code == 200
     assert api.post("/v1/embeddings", json={"input": "a"}).get_json()["model"] == "small"
 
 
@@ -120,16 +116,11 @@ def test_a_path_names_the_pool_of_any_route(api: FlaskClient, keys: Keys) -> Non
         place = submitted.headers["Location"]
         assert place == f"{prefix}/v1/jobs/{submitted.get_json()['id']}"
         assert api.get(f"{place}/result?wait=20").get_json()["model"] == model
+        assert api.get(place.removeprefix("/pools/large")).status_code == (404 if "large" in prefix else 200)
     assert api.get("/pools/large/v1/models").get_json()["data"][0]["id"] == "org/large-en"
     assert api.post("/pools/large/v1/embeddings", json={"input": "a", "model": "small"}).status_code == 404
     for path in ("/pools/none/info", "/pools/large", "/pools//info"):
         assert api.get(path).status_code == 404
-
-
-def test_a_job_belongs_to_its_pool(api: FlaskClient) -> None:
-    job = api.post("/pools/large/v1/jobs", json={"op": "embed", "inputs": ["a"]}).get_json()["id"]
-    assert api.get(f"/v1/jobs/{job}").status_code == 404
-    assert api.get(f"/pools/large/v1/jobs/{job}").status_code == 200
 
 
 def test_metrics_below_a_pools_path_are_of_that_pool_only(api: FlaskClient) -> None:
@@ -206,15 +197,12 @@ def test_of_pools_with_the_same_model_the_less_busy_one_answers(
             assert answer.status_code == 200, answer.text
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_request_that_names_its_pool_stays_there(
-    alike: AsyncFlask, workers: dict[str, StubWorker], number: int
-) -> None:
-    pool, other = list(workers)[number], list(workers)[1 - number]
-    for _ in range(20):
-        assert alike.test_client().post(f"/pools/{pool}/embed", json={"inputs": "a"}).status_code == 200
-        assert alike.test_client().post("/v1/embeddings", json={"input": "a", "model": pool}).status_code == 200
-    assert (len(workers[pool].asked), len(workers[other].asked)) == (40, 0)
+def test_a_request_that_names_its_pool_stays_there(alike: AsyncFlask, workers: dict[str, StubWorker]) -> None:
+    for n, pool in enumerate(workers):
+        for _ in range(20):
+            assert alike.test_client().post(f"/pools/{pool}/embed", json={"inputs": "a"}).status_code == 200
+            assert alike.test_client().post("/v1/embeddings", json={"input": "a", "model": pool}).status_code == 200
+        assert [len(worker.asked) for worker in workers.values()] == [40, 40 * n]
 
 
 def test_searches_and_submits_with_a_key_stay_in_the_own_pool(
@@ -298,26 +286,7 @@ def test_pools_with_the_same_model_and_another_reranker_share_all_but_scores(
         assert app.test_client().post("/embed", json={"inputs": "a"}).status_code == 200
 
 
-def test_a_pool_whose_redis_is_silent_is_passed_over(make_app: MakeApp, workers: dict[str, StubWorker]) -> None:
-    app = looking(make_app(pools=OTHER))
-    reader = app.contexts[OTHER].pool
-
-    async def look() -> tuple[int, bool]:
-        reader.max_wait_s = 0.0
-        reading = asyncio.ensure_future(reader.read())
-        await asyncio.sleep(0)
-        found = len((await reader.look()).workers), reading.done()
-        await reading
-        return found
-
-    assert app.loop.run(look) == (0, False)
-    reader.max_wait_s = PATIENCE_S
-    assert len(app.loop.run(reader.look).workers) == 1
-
-
-def test_the_choice_of_a_pool_does_not_wait_for_redis_while_a_state_is_known(
-    alike: AsyncFlask, workers: dict[str, StubWorker]
-) -> None:
+def test_the_choice_of_a_pool_waits_for_no_redis(alike: AsyncFlask, workers: dict[str, StubWorker]) -> None:
     reader = alike.contexts[OTHER].pool
 
     async def num_ready() -> int:
@@ -326,8 +295,14 @@ def test_the_choice_of_a_pool_does_not_wait_for_redis_while_a_state_is_known(
     assert alike.loop.run(num_ready) == 1
     reader.usable_s, reader.max_wait_s = PATIENCE_S, 0.0
     workers[OTHER].announce(state="loading")
-    assert alike.loop.run(num_ready) == 1
+    assert alike.loop.run(num_ready) == 1  # the state before, while the next one is read
     wait_until(lambda: alike.loop.run(num_ready) == 0)
+    alike.loop.run(reader.read)  # no reading from before the next change goes on
+    workers[OTHER].announce()
+    reader.usable_s = 0.0
+    assert alike.loop.run(num_ready) == 0  # no state is known, and Redis does not tell one in no time
+    reader.max_wait_s = PATIENCE_S
+    assert alike.loop.run(num_ready) == 1
 
 
 @pytest.mark.wide

@@ -16,6 +16,7 @@ from shoal_api.protocols.cohere import MAX_RANK_FIELDS
 from shoal_api.protocols.rerank import best_first
 
 pytest_plugins = ["api_fixtures"]
+pytestmark = pytest.mark.usefixtures("stub")
 
 QUERY = "storm in europe"
 TEXTS = ["rain in the sea", "market falls", "a storm"]
@@ -49,7 +50,6 @@ def errors_of(response: TestResponse, status: int, field: str) -> str:
     return str(response.get_json()[field])
 
 
-@pytest.mark.usefixtures("stub")
 class TestTei:
     @pytest.mark.parametrize("path", ["/", *PATHS])
     def test_texts_come_best_first(self, api: FlaskClient, path: str) -> None:
@@ -117,7 +117,6 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
-@pytest.mark.usefixtures("stub")
 class TestCohere:
     def test_documents_come_best_first(self, api: FlaskClient) -> None:
         documents = [TEXTS[0], *({"text": text, "page": 3, "title": TEXTS[0]} for text in TEXTS[1:])]
@@ -160,7 +159,6 @@ class TestCohere:
             assert words in errors_of(response, status, "message")
 
 
-@pytest.mark.usefixtures("stub")
 def test_voyage(api: FlaskClient) -> None:
     body: dict[str, Any] = {"query": QUERY, "documents": TEXTS, "model": "stub-reranker"}
     body |= {"top_k": None, "truncation": True}
@@ -174,7 +172,6 @@ def test_voyage(api: FlaskClient) -> None:
     assert "tokens" in errors_of(api.post("/v1/rerank", json=body), 400, "detail")
 
 
-@pytest.mark.usefixtures("stub")
 def test_jina(api: FlaskClient) -> None:
     body: dict[str, Any] = {"query": QUERY, "documents": TEXTS, "truncate_prompt_tokens": -1}
     found = api.post("/v1/rerank", json=body).get_json()
@@ -205,14 +202,12 @@ class TestReturnedDocuments:
         body["return_documents"] = False
         assert api.post(path, data=msgpack.packb(body), content_type="application/msgpack").status_code == 200
 
-    @pytest.mark.usefixtures("stub")
     def test_other_documents_come_back_unchanged(self, api: FlaskClient) -> None:
         document = {"text": "b", "deep": nested(240), "large": 2**64 - 1, "small": -0.0, "none": None}
         found = api.post("/v1/rerank", json={"query": QUERY, "documents": [document]}).get_json()["results"]
         assert found[0]["document"] == document
 
 
-@pytest.mark.usefixtures("stub")
 def test_infinity(api: FlaskClient) -> None:
     body = {"query": QUERY, "documents": TEXTS, "model": "default/not-specified", "return_documents": True}
     found = api.post("/rerank", json=body).get_json()
@@ -227,7 +222,6 @@ def test_infinity(api: FlaskClient) -> None:
     assert (response.status_code, response.get_json()["error"]["code"]) == (400, "unsupported")
 
 
-@pytest.mark.usefixtures("stub")
 def test_weaviate(make_app: MakeApp) -> None:
     api = make_app(protocols="weaviate").test_client()
     scores = [{"document": text, "score": score_of(text)} for text in TEXTS]
@@ -240,7 +234,6 @@ def test_weaviate(make_app: MakeApp) -> None:
     assert "documents is missing" in response.get_json()["error"]
 
 
-@pytest.mark.usefixtures("stub")
 class TestSharedPaths:
     def test_a_body_without_texts_is_answered_by_the_protocol_of_the_path(self, api: FlaskClient) -> None:
         for path, fields in (
@@ -259,14 +252,6 @@ class TestSharedPaths:
         assert [item["index"] for item in found] == [TEXTS.index(text) for text in RANKED]
         assert 'unknown field "documents"' in api.post(path, json=body | {"documents": TEXTS}).get_json()["error"]
         assert 'unknown field "texts"' in api.post(path, json=body | {"property": "a"}).get_json()["error"]
-
-    def test_each_protocol_answers_alone_below_its_path(self, make_app: MakeApp) -> None:
-        api = make_app(protocols="tei=/tei,infinity=/infinity,jina=/jina").test_client()
-        body = {"query": QUERY, "documents": TEXTS}
-        assert isinstance(api.post("/tei/rerank", json={"query": QUERY, "texts": TEXTS}).get_json(), list)
-        assert api.post("/infinity/rerank", json=body).get_json()["object"] == "rerank"
-        assert api.post("/jina/v1/rerank", json=body).get_json()["object"] == "list"
-        assert api.post("/rerank", json=body).status_code == 404
 
     def test_the_reranker_may_be_named_by_an_alias(self, make_app: MakeApp, stub: StubWorker) -> None:
         api = make_app(model_aliases="rerank-v3.5").test_client()

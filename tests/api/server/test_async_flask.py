@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from api_stub import MakeApp
-from flask import Flask, g, request
+from flask import Flask, request
 from werkzeug.test import EnvironBuilder
 
 from shoal_api.server.async_flask import NUM_THREADS, AsyncFlask
@@ -50,27 +50,6 @@ def test_uploads_which_take_minutes_have_threads_of_their_own(app: Flask) -> Non
     assert api.post("/v1/bulk", json={"source": "news.csv"}).text.startswith("shoal-view")
 
 
-def test_views_that_wait_at_the_same_time_have_their_own_requests(app: Flask) -> None:
-    both_wait = threading.Barrier(2)
-
-    async def waits() -> str:
-        g.name = request.args["name"]
-        await asyncio.to_thread(both_wait.wait)
-        return str(g.name == request.args["name"])
-
-    app.add_url_rule("/waits", view_func=waits)
-    answers: list[str] = []
-    threads = [
-        threading.Thread(target=lambda name=name: answers.append(app.test_client().get(f"/waits?name={name}").text))
-        for name in "ab"
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == ["True", "True"]
-
-
 def test_a_request_whose_client_disconnects_counts_no_longer(app: AsyncFlask) -> None:
     async def waits() -> str:
         await asyncio.Event().wait()
@@ -86,19 +65,3 @@ def test_a_request_whose_client_disconnects_counts_no_longer(app: AsyncFlask) ->
     app.add_url_rule("/waits", view_func=waits)
     app.loop.run(disconnect)
     assert app.own.access._requests.held("") == 0
-
-
-def test_errors_reach_their_handlers(app: Flask) -> None:
-    def blocks() -> str:
-        raise KeyError("a")
-
-    async def waits() -> str:
-        await asyncio.sleep(0)
-        raise KeyError("a")
-
-    app.add_url_rule("/waits", view_func=waits)
-    app.add_url_rule("/blocks", view_func=blocks)
-    app.register_error_handler(KeyError, lambda _: (f"handled at {request.path}", 418))
-    for path in ("/waits", "/blocks"):
-        response = app.test_client().get(path)
-        assert (response.status_code, response.text) == (418, f"handled at {path}")

@@ -1,6 +1,7 @@
 """A worker with made-up answers for the tests of the HTTP front end, and the check of an error's shape."""
 
 import hashlib
+import json
 import re
 import threading
 import time
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from blocking import Pool
+from flask.testing import FlaskClient
 from numpy.typing import NDArray
 from queues import Queue
 from werkzeug.test import TestResponse
@@ -99,6 +101,16 @@ def multivector_of(text: str) -> NDArray[np.float32]:
 def raw_score_of(query: str, text: str) -> np.float32:
     """Return the stub worker's raw score of a text for a query."""
     return np.float32(vector_of(f"{query} {text}")[0])
+
+
+def examples(api: FlaskClient) -> list[tuple[str, dict[str, Any]]]:
+    """Return the path and the body of each example of a POST in the description of the API."""
+    description = api.get("/openapi.json").get_json()
+    schemas, found = description["components"]["schemas"], []
+    for path, methods in description["paths"].items():
+        names = re.findall(r"schemas/(\w+)", json.dumps(methods.get("post", {}).get("requestBody")))
+        found += [(path, schemas[name]["example"]) for name in dict.fromkeys(names)]
+    return found
 
 
 def close_app(app: AsyncFlask) -> None:
