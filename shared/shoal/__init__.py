@@ -9,9 +9,8 @@ if TYPE_CHECKING:
     from shoal.client.http.long_jobs import HttpLongHandle
     from shoal.client.job_source import ServerFile
     from shoal.client.questions import Handle
-    from shoal.client.redis.async_client import AsyncClient, AsyncHandle
+    from shoal.client.redis.async_client import AsyncClient, AsyncHandle, AsyncIndexHandle
     from shoal.client.redis.client import Client
-    from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle
     from shoal.contract.jobs import Job
     from shoal.contract.options import Options
     from shoal.contract.replies import Chunk, Reply
@@ -26,7 +25,6 @@ __all__ = [
     "AsyncClient",
     "AsyncHandle",
     "AsyncIndexHandle",
-    "AsyncLongHandle",
     "Chunk",
     "Client",
     "Decode",
@@ -52,8 +50,7 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "client.redis.async_client",
     "AsyncHandle": "client.redis.async_client",
-    "AsyncIndexHandle": "client.redis.long_jobs",
-    "AsyncLongHandle": "client.redis.long_jobs",
+    "AsyncIndexHandle": "client.redis.async_client",
     "Chunk": "contract.replies",
     "Client": "client.redis.client",
     "Decode": "operations",

@@ -13,7 +13,6 @@ from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.cache.lookup import CacheLookup
 from shoal.client.parts import jobs_to_repeat
 from shoal.client.questions import by_text, options_of
-from shoal.client.redis.long_jobs import WorkThreads
 from shoal.contract import traceparent
 from shoal.contract.jobs import Job, check_lane, new_id
 from shoal.contract.keys import Keys
@@ -38,7 +37,7 @@ _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 
 
 class Session:
-    """A client's connections and threads in its event loop. A task closes them when the client or the loop ends."""
+    """A client's connections in its event loop. A task closes them when the client or the loop ends."""
 
     def __init__(
         self,
@@ -53,8 +52,6 @@ class Session:
         self.producer = Producer(self._broker, keys, result_ttl_s)
         self.lookup = CacheLookup(self._broker, keys, self.producer.pool, count=count_lookup)
         self.dispatcher = Dispatcher(self.producer)
-        #: The threads for long jobs.
-        self.threads = WorkThreads()
         self._close_jobs = close_jobs
         self._is_ending = asyncio.Event()
         self.dispatcher.receiver.add_done_callback(lambda _: self._is_ending.set())
@@ -107,7 +104,7 @@ class Session:
             await self.dispatcher.close()
         finally:
             await self._broker.close()
-            await self.threads.close(self._close_jobs)
+            self._close_jobs()
 
 
 @dataclass(frozen=True, slots=True)
