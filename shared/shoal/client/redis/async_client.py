@@ -189,7 +189,6 @@ class AsyncClient:
         session, owner, job = self._session(), client or self.name, job.pinned(self.fingerprint)
         if isinstance(job, Search):
             job.check_hits()
-        await session.check_num_vectors(job, self.max_reply_bytes)
         if job.deadline is not None:
             check_deadline(job.deadline, await session.producer.now())
         if idempotency_key is not None:

@@ -19,7 +19,7 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Expired, Internal, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
 from shoal.operations import Embed
-from shoal.operations.embed import MANY_VECTORS, texts_at_a_time
+from shoal.operations.embed import texts_at_a_time
 from shoal.process import logs
 from shoal.queue.dispatcher import Dispatcher, Pending
 from shoal.queue.lane import num_query_bytes
@@ -66,7 +66,6 @@ class Session:
 
         Texts that are in the cache are not sent to a worker.
         """
-        await self.check_num_vectors(job, max_reply_bytes)
         call = Call(self, lane, client, time.monotonic() + timeout_s, max_reply_bytes)
         try:
             cached = await self.lookup.find(job)
@@ -80,11 +79,6 @@ class Session:
             return await call.run(job)
         except (TimeoutError, Expired) as error:
             raise await self.timeout(timeout_s) from error
-
-    async def check_num_vectors(self, job: Job, max_bytes: int) -> None:
-        """Raise TooLarge if the job's vectors of tokens or chunks certainly need more than `max_bytes`."""
-        if isinstance(job, Embed) and job.options.output in MANY_VECTORS:
-            job.check_num_vectors(await self.producer.pool.first_heartbeats(), max_bytes)
 
     async def timeout(self, timeout_s: float) -> Timeout:
         """Return the error for a call that got no answer within `timeout_s`."""
