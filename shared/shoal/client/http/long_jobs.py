@@ -14,10 +14,11 @@ from uuid import uuid4
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
 from shoal.client.handles import CHANGE_TIMEOUT_S, IndexHandle, LongHandle
 from shoal.client.job_source import File, Item, ServerFile, place_of, write_items
-from shoal.client.parts import bounded_groups, noting_num_written
+from shoal.client.parts import noting_num_written
 from shoal.client.questions import check_key
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import bounded_groups
 from shoal.contract.keys import NAME, NAME_RULE
 from shoal.errors import FileError, InvalidRequest, MalformedJob, NotReady, UnknownJob
 from shoal.long_jobs.status import STATUSES, LongJobStatus, Progress
