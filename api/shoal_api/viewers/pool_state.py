@@ -12,7 +12,7 @@ from typing import Any
 from shoal.client.redis.async_client import AsyncClient
 from shoal.errors import ShoalError
 from shoal.queue.pool import ANSWERING
-from shoal.viewers.pool_meter import PoolMeter, PoolSnapshot
+from shoal_api.viewers.pool_meter import PoolMeter, PoolSnapshot
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
