@@ -131,16 +131,6 @@ class Job:
         return False
 
     @property
-    def uses_reranker(self) -> bool:
-        """True if the worker needs a reranker."""
-        return False
-
-    @property
-    def reranker(self) -> str | None:
-        """The name of the reranker to use; None for any."""
-        return None
-
-    @property
     def texts_per_job(self) -> int:
         """The largest weight of a job, in texts, if a list is split."""
         return TEXTS_PER_JOB
