@@ -66,12 +66,20 @@ def test_the_first_error_of_the_parts_is_raised() -> None:
         Reply.join([Reply.failure("a", Internal("alone"))])
 
 
-def test_parts_of_two_models_are_refused() -> None:
+def test_parts_of_two_models_or_versions_are_never_joined() -> None:
     part, other = (reply_of(np.ones((1, width), np.float32), model="m") for width in (2, 3))
     with pytest.raises(NotReady, match='"m" of 2 dimensions and "m" of 3 dimensions: send it'):
         Reply.join([part, part, other])
-    with pytest.raises(NotReady, match='"m" and "n"'):
-        Reply.join([reply_of(hits=[[]], model="m"), reply_of(hits=[[]], model="n")])
+    for name, said in (
+        ("model", r'models, "f" and "g": send it again'),
+        ("fingerprint", r'models, "" \(f\) and "" \(g\): send it again'),
+        ("index_version", "of the versions f and g of the index: send it again"),
+    ):
+        parts = [reply_of(hits=[[]], **{name: value}) for value in ("f", "f" if name == "model" else "", "f")]
+        assert getattr(Reply.join(parts), name) == "f"
+        for some in (parts, parts[1:]) if name == "fingerprint" else (parts,):  # the first part may have none
+            with pytest.raises(NotReady, match=said):
+                Reply.join([*some, reply_of(hits=[[]], **{name: "g"})])
 
 
 def test_a_part_that_lacks_its_vectors_is_malformed() -> None:
