@@ -66,20 +66,28 @@ def test_the_first_error_of_the_parts_is_raised() -> None:
         Reply.join([Reply.failure("a", Internal("alone"))])
 
 
-def test_parts_of_two_models_or_versions_are_never_joined() -> None:
+def test_parts_of_two_models_are_refused() -> None:
     part, other = (reply_of(np.ones((1, width), np.float32), model="m") for width in (2, 3))
     with pytest.raises(NotReady, match='"m" of 2 dimensions and "m" of 3 dimensions: send it'):
         Reply.join([part, part, other])
-    for name, said in (
-        ("model", r'models, "f" and "g": send it again'),
-        ("fingerprint", r'models, "" \(f\) and "" \(g\): send it again'),
+    with pytest.raises(NotReady, match='"m" and "n"'):
+        Reply.join([reply_of(hits=[[]], model="m"), reply_of(hits=[[]], model="n")])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fingerprint", r'different models, "" \(f\) and "" \(g\): send it again'),
         ("index_version", "of the versions f and g of the index: send it again"),
-    ):
-        parts = [reply_of(hits=[[]], **{name: value}) for value in ("f", "f" if name == "model" else "", "f")]
+    ],
+)
+def test_parts_of_two_fingerprints_or_versions_are_never_joined(name: str, said: str) -> None:
+    """A part from an older worker has neither."""
+    first, none, second = (Reply("job", hits=[[]], **dict[str, Any]({name: value})) for value in ("f", "", "g"))
+    for parts in ([first, none, first], [none, first]):
         assert getattr(Reply.join(parts), name) == "f"
-        for some in (parts, parts[1:]) if name == "fingerprint" else (parts,):  # the first part may have none
-            with pytest.raises(NotReady, match=said):
-                Reply.join([*some, reply_of(hits=[[]], **{name: "g"})])
+        with pytest.raises(NotReady, match=said):
+            Reply.join([*parts, second])
 
 
 def test_a_part_that_lacks_its_vectors_is_malformed() -> None:
