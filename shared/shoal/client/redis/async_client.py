@@ -43,11 +43,11 @@ from shoal.settings import DEFAULTS, Settings
 class AsyncClient:
     """A client of the queue for the tasks of one event loop. It connects on first use.
 
-    The methods, options and errors are the same as in `shoal.Client`. Jobs of several tasks go to Redis together, and
-    one task receives their replies. Cancelling a task, as `asyncio.timeout` does, withdraws the jobs that it awaits.
-    A client belongs to the first event loop that uses it, until the client is closed or the loop ends; a use in another
-    loop raises RuntimeError. With a `fingerprint`, vectors and hits come only from the model with that fingerprint;
-    otherwise ModelMismatch is raised.
+    The methods, options and errors are the same as in `shoal.Client`, which alone has long jobs and indexes' versions.
+    Jobs of several tasks go to Redis together, and one task receives their replies. Cancelling a task, as
+    `asyncio.timeout` does, withdraws the jobs that it awaits. A client belongs to the first event loop that uses it,
+    until the client is closed or the loop ends; a use in another loop raises RuntimeError. With a `fingerprint`,
+    vectors and hits come only from the model with that fingerprint; otherwise ModelMismatch is raised.
     """
 
     def __init__(
