@@ -79,7 +79,7 @@ class AsyncClient:
         connections = ConnectionMaker(self.settings.redis_address)
         #: Called for each look-up in the cache, with the numbers of texts that were found and not found.
         self.count_lookup: Callable[[int, int], object] = lambda *_: None
-        self._new_session = partial(Session, connections, self.settings.keys, result_ttl_s, self.long_jobs.close)
+        self._new_session = partial(Session, connections, self.settings.keys, result_ttl_s)
         self._open: Session | None = None
 
     @classmethod
@@ -105,6 +105,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Withdraw unanswered jobs and close all connections, even if this call is cancelled."""
+        self.long_jobs.close()
         if self._open is not None and not self._open.is_over():
             await self._session().close()
 

@@ -44,7 +44,6 @@ class Session:
         connections: ConnectionMaker,
         keys: Keys,
         result_ttl_s: int,
-        close_jobs: Callable[[], object],
         count_lookup: Callable[[int, int], object],
     ):
         self.loop = asyncio.get_running_loop()
@@ -52,7 +51,6 @@ class Session:
         self.producer = Producer(self._broker, keys, result_ttl_s)
         self.lookup = CacheLookup(self._broker, keys, self.producer.pool, count=count_lookup)
         self.dispatcher = Dispatcher(self.producer)
-        self._close_jobs = close_jobs
         self._is_ending = asyncio.Event()
         self.dispatcher.receiver.add_done_callback(lambda _: self._is_ending.set())
         self._closer = asyncio.create_task(self._close_at_end())
@@ -98,7 +96,6 @@ class Session:
             await self.dispatcher.close()
         finally:
             await self._broker.close()
-            self._close_jobs()
 
 
 @dataclass(frozen=True, slots=True)
