@@ -35,7 +35,7 @@ DEFAULT_MODEL = ROOT / "default-model.txt"
 
 #: The extras (of pyproject.toml) and the dependency groups of each part.
 PARTS: dict[str, tuple[list[str], list[str]]] = {
-    "serve": (["api", "workers", "jobs", "embedded", "top"], []),
+    "serve": (["api", "workers", "jobs", "embedded", "http"], []),
     "export": (["export"], []),
     "test": (["documents", "http", "parquet", "pgvector", "tracing", "zstd"], ["test"]),
     "lint": ([], ["lint"]),

@@ -3,57 +3,38 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from shoal.client.handles import IndexHandle, LongHandle
-    from shoal.client.http.client import HttpClient
-    from shoal.client.http.long_jobs import HttpLongHandle
-    from shoal.client.job_source import ServerFile
-    from shoal.client.questions import Handle
-    from shoal.client.redis.async_client import AsyncClient, AsyncHandle
-    from shoal.client.redis.client import Client
-    from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle
-    from shoal.contract.jobs import Job
-    from shoal.contract.options import Options
-    from shoal.contract.replies import Chunk, Reply
-    from shoal.contract.vectors import SparseVector
-    from shoal.errors import ShoalError
-    from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
-    from shoal.operations.search_options import SearchOptions
-    from shoal.settings import Settings
+if TYPE_CHECKING:  # `as` makes the names public for type checkers
+    from shoal.client.handles import IndexHandle as IndexHandle
+    from shoal.client.handles import LongHandle as LongHandle
+    from shoal.client.http.client import HttpClient as HttpClient
+    from shoal.client.http.long_jobs import HttpLongHandle as HttpLongHandle
+    from shoal.client.job_source import ServerFile as ServerFile
+    from shoal.client.questions import Handle as Handle
+    from shoal.client.redis.async_client import AsyncClient as AsyncClient
+    from shoal.client.redis.async_client import AsyncHandle as AsyncHandle
+    from shoal.client.redis.async_client import AsyncIndexHandle as AsyncIndexHandle
+    from shoal.client.redis.client import Client as Client
+    from shoal.contract.jobs import Job as Job
+    from shoal.contract.options import Options as Options
+    from shoal.contract.replies import Chunk as Chunk
+    from shoal.contract.replies import Reply as Reply
+    from shoal.contract.vectors import SparseVector as SparseVector
+    from shoal.errors import ShoalError as ShoalError
+    from shoal.operations import Decode as Decode
+    from shoal.operations import Embed as Embed
+    from shoal.operations import Rerank as Rerank
+    from shoal.operations import Search as Search
+    from shoal.operations import Tokenize as Tokenize
+    from shoal.operations.search_options import SearchOptions as SearchOptions
+    from shoal.settings import Settings as Settings
 
 __version__ = "0.1.0"
-__all__ = [
-    "AsyncClient",
-    "AsyncHandle",
-    "AsyncIndexHandle",
-    "AsyncLongHandle",
-    "Chunk",
-    "Client",
-    "Decode",
-    "Embed",
-    "Handle",
-    "HttpClient",
-    "HttpLongHandle",
-    "IndexHandle",
-    "Job",
-    "LongHandle",
-    "Options",
-    "Reply",
-    "Rerank",
-    "Search",
-    "SearchOptions",
-    "ServerFile",
-    "Settings",
-    "ShoalError",
-    "SparseVector",
-    "Tokenize",
-]
 
+#: The module of each public name.
 _HOMES = {
     "AsyncClient": "client.redis.async_client",
     "AsyncHandle": "client.redis.async_client",
-    "AsyncIndexHandle": "client.redis.long_jobs",
-    "AsyncLongHandle": "client.redis.long_jobs",
+    "AsyncIndexHandle": "client.redis.async_client",
     "Chunk": "contract.replies",
     "Client": "client.redis.client",
     "Decode": "operations",
@@ -75,6 +56,8 @@ _HOMES = {
     "SparseVector": "contract.vectors",
     "Tokenize": "operations",
 }
+
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -241,8 +241,8 @@ def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> Non
     about = {"state": "ready", "model": "tiny", "engine": "openvino", "precision": "bf16", "indexes": indexes}
     pool.announce("w1", about | {"index_errors": {"news": "v2/vectors.npy is not what was built"}})
     printed = succeed(shoal.invoke(main, ["status"]))
-    assert "lane interactive: 1 unanswered" in printed
-    assert "results not read: 2, 3,000 bytes\n" in printed
+    assert "lane interactive: 1 unanswered jobs, 1 texts\n" in printed
+    assert "results not read: 2, 3,000 bytes\ndead letters: 0\nworkers alive: 1\n" in printed
     assert (
         "w1 ready tiny openvino bf16: default (1,234)\n    index news: v2/vectors.npy is not what was built\n"
         in printed

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import redis
 from awaiting import answer_all, answering, async_client, in_loop, num_interactive, outcomes, reply_to, url_of, wait_for
 from conftest import RedisServer, wait_until
 from queues import Queue, set_limits
@@ -177,6 +178,15 @@ class TestClosing:
         assert asyncio.all_tasks() == {asyncio.current_task()}
         await client.close()
         answer_all(queue)
+
+    @in_loop
+    async def test_no_connection_for_long_jobs_is_left(self, own_redis: RedisServer) -> None:
+        with redis.Redis.from_url(own_redis.url) as connection:
+            client = AsyncClient(own_redis.url)
+            assert client.long_jobs.list() == []
+            assert len(connection.client_list()) > 1
+            await client.close()
+            await wait_for(lambda: len(connection.client_list()) == 1)
 
     @in_loop
     async def test_tasks_that_read_the_cache_get_an_error_and_do_not_reopen_the_client(self, proxy: Proxy) -> None:

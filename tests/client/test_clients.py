@@ -170,13 +170,17 @@ class TestRerank:
 
 class TestSubmit:
     @pytest.mark.usefixtures("serving")
-    def test_the_id_is_enough_to_fetch_the_result(self, client: AnyClient) -> None:
+    def test_the_id_is_enough_to_fetch_the_result(self, client: AnyClient, encoder: Encoder) -> None:
         handle = client.submit("embed", TEXTS, lane="bulk")
         reply = client.job(handle.id).result()
-        assert reply.vectors is not None
-        assert reply.vectors.shape == (len(TEXTS), 32)
+        assert reply.vectors == pytest.approx(client.embed(TEXTS), abs=1e-5)
         assert set(reply.timings) == {"queue_s", "tokenize_s", "encode_s", "search_s"}
-        assert client.submit("search", "storm", timeout_s=3_600).result().hits
+        assert (reply.id, reply.status, reply.model) == (handle.id, "done", encoder.model.name)
+        assert (reply.tokens, reply.truncated) == ([4] * len(TEXTS), [False] * len(TEXTS))
+        assert (handle.cancel(), handle.status()) == ("done", "done")
+        assert client.submit("search", ["storm"], k=2, timeout_s=3_600).result().hits == [client.search("storm", k=2)]
+        rows = client.submit("embed", ["storm", "storm rain"], output="tokens").result().rows_by_text()
+        assert [len(row) for row in rows] == [3, 4]
 
     @pytest.mark.usefixtures("serving")
     def test_an_error_is_raised_when_the_result_is_fetched(self, client: AnyClient) -> None:

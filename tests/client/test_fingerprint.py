@@ -18,7 +18,7 @@ from shoal.contract import wire
 from shoal.contract.jobs import TEXTS_PER_JOB, Job
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
-from shoal.errors import InvalidRequest, MalformedJob, ModelMismatch, NotReady
+from shoal.errors import InvalidRequest, MalformedJob, ModelMismatch
 from shoal.operations import Embed, Rerank, unpack
 from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
 from shoal.queue.lane import LaneLimits
@@ -223,14 +223,6 @@ def test_a_stream_goes_on_with_the_fingerprint_of_its_first_vectors(make_client:
         found = np.stack(list(make_client().embed_stream(TEXTS, window=2)))
     assert (found == found[0]).all()
     assert chr(int(found[0, 0])) in asked
-
-
-def test_parts_of_two_fingerprints_are_never_joined() -> None:
-    parts = [Reply(str(n), hits=[[]], fingerprint=fingerprint) for n, fingerprint in enumerate(["f", "", "f"])]
-    assert Reply.join(parts).fingerprint == "f"
-    for some in (parts, parts[1:]):  # the first part may have no fingerprint
-        with pytest.raises(NotReady, match=r'different models, "" \(f\) and "" \(g\): send it again'):
-            Reply.join([*some, Reply("b", hits=[[]], fingerprint="g")])
 
 
 def test_a_rerank_may_ask_for_the_fingerprint_of_the_reranker(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from api_stub import MakeApp
 from conftest import WORDS, RedisServer
-from queues import Queue, drive, queue_of
+from queues import Queue, drive
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient, Client
@@ -121,16 +121,7 @@ class TestTokenVectors:
         assert code(queue.wait_result(job.id, 0)) == "too_large"
         assert worker.counters["batches"] == 0
 
-    def test_a_list_with_too_many_words_is_not_put(self, client: Client) -> None:
-        client.pool.announce("w", {"state": "ready", "dimension": 384, "max_tokens": 256})
-        texts = ["seven words that are ten tokens long"] * 10_000
-        with pytest.raises(TooLarge, match="at least 70,000 tokens"):
-            client.embed(texts, output="tokens")
-        with pytest.raises(TooLarge, match="split the list"):
-            client.submit("embed", texts[:2_000], output="tokens")
-        assert queue_of(client).backlog()["interactive"] == 0
-
-    def test_a_list_of_unknown_size_is_sent_a_few_parts_at_a_time(self, client: Client, serving: Worker) -> None:
+    def test_a_long_list_is_sent_a_few_parts_at_a_time(self, client: Client, serving: Worker) -> None:
         client.run(limit_replies)
         texts = [f"{'storm' * 20}{n}" for n in range(1_000)]
         with pytest.raises(TooLarge, match="of 250 parts"):

@@ -14,7 +14,7 @@ from conftest import PATIENCE_S
 from http_servers import Canned, CannedServer, Listen
 
 from shoal import Client, HttpClient, ServerFile
-from shoal.client.handles import LongHandle, LongWait
+from shoal.client.handles import LongHandle
 from shoal.client.job_source import place_of
 from shoal.contract import wire
 from shoal.errors import (
@@ -25,6 +25,7 @@ from shoal.errors import (
     MalformedJob,
     NotReady,
     PathNotAllowed,
+    Timeout,
     Unavailable,
     UnknownJob,
 )
@@ -73,10 +74,14 @@ class TestLongHandle:
     def test_a_wait_goes_on_while_redis_is_away(self) -> None:
         job = handle(status("running"), Unavailable("away"), Unavailable("away"), status("done"))
         assert job.wait(PATIENCE_S) == {}
-        wait = LongWait(ID, None, None)
-        assert [wait.pause_s() for _ in range(6)] == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5]
         with pytest.raises(Unavailable):
-            wait.missed(Unavailable("Redis has not answered yet"))
+            handle(Unavailable("Redis has not answered yet"), status("done")).wait()
+
+    def test_the_pauses_of_a_wait_double(self) -> None:
+        seen: list[LongJobStatus] = []
+        with pytest.raises(Timeout, match="not done after"):
+            handle(status("running")).wait(0.5, seen.append)
+        assert len(seen) <= 5  # after 0, 0.05, 0.15, 0.35 and 0.5 s
 
     def test_a_job_that_failed_raises_its_error(self) -> None:
         with pytest.raises(BadDocument, match="line 3"):

@@ -16,7 +16,7 @@ from shoal import Client, HttpClient
 from shoal.client.parts import SWITCH_PAUSE_S, jobs_to_repeat
 from shoal.contract.jobs import TEXTS_PER_JOB, Job
 from shoal.contract.replies import Reply
-from shoal.errors import Internal, NotReady
+from shoal.errors import Internal
 
 pytest_plugins = ["http_fixtures"]
 
@@ -85,10 +85,3 @@ def test_after_an_error_or_the_deadline_nothing_is_computed_again(until: float) 
     if until:
         replies.insert(1, Reply.failure("b", Internal("bad")))
     assert list(jobs_to_repeat([], replies, until)) == []
-
-
-def test_parts_of_two_versions_are_never_joined() -> None:
-    parts = [Reply(str(n), hits=[[]], index_version=version) for n, version in enumerate(["v1", "", "v1"])]
-    assert Reply.join(parts).index_version == "v1"
-    with pytest.raises(NotReady, match="of the versions v1 and v2 of the index: send it again"):
-        Reply.join([*parts, Reply("b", hits=[[]], index_version="v2")])

@@ -74,6 +74,22 @@ def test_parts_of_two_models_are_refused() -> None:
         Reply.join([reply_of(hits=[[]], model="m"), reply_of(hits=[[]], model="n")])
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fingerprint", r'different models, "" \(f\) and "" \(g\): send it again'),
+        ("index_version", "of the versions f and g of the index: send it again"),
+    ],
+)
+def test_parts_of_two_fingerprints_or_versions_are_never_joined(name: str, said: str) -> None:
+    """A part from an older worker has neither."""
+    first, none, second = (Reply("job", hits=[[]], **dict[str, Any]({name: value})) for value in ("f", "", "g"))
+    for parts in ([first, none, first], [none, first]):
+        assert getattr(Reply.join(parts), name) == "f"
+        with pytest.raises(NotReady, match=said):
+            Reply.join([*parts, second])
+
+
 def test_a_part_that_lacks_its_vectors_is_malformed() -> None:
     with pytest.raises(MalformedJob, match="lacks a field of the other parts"):
         Reply.join([reply_of(np.ones((1, 2), np.float32)), reply_of()])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import BadDocument, InvalidRequest
-from shoal.evaluation.collection import Collection, Files, read_judgements, read_queries, write_source
+from shoal.evaluation.collection import Collection, file_of, read_judgements, read_queries, write_source
 from shoal.records.source_file import SourceRules
 
 RULES = SourceRules()
@@ -87,26 +87,17 @@ class TestCollections:
             tmp_path, "queries.jsonl", '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "b"}\n{"_id": "3", "text": "c"}'
         )
         written(tmp_path, "qrels/dev.tsv", "query-id\tcorpus-id\tscore\n1\td\t1\n2\td\t0\n9\td\t1\n")
-        files = Files.of(str(tmp_path), None, None, None, "dev")
-        assert files.corpus == str(tmp_path / "corpus.jsonl.gz")
-        collection = Collection.read(files, RULES)
+        assert file_of(str(tmp_path), "corpus.jsonl") == str(tmp_path / "corpus.jsonl.gz")
+        collection = Collection.read(str(tmp_path), "dev", RULES)
         assert collection == Collection({"1": "a"}, {"1": {"d": 1}}, num_left_out=2)
-
-    def test_named_files_go_before_files_of_the_folder(self) -> None:
-        assert Files.of("folder", "c", "q", "r") == Files("q", "r", "c")
-        assert Files.of("folder", None, None, "r") == Files("folder/queries.jsonl", "r", None)
-
-    def test_missing_files_are_named(self) -> None:
-        with pytest.raises(InvalidRequest, match="the judgements are missing"):
-            Files.of(None, None, "q", None)
-        with pytest.raises(InvalidRequest, match="the queries are missing"):
-            Files.of(None, None, None, "r")
 
     @pytest.mark.parametrize(("qrels", "what"), [("8 0 d 1", "judges none"), ("1 0 d 0", "no document relevant")])
     def test_files_that_do_not_belong_together_are_refused(self, qrels: str, what: str, tmp_path: Path) -> None:
-        files = Files(written(tmp_path, "queries", "1\ta"), written(tmp_path, "qrels", qrels))
+        (tmp_path / "qrels").mkdir()
+        written(tmp_path, "queries.jsonl", "1\ta")
+        written(tmp_path, "qrels/test.tsv", qrels)
         with pytest.raises(InvalidRequest, match=what):
-            Collection.read(files, RULES)
+            Collection.read(str(tmp_path), "test", RULES)
 
 
 class TestCorpora:

@@ -1,4 +1,4 @@
-"""The tests of long jobs that all clients share, on a real Redis, with and without a runner."""
+"""The tests of long jobs that the clients for threads share, on a real Redis, with and without a runner."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,10 @@ from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 
 pytest_plugins = ["any_client_fixtures", "long_job_fixtures"]
-pytestmark = pytest.mark.usefixtures("rq")
+pytestmark = [
+    pytest.mark.usefixtures("rq"),
+    pytest.mark.parametrize("make_client", ["Client", "HttpClient"], indirect=True),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -56,13 +56,6 @@ def test_status_escapes_hostile_names(pool: dict[str, str]) -> None:
     assert f"    index {SHOWN}: {SHOWN}" in found
 
 
-@pytest.mark.wide
-@pytest.mark.usefixtures("named")
-def test_top_escapes_hostile_names(pool: dict[str, str]) -> None:
-    found = lines("top", **pool)
-    assert not any(line.startswith("workers alive") for line in found)
-
-
 def test_dead_letters_escape_hostile_texts(pool: dict[str, str], queue: Queue) -> None:
     fields = {"job": Embed([HOSTILE], id="a").pack(), "traceback": f"line 1\n{HOSTILE}\r\nline 2"}
     names = dict.fromkeys(("reason", "lane", "worker"), HOSTILE)

@@ -117,10 +117,12 @@ class TestJobs:
 
     def test_a_job_that_is_given_up_has_a_line(self, client: Client, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG)
-        with pytest.raises(ShoalError):
-            client.call(Embed([MARKER], id="a"), timeout_s=0.05)
-        (line,) = about(caplog, "shoal.client")
+        for text, timeout_s in ((MARKER, 0.05), (f"{MARKER}\ud800", None)):
+            with pytest.raises(ShoalError):
+                client.call(Embed([text], id="a"), timeout_s=timeout_s)
+        (line, _) = about(caplog, "shoal.client")
         assert line.items() >= {"message": "job given up", "job_id": "a", "error": "timeout"}.items()
+        assert MARKER not in caplog.text
 
 
 def example(schema: dict[str, Any], schemas: dict[str, Any], depth: int = 0) -> Any:

@@ -12,7 +12,6 @@ from shoal import __version__
 from shoal.contract.excerpt import excerpt
 from shoal.errors import NotReady, ShoalError
 from shoal.operations.search import MAX_K
-from shoal.viewers.pool_meter import PoolSnapshot
 from shoal_api.access.access_control import MAX_CONNECTIONS
 from shoal_api.answers.response import WholeResponse, json_response
 from shoal_api.blueprint import Blueprint
@@ -21,6 +20,7 @@ from shoal_api.request import json_request
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import ReadyQuery
 from shoal_api.schema.responses import Health, Info, Ready
+from shoal_api.viewers.pool_meter import PoolSnapshot
 
 api = Blueprint("service", __name__, "service", ErrorBody)
 

@@ -1,1 +1,1 @@
-"""The state of the pool for its viewers."""
+"""The state of the pool for its viewers, and its figures: rates and waits."""

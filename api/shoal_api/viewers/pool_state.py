@@ -12,7 +12,7 @@ from typing import Any
 from shoal.client.redis.async_client import AsyncClient
 from shoal.errors import ShoalError
 from shoal.queue.pool import ANSWERING
-from shoal.viewers.pool_meter import WINDOW_S, PoolMeter, PoolSnapshot
+from shoal_api.viewers.pool_meter import PoolMeter, PoolSnapshot
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
@@ -141,10 +141,7 @@ class PoolReader:
     async def measure(self) -> dict[str, Any]:
         """Return `PoolMeter`'s measurements, at most `every_s` old. After a minute without viewers, rates restart."""
         async with self._measuring:
-            age_s = time.monotonic() - self._measured_at
-            if age_s >= self.every_s:
-                if age_s > WINDOW_S:
-                    self._meter.forget_rates()
+            if time.monotonic() - self._measured_at >= self.every_s:
                 self._measured = self._meter.measure(await PoolSnapshot.take(self._client.queue))
                 self._measured_at = time.monotonic()
             return self._measured

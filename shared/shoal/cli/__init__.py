@@ -1,5 +1,5 @@
 """The `shoal` command.
 
-Imports client, queue, supervisor, `long_jobs`, `bulk`, `evaluation`, `viewers` and `records`, each when a command
+Imports client, queue, supervisor, `long_jobs`, `bulk`, `evaluation` and `records`, each when a command
 needs it.
 """

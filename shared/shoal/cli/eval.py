@@ -12,14 +12,14 @@ from typing import Any
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.cli.output import OutputFile, write_output
+from shoal.cli.output import OutputFile
 from shoal.client.http.client import HttpClient
 from shoal.client.questions import Questions
 from shoal.client.redis.client import Client
 from shoal.errors import UnknownIndex
-from shoal.evaluation.collection import Collection, Files, write_source
+from shoal.evaluation.collection import Collection, file_of, write_source
 from shoal.evaluation.evaluation import Evaluation
-from shoal.evaluation.report import svg, tables
+from shoal.evaluation.report import tables
 from shoal.evaluation.run import Setting, run, times
 from shoal.operations.search import MAX_K
 from shoal.process.progress import wait_until
@@ -31,11 +31,8 @@ SERVED_WITHIN_S = 60.0
 
 
 @click.command("eval", short_help="Measure the quality of search by queries with judgements.")
-@click.argument("folder", required=False)
-@click.option("--corpus", help="Documents, as corpus.jsonl of BEIR: for an index that is not served yet.")
-@click.option("--queries", help="Queries: JSON lines of BEIR, or lines of id, tab, text.")
-@click.option("--qrels", help="Judgements, in the format of BEIR or of TREC.")
-@click.option("--split", default="test", show_default=True, help="FOLDER: the judgements in qrels/SPLIT.tsv.")
+@click.argument("folder")
+@click.option("--split", default="test", show_default=True, help="Use the judgements in qrels/SPLIT.tsv.")
 @click.option("--index", default="default", show_default=True, help="Index to search.")
 @click.option("--build", default="", help='Flags of `shoal index build` for the corpus, as "--language english".')
 @click.option("-k", type=click.IntRange(1, MAX_K), default=10, show_default=True, help="Hits for nDCG and MRR.")
@@ -49,20 +46,18 @@ SERVED_WITHIN_S = 60.0
 @click.option("--setting", "words", multiple=True, help="Options of a search, as `mode=hybrid alpha=0.6`; repeatable.")
 @click.option("--no-times", is_flag=True, help="Leave out the times of single searches.")
 @click.option("--json", "out", type=OutputFile(), help="Save every figure here.")
-@click.option("--plot", type=OutputFile(), help="Draw a picture (SVG) here.")
 @settings_options(*REDIS_SETTINGS, "request_timeout_s", "index_home")
 def eval_(
     settings: Settings,
     words: tuple[str, ...],
     no_times: bool,
     out: Path | None,
-    plot: Path | None,
     **options: Any,
 ) -> None:
     """Measure how well a running service finds the documents that people judged to be relevant.
 
-    FOLDER is a test collection in BEIR's format: corpus.jsonl, queries.jsonl and qrels/test.tsv. Options can name
-    single files instead. If no index of the name is served, one is built from the corpus.
+    FOLDER is a test collection in BEIR's format: queries.jsonl, qrels/test.tsv and, if no index of the name is served,
+    corpus.jsonl, from which one is built.
 
     Each --setting is evaluated, and compared with the first one query by query. Without --setting, the service's
     defaults are evaluated.
@@ -70,8 +65,7 @@ def eval_(
     asked, parsed = SimpleNamespace(**options), [Setting.parse(each) for each in words or ("",)]
     if asked.depth < asked.k:
         raise click.UsageError(f"--depth is {asked.depth}, less than -k, {asked.k}: raise it")
-    files = Files.of(asked.folder, asked.corpus, asked.queries, asked.qrels, asked.split)
-    collection = Collection.read(files, SourceRules.from_settings(settings))
+    collection = Collection.read(asked.folder, asked.split, SourceRules.from_settings(settings))
     client: Client | HttpClient
     if asked.url:
         client = HttpClient(asked.url, asked.api_key, timeout_s=settings.request_timeout_s)
@@ -79,7 +73,7 @@ def eval_(
         client = Client.from_settings(settings)
     with client:
         if not _is_served(client, asked.index):
-            _build(settings, asked, files.corpus)
+            _build(settings, asked)
             served = partial(_is_served, client, asked.index)
             wait_until(f"workers that serve the index {asked.index}", served, SERVED_WITHIN_S)
         search = partial(client.search, index=asked.index)
@@ -88,8 +82,9 @@ def eval_(
         timed = [None] * len(parsed) if no_times else times(search, texts, parsed, asked.k)
     evaluation = Evaluation.of(collection, parsed, found, timed, asked.k, asked.depth)
     click.echo(tables(evaluation))
-    write_output(out, json.dumps(asdict(evaluation), indent=2))
-    write_output(plot, svg(evaluation, f"{Path(asked.folder or files.queries).resolve().name}, index {asked.index}"))
+    if out:
+        with click.open_file(out, "w", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(evaluation), indent=2))
 
 
 def _is_served(client: Questions, index: str) -> bool:
@@ -100,7 +95,7 @@ def _is_served(client: Questions, index: str) -> bool:
     return True
 
 
-def _build(settings: Settings, asked: SimpleNamespace, corpus: str | None) -> None:
+def _build(settings: Settings, asked: SimpleNamespace) -> None:
     """Build an index of the corpus with `shoal index build`. Raises UnknownIndex for a URL or without a corpus."""
     from shoal.cli.main import main
 
@@ -109,9 +104,10 @@ def _build(settings: Settings, asked: SimpleNamespace, corpus: str | None) -> No
             f"the service at {asked.url} has no index {asked.index}: name one with --index, or build it there "
             "with shoal index build"
         )
-    if corpus is None:
+    corpus = file_of(asked.folder, "corpus.jsonl")
+    if not Path(corpus).is_file():
         raise UnknownIndex(
-            f"no worker serves an index {asked.index}: name one with --index, or documents with --corpus"
+            f"no worker serves an index {asked.index}: name one with --index, or put its documents into {corpus}"
         )
     flags = [f"--{name.replace('_', '-')}={getattr(settings, name)}" for name in (*REDIS_SETTINGS, "index_home")]
     with TemporaryDirectory(prefix="shoal-eval-") as folder:

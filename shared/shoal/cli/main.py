@@ -19,7 +19,7 @@ from shoal.process.extra import install_command
 _GROUP = "shoal.commands"
 
 #: The extra that installs each of these libraries. The extra `all` installs every other library.
-_EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "parquet", "rich": "top", "rq": "jobs"}
+_EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "parquet", "rq": "jobs"}
 
 #: The module of each command of this package, and the command's name in the module.
 _OWN = {
@@ -32,7 +32,6 @@ _OWN = {
     "search": "shoal.cli.search:search",
     "serve": "shoal.cli.serve:serve",
     "status": "shoal.cli.pool:status",
-    "top": "shoal.cli.pool:top",
 }
 
 #: The commands in the order of `shoal --help`, by purpose. Commands that are not named here come last.
@@ -43,7 +42,7 @@ _SECTIONS = {
     "The quality of search": ("eval",),
     "Long jobs, such as a file of a million lines": ("job",),
     "Models": ("model",),
-    "Operate a service": ("top", "key", "dead"),
+    "Operate a service": ("key", "dead"),
     "The processes of a service, for a supervisor of your own": ("api", "worker", "host", "jobs"),
     "Others": ("completion",),
 }

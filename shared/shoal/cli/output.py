@@ -41,10 +41,3 @@ class OutputFile(click.Path):
         if not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
             self.fail(f"{path.parent} is no folder that can be written to", param, ctx)
         return path
-
-
-def write_output(path: Path | None, text: str) -> None:
-    """Write the text into the file at `path`, the value of an `OutputFile`. Without a path, do nothing."""
-    if path:
-        with click.open_file(path, "w", encoding="utf-8") as file:
-            file.write(text)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from shoal.client.job_source import File, Item
+from shoal.contract.checks import check_known
 from shoal.errors import Timeout, Unavailable
 from shoal.long_jobs.status import LongJobStatus, Progress
 from shoal.records.given_document import Given
@@ -27,38 +28,6 @@ MAX_AWAY_S = 60.0
 
 #: Longest time to wait for a change of an index's versions, in seconds. The change may queue behind others.
 CHANGE_TIMEOUT_S = 30.0
-
-
-class LongWait:
-    """A wait for a long job's end: its time left, pauses and missed answers. Without `timeout_s` it has no limit."""
-
-    def __init__(self, job_id: str, timeout_s: float | None, on_status: OnStatus | None):
-        self._job_id = job_id
-        self._timeout_s = timeout_s
-        self._on_status = on_status
-        self._until = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
-        self._answered_at, self._pause_s = -math.inf, FIRST_PAUSE_S
-
-    def saw(self, status: LongJobStatus) -> bool:
-        """Record a received state; return True if the job is done. Raises the error of a failed job, and Cancelled."""
-        self._answered_at = time.monotonic()
-        if self._on_status:
-            self._on_status(status)
-        if error := status.failure():
-            raise error
-        return status.has_ended
-
-    def missed(self, error: Unavailable) -> None:
-        """Record that no answer came. Raise the error if no answer ever came, or none came for `MAX_AWAY_S`."""
-        if time.monotonic() - self._answered_at > MAX_AWAY_S:
-            raise error
-
-    def pause_s(self) -> float:
-        """Return the seconds until the next query; raise Timeout if no time is left."""
-        if (left_s := self._until - time.monotonic()) <= 0:
-            raise Timeout(f"job {self._job_id} is not done after {self._timeout_s:g} s: it goes on, wait again")
-        pause_s, self._pause_s = self._pause_s, min(MAX_PAUSE_S, 2 * self._pause_s)
-        return min(pause_s, left_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +51,26 @@ class LongHandle:
         `on_status` is called with each received state, about twice a second. If Redis or the API does not answer, the
         wait goes on for up to a minute. Raises the error of a failed job, Cancelled, and Timeout.
         """
-        wait = LongWait(self.id, timeout_s, on_status)
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        answered_at, pause_s = -math.inf, FIRST_PAUSE_S
         while True:
             try:
                 status = self.jobs.status(self.id)
-            except Unavailable as error:
-                wait.missed(error)
+            except Unavailable:
+                if time.monotonic() - answered_at > MAX_AWAY_S:  # or no answer ever came
+                    raise
             else:
-                if wait.saw(status):
+                answered_at = time.monotonic()
+                if on_status:
+                    on_status(status)
+                if error := status.failure():
+                    raise error
+                if status.has_ended:
                     return dict(status.result or {})
-            time.sleep(wait.pause_s())
+            if (left_s := until - time.monotonic()) <= 0:
+                raise Timeout(f"job {self.id} is not done after {timeout_s:g} s: it goes on, wait again")
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(MAX_PAUSE_S, 2 * pause_s)
 
     def pause(self) -> str:
         """Pause the job, keeping its finished work; return its status."""
@@ -168,7 +147,8 @@ class IndexHandle(ABC):
         `source` is the path of a file, or a `ServerFile`. Over HTTP, a file or documents as dicts are uploaded. Over
         Redis, `source` names a file that the runner has below its roots. The options are the fields of `BuildOptions`.
         """
-        return LongHandle(self.jobs, self._build(source, options))
+        check_known("option", options, BuildOptions.__annotations__)
+        return LongHandle(self.jobs, self._build(source, {**options}))
 
     def versions(self) -> list[dict[str, Any]]:
         """Return the versions of the index."""
@@ -187,8 +167,8 @@ class IndexHandle(ABC):
         return self._manage("delete", version)
 
     @abstractmethod
-    def _build(self, source: File | Iterable[Item], options: BuildOptions) -> str:
-        """Submit a build and return the job's id; raise InvalidRequest for an unknown option."""
+    def _build(self, source: File | Iterable[Item], options: dict[str, Any]) -> str:
+        """Submit a build and return the job's id."""
 
     @abstractmethod
     def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:

@@ -43,20 +43,6 @@ async def async_batches(items: Iterable[T] | AsyncIterable[T], size: int) -> Asy
         yield batch
 
 
-def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_size: int) -> Iterator[list[T]]:
-    """Yield groups of at most `max_num` items and a total size of `max_size`; a larger item makes its own group."""
-    group: list[T] = []
-    total = 0
-    for item, size in zip(items, sizes, strict=True):
-        if group and (len(group) == max_num or total + size > max_size):
-            yield group
-            group, total = [], 0
-        group.append(item)
-        total += size
-    if group:
-        yield group
-
-
 @contextmanager
 def noting_num_written(num: int) -> Iterator[None]:
     """Add `num`, the number of documents or ids already written, to the message of an error."""

@@ -105,7 +105,7 @@ class Questions(Closing):
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
         """Put a job as `submit` does; return its id, or the id of the first job that was put with the key.
 
-        Raises Overloaded, TooLarge for too many hits or token vectors, and InvalidRequest if the key belongs to a
+        Raises Overloaded, TooLarge for too many hits, and InvalidRequest if the key belongs to a
         different job or if the job's deadline is too far away.
         """
 

@@ -3,11 +3,11 @@
 import os
 import secrets
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from shoal.contract import traceparent, wire
 from shoal.contract.checks import check_number, check_range, check_string, is_header_text
@@ -16,6 +16,8 @@ from shoal.contract.keys import NAME, NAME_RULE
 from shoal.contract.options import DEFAULT_OPTIONS, OPTION_DEFAULTS, Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, TooLarge
+
+T = TypeVar("T")
 
 # The names of the lanes. The HTTP schema is also made from them.
 Lane = Literal["interactive", "bulk"]
@@ -127,16 +129,6 @@ class Job:
     def is_one_question(self) -> bool:
         """True if the job must not be split, because the parts together would give other answers."""
         return False
-
-    @property
-    def uses_reranker(self) -> bool:
-        """True if the worker needs a reranker."""
-        return False
-
-    @property
-    def reranker(self) -> str | None:
-        """The name of the reranker to use; None for any."""
-        return None
 
     @property
     def texts_per_job(self) -> int:
@@ -278,14 +270,7 @@ class Job:
         """
         if self.is_one_question:
             return [self]
-        parts: list[list[str]] = []
-        room = 0
-        for text, size in zip(self.texts, sizes, strict=True):
-            if not parts or size > room or len(parts[-1]) == max_texts:
-                parts.append([])
-                room = max_size
-            parts[-1].append(text)
-            room -= size
+        parts = list(bounded_groups(self.texts, sizes, max_texts, max_size))
         if len(parts) == 1:
             return [self]
         firsts = accumulate(map(len, parts), initial=self.first_text)
@@ -313,6 +298,20 @@ def new_id() -> str:
         except IndexError:
             digits = secrets.token_hex(256 * 12)
             ids.extend(digits[n : n + 24] for n in range(0, len(digits), 24))
+
+
+def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_size: int) -> Iterator[list[T]]:
+    """Yield groups of at most `max_num` items and a total size of `max_size`; a larger item makes its own group."""
+    group: list[T] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if group and (len(group) == max_num or total + size > max_size):
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size
+    if group:
+        yield group
 
 
 def check_lane(lane: str) -> str:

@@ -151,7 +151,9 @@ class Reply:
         first = replies[0]
         if len(replies) == 1:
             return first
-        first = replace(first, fingerprint=next((reply.fingerprint for reply in replies if reply.fingerprint), ""))
+        fingerprint = next((reply.fingerprint for reply in replies if reply.fingerprint), "")
+        version = next((reply.index_version for reply in replies if reply.index_version), "")
+        first = replace(first, fingerprint=fingerprint, index_version=version)  # an older worker sends neither
         vectors = None if first.vectors is None else [_present(r.vectors) for r in replies]
         for reply in replies:
             _check_alike(first, reply)
@@ -163,12 +165,12 @@ class Reply:
             tokens=[count for r in replies for count in r.tokens],
             truncated=[flag for r in replies for flag in r.truncated],
             characters=[count for r in replies for count in r.characters] if all(r.characters for r in replies) else [],
-            index_version=first.index_version,
+            index_version=version,
             scores=None if first.scores is None else np.concatenate([_present(r.scores) for r in replies]),
             timings={name: max(r.timings.get(name, 0.0) for r in replies) for name in TIMINGS},
             cached=sum(r.cached for r in replies),
             model=first.model,
-            fingerprint=first.fingerprint,
+            fingerprint=fingerprint,
             ignored=first.ignored,
             **asked,
         )

@@ -8,46 +8,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.process.allowed_path import local_path
 from shoal.records.document import SourceLabel
-from shoal.records.line_records import read_lines
+from shoal.records.line_records import PACKED_ENDINGS, read_lines
 from shoal.records.source_file import SourceRules, open_file
 
 #: Names of the fields that may have a query's id and text in a line of JSON, in order of preference.
 _IDS, _TEXTS = ("_id", "id", "query_id"), ("text", "query", "title")
 
 _GAIN = re.compile(r"[-+]?\d{1,9}(\.0*)?")
-
-
-class Files(NamedTuple):
-    """The files of a test collection. `corpus` is None if only an index has the documents."""
-
-    queries: str
-    qrels: str
-    corpus: str | None = None
-
-    @classmethod
-    def of(
-        cls, folder: str | None, corpus: str | None, queries: str | None, qrels: str | None, split: str = "test"
-    ) -> Self:
-        """Return the files of a collection. Files that are not given come from the BEIR `folder`, even packed.
-
-        `split` names the file of judgements in that folder. Raises InvalidRequest if queries or judgements are missing.
-        """
-        if folder:
-            corpus = corpus or _find_file(folder, "corpus.jsonl")
-            queries = queries or _find_file(folder, "queries.jsonl") or str(Path(folder, "queries.jsonl"))
-            qrels = qrels or _find_file(folder, f"qrels/{split}.tsv") or str(Path(folder, "qrels", f"{split}.tsv"))
-        if not queries or not qrels:
-            raise InvalidRequest(
-                f"the {'judgements' if queries else 'queries'} are missing: name a folder of BEIR, or files with "
-                "--queries and --qrels"
-            )
-        return cls(queries, qrels, corpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +36,25 @@ class Collection:
     num_left_out: int = 0
 
     @classmethod
-    def read(cls, files: Files, rules: SourceRules) -> Self:
-        """Read the queries and the judgements.
+    def read(cls, folder: str, split: str, rules: SourceRules) -> Self:
+        """Read `queries.jsonl` and `qrels/SPLIT.tsv` of a folder in BEIR's format.
 
         Raises InvalidRequest if they do not belong together, and the errors of `read_queries` and `read_judgements`.
         """
-        queries, judgements = read_queries(files.queries, rules), read_judgements(files.qrels, rules)
+        asked, qrels = file_of(folder, "queries.jsonl"), file_of(folder, f"qrels/{split}.tsv")
+        queries, judgements = read_queries(asked, rules), read_judgements(qrels, rules)
         if not judgements.keys() & queries.keys():
-            raise InvalidRequest(
-                f"{files.qrels} judges none of the queries of {files.queries}: give files of one collection"
-            )
+            raise InvalidRequest(f"{qrels} judges none of the queries of {asked}: give files of one collection")
         judged = {name: text for name, text in queries.items() if max(judgements.get(name, {}).values(), default=0) > 0}
         if not judged:
-            raise InvalidRequest(f"{files.qrels} calls no document relevant for a query of {files.queries}")
+            raise InvalidRequest(f"{qrels} calls no document relevant for a query of {asked}")
         return cls(judged, {name: judgements[name] for name in judged}, len(queries) - len(judged))
+
+
+def file_of(folder: str, name: str) -> str:
+    """Return the path of a file in a folder. If the file is only there packed, it is the path of the packed file."""
+    paths = [Path(folder, name + ending) for ending in ("", *PACKED_ENDINGS)]
+    return str(next((path for path in paths if path.is_file()), paths[0]))
 
 
 def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
@@ -185,8 +163,3 @@ def _value_of(where: str, values: Mapping[str, Any], names: Sequence[str], kind:
     if not isinstance(value, kind):
         raise BadDocument(f"{where}: the id or the text is no string: write an object with _id and text")
     return str(value).strip()
-
-
-def _find_file(folder: str, name: str) -> str | None:
-    paths = (Path(folder, name + ending) for ending in ("", ".gz", ".zst"))
-    return next((str(path) for path in paths if path.is_file()), None)

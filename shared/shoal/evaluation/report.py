@@ -1,15 +1,8 @@
-"""The report of an evaluation: Markdown tables, in which measures are multiplied by 100, and a picture as SVG."""
+"""The report of an evaluation: Markdown tables, in which measures are multiplied by 100."""
 
-import math
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from shoal.evaluation.evaluation import CONFIDENCE, Evaluation, Interval
-
-#: Sizes in pixels: a row, a character of a name, and the intervals together.
-_ROW, _CHARACTER, _PANEL = 26, 6.7, 420
-
-_COLOUR = "#0b3c5d"
 
 
 def tables(evaluation: Evaluation) -> str:
@@ -51,31 +44,3 @@ def _mean(interval: Interval, sign: str = "") -> str:
 
 def _probability(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def svg(evaluation: Evaluation, title: str) -> str:
-    """Return a picture of the settings: the mean of the compared measure, its interval, and the median search time."""
-    means = [each.measures[evaluation.measure] for each in evaluation.settings]
-    low, high = min(mean.low for mean in means), max(mean.high for mean in means)
-    left, height = 24 + math.ceil(_CHARACTER * max(len(each.setting) for each in evaluation.settings)), 30 + _ROW
-
-    def x(value: float) -> float:
-        return round(left + (value - low) / (high - low or 1.0) * _PANEL, 1)
-
-    rows = []
-    for n, (mean, each) in enumerate(zip(means, evaluation.settings, strict=True)):
-        y = height + _ROW * n
-        figures = _mean(mean) + (f", {_ms(each.times.p50_ms)} ms" if each.times else "")
-        rows.append(
-            f'<text x="10" y="{y + 4}">{escape(each.setting)}</text>'
-            f'<text x="{left + _PANEL + 14}" y="{y + 4}">{figures}</text>'
-            f'<path stroke="{_COLOUR}" d="M{x(mean.low)},{y}H{x(mean.high)}"/>'
-            f'<circle cx="{x(mean.mean)}" cy="{y}" r="4" fill="{_COLOUR}"/>'
-        )
-    width, height = left + _PANEL + 200, height + _ROW * len(means)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-        f'font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n'
-        f'<text x="10" y="20" font-weight="bold">{escape(f"{title}: {evaluation.measure} x 100")}</text>\n'
-        + "\n".join([*rows, "</svg>\n"])
-    )

@@ -38,8 +38,3 @@ class Rerank(Job):
     def queries(self) -> dict[str, str]:
         """The query, by the name of its field."""
         return {"query": self.query or ""}
-
-    @property
-    def uses_reranker(self) -> bool:
-        """True, because the reranker scores the texts."""
-        return True

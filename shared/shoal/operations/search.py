@@ -110,16 +110,6 @@ class Search(Job):
         return search.fuse or search.num_negative > 0 or search.num_given > 0 or search.cursor is not None
 
     @property
-    def uses_reranker(self) -> bool:
-        """True if a reranker scores the hits after they are found."""
-        return self.search.rerank is not None
-
-    @property
-    def reranker(self) -> str | None:
-        """The name of the reranker that must score the hits; None for any."""
-        return (self.search.rerank or {}).get("model")
-
-    @property
     def is_plain(self) -> bool:
         """True for a search without options except `mode` dense. A worker does such searches of many jobs together."""
         return self.search in (PLAIN, PLAIN_DENSE)

@@ -12,7 +12,7 @@ from queues import Queue
 
 from shoal.contract.histogram import Histogram
 from shoal.contract.replies import TIMINGS
-from shoal.viewers.pool_meter import GONE_S, MAX_GONE, PoolMeter, WorkerMeter
+from shoal_api.viewers.pool_meter import GONE_S, MAX_GONE, PoolMeter, WorkerMeter
 
 #: The time of the first heartbeats.
 START_S = 1_790_000_000.0

@@ -86,7 +86,7 @@ def test_after_a_minute_without_a_viewer_rates_begin_anew(app: AsyncFlask, stub:
         stub.announce(written_at=1_000.0 + 5 * n, counters={"jobs": 10 * n})
         found = app.test_client().get("/v1/pool").get_json()
     assert found["rates"]["jobs_per_s"] == 2.0
-    app.own.pool._measured_at -= 61.0
+    stub.announce(written_at=1_065.5, counters={"jobs": 100})
     assert app.test_client().get("/v1/pool").get_json()["rates"]["jobs_per_s"] is None
 
 

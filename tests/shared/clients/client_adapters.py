@@ -12,7 +12,7 @@ import numpy as np
 from api_stub import close_app
 from werkzeug.serving import make_server
 
-from shoal import AsyncClient, AsyncHandle, AsyncIndexHandle, AsyncLongHandle, Client, HttpClient
+from shoal import AsyncClient, AsyncHandle, AsyncIndexHandle, Client, HttpClient
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
 from shoal.settings import Settings
@@ -48,8 +48,7 @@ class Awaiting:
                 result = self.run(result)
             if isinstance(result, AsyncGenerator):
                 return self._each(result)
-            is_handle = isinstance(result, AsyncHandle | AsyncIndexHandle | AsyncLongHandle)
-            return Awaiting(result, self._loop) if is_handle else result
+            return Awaiting(result, self._loop) if isinstance(result, AsyncHandle | AsyncIndexHandle) else result
 
         return call
 

@@ -11,7 +11,7 @@ from shoal.contract.outline import Outline
 from shoal.errors import Expired
 from shoal.operations import Embed, Search
 from shoal.queue.consumer import Delivery
-from shoal.viewers.pool_meter import PoolMeter
+from shoal_api.viewers.pool_meter import PoolMeter
 from shoal_workers.loop.worker import Worker
 from shoal_workers.process.measurements import (
     HALF_LIFE_S,

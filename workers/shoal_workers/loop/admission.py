@@ -117,7 +117,7 @@ class Served:
         self.embeds.encoder.check(job.options, job.options.outputs if isinstance(job, Embed) else ())
         return WORKS[job.op].admit(delivery, job, self)
 
-    def reranker(self, wanted: str | None) -> Pipeline:
+    def reranker(self, wanted: str | None = None) -> Pipeline:
         """Return the reranker's pipeline; raise Unsupported if there is none, or if `wanted` is another name."""
         if self._reranks is None:
             raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")

@@ -93,7 +93,7 @@ class RerankWork(PairsWork):
     @classmethod
     def admit(cls, delivery: Delivery, job: Rerank, served: "Served") -> Work:
         """Return the work of a job, for the reranker."""
-        work = cls(delivery, job, served.reranker(job.reranker), now=served.now)
+        work = cls(delivery, job, served.reranker(), now=served.now)
         work.prompt = work.reranker.prefix
         work.add_pairs([(job.query or "", text) for text in job.texts], {})
         return work

@@ -12,13 +12,13 @@ from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
-from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongHandle
+from shoal.client.handles import CHANGE_TIMEOUT_S, IndexHandle, LongHandle
 from shoal.client.job_source import File, Item, ServerFile, place_of, write_items
-from shoal.client.parts import bounded_groups, noting_num_written
+from shoal.client.parts import noting_num_written
 from shoal.client.questions import check_key
 from shoal.contract import wire
-from shoal.contract.checks import check_known
 from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import bounded_groups
 from shoal.contract.keys import NAME, NAME_RULE
 from shoal.errors import FileError, InvalidRequest, MalformedJob, NotReady, UnknownJob
 from shoal.long_jobs.status import STATUSES, LongJobStatus, Progress
@@ -170,11 +170,9 @@ class HttpIndexHandle(IndexHandle):
             num += len(group)
         return num
 
-    def _build(self, source: File | Iterable[Item], options: BuildOptions) -> str:
-        check_known("option", options, BuildOptions.__annotations__)
-        fields: dict[str, Any] = {**options}
-        key = fields.pop("idempotency_key", None)
-        return self.jobs.submit(f"{self._path()}/builds", source, fields, key)
+    def _build(self, source: File | Iterable[Item], options: dict[str, Any]) -> str:
+        key = options.pop("idempotency_key", None)
+        return self.jobs.submit(f"{self._path()}/builds", source, options, key)
 
     def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
         method, path, body = {

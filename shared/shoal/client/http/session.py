@@ -101,10 +101,14 @@ class HttpSession:
         answer, and TimeoutError.
         """
         pause_s, until = FIRST_PAUSE_S, min(until, time.monotonic() + MAX_CALL_S)
+        headers = headers or {}
+        if trace := traceparent.current():
+            headers = {"Traceparent": trace} | headers
+        request = {"method": method, "url": path, "content": body, "headers": headers}
         while True:
             wait_s = pause_s
             try:
-                answer = self._send(method, path, until, body, headers or {}, sink)
+                answer = self._send(request, until, sink)
             except (httpx2.TransportError, RuntimeError) as cause:  # another thread may close a client before its use
                 if isinstance(cause, httpx2.TimeoutException) and time.monotonic() >= until:
                     raise TimeoutError from cause
@@ -126,21 +130,11 @@ class HttpSession:
                 raise error
             pause_s = min(MAX_PAUSE_S, 2 * pause_s)
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        until: float,
-        body: bytes | Iterable[bytes] | None,
-        headers: dict[str, str],
-        sink: BinaryIO | None,
-    ) -> Answer:
+    def _send(self, request: Mapping[str, Any], until: float, sink: BinaryIO | None) -> Answer:
         """Send a request once, and return its complete answer."""
         timeout = httpx2.Timeout(until, pool=max(0.001, until - time.monotonic()))  # `_Stream` reads it as a deadline
         data = bytearray()
-        if trace := traceparent.current():
-            headers = {"Traceparent": trace, **headers}
-        with self._client().stream(method, path, content=body, headers=headers, timeout=timeout) as response:
+        with self._client().stream(**request, timeout=timeout) as response:
             if sink and response.status_code == 200:
                 sink.seek(0)
                 sink.truncate()

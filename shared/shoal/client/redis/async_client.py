@@ -7,14 +7,12 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, M
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from os import PathLike
 from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.broker.async_broker import ConnectionMaker
-from shoal.client.job_source import File
 from shoal.client.parts import MAX_WINDOW, async_batches
 from shoal.client.questions import (
     OtherOutput,
@@ -29,7 +27,6 @@ from shoal.client.questions import (
     vectors,
 )
 from shoal.client.redis.index_writer import IndexWriter
-from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle, WorkThreads, bulk_arguments
 from shoal.client.redis.session import EmbedStream, Session, about, log
 from shoal.contract.checks import check_range
 from shoal.contract.jobs import Job, check_deadline, check_lane
@@ -39,17 +36,18 @@ from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed, Rerank, Search
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.producer import Producer
+from shoal.records.given_document import Given
 from shoal.settings import DEFAULTS, Settings
 
 
 class AsyncClient:
     """A client of the queue for the tasks of one event loop. It connects on first use.
 
-    The methods, options and errors are the same as in `shoal.Client`. Jobs of several tasks go to Redis together, and
-    one task receives their replies. Cancelling a task, as `asyncio.timeout` does, withdraws the jobs that it awaits.
-    A client belongs to the first event loop that uses it, until the client is closed or the loop ends; a use in another
-    loop raises RuntimeError. With a `fingerprint`, vectors and hits come only from the model with that fingerprint;
-    otherwise ModelMismatch is raised.
+    The methods, options and errors are the same as in `shoal.Client`, which alone has long jobs and indexes' versions.
+    Jobs of several tasks go to Redis together, and one task receives their replies. Cancelling a task, as
+    `asyncio.timeout` does, withdraws the jobs that it awaits. A client belongs to the first event loop that uses it,
+    until the client is closed or the loop ends; a use in another loop raises RuntimeError. With a `fingerprint`,
+    vectors and hits come only from the model with that fingerprint; otherwise ModelMismatch is raised.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class AsyncClient:
         connections = ConnectionMaker(self.settings.redis_address)
         #: Called for each look-up in the cache, with the numbers of texts that were found and not found.
         self.count_lookup: Callable[[int, int], object] = lambda *_: None
-        self._new_session = partial(Session, connections, self.settings.keys, result_ttl_s, self.long_jobs.close)
+        self._new_session = partial(Session, connections, self.settings.keys, result_ttl_s)
         self._open: Session | None = None
 
     @classmethod
@@ -105,13 +103,9 @@ class AsyncClient:
         """The dispatcher that sends this event loop's jobs, and receives their replies."""
         return self._session().dispatcher
 
-    @property
-    def threads(self) -> WorkThreads:
-        """The threads of this event loop for blocking work, such as calls for long jobs."""
-        return self._session().threads
-
     async def close(self) -> None:
         """Withdraw unanswered jobs and close all connections, even if this call is cancelled."""
+        self.long_jobs.close()
         if self._open is not None and not self._open.is_over():
             await self._session().close()
 
@@ -196,7 +190,6 @@ class AsyncClient:
         session, owner, job = self._session(), client or self.name, job.pinned(self.fingerprint)
         if isinstance(job, Search):
             job.check_hits()
-        await session.check_num_vectors(job, self.max_reply_bytes)
         if job.deadline is not None:
             check_deadline(job.deadline, await session.producer.now())
         if idempotency_key is not None:
@@ -211,27 +204,9 @@ class AsyncClient:
         """Return the handle of a job that was submitted earlier, perhaps by another program."""
         return AsyncHandle(self, job_id)
 
-    async def bulk(
-        self,
-        source: File,
-        out: str | PathLike[str],
-        *,
-        webhook: str | None = None,
-        idempotency_key: str | None = None,
-        **options: Any,
-    ) -> AsyncLongHandle:
-        """Submit a job that embeds a file into the folder `out`, as `Client.bulk` does."""
-        arguments, submit = bulk_arguments(source, out, **options), partial(self.long_jobs.submit, webhook=webhook)
-        job_id = await self.threads.do(submit, "embed_file", arguments, idempotency_key=idempotency_key)
-        return self.long_job(job_id)
-
-    def index(self, name: str) -> AsyncIndexHandle:
-        """Return the handle of an index, for changes of its documents and versions."""
+    def index(self, name: str) -> "AsyncIndexHandle":
+        """Return the handle of an index, for changes of its documents."""
         return AsyncIndexHandle(self, name)
-
-    def long_job(self, job_id: str) -> AsyncLongHandle:
-        """Return the handle of a long job that was submitted earlier, perhaps by another program."""
-        return AsyncLongHandle(self, job_id)
 
     async def call(
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
@@ -297,6 +272,22 @@ class AsyncHandle:
     async def cancel(self) -> str:
         """Cancel the job if it is not answered yet; return its status."""
         return await self.client.queue.cancel(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncIndexHandle:
+    """An index by its name, for the event loop of its client. `IndexHandle` documents the methods."""
+
+    client: AsyncClient
+    name: str
+
+    async def add(self, documents: Iterable[Given]) -> int:
+        """Add documents to the index, each in place of the document with its id; return their number."""
+        return (await self.client.writer(self.name).add(documents)).num
+
+    async def delete(self, ids: Iterable[str]) -> int:
+        """Delete the documents with these ids; return the number of ids."""
+        return (await self.client.writer(self.name).delete(ids)).num
 
 
 def options_from(settings: Settings) -> dict[str, Any]:

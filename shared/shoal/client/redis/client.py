@@ -8,11 +8,11 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from shoal.broker.broker import Broker
 from shoal.client.handles import IndexHandle, LongHandle
-from shoal.client.job_source import File
+from shoal.client.job_source import File, place_of
 from shoal.client.parts import MAX_WINDOW, batches
-from shoal.client.questions import Questions
+from shoal.client.questions import Questions, options_of
 from shoal.client.redis.async_client import AsyncClient, options_from
-from shoal.client.redis.long_jobs import RedisIndexHandle, bulk_arguments
+from shoal.client.redis.long_jobs import RedisIndexHandle, source_of
 from shoal.client.redis.loop_thread import LoopThread
 from shoal.client.redis.session import EmbedStream
 from shoal.contract.checks import check_range
@@ -132,9 +132,11 @@ class Client(Questions):
 
         The runner reads and writes below its roots.
         """
-        options |= {"text_column": text_column, "id_column": id_column, "format": format}
-        arguments, submit = bulk_arguments(source, out, **options), self.long_jobs.submit
-        return self.long_job(submit("embed_file", arguments, webhook=webhook, idempotency_key=idempotency_key))
+        options_of(options)
+        arguments: dict[str, Any] = {"source": source_of(source), "out": place_of(out), "options": options}
+        arguments |= {"text_column": text_column, "id_column": id_column, "format": format}
+        job_id = self.long_jobs.submit("embed_file", arguments, webhook=webhook, idempotency_key=idempotency_key)
+        return self.long_job(job_id)
 
     def index(self, name: str) -> IndexHandle:
         """Return the handle of an index, for changes of its documents and versions."""

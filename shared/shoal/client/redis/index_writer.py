@@ -21,10 +21,10 @@ from shoal.changes.change import (
     map_of,
 )
 from shoal.changes.change_log import append
-from shoal.client.parts import bounded_groups, noting_num_written
+from shoal.client.parts import noting_num_written
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
-from shoal.contract.jobs import Job
+from shoal.contract.jobs import Job, bounded_groups
 from shoal.contract.languages import LEARNED
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply

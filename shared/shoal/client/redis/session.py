@@ -13,14 +13,13 @@ from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.cache.lookup import CacheLookup
 from shoal.client.parts import jobs_to_repeat
 from shoal.client.questions import by_text, options_of
-from shoal.client.redis.long_jobs import WorkThreads
 from shoal.contract import traceparent
 from shoal.contract.jobs import Job, check_lane, new_id
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Expired, Internal, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
 from shoal.operations import Embed
-from shoal.operations.embed import MANY_VECTORS, texts_at_a_time
+from shoal.operations.embed import texts_at_a_time
 from shoal.process import logs
 from shoal.queue.dispatcher import Dispatcher, Pending
 from shoal.queue.lane import num_query_bytes
@@ -38,14 +37,13 @@ _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 
 
 class Session:
-    """A client's connections and threads in its event loop. A task closes them when the client or the loop ends."""
+    """A client's connections in its event loop. A task closes them when the client or the loop ends."""
 
     def __init__(
         self,
         connections: ConnectionMaker,
         keys: Keys,
         result_ttl_s: int,
-        close_jobs: Callable[[], object],
         count_lookup: Callable[[int, int], object],
     ):
         self.loop = asyncio.get_running_loop()
@@ -53,9 +51,6 @@ class Session:
         self.producer = Producer(self._broker, keys, result_ttl_s)
         self.lookup = CacheLookup(self._broker, keys, self.producer.pool, count=count_lookup)
         self.dispatcher = Dispatcher(self.producer)
-        #: The threads for long jobs.
-        self.threads = WorkThreads()
-        self._close_jobs = close_jobs
         self._is_ending = asyncio.Event()
         self.dispatcher.receiver.add_done_callback(lambda _: self._is_ending.set())
         self._closer = asyncio.create_task(self._close_at_end())
@@ -69,7 +64,6 @@ class Session:
 
         Texts that are in the cache are not sent to a worker.
         """
-        await self.check_num_vectors(job, max_reply_bytes)
         call = Call(self, lane, client, time.monotonic() + timeout_s, max_reply_bytes)
         try:
             cached = await self.lookup.find(job)
@@ -83,11 +77,6 @@ class Session:
             return await call.run(job)
         except (TimeoutError, Expired) as error:
             raise await self.timeout(timeout_s) from error
-
-    async def check_num_vectors(self, job: Job, max_bytes: int) -> None:
-        """Raise TooLarge if the job's vectors of tokens or chunks certainly need more than `max_bytes`."""
-        if isinstance(job, Embed) and job.options.output in MANY_VECTORS:
-            job.check_num_vectors(await self.producer.pool.first_heartbeats(), max_bytes)
 
     async def timeout(self, timeout_s: float) -> Timeout:
         """Return the error for a call that got no answer within `timeout_s`."""
@@ -107,7 +96,6 @@ class Session:
             await self.dispatcher.close()
         finally:
             await self._broker.close()
-            await self.threads.close(self._close_jobs)
 
 
 @dataclass(frozen=True, slots=True)

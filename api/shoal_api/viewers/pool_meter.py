@@ -132,28 +132,21 @@ class WorkerMeter:
     seen_at: float = 0.0
     _beats: list[Mapping[str, Any]] = field(default_factory=list)
 
-    def forget(self) -> None:
-        """Forget the earlier heartbeats and the work, but keep `about`."""
-        self.last = self.minute = None
-        self._beats.clear()
-
     def update(self, about: Mapping[str, Any]) -> None:
         """Add a heartbeat. It may be the same as the last one.
 
-        A heartbeat without a time gives no measurements. If an earlier heartbeat has a later time, Redis's clock was
-        set back, and that heartbeat is dropped.
+        A heartbeat without a time gives no measurements. Earlier heartbeats are dropped after `WINDOW_S`, and if they
+        have a later time, because Redis's clock was set back.
         """
         self.about = about
         now_s = written_at(about)
         if now_s is None or (self._beats and self._beats[-1]["written_at"] == now_s):
             return
-        beats = [beat for beat in self._beats if beat["written_at"] < now_s]
-        num_old = sum(beat["written_at"] <= now_s - WINDOW_S for beat in beats)
+        beats = [beat for beat in self._beats if now_s - WINDOW_S <= beat["written_at"] < now_s]
         measured = {name: about[name] for name in _MEASURED if name in about}  # the rest may take megabytes
-        self._beats = [*beats[max(0, num_old - 1) :], measured]
-        if len(self._beats) > 1:
-            self.last = Work.between(self._beats[-2], measured)
-            self.minute = Work.between(self._beats[0], measured)
+        self.last = Work.between(beats[-1], measured) if beats else None
+        self.minute = Work.between(beats[0], measured) if beats else None
+        self._beats = [*beats, measured]
 
 
 class PoolMeter:
@@ -182,12 +175,6 @@ class PoolMeter:
             "recent": _recent_jobs(pool.workers),
             "rates": self._rates(alive, minute),
         }
-
-    def forget_rates(self) -> None:
-        """Begin new measurements with the next snapshot. Dead workers stay in the figures."""
-        self._cached.clear()
-        for meter in self._meters.values():
-            meter.forget()
 
     def _update(self, pool: PoolSnapshot) -> None:
         """Add the heartbeats of a snapshot, and forget workers that have been dead for too long."""
