@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -125,9 +124,9 @@ class TestBreaking:
 class TestBound:
     @pytest.fixture
     def two(self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-        monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+        monkeypatch.setattr(connections, "MIN_CONNECTIONS", 1)
         monkeypatch.setattr(connections, "MAX_WAIT_S", PATIENCE_S)
-        broker = Broker.connect(own_redis.url)
+        broker = Broker.connect(f"{own_redis.url}&max_connections=2")
         yield broker
         broker.close()
 
@@ -139,30 +138,18 @@ class TestBound:
                 broker.execute("RPUSH", "list", "x")
             assert [result.result() for result in results] == [[b"list", b"x"]] * 20
 
-    def test_a_thread_that_waits_too_long_gets_an_error(
-        self, broker: Broker, two: Broker, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_thread_that_waits_too_long_gets_an_error(self, broker: Broker, two: Broker) -> None:
         with ThreadPoolExecutor(2) as threads:
             results = [threads.submit(two.execute, "BLPOP", "list", 0, block_s=PATIENCE_S) for _ in range(2)]
             wait_until(partial(is_blocked, broker, 2))
-            monkeypatch.setattr(connections, "MAX_WAIT_S", 0.01)
+            two.connection_pool.timeout = 0.01
             with pytest.raises(Unavailable, match="all connections of this process to Redis were in use"):
                 two.ping()
-            with pytest.raises(Unavailable, match="all connections"), two.lending():
-                pass
+            with pytest.raises(Unavailable, match="all connections"):
+                two.library_client().ping()
             broker.execute("RPUSH", "list", "x", "x")
             assert [result.result() for result in results] == [[b"list", b"x"]] * 2
         two.ping()
-
-    def test_a_library_gets_a_connection_if_the_url_allows_few(self, broker: Broker, own_redis: RedisServer) -> None:
-        with closing(Broker.connect(f"{own_redis.url}&max_connections=4")) as few, ThreadPoolExecutor(4) as threads:
-            results = [threads.submit(few.execute, "BLPOP", "list", 0, block_s=PATIENCE_S) for _ in range(4)]
-            for _ in results:
-                wait_until(lambda: not is_blocked(broker, 0))
-                broker.execute("RPUSH", "list", "x")
-            assert [result.result() for result in results] == [[b"list", b"x"]] * 4
-            with few.lending():
-                few.connection_pool.release(few.connection_pool.get_connection())
 
     def test_a_broken_connection_is_free_again(self, own_redis: RedisServer, two: Broker) -> None:
         own_redis.stop()

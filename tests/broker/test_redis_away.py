@@ -117,27 +117,6 @@ def test_tasks_that_wait_while_one_cannot_connect_all_get_the_error(own_redis: R
 
 
 @in_loop
-async def test_after_a_task_that_tried_was_cancelled_another_may_try(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(async_broker, "LATE_S", 0.0)
-    monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", 0.0)
-    broker = AsyncBroker(ConnectionMaker(url_of(proxy)))
-    for block_s in (0.0, PATIENCE_S):
-        assert await broker.execute("PING", block_s=PATIENCE_S) == b"PONG"
-        proxy.hold()
-        with pytest.raises(Unavailable):
-            await broker.execute("PING", block_s=-PATIENCE_S)  # its time is over at once
-        trying = asyncio.create_task(broker.execute("PING", block_s=block_s))
-        await asyncio.sleep(0.01)
-        trying.cancel()
-        assert [type(error) for error in await outcomes([trying])] == [asyncio.CancelledError]
-        proxy.release()
-        assert await broker.execute("PING") == b"PONG"
-    await broker.close()
-
-
-@in_loop
 async def test_a_command_is_not_done_if_its_broker_closes_while_it_connects(proxy: Proxy) -> None:
     broker = AsyncBroker(ConnectionMaker(url_of(proxy), PATIENCE_S))
     proxy.hold()

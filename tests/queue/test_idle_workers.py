@@ -221,11 +221,3 @@ def test_a_read_without_an_answer_ends_when_its_time_is_over(
         notice = JobNotice(broker, Keys().of_lane("interactive", "wake"))
         notice.ask()
         assert has_ended(notice, PATIENCE_S)
-
-
-def test_a_process_with_few_connections_has_no_notice(own_redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    with closing(Broker.connect(f"{own_redis.url}&max_connections=4")) as broker:
-        notice = JobNotice(broker, Keys().of_lane("interactive", "wake"))
-        notice.ask()
-        assert not notice.is_asked
-    assert "max_connections" in caplog.text

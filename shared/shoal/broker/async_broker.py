@@ -29,7 +29,6 @@ from shoal.broker.connections import (
     MIN_BYTES_PER_S,
     SMALL_BYTES,
     all_in_use,
-    num_connections,
     read_url,
     readable_url,
     refused,
@@ -185,7 +184,7 @@ class ConnectionMaker:
     """A maker of connections to the Redis at a URL, which share a circuit breaker. Raises Unavailable for a bad URL."""
 
     def __init__(self, url: str, answer_s: float = ANSWER_S):
-        self.breaker = CircuitBreaker(lambda: id(asyncio.current_task()))
+        self.breaker = CircuitBreaker()
         with readable_url():
             self._options = read_url(url, answer_s) | {"retry": Retry(NoBackoff(), 0)}
             self.max_connections = int(self._options.pop("max_connections"))
@@ -195,8 +194,7 @@ class ConnectionMaker:
             self._class(**self._options)  # raises an error for unknown options
 
     async def open(self) -> AsyncConnection:
-        """Return a new connection. Raises redis.RedisError, at once while Redis is away."""
-        self.breaker.check()
+        """Return a new connection. Raises redis.RedisError."""
         started = time.monotonic()
         opened: Any = self._class(**self._options)
         try:
@@ -231,7 +229,7 @@ class AsyncBroker:
         self._not_opened: redis.RedisError | None = None
         self._idle: deque[AsyncConnection] = deque()
         self._busy: set[AsyncConnection] = set()
-        self._free = asyncio.Semaphore(num_connections(maker.max_connections))
+        self._free = asyncio.Semaphore(maker.max_connections)
         self._large = asyncio.Semaphore(1)  # a Lock would not be `locked` while it passes to the next task
         self._is_closed = False
 
@@ -295,9 +293,6 @@ class AsyncBroker:
                 self._drop_wrong(error)
                 if not isinstance(error, MovedError) or num_moves == MAX_MOVES:
                     raise translate(_closed() if self._is_closed else error) from error
-            except asyncio.CancelledError:
-                self._maker.breaker.give_up()
-                raise
         return []
 
     def _drop_wrong(self, error: redis.RedisError) -> None:
