@@ -27,7 +27,7 @@ class PoolWorker(BaseModel):
     """A worker, from its last heartbeats, which are 5 s apart. A field is null if they lack it."""
 
     id: str
-    state: str = Field(description="`ready`, `stalled`, `unsynchronised`, or `gone`: not alive, for 10 minutes at most")
+    state: str = Field(description="`ready`, `stalled`, or `gone`: not alive, for 10 minutes at most")
     model: str | None
     engine: str | None
     precision: str | None

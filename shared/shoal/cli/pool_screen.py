@@ -26,7 +26,7 @@ UNKNOWN = "-"
 _STATE_STYLES = {
     **dict.fromkeys(("ready", "running"), "green"),
     **dict.fromkeys(("starting", "queued", "paused"), "yellow"),
-    **dict.fromkeys(("stalled", "unsynchronised", "gone"), "red"),
+    **dict.fromkeys(("stalled", "gone"), "red"),
 }
 
 
