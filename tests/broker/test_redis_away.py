@@ -16,6 +16,7 @@ from tcp_proxy import Proxy
 from shoal import AsyncClient
 from shoal.broker import async_broker, circuit_breaker
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
+from shoal.broker.broker import Broker
 from shoal.broker.connections import SMALL_BYTES
 from shoal.contract.jobs import LANES
 from shoal.errors import Unavailable
@@ -180,14 +181,21 @@ def test_a_connection_that_is_left_at_a_replica_ends_no_command_at_the_primary(
     own_redis: RedisServer, redis_server: RedisServer
 ) -> None:
     async def use(proxy: Proxy, former: "redis.Redis", primary: "redis.Redis") -> None:
-        broker = AsyncBroker(ConnectionMaker(url_of(proxy)))
+        broker, threads = AsyncBroker(ConnectionMaker(url_of(proxy))), Broker.connect(url_of(proxy))
         assert await broker.execute("PING", block_s=1.0) == b"PONG"
+        with threads.connection_pool.taken():
+            threads.ping()  # over a second connection
         former.replicaof("127.0.0.1", 1)
         proxy.switch(redis_server.port)
         waiting = asyncio.create_task(broker.execute("BLPOP", "left", 0))
         await wait_for(lambda: primary.info("clients")["blocked_clients"])
         with pytest.raises(Unavailable, match="it is a replica"):
             await broker.execute("SET", "left", 1, block_s=1.0)
+        with pytest.raises(Unavailable, match="it is a replica"):
+            threads.execute("SET", "left", 1)
+        with threads.connection_pool.taken():
+            assert threads.execute("SET", "right", 1) == b"OK"
+        threads.close()
         primary.rpush("left", 1)
         assert await waiting == [b"left", b"1"]
         await broker.close()
@@ -209,19 +217,3 @@ def test_a_redis_that_came_back_empty_is_used_like_a_new_one(queue: Queue) -> No
     queue.put("interactive", [Embed(["storm"])])
     (delivery,) = queue.take("a", LANES, 1)
     assert delivery.deaths == 0
-
-
-def test_without_redis_everything_says_unavailable(own_redis: RedisServer, own_queue: Queue) -> None:
-    own_queue.ping()
-    own_redis.stop()
-    for use in (
-        own_queue.ping,
-        own_queue.backlog,
-        lambda: own_queue.put("interactive", [Embed(["storm"])]),
-        lambda: own_queue.take("a", LANES, 1),
-        lambda: own_queue.inbox("me").wait(),
-        lambda: own_queue.wait_result("x", 1),
-        lambda: own_queue.consumer("a").reclaim(()),
-    ):
-        with pytest.raises(Unavailable, match="check that it runs"):
-            use()
