@@ -1,8 +1,6 @@
 """Connections to Redis are kept, limited, and replaced when they break; and scripts are sent over them."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,15 +9,12 @@ from typing import Any
 import pytest
 import redis
 from conftest import PATIENCE_S, RedisServer, wait_until
-from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal.broker import connections
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
-from shoal.broker.broker import Broker, Script
-from shoal.contract.keys import Keys
-from shoal.errors import Overloaded, Unavailable
-from shoal.operations import Embed
+from shoal.broker.broker import Broker
+from shoal.errors import Unavailable
 
 
 @pytest.fixture
@@ -29,10 +24,6 @@ def broker(own_redis: RedisServer) -> Iterator[Broker]:
     broker.close()
 
 
-def num_clients(broker: Broker) -> int:
-    return len(broker.execute("CLIENT", "LIST", "TYPE", "normal").splitlines())
-
-
 class TestCommands:
     def test_the_first_error_is_raised_and_the_other_commands_are_done(self, broker: Broker) -> None:
         assert broker.pipeline(("SET", "a", b"\x00\xff"), ("GET", "a"), ("INCR", "n")) == [b"OK", b"\x00\xff", 1]
@@ -40,36 +31,8 @@ class TestCommands:
             broker.pipeline(("SET", "a", "x"), ("INCR", "a"), ("SET", "b", "y"))
         assert broker.execute("GET", "b") == b"y"
 
-    def test_an_error_of_the_server_is_translated_whatever_its_case(
-        self, own_redis: RedisServer, broker: Broker
-    ) -> None:
-        broker.execute("CONFIG", "SET", "replica-serve-stale-data", "no")
-        broker.execute("REPLICAOF", "127.0.0.1", 1)
-        with pytest.raises(Unavailable, match="promote it, or bring the primary back"):
-            broker.execute("GET", "a")
-        broker.execute("REPLICAOF", "NO", "ONE")
-        broker.execute("CONFIG", "SET", "maxmemory", 1)
-        with pytest.raises(Overloaded, match="no memory left"):
-            broker.execute("SET", "a", 1)
-
-    def test_threads_do_not_mix_their_answers(self, broker: Broker) -> None:
-        def ask(n: int) -> bool:
-            return bool(broker.pipeline(("SET", f"key{n}", n), ("GET", f"key{n}"))[1] == str(n).encode())
-
-        with ThreadPoolExecutor(16) as threads:
-            assert all(threads.map(ask, range(300)))
-        assert num_clients(broker) <= 17
-
 
 class TestBreaking:
-    def test_a_connection_that_redis_has_closed_is_replaced_silently(
-        self, own_redis: RedisServer, broker: Broker
-    ) -> None:
-        broker.ping()
-        with redis.Redis.from_url(own_redis.url) as other:
-            assert other.client_kill_filter(_type="normal", skipme=True) >= 1
-        broker.ping()
-
     def test_an_answer_that_does_not_come_is_not_taken_for_the_next_one(self, own_redis: RedisServer) -> None:
         impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)
         with pytest.raises(Unavailable):
@@ -112,13 +75,6 @@ class TestBreaking:
             admin.client_unpause()
             assert large.result() == b"OK"
             impatient.close()
-
-    def test_closing_leaves_no_connection(self, own_redis: RedisServer, broker: Broker) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
-        queue.put("interactive", [Embed(["storm"])])
-        wait_until(lambda: num_clients(broker) == 2)
-        queue.close()
-        wait_until(lambda: num_clients(broker) == 1)
 
 
 class TestBound:
@@ -173,35 +129,6 @@ def _asks(broker: Broker, answers: list[object]) -> bool:
     except Unavailable:
         return False
     return True
-
-
-FORK = """
-import os, sys
-from shoal.broker.broker import Broker
-broker = Broker.connect(sys.argv[1])
-own = broker.execute("CLIENT", "ID")
-if not (child := os.fork()):
-    os._exit(broker.execute("CLIENT", "ID") == own)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_fork_uses_no_connection_of_its_parent(own_redis: RedisServer) -> None:
-    assert subprocess.run([sys.executable, "-c", FORK, own_redis.url], timeout=PATIENCE_S).returncode == 0
-
-
-class TestScripts:
-    def test_a_script_that_redis_has_forgotten_is_sent_again(self, queue: Queue) -> None:
-        queue.redis.script_flush()
-        for _ in range(2):
-            queue.put("interactive", [Embed(["storm"])])
-        assert queue.backlog()["interactive"] == 2
-
-    def test_an_error_of_a_script_is_raised(self, broker: Broker) -> None:
-        broker.execute("SET", "a", "no number")
-        script = Script.of("return cmsgpack.pack(redis.call('INCR', cmsgpack.unpack(ARGV[1]).key))")
-        with pytest.raises(Unavailable, match="not an integer"):
-            broker.run(script, [], {"key": "a"})
 
 
 def test_options_of_the_url_do_not_change_how_answers_are_read(own_redis: RedisServer) -> None:

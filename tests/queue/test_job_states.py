@@ -380,16 +380,3 @@ def test_a_job_is_answered_once_wherever_connections_break(redis_url: str) -> No
     num_examples = settings().max_examples // 3  # each has many steps
     profile = settings(max_examples=num_examples, stateful_step_count=25, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Jobs, settings=profile)
-
-
-def test_a_connection_breaks_as_planned(redis_url: str) -> None:
-    plan = Plan()
-    client = connect(redis_url, plan).library_client()
-    client.delete("test:breaking")
-    for when, expected in (("before", 0), ("after", 1)):
-        plan.breaks(when, 1)
-        with pytest.raises(redis.ConnectionError, match=when):
-            client.incr("test:breaking")
-        assert int(client.get("test:breaking") or 0) == expected
-    client.delete("test:breaking")
-    client.close()

@@ -232,7 +232,8 @@ class TestRetryAfter:
         set_limits(queue, LaneLimits(max_jobs=100))
         queue.put("bulk", jobs(80), client="flood")
         for speed in (texts_per_s, 2.0):  # the second speed is not asked for yet
-            queue.pool.announce("w", {"state": "ready", "texts_per_s": speed})
+            for name in "vw":
+                queue.pool.announce(name, {"state": "ready", "texts_per_s": speed / 2})
             with pytest.raises(Overloaded) as refusal:
                 queue.put("bulk", jobs(47), client="flood")  # it would have 127 and may have 88: 39 must be done first
             assert refusal.value.retry_after_s == retry_after_s

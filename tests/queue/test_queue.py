@@ -251,14 +251,6 @@ def test_a_reply_over_the_limit_is_too_large(queue: Queue) -> None:
     assert isinstance(reply.error, TooLarge)
 
 
-def test_a_job_whose_record_redis_has_lost_is_dropped(queue: Queue) -> None:
-    first, second = addressed(), addressed()
-    queue.put("interactive", [first, second])
-    queue.redis.delete(queue.keys.record(first.id))
-    assert [delivery.key for delivery in queue.take("a", LANES, 9)] == [second.id]
-    assert queue.backlog()["interactive"] == 1
-
-
 def test_of_two_workers_with_the_same_job_only_the_one_that_holds_it_is_heard(queue: Queue) -> None:
     job = submitted()
     queue.put("interactive", [job])
