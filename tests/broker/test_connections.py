@@ -80,7 +80,6 @@ class TestBreaking:
 class TestBound:
     @pytest.fixture
     def two(self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-        monkeypatch.setattr(connections, "MIN_CONNECTIONS", 1)
         monkeypatch.setattr(connections, "MAX_WAIT_S", PATIENCE_S)
         broker = Broker.connect(f"{own_redis.url}&max_connections=2")
         yield broker

@@ -10,7 +10,7 @@ from typing import Any, Self
 import redis
 from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, TryAgainError
 
-from shoal.broker.connections import ANSWER_S, BlockedCommand, ConnectionPool, open_pool
+from shoal.broker.connections import ANSWER_S, ConnectionPool, open_pool
 from shoal.contract import wire
 from shoal.errors import Overloaded, ShoalError, Unavailable
 
@@ -91,11 +91,6 @@ class Broker:
         """Return the answer to one command, which may block in Redis for `block_s`."""
         return self.pipeline(command, block_s=block_s)[0]
 
-    def begin(self, *command: Any, block_s: float) -> BlockedCommand:
-        """Send a command that may block in Redis for `block_s`, and return without its answer."""
-        with self.translated():
-            return BlockedCommand(self.connection_pool, *command, block_s=block_s)
-
     def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
         """Send commands in one round trip; return their answers, or raise the first error among them."""
         try:
@@ -124,7 +119,7 @@ class Broker:
         """Translate redis-py's errors into Shoal's."""
         try:
             yield
-        except MovedError as error:  # raised in a library, or by a `BlockedCommand`
+        except MovedError as error:  # raised in a library
             self.connection_pool.follow(error)
             raise translate(error) from error
         except redis.RedisError as error:

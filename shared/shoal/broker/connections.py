@@ -3,11 +3,9 @@
 Round trips do not use redis-py's methods and pipelines, which need twice the processor time of the round trip itself.
 """
 
-import select
 import socket
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from queue import Empty
 from threading import Lock
@@ -46,9 +44,8 @@ SMALL_BYTES = 65_536
 #: sends only one at a time. The next one waits for at most `MAX_LARGE_WAIT_S`.
 LARGE_BYTES, MAX_LARGE_WAIT_S = 2**20, 30.0
 
-#: Largest number of connections of a process, if the URL names none, and the smallest that a URL may set, because a
-#: worker keeps one of them for long. Other callers use one only for a round trip, so few are in use at once.
-MAX_CONNECTIONS, MIN_CONNECTIONS = 64, 8
+#: Largest number of connections of a process. A caller uses one only for a round trip, so few are in use at once.
+MAX_CONNECTIONS = 64
 
 #: Largest number of times that a command is sent again because another node of the cluster has the keys.
 MAX_MOVES = 4
@@ -95,7 +92,7 @@ def read_url(url: str, answer_s: float) -> dict[str, Any]:
         options["credential_provider"] = PasswordFile(path, options.pop("username", None))
     limits = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s}
     values: dict[str, Any] = _OPTIONS | limits | {"connection_class": redis.Connection} | options | _ANSWERS
-    return values | {"primary": primary, "max_connections": max(MIN_CONNECTIONS, int(values["max_connections"]))}
+    return values | {"primary": primary}
 
 
 @contextmanager
@@ -129,7 +126,6 @@ class ConnectionPool(redis.BlockingConnectionPool):
         super().__init__(timeout=MAX_WAIT_S, **options)  # type: ignore[no-untyped-call]
         self._breaker: CircuitBreaker = self.connection_kwargs.get("breaker") or CircuitBreaker()
         self._primary: Primary | None = self.connection_kwargs.get("primary")
-        self.blocked: set[Any] = set()  # connections of a `BlockedCommand`
 
     def reset(self) -> None:
         """Begin without connections, at the start and after a fork."""
@@ -215,13 +211,11 @@ class ConnectionPool(redis.BlockingConnectionPool):
             self.pool.put_nowait(connection)
 
     def shut_down(self) -> None:
-        """Close all connections. If a thread reads from a connection, the thread closes it.
+        """Close all connections. The threads that use some of them close these.
 
-        Otherwise the thread could read from a new socket with the same number.
+        If this thread closed a connection, the thread that uses it could read from a new socket with the same number.
         """
         self.drop_idle()
-        while self.blocked:
-            self.blocked.pop().disconnect()
         for connection in self._get_in_use_connections():  # type: ignore[no-untyped-call]
             if (sock := connection._sock) is not None:
                 with suppress(OSError):  # the connection has ended already
@@ -236,34 +230,6 @@ def open_pool(url: str, answer_s: float = ANSWER_S) -> ConnectionPool:
         pool = ConnectionPool(**options, breaker=CircuitBreaker())
         pool.connection_class(**pool.connection_kwargs)  # raises an error for unknown options
     return pool
-
-
-class BlockedCommand:
-    """A command that may block in Redis for `block_s`. It is sent at once, and uses a connection until `end` is called.
-
-    For one thread. The constructor and the methods raise redis.RedisError.
-    """
-
-    def __init__(self, pool: ConnectionPool, *command: Any, block_s: float):
-        with ExitStack() as stack:
-            self._connection = stack.enter_context(pool.taken())
-            self._connection.send_packed_command([pack_command(command)], check_health=False)
-            pool.blocked.add(self._connection)
-            stack.callback(pool.blocked.discard, self._connection)
-            self._taken = stack.pop_all()
-        self._late_at = time.monotonic() + block_s + self._connection.socket_timeout
-
-    @property
-    def has_ended(self) -> bool:
-        """True if the answer has come or is overdue, or the connection is broken."""
-        poll = select.poll()
-        poll.register(self._connection._sock, select.POLLIN)
-        return bool(poll.poll(0)) or time.monotonic() > self._late_at
-
-    def end(self) -> Any:
-        """Return the answer, which may be an error, and release the connection."""
-        with self._taken:
-            return _read(self._connection)
 
 
 def _read(connection: Any, **limit: float) -> Any:

@@ -96,7 +96,7 @@ def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
 def test_a_new_interactive_job_wakes_a_worker_that_waits_for_a_pass(
     worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.loop.worker, "LOOK_SELDOM_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.worker, "TAKE_EVERY_S", 3_600.0)
 
     def answered_meanwhile() -> bool:
         put(queue, "storm")
