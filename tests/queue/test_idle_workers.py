@@ -1,7 +1,8 @@
-"""Workers that wait for jobs: a job wakes one idle worker, and a worker that computes has a notice of jobs."""
+"""Workers that wait for jobs: a job wakes one idle worker, and a worker that computes looks for jobs."""
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -15,38 +16,24 @@ from shoal.queue.consumer import Delivery
 NUM_WORKERS = 12
 
 
-class Idle:
-    """A worker that waits for a job in a thread, takes it, and ends."""
-
-    def __init__(self, queue: Queue, name: str):
-        self.consumer = queue.consumer(name)
-        self.taken: list[Delivery] = []
-        self.ending = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.start = self._thread.start
-
-    def _run(self) -> None:
-        while not self.taken and not self.ending.is_set():
-            self.taken = self.consumer.take(dict.fromkeys(LANES, 1), 0.5, takes_suspects=True)
-
-    def join(self) -> None:
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive()
-
-
 @contextmanager
-def idle_workers(queue: Queue) -> Iterator[list[Idle]]:
-    workers = [Idle(queue, f"w{n}") for n in range(NUM_WORKERS)]
-    for worker in workers:
-        worker.start()
-    try:
-        wait_until(lambda: num_waiting(queue) == NUM_WORKERS)
-        yield workers
-    finally:
-        for worker in workers:
-            worker.ending.set()
-        for worker in workers:
-            worker.join()
+def idle_workers(queue: Queue) -> Iterator[list[Future[list[Delivery]]]]:
+    """Start workers that wait for a job, each in a thread; give the futures of the jobs that they take."""
+    ending = threading.Event()
+
+    def take(name: str) -> list[Delivery]:
+        consumer, taken = queue.consumer(name), list[Delivery]()
+        while not taken and not ending.is_set():
+            taken = consumer.take(dict.fromkeys(LANES, 1), 0.5, takes_suspects=True)
+        return taken
+
+    with ThreadPoolExecutor(NUM_WORKERS) as threads:
+        workers = [threads.submit(take, f"w{n}") for n in range(NUM_WORKERS)]
+        try:
+            wait_until(lambda: num_waiting(queue) == NUM_WORKERS)
+            yield workers
+        finally:
+            ending.set()
 
 
 def num_waiting(queue: Queue) -> int:
@@ -58,10 +45,8 @@ def put(queue: Queue, num_jobs: int, lane: str = "interactive", num_texts: int =
         queue.put(lane, [Embed(["storm"] * num_texts, reply_to="me")])
 
 
-def take_one_each(workers: list[Idle]) -> None:
-    for worker in workers:
-        worker.join()
-    assert [len(worker.taken) for worker in workers] == [1] * NUM_WORKERS
+def take_one_each(workers: list[Future[list[Delivery]]]) -> None:
+    assert [len(worker.result(PATIENCE_S)) for worker in workers] == [1] * NUM_WORKERS
 
 
 def test_pushed_jobs_which_wake_no_worker_are_taken_at_the_next_look(queue: Queue) -> None:
@@ -99,8 +84,8 @@ def test_a_worker_that_waits_is_given_a_suspect(queue: Queue) -> None:
     queue.take("dead", LANES, 1)
     with idle_workers(queue) as workers:
         queue.die()
-        wait_until(lambda: any(worker.taken for worker in workers))
-        assert [one.deaths for worker in workers for one in worker.taken] == [1]
+        wait_until(lambda: any(worker.done() for worker in workers))
+        assert [one.deaths for worker in workers if worker.done() for one in worker.result()] == [1]
 
 
 @pytest.mark.parametrize(("lane", "num_texts"), [("interactive", 1), ("bulk", 64)])
