@@ -17,7 +17,7 @@ import shoal.queue.consumer
 from shoal.cli.main import main
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
-from shoal.errors import MalformedJob, Overloaded, UnknownJob
+from shoal.errors import Overloaded, UnknownJob
 from shoal.operations import Embed, Search
 from shoal.queue.consumer import Answer
 from shoal.queue.dead_letters import MAX_LISTED_BYTES, DeadLetter
@@ -84,14 +84,6 @@ class TestDeadLetters:
         together.close()
         assert len(job_ids) == queue.backlog()["bulk"] == 1
         assert len(DeadLetters(queue)) == 0
-
-    def test_an_unreadable_job_can_only_be_dropped(self, queue: Queue) -> None:
-        letters, letter_id = DeadLetters(queue), bury(queue, b"\xc1")
-        assert letters.get(letter_id).job() is None
-        with pytest.raises(MalformedJob):
-            letters.retry(letter_id)
-        letters.drop(letter_id)
-        assert len(letters) == 0
 
     def test_a_letter_stays_when_there_is_no_room_to_retry(self, queue: Queue) -> None:
         letters, letter_id = DeadLetters(queue), bury(queue, Embed(["storm"]).pack())
