@@ -182,7 +182,7 @@ def test_a_connection_that_is_left_at_a_replica_ends_no_command_at_the_primary(
 ) -> None:
     async def use(proxy: Proxy, former: "redis.Redis", primary: "redis.Redis") -> None:
         broker, threads = AsyncBroker(ConnectionMaker(url_of(proxy))), Broker.connect(url_of(proxy))
-        assert await broker.execute("PING", block_s=1.0) == b"PONG"
+        await asyncio.gather(*(broker.execute("PING", block_s=1.0) for _ in range(2)))  # over two connections
         with threads.connection_pool.taken():
             threads.ping()  # over a second connection
         former.replicaof("127.0.0.1", 1)
@@ -191,10 +191,12 @@ def test_a_connection_that_is_left_at_a_replica_ends_no_command_at_the_primary(
         await wait_for(lambda: primary.info("clients")["blocked_clients"])
         with pytest.raises(Unavailable, match="it is a replica"):
             await broker.execute("SET", "left", 1, block_s=1.0)
+        assert await broker.execute("SET", "right", 1, block_s=1.0) == b"OK"
         with pytest.raises(Unavailable, match="it is a replica"):
             threads.execute("SET", "left", 1)
+        assert threads.execute("SET", "right", 2) == b"OK"
         with threads.connection_pool.taken():
-            assert threads.execute("SET", "right", 1) == b"OK"
+            assert threads.execute("SET", "right", 3) == b"OK"
         threads.close()
         primary.rpush("left", 1)
         assert await waiting == [b"left", b"1"]
