@@ -11,7 +11,7 @@ import redis
 from conftest import PATIENCE_S, RedisServer, wait_until
 from tcp_proxy import Proxy
 
-from shoal.broker import connections
+from shoal.broker import circuit_breaker, connections
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
@@ -40,6 +40,16 @@ class TestBreaking:
         answers: list[object] = []
         wait_until(lambda: _asks(impatient, answers))
         assert answers == [b"PONG"]
+        impatient.close()
+
+    def test_while_redis_is_silent_the_commands_of_threads_fail_at_once(
+        self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", PATIENCE_S)
+        impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)
+        for command in (("BLPOP", "nothing", 1), ("PING",)):  # Redis would answer the second one
+            with pytest.raises(Unavailable):
+                impatient.execute(*command)
         impatient.close()
 
     def test_a_large_command_has_more_time(self, own_redis: RedisServer, broker: Broker) -> None:
