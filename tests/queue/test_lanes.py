@@ -205,11 +205,12 @@ class TestBounds:
         assert LaneLimits.from_settings(settings) == LaneLimits(1, 2, 3 * 2**20, 4 * 2**20)
         assert LaneLimits.from_settings(Settings()) == LaneLimits()
 
-    def test_a_job_that_is_named_twice_in_a_put_is_put_once(self, queue: Queue) -> None:
+    def test_a_job_that_is_put_twice_or_named_twice_in_a_put_counts_once(self, queue: Queue) -> None:
         (job,) = jobs(1)
-        (answer,) = queue.put_many([PackedJobs.pack("bulk", [job, job])])
-        assert not isinstance(answer, ShoalError)
-        assert answer["is_new"] == [True, False]
+        for given, is_new in (([job, job], [True, False]), ([job], [False])):
+            (answer,) = queue.put_many([PackedJobs.pack("bulk", given)])
+            assert not isinstance(answer, ShoalError)
+            assert answer["is_new"] == is_new
         assert load(queue, "bulk")[b"texts"] == b"1"
 
     def test_a_pushed_job_counts_a_text_for_each_kib_once_a_worker_has_looked(self, queue: Queue) -> None:

@@ -97,10 +97,13 @@ def test_a_new_interactive_job_wakes_a_worker_that_waits_for_a_pass(
     worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shoal_workers.loop.worker, "TAKE_EVERY_S", 3_600.0)
+    has_looked, has_come = threading.Event(), worker._has_come
+    monkeypatch.setattr(worker, "_has_come", lambda: has_looked.set() or has_come())
 
     def answered_meanwhile() -> bool:
-        put(queue, "storm")
         try:
+            assert has_looked.wait(PATIENCE_S)  # the worker waits for the pass
+            put(queue, "storm")
             return bool(queue.redis.xread({queue.keys.replies("me"): 0}, block=int(PATIENCE_S * 1_000)))
         finally:
             held.released.set()
