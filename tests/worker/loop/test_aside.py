@@ -98,7 +98,10 @@ def test_a_new_interactive_job_wakes_a_worker_that_waits_for_a_pass(
 ) -> None:
     monkeypatch.setattr(shoal_workers.loop.worker, "TAKE_EVERY_S", 3_600.0)
     has_looked, has_come = threading.Event(), worker._has_come
-    monkeypatch.setattr(worker, "_has_come", lambda: has_looked.set() or has_come())
+
+    def look() -> bool:
+        has_looked.set()
+        return has_come()
 
     def answered_meanwhile() -> bool:
         try:
@@ -108,6 +111,7 @@ def test_a_new_interactive_job_wakes_a_worker_that_waits_for_a_pass(
         finally:
             held.released.set()
 
+    monkeypatch.setattr(worker, "_has_come", look)
     with ThreadPoolExecutor(1) as pool:
         answered = pool.submit(answered_meanwhile)
         drive(worker)
