@@ -10,6 +10,7 @@ import redis
 
 from chaos_run.deployment import NUM_WORKERS, PAUSE_S, Deployment
 from shoal.broker.broker import Broker
+from shoal.broker.connections import ConnectionPool
 from shoal.errors import ShoalError
 from shoal.queue.pool import ALIVE_S, Pool
 
@@ -95,7 +96,7 @@ class Recovery:
 
     def _connect(self) -> None:
         self._redis: Any = self._deployment.connect(answer_s=2)
-        self._pool = Pool(Broker(self._redis.connection_pool), self._keys)
+        self._pool = Pool(Broker(ConnectionPool(**self._redis.get_connection_kwargs())), self._keys)
 
     def _look(self, kill: Kill, worker: str, alive: set[str]) -> None:
         """Count the interactive jobs that the dead worker still holds, or that wait as suspects since its death."""

@@ -1,26 +1,20 @@
 """Connections to Redis are kept, limited, and replaced when they break; and scripts are sent over them."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
 from typing import Any
 
 import pytest
 import redis
 from conftest import PATIENCE_S, RedisServer, wait_until
-from queues import Queue
 from tcp_proxy import Proxy
 
-from shoal.broker import connections
+from shoal.broker import circuit_breaker, connections
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
-from shoal.broker.broker import Broker, Script
-from shoal.contract.keys import Keys
-from shoal.errors import Overloaded, Unavailable
-from shoal.operations import Embed
+from shoal.broker.broker import Broker
+from shoal.errors import Unavailable
 
 
 @pytest.fixture
@@ -30,10 +24,6 @@ def broker(own_redis: RedisServer) -> Iterator[Broker]:
     broker.close()
 
 
-def num_clients(broker: Broker) -> int:
-    return len(broker.execute("CLIENT", "LIST", "TYPE", "normal").splitlines())
-
-
 class TestCommands:
     def test_the_first_error_is_raised_and_the_other_commands_are_done(self, broker: Broker) -> None:
         assert broker.pipeline(("SET", "a", b"\x00\xff"), ("GET", "a"), ("INCR", "n")) == [b"OK", b"\x00\xff", 1]
@@ -41,36 +31,8 @@ class TestCommands:
             broker.pipeline(("SET", "a", "x"), ("INCR", "a"), ("SET", "b", "y"))
         assert broker.execute("GET", "b") == b"y"
 
-    def test_an_error_of_the_server_is_translated_whatever_its_case(
-        self, own_redis: RedisServer, broker: Broker
-    ) -> None:
-        broker.execute("CONFIG", "SET", "replica-serve-stale-data", "no")
-        broker.execute("REPLICAOF", "127.0.0.1", 1)
-        with pytest.raises(Unavailable, match="promote it, or bring the primary back"):
-            broker.execute("GET", "a")
-        broker.execute("REPLICAOF", "NO", "ONE")
-        broker.execute("CONFIG", "SET", "maxmemory", 1)
-        with pytest.raises(Overloaded, match="no memory left"):
-            broker.execute("SET", "a", 1)
-
-    def test_threads_do_not_mix_their_answers(self, broker: Broker) -> None:
-        def ask(n: int) -> bool:
-            return bool(broker.pipeline(("SET", f"key{n}", n), ("GET", f"key{n}"))[1] == str(n).encode())
-
-        with ThreadPoolExecutor(16) as threads:
-            assert all(threads.map(ask, range(300)))
-        assert num_clients(broker) <= 17
-
 
 class TestBreaking:
-    def test_a_connection_that_redis_has_closed_is_replaced_silently(
-        self, own_redis: RedisServer, broker: Broker
-    ) -> None:
-        broker.ping()
-        with redis.Redis.from_url(own_redis.url) as other:
-            assert other.client_kill_filter(_type="normal", skipme=True) >= 1
-        broker.ping()
-
     def test_an_answer_that_does_not_come_is_not_taken_for_the_next_one(self, own_redis: RedisServer) -> None:
         impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)
         with pytest.raises(Unavailable):
@@ -78,6 +40,16 @@ class TestBreaking:
         answers: list[object] = []
         wait_until(lambda: _asks(impatient, answers))
         assert answers == [b"PONG"]
+        impatient.close()
+
+    def test_while_redis_is_silent_the_commands_of_threads_fail_at_once(
+        self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", PATIENCE_S)
+        impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)
+        for command in (("BLPOP", "nothing", 1), ("PING",)):  # Redis would answer the second one
+            with pytest.raises(Unavailable):
+                impatient.execute(*command)
         impatient.close()
 
     def test_a_large_command_has_more_time(self, own_redis: RedisServer, broker: Broker) -> None:
@@ -114,20 +86,12 @@ class TestBreaking:
             assert large.result() == b"OK"
             impatient.close()
 
-    def test_closing_leaves_no_connection(self, own_redis: RedisServer, broker: Broker) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
-        queue.put("interactive", [Embed(["storm"])])
-        wait_until(lambda: num_clients(broker) == 2)
-        queue.close()
-        wait_until(lambda: num_clients(broker) == 1)
-
 
 class TestBound:
     @pytest.fixture
     def two(self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-        monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
         monkeypatch.setattr(connections, "MAX_WAIT_S", PATIENCE_S)
-        broker = Broker.connect(own_redis.url)
+        broker = Broker.connect(f"{own_redis.url}&max_connections=2")
         yield broker
         broker.close()
 
@@ -139,30 +103,18 @@ class TestBound:
                 broker.execute("RPUSH", "list", "x")
             assert [result.result() for result in results] == [[b"list", b"x"]] * 20
 
-    def test_a_thread_that_waits_too_long_gets_an_error(
-        self, broker: Broker, two: Broker, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_thread_that_waits_too_long_gets_an_error(self, broker: Broker, two: Broker) -> None:
         with ThreadPoolExecutor(2) as threads:
             results = [threads.submit(two.execute, "BLPOP", "list", 0, block_s=PATIENCE_S) for _ in range(2)]
             wait_until(partial(is_blocked, broker, 2))
-            monkeypatch.setattr(connections, "MAX_WAIT_S", 0.01)
+            two.connection_pool.timeout = 0.01
             with pytest.raises(Unavailable, match="all connections of this process to Redis were in use"):
                 two.ping()
-            with pytest.raises(Unavailable, match="all connections"), two.lending():
-                pass
+            with pytest.raises(Unavailable, match="all connections"):
+                two.library_client().ping()
             broker.execute("RPUSH", "list", "x", "x")
             assert [result.result() for result in results] == [[b"list", b"x"]] * 2
         two.ping()
-
-    def test_a_library_gets_a_connection_if_the_url_allows_few(self, broker: Broker, own_redis: RedisServer) -> None:
-        with closing(Broker.connect(f"{own_redis.url}&max_connections=4")) as few, ThreadPoolExecutor(4) as threads:
-            results = [threads.submit(few.execute, "BLPOP", "list", 0, block_s=PATIENCE_S) for _ in range(4)]
-            for _ in results:
-                wait_until(lambda: not is_blocked(broker, 0))
-                broker.execute("RPUSH", "list", "x")
-            assert [result.result() for result in results] == [[b"list", b"x"]] * 4
-            with few.lending():
-                few.connection_pool.release(few.connection_pool.get_connection())
 
     def test_a_broken_connection_is_free_again(self, own_redis: RedisServer, two: Broker) -> None:
         own_redis.stop()
@@ -186,35 +138,6 @@ def _asks(broker: Broker, answers: list[object]) -> bool:
     except Unavailable:
         return False
     return True
-
-
-FORK = """
-import os, sys
-from shoal.broker.broker import Broker
-broker = Broker.connect(sys.argv[1])
-own = broker.execute("CLIENT", "ID")
-if not (child := os.fork()):
-    os._exit(broker.execute("CLIENT", "ID") == own)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_fork_uses_no_connection_of_its_parent(own_redis: RedisServer) -> None:
-    assert subprocess.run([sys.executable, "-c", FORK, own_redis.url], timeout=PATIENCE_S).returncode == 0
-
-
-class TestScripts:
-    def test_a_script_that_redis_has_forgotten_is_sent_again(self, queue: Queue) -> None:
-        queue.redis.script_flush()
-        for _ in range(2):
-            queue.put("interactive", [Embed(["storm"])])
-        assert queue.backlog()["interactive"] == 2
-
-    def test_an_error_of_a_script_is_raised(self, broker: Broker) -> None:
-        broker.execute("SET", "a", "no number")
-        script = Script.of("return cmsgpack.pack(redis.call('INCR', cmsgpack.unpack(ARGV[1]).key))")
-        with pytest.raises(Unavailable, match="not an integer"):
-            broker.run(script, [], {"key": "a"})
 
 
 def test_options_of_the_url_do_not_change_how_answers_are_read(own_redis: RedisServer) -> None:

@@ -94,22 +94,6 @@ def num_jobs(cluster: RunningGroup) -> int:
         return sum(b":job:" in key for key in connection.scan_iter(f"{Keys().root}:*"))
 
 
-@pytest.mark.wide
-def test_a_blocked_command_fails_if_its_node_loses_the_pool_and_the_next_goes_on(
-    cluster: RunningGroup,
-) -> None:
-    with closing(Broker.connect(cluster.url)) as broker:
-        broker.execute("DEL", KEY)
-        waiting, before = broker.begin("BLPOP", KEY, 20, block_s=20), cluster.primary()
-        cluster.switch()
-        wait_until(lambda: waiting.has_ended)
-        with pytest.raises(Unavailable), broker.translated():
-            waiting.end()
-        wait_until(lambda: succeeds(broker, "RPUSH", KEY, "x"))
-        wait_until(lambda: cluster.primary() != before)  # the nodes learn it from each other
-        broker.execute("DEL", KEY)
-
-
 @KINDS
 def test_after_a_failover_the_new_primary_is_asked(kind: str, request: pytest.FixtureRequest) -> None:
     group: RunningGroup = request.getfixturevalue(kind)

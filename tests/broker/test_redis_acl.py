@@ -28,7 +28,7 @@ from shoal.broker.broker import Broker
 from shoal.changes.change_log import START
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
-from shoal.errors import InvalidRequest, Overloaded, ShoalError, Timeout, Unavailable
+from shoal.errors import InvalidRequest, Overloaded, ShoalError, Timeout
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
 from shoal.queue.lane import LaneLimits
@@ -419,17 +419,6 @@ def test_each_user_reads_and_writes_the_keys_that_the_pages_name(place: Place, u
             for name in names
         }
         assert {name for name, verdict in verdicts.items() if verdict in (True, "OK", b"OK")} == names & allowed
-
-
-def test_a_program_that_puts_jobs_cannot_take_them(place: Place) -> None:
-    with closing(Queue.connect(place.api, Keys())) as queue:
-        queue.put("interactive", [Embed(["storm"])])
-        for use in (
-            lambda: queue.consumer().take({"interactive": 1}, block_s=0.1),
-            lambda: queue.pool.announce("a", {}),
-        ):
-            with pytest.raises(Unavailable, match=r"docs/redis-users\.acl"):
-                use()
 
 
 def test_the_file_is_refused_until_its_passwords_are_replaced(tmp_path: Path) -> None:

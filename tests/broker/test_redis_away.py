@@ -16,6 +16,7 @@ from tcp_proxy import Proxy
 from shoal import AsyncClient
 from shoal.broker import async_broker, circuit_breaker
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
+from shoal.broker.broker import Broker
 from shoal.broker.connections import SMALL_BYTES
 from shoal.contract.jobs import LANES
 from shoal.errors import Unavailable
@@ -117,27 +118,6 @@ def test_tasks_that_wait_while_one_cannot_connect_all_get_the_error(own_redis: R
 
 
 @in_loop
-async def test_after_a_task_that_tried_was_cancelled_another_may_try(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(async_broker, "LATE_S", 0.0)
-    monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", 0.0)
-    broker = AsyncBroker(ConnectionMaker(url_of(proxy)))
-    for block_s in (0.0, PATIENCE_S):
-        assert await broker.execute("PING", block_s=PATIENCE_S) == b"PONG"
-        proxy.hold()
-        with pytest.raises(Unavailable):
-            await broker.execute("PING", block_s=-PATIENCE_S)  # its time is over at once
-        trying = asyncio.create_task(broker.execute("PING", block_s=block_s))
-        await asyncio.sleep(0.01)
-        trying.cancel()
-        assert [type(error) for error in await outcomes([trying])] == [asyncio.CancelledError]
-        proxy.release()
-        assert await broker.execute("PING") == b"PONG"
-    await broker.close()
-
-
-@in_loop
 async def test_a_command_is_not_done_if_its_broker_closes_while_it_connects(proxy: Proxy) -> None:
     broker = AsyncBroker(ConnectionMaker(url_of(proxy), PATIENCE_S))
     proxy.hold()
@@ -201,14 +181,23 @@ def test_a_connection_that_is_left_at_a_replica_ends_no_command_at_the_primary(
     own_redis: RedisServer, redis_server: RedisServer
 ) -> None:
     async def use(proxy: Proxy, former: "redis.Redis", primary: "redis.Redis") -> None:
-        broker = AsyncBroker(ConnectionMaker(url_of(proxy)))
-        assert await broker.execute("PING", block_s=1.0) == b"PONG"
+        broker, threads = AsyncBroker(ConnectionMaker(url_of(proxy))), Broker.connect(url_of(proxy))
+        await asyncio.gather(*(broker.execute("PING", block_s=1.0) for _ in range(2)))  # over two connections
+        with threads.connection_pool.taken():
+            threads.ping()  # over a second connection
         former.replicaof("127.0.0.1", 1)
         proxy.switch(redis_server.port)
         waiting = asyncio.create_task(broker.execute("BLPOP", "left", 0))
         await wait_for(lambda: primary.info("clients")["blocked_clients"])
         with pytest.raises(Unavailable, match="it is a replica"):
             await broker.execute("SET", "left", 1, block_s=1.0)
+        assert await broker.execute("SET", "right", 1, block_s=1.0) == b"OK"
+        with pytest.raises(Unavailable, match="it is a replica"):
+            threads.execute("SET", "left", 1)
+        assert threads.execute("SET", "right", 2) == b"OK"
+        with threads.connection_pool.taken():
+            assert threads.execute("SET", "right", 3) == b"OK"
+        threads.close()
         primary.rpush("left", 1)
         assert await waiting == [b"left", b"1"]
         await broker.close()
@@ -230,19 +219,3 @@ def test_a_redis_that_came_back_empty_is_used_like_a_new_one(queue: Queue) -> No
     queue.put("interactive", [Embed(["storm"])])
     (delivery,) = queue.take("a", LANES, 1)
     assert delivery.deaths == 0
-
-
-def test_without_redis_everything_says_unavailable(own_redis: RedisServer, own_queue: Queue) -> None:
-    own_queue.ping()
-    own_redis.stop()
-    for use in (
-        own_queue.ping,
-        own_queue.backlog,
-        lambda: own_queue.put("interactive", [Embed(["storm"])]),
-        lambda: own_queue.take("a", LANES, 1),
-        lambda: own_queue.inbox("me").wait(),
-        lambda: own_queue.wait_result("x", 1),
-        lambda: own_queue.consumer("a").reclaim(()),
-    ):
-        with pytest.raises(Unavailable, match="check that it runs"):
-            use()

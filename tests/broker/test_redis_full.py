@@ -53,16 +53,16 @@ def work(queue: Queue, encoder: Encoder) -> int:
     return work_off(Worker(queue.consumer(), encoder, {}, Bucketing(4_096)), queue)
 
 
-def submitted(client: Client, text: str, output: str) -> Iterator[Handle]:
-    with suppress(Overloaded):
+def submit_until_full(client: Client, text: str, output: str = "vector") -> list[Handle]:
+    jobs: list[Handle] = []
+
+    def submit() -> None:
         for _ in range(MAX_JOBS):
-            yield client.submit("embed", text, output=output)
-        pytest.fail("Redis never became full")
+            jobs.append(client.submit("embed", text, output=output))
 
-
-def submit_until_refused(client: Client, jobs: list[Handle]) -> None:
-    for _ in range(MAX_JOBS):
-        jobs.append(client.submit("embed", "storm"))
+    with pytest.raises(Overloaded, match="no memory left"):
+        submit()
+    return jobs
 
 
 def test_the_jobs_that_filled_it_are_all_answered(
@@ -71,9 +71,8 @@ def test_the_jobs_that_filled_it_are_all_answered(
     text, output = "storm europe " * 2_000, "tokens"  # the reply is about as large as the job
     limit(admin)
     with Client(own_redis.url) as client:
-        jobs = list(submitted(client, text, output))
-        with pytest.raises(Overloaded, match="no memory left"):
-            submit_until_refused(client, jobs)  # smaller jobs may still be accepted
+        jobs = submit_until_full(client, text, output)
+        jobs += submit_until_full(client, "storm")  # smaller jobs may still be accepted
         assert len(jobs) > 50
         assert work(own_queue, encoder) == len(jobs)
         assert {job.status() for job in jobs} == {"done"}

@@ -65,7 +65,7 @@ class Pool:
     def __init__(self, url: str):
         self.plan = Plan()
         self.jobs = LongJobs(Settings(redis_url=url))
-        self.broker = Broker(connect(url, self.plan).connection_pool)
+        self.broker = connect(url, self.plan)
         settings = Settings(roots="/files", index_home="/indexes", indexes="default=/own/a")
         job_class = job_class_of(KINDS, RunnableJob, functions={}, public=partial(public_text, settings=settings))
         name = queue_names(Settings().keys)[0]
@@ -260,7 +260,7 @@ def test_a_change_applies_to_the_state_that_it_finds_when_it_is_written(
         if before:
             getattr(pool.jobs, before)(pool.job_id)
         plan = Meddling(at, meddle)
-        with closing(Broker(connect(own_redis.url, plan).connection_pool)) as broker, suppress(InvalidRequest):
+        with closing(connect(own_redis.url, plan)) as broker, suppress(InvalidRequest):
             jobs = LongJobs(Settings(redis_url=own_redis.url))
             vars(jobs)["_broker"] = broker
             getattr(jobs, action)(pool.job_id)

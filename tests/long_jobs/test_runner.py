@@ -197,18 +197,6 @@ def test_a_job_goes_on_when_a_process_was_killed(place: Place, whom: str) -> Non
 
 
 @pytest.mark.wide
-def test_a_job_goes_on_when_the_machine_was_killed(place: Place) -> None:
-    job_id, runner = place.count_to(3)
-    wait_until(lambda: place.connection.info("persistence")["aof_pending_bio_fsync"] == 0)
-    place.server.stop(signal.SIGKILL)
-    runner.kill()
-    runner.wait()
-    place.server.start()
-    place.start()
-    place.finish(job_id)
-
-
-@pytest.mark.wide
 def test_no_worker_outlives_a_runner_that_is_killed_without_redis(place: Place) -> None:
     _, runner = place.count_to(0)
     process, workers = place.process_of(runner), runner.children()

@@ -19,7 +19,7 @@ from queues import Queue, set_limits
 import shoal.queue.consumer
 import shoal.queue.producer
 from shoal import operations
-from shoal.broker.broker import Broker, Script
+from shoal.broker.broker import Script
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
@@ -44,7 +44,7 @@ class Jobs(RuleBasedStateMachine):
         super().__init__()
         self.keys = Keys("test", f"states-{secrets.token_hex(4)}")
         self.plan = Plan()
-        self.queue = Queue(Broker(connect(self.redis_url, self.plan).connection_pool), self.keys)
+        self.queue = Queue(connect(self.redis_url, self.plan), self.keys)
         self.watcher = Queue.connect(self.redis_url, self.keys)
         set_limits(self.watcher, LaneLimits(max_jobs=40, max_texts=300))
         self.jobs: dict[str, Job] = {}  # accepted jobs by id
@@ -380,16 +380,3 @@ def test_a_job_is_answered_once_wherever_connections_break(redis_url: str) -> No
     num_examples = settings().max_examples // 3  # each has many steps
     profile = settings(max_examples=num_examples, stateful_step_count=25, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Jobs, settings=profile)
-
-
-def test_a_connection_breaks_as_planned(redis_url: str) -> None:
-    plan = Plan()
-    client = connect(redis_url, plan)
-    client.delete("test:breaking")
-    for when, expected in (("before", 0), ("after", 1)):
-        plan.breaks(when, 1)
-        with pytest.raises(redis.ConnectionError, match=when):
-            client.incr("test:breaking")
-        assert int(client.get("test:breaking") or 0) == expected
-    client.delete("test:breaking")
-    client.close()

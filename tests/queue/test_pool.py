@@ -54,13 +54,6 @@ def test_a_heartbeat_of_another_shape_is_empty(pool: Pool) -> None:
         assert pool.workers() == {"a": {}}, about
 
 
-def test_the_speed_of_a_pool_is_the_sum_of_its_workers_speeds(pool: Pool) -> None:
-    pool.announce("a", {"texts_per_s": 2.5})
-    pool.announce("b", {"texts_per_s": 4})
-    pool.announce("c", {})
-    assert pool.texts_per_s() == 6.5
-
-
 def test_a_heartbeat_without_contents_keeps_those_before_it(pool: Pool) -> None:
     assert not pool.announce("a").has_about
     assert (pool.alive(), pool.workers()) == ({"a"}, {})

@@ -201,25 +201,6 @@ def test_a_job_that_was_cancelled_after_it_was_taken_does_not_start(queue: Queue
     assert queue.start("a", deliveries) == [False, True]
 
 
-def test_a_client_without_waiting_jobs_has_no_turn(queue: Queue) -> None:
-    turns = [queue.keys.of_lane("interactive", ring) for ring in ("new", "old")]
-    job = submitted()
-    queue.put("interactive", [job], "one")
-    assert sum(map(queue.redis.llen, turns)) == 1
-    queue.cancel(job.id)
-    assert sum(map(queue.redis.llen, turns)) == 0
-
-
-def test_a_job_that_is_put_twice_counts_once(queue: Queue) -> None:
-    job = submitted()
-    for _ in range(2):
-        queue.put("interactive", [job])
-    load = queue.loads()["interactive"]
-    assert (load.num_jobs, load.num_texts) == (1, 1)
-    queue.reply([answer(take_one(queue))])
-    assert queue.backlog()["interactive"] == 0
-
-
 @pytest.mark.parametrize(("num_taken", "ring"), [(0, "new"), (4, "old")])
 def test_a_client_leaves_its_ring_with_its_last_waiting_job(queue: Queue, num_taken: int, ring: str) -> None:
     jobs, key = [addressed() for _ in range(num_taken + 1)], queue.keys.of_lane("interactive", ring)
@@ -268,14 +249,6 @@ def test_a_reply_over_the_limit_is_too_large(queue: Queue) -> None:
     queue.reply([Answer(delivery, Reply(delivery.job().id, vectors=vectors), "me")])
     (reply,) = queue.inbox("me").wait()
     assert isinstance(reply.error, TooLarge)
-
-
-def test_a_job_whose_record_redis_has_lost_is_dropped(queue: Queue) -> None:
-    first, second = addressed(), addressed()
-    queue.put("interactive", [first, second])
-    queue.redis.delete(queue.keys.record(first.id))
-    assert [delivery.key for delivery in queue.take("a", LANES, 9)] == [second.id]
-    assert queue.backlog()["interactive"] == 1
 
 
 def test_of_two_workers_with_the_same_job_only_the_one_that_holds_it_is_heard(queue: Queue) -> None:

@@ -71,22 +71,6 @@ def answer_until_refused(queue: Queue, client: str) -> int:
     pytest.fail(f"{client} is never refused")
 
 
-class TestCounts:
-    def test_a_result_counts_for_its_client_and_for_all(self, queue: Queue) -> None:
-        (one,) = answered(queue, client="a")
-        two = answered(queue, 2, client="b", num_values=500)
-        assert of_client(queue, "a") == size_of(queue, one)
-        assert of_client(queue, "b") == 2 * size_of(queue, two[0])
-        assert queue.unread.load() == (3, of_client(queue, "a") + of_client(queue, "b"))
-
-    def test_results_of_pushed_jobs_count_together(self, queue: Queue) -> None:
-        jobs: list[Job] = [Embed(["storm"]) for _ in range(2)]
-        for job in jobs:
-            queue.redis.rpush(queue.keys.lane("bulk"), job.pack())
-        answer_all(queue)
-        assert of_client(queue, "") == 2 * size_of(queue, jobs[0])
-
-
 class TestFreed:
     def test_a_fetched_result_counts_no_longer(self, queue: Queue) -> None:
         first, second = answered(queue, 2)
@@ -98,14 +82,12 @@ class TestFreed:
         queue.wait_result(second.id, 0)
         assert queue.redis.exists(queue.keys.unread, queue.keys.unread_load) == 0
 
-    def test_the_reply_to_a_cancelled_job_counts_until_it_is_fetched(self, queue: Queue) -> None:
-        job = Embed(["storm"])
-        queue.put("bulk", [job], "a")
-        queue.cancel(job.id)
-        assert queue.unread.load() == (1, size_of(queue, job))
-        assert of_client(queue, "a") == size_of(queue, job)
-        queue.wait_result(job.id, 0)
-        assert queue.unread.load() == NOTHING
+    def test_results_of_pushed_jobs_count_together(self, queue: Queue) -> None:
+        jobs: list[Job] = [Embed(["storm"]) for _ in range(2)]
+        for job in jobs:
+            queue.redis.rpush(queue.keys.lane("bulk"), job.pack())
+        answer_all(queue)
+        assert of_client(queue, "") == 2 * size_of(queue, jobs[0])
 
     def test_a_sweep_finds_results_that_are_gone(self, queue: Queue) -> None:
         jobs = answered(queue, 3)

@@ -314,10 +314,6 @@ class TestLimits:
         assert rows(path, max_text_chars=2 * MAX_ROW_BYTES) == ["ok", header.count("\n") + 2, "ok"]
         assert f"over {MAX_ROW_BYTES:,} bytes" in refusal(path)
 
-    def test_a_text_over_its_limit_is_a_bad_row(self, write: Write) -> None:
-        path = write("a.txt", "12345\n123456\n")
-        assert rows(path, max_text_chars=5) == ["12345", 2]
-
     def test_a_row_of_many_lines_is_limited_too(self, write: Write) -> None:
         path = write("a.csv", 'text,n\n"' + f"{'x' * 1_000_000}\n" * 9 + "one,1\ntwo,2\n")
         assert rows(path) == [*range(2, 11), "one", "two"]

@@ -31,7 +31,7 @@ class RateLimits:
         rate = self._parse(key.rate)
         num_allowed, window_s = rate.amount, rate.get_expiry()
         headers = {"RateLimit-Policy": f'"key";q={num_allowed};w={window_s}'}
-        with self._broker.lending():
+        with self._broker.translated():
             if self._limiter.hit(rate, key.name):
                 return headers, None
             reset_s = self._limiter.get_window_stats(rate, key.name).reset_time

@@ -7,7 +7,8 @@ import asyncio
 import select
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any, NamedTuple, cast
 
@@ -29,7 +30,6 @@ from shoal.broker.connections import (
     MIN_BYTES_PER_S,
     SMALL_BYTES,
     all_in_use,
-    num_connections,
     read_url,
     readable_url,
     refused,
@@ -185,7 +185,7 @@ class ConnectionMaker:
     """A maker of connections to the Redis at a URL, which share a circuit breaker. Raises Unavailable for a bad URL."""
 
     def __init__(self, url: str, answer_s: float = ANSWER_S):
-        self.breaker = CircuitBreaker(lambda: id(asyncio.current_task()))
+        self.breaker = CircuitBreaker()
         with readable_url():
             self._options = read_url(url, answer_s) | {"retry": Retry(NoBackoff(), 0)}
             self.max_connections = int(self._options.pop("max_connections"))
@@ -195,8 +195,7 @@ class ConnectionMaker:
             self._class(**self._options)  # raises an error for unknown options
 
     async def open(self) -> AsyncConnection:
-        """Return a new connection. Raises redis.RedisError, at once while Redis is away."""
-        self.breaker.check()
+        """Return a new connection. Raises redis.RedisError."""
         started = time.monotonic()
         opened: Any = self._class(**self._options)
         try:
@@ -231,8 +230,8 @@ class AsyncBroker:
         self._not_opened: redis.RedisError | None = None
         self._idle: deque[AsyncConnection] = deque()
         self._busy: set[AsyncConnection] = set()
-        self._free = asyncio.Semaphore(num_connections(maker.max_connections))
-        self._large = asyncio.Semaphore(1)  # a Lock would not be `locked` while it passes to the next task
+        self._free = asyncio.Semaphore(maker.max_connections)
+        self._large = asyncio.Semaphore(1)
         self._is_closed = False
 
     async def close(self) -> None:
@@ -283,7 +282,9 @@ class AsyncBroker:
         for num_moves in range(MAX_MOVES + 1 if commands else 0):
             try:
                 if len(data) > LARGE_BYTES:
-                    return await self._ask_large(data, num_answers, block_s)
+                    async with _held(self._large, MAX_LARGE_WAIT_S):
+                        with self._maker.breaker.large():
+                            return await self._ask_alone(data, num_answers, block_s)
                 if block_s or len(data) > SMALL_BYTES:
                     return await self._ask_alone(data, num_answers, block_s)
                 self._maker.breaker.check()
@@ -295,9 +296,6 @@ class AsyncBroker:
                 self._drop_wrong(error)
                 if not isinstance(error, MovedError) or num_moves == MAX_MOVES:
                     raise translate(_closed() if self._is_closed else error) from error
-            except asyncio.CancelledError:
-                self._maker.breaker.give_up()
-                raise
         return []
 
     def _drop_wrong(self, error: redis.RedisError) -> None:
@@ -307,22 +305,9 @@ class AsyncBroker:
         if isinstance(error, MovedError | redis.ReadOnlyError):
             self._drop_idle()
 
-    async def _ask_large(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
-        """Wait until no other large command is under way, then ask."""
-        await _acquire(self._large, MAX_LARGE_WAIT_S)
-        try:
-            with self._maker.breaker.large():
-                return await self._ask_alone(data, num_answers, block_s)
-        finally:
-            self._large.release()
-
     async def _ask_alone(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
         """Ask over a connection that no other task uses at the same time."""
-        if self._free.locked():
-            await _acquire(self._free, MAX_WAIT_S)
-        else:
-            await self._free.acquire()  # returns at once
-        try:
+        async with _held(self._free, MAX_WAIT_S):
             self._maker.breaker.check()
             while self._idle and not self._idle[-1].is_open():
                 self._idle.pop().close()
@@ -337,8 +322,6 @@ class AsyncBroker:
                 self._busy.discard(connection)
             self._idle.append(connection)
             return answers
-        finally:
-            self._free.release()
 
     async def _open_shared(self) -> AsyncConnection:
         """Return the shared connection. If one task fails to open it, all tasks that wait for it get the error."""
@@ -370,12 +353,18 @@ class AsyncBroker:
             self._shared.close()
 
 
-async def _acquire(lock: asyncio.Semaphore, within_s: float) -> None:
+@asynccontextmanager
+async def _held(lock: asyncio.Semaphore, within_s: float) -> AsyncIterator[None]:
+    """Hold a lock. Raises Unavailable if it is not free within `within_s`."""
     try:
         async with asyncio.timeout(within_s):
             await lock.acquire()
     except TimeoutError:
         raise all_in_use(within_s) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _closed() -> redis.ConnectionError:

@@ -10,7 +10,7 @@ from typing import Any, Self
 import redis
 from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, TryAgainError
 
-from shoal.broker.connections import ANSWER_S, BlockedCommand, Connections, open_pool
+from shoal.broker.connections import ANSWER_S, ConnectionPool, open_pool
 from shoal.contract import wire
 from shoal.errors import Overloaded, ShoalError, Unavailable
 
@@ -71,9 +71,8 @@ class Broker:
     Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.
     """
 
-    def __init__(self, pool: redis.ConnectionPool):
+    def __init__(self, pool: ConnectionPool):
         self.connection_pool = pool
-        self._connections = Connections(pool)
 
     @classmethod
     def connect(cls, url: str, answer_s: float = ANSWER_S) -> Self:
@@ -82,8 +81,7 @@ class Broker:
 
     def close(self) -> None:
         """Close all connections. Threads that wait for an answer get Unavailable."""
-        self._connections.drop_idle()
-        self._connections.shut_down()
+        self.connection_pool.shut_down()
 
     def ping(self) -> None:
         """Raise Unavailable if Redis does not answer."""
@@ -93,15 +91,10 @@ class Broker:
         """Return the answer to one command, which may block in Redis for `block_s`."""
         return self.pipeline(command, block_s=block_s)[0]
 
-    def begin(self, *command: Any, block_s: float) -> BlockedCommand:
-        """Send a command that may block in Redis for `block_s`, and return without its answer."""
-        with self.translated():
-            return BlockedCommand(self._connections, *command, block_s=block_s)
-
     def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
         """Send commands in one round trip; return their answers, or raise the first error among them."""
         try:
-            return checked(self._connections.ask(commands, block_s))
+            return checked(self.connection_pool.ask(commands, block_s))
         except redis.RedisError as error:
             raise translate(error) from error
 
@@ -109,31 +102,25 @@ class Broker:
         """Return the result of a script; `arguments` are its arguments by name (docs/protocol.md)."""
         given = (len(keys), *keys, wire.pack_arguments(arguments))
         try:
-            (answer,) = self._connections.ask([("EVALSHA", script.digest, *given)])
+            (answer,) = self.connection_pool.ask([("EVALSHA", script.digest, *given)])
             if isinstance(answer, NoScriptError):  # a new Redis lacks the script
-                (answer,) = self._connections.ask([("EVAL", script.text, *given)])
+                (answer,) = self.connection_pool.ask([("EVAL", script.text, *given)])
             checked([answer])
         except redis.RedisError as error:
             raise translate(error) from error
         return wire.unpack_result(answer)
 
     def library_client(self) -> "redis.Redis":
-        """Return a client of redis-py over `connection_pool`, for a library that needs one. Use it inside `lending`."""
+        """Return a client of redis-py over the same connections, for a library. Use it inside `translated`."""
         return redis.Redis(connection_pool=self.connection_pool)
-
-    @contextmanager
-    def lending(self) -> Iterator[None]:
-        """Reserve a connection for a library that uses `connection_pool`, and translate the library's errors."""
-        with self.translated(), self._connections.reserved():
-            yield
 
     @contextmanager
     def translated(self) -> Iterator[None]:
         """Translate redis-py's errors into Shoal's."""
         try:
             yield
-        except MovedError as error:  # raised in a library, or by a `BlockedCommand`
-            self._connections.follow(error)
+        except MovedError as error:  # raised in a library
+            self.connection_pool.follow(error)
             raise translate(error) from error
         except redis.RedisError as error:
             raise translate(error) from error

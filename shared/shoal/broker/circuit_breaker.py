@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from shoal.broker.primary import Primary
 TRY_EVERY_S = 0.1
 
 #: Seconds after which another caller may try, if the caller that is trying has not reported an outcome.
-_TRY_WITHIN_S = 5.0
+TRY_WITHIN_S = 1.0
 
 
 class CircuitBreaker:
@@ -24,17 +24,14 @@ class CircuitBreaker:
 
     The breaker opens if a command gets no answer in its time and no other command was answered meanwhile, or if the
     opening of a connection takes long to fail. It stays closed if a connection breaks or is refused, because callers
-    learn that quickly. It also stays closed during a large command, for which Redis may need longer. `caller` returns
-    the id of the current thread or task.
+    learn that quickly. It also stays closed during a large command, for which Redis may need longer.
     """
 
-    def __init__(self, caller: Callable[[], int] = threading.get_ident) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._caller = caller
         self._answered_at = 0.0
         self._cause = ""
         self._next_try_at = 0.0
-        self._trying = 0
         self._num_large = 0
 
     def check(self) -> None:
@@ -42,17 +39,10 @@ class CircuitBreaker:
         if not self._cause:
             return
         with self._lock:
-            now, caller = time.monotonic(), self._caller()
-            if self._cause and now < self._next_try_at and self._trying != caller:
+            now = time.monotonic()
+            if self._cause and now < self._next_try_at:
                 raise redis.ConnectionError(self._cause)
-            self._trying = caller  # may try again, because the idle connection that it got may have been closed
-            self._next_try_at = now + _TRY_WITHIN_S
-
-    def give_up(self) -> None:
-        """Let another caller try. Called if this caller is cancelled, and so will report no outcome."""
-        with self._lock:
-            if self._trying == self._caller():
-                self._trying, self._next_try_at = 0, 0.0
+            self._next_try_at = now + TRY_WITHIN_S
 
     def record_failure(self, error: Exception, since: float, is_silence: bool) -> None:
         """Record a failed command. `is_silence` is True if no answer came since the monotonic time `since`.
@@ -63,7 +53,6 @@ class CircuitBreaker:
             if self._cause or (is_silence and self._answered_at <= since and not self._num_large):
                 self._cause = str(error)
                 self._next_try_at = time.monotonic() + TRY_EVERY_S
-                self._trying = 0
 
     @contextmanager
     def large(self) -> Iterator[None]:
@@ -96,7 +85,7 @@ class CircuitBreaker:
 
 
 class _Watched(AbstractConnection):
-    """A connection that reports answers and failures to a circuit breaker, and connects only if the breaker lets it."""
+    """A connection that reports answers and failures to a circuit breaker."""
 
     def __init__(self, *, breaker: CircuitBreaker, primary: Primary | None = None, **options: Any):
         self.breaker = breaker
@@ -104,8 +93,7 @@ class _Watched(AbstractConnection):
         super().__init__(**options)
 
     def connect(self) -> None:
-        """Connect, unless it is connected. Raises redis.ConnectionError at once while Redis is away."""
-        self.breaker.check()
+        """Connect to the primary, unless it is connected."""
         started = time.monotonic()
         try:
             if self._primary and self._sock is None:

@@ -3,15 +3,12 @@
 Round trips do not use redis-py's methods and pipelines, which need twice the processor time of the round trip itself.
 """
 
-import os
-import select
 import socket
-import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from threading import Lock, Semaphore
+from queue import Empty
+from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -53,9 +50,6 @@ MAX_CONNECTIONS = 64
 #: Largest number of times that a command is sent again because another node of the cluster has the keys.
 MAX_MOVES = 4
 
-#: Smallest number of connections that a URL must allow for a process that keeps one of them for long.
-MIN_WITH_SPARE = 8
-
 #: Longest time that a caller waits for a free connection, in seconds.
 MAX_WAIT_S = 5.0
 
@@ -63,7 +57,7 @@ MAX_WAIT_S = 5.0
 _OPTIONS: dict[str, Any] = {
     "retry": Retry(NoBackoff(), 0),
     "retry_on_error": [redis.ReadOnlyError],  # not to retry: the error closes the connection to a demoted primary
-    "max_connections": 2 * MAX_CONNECTIONS,  # half are for libraries that use the pool themselves
+    "max_connections": MAX_CONNECTIONS,
     "driver_info": None,  # saves a round trip, and an access rule for its command
 }
 
@@ -85,16 +79,6 @@ class PasswordFile(redis.CredentialProvider):
         except (OSError, UnicodeDecodeError) as error:
             raise redis.AuthenticationError(f"the password_file {self._path} cannot be read") from error
         return (self._username, password) if self._username else (password,)
-
-
-def open_pool(url: str, answer_s: float = ANSWER_S) -> redis.ConnectionPool:
-    """Return a pool for `url` that never retries; a command fails after `answer_s`. Raises Unavailable."""
-    with readable_url():
-        options = read_url(url, answer_s)
-        options["connection_class"] = WATCHED[options["connection_class"]]
-        pool = redis.ConnectionPool(**options, breaker=CircuitBreaker())
-        pool.connection_class(**pool.connection_kwargs)  # raises an error for unknown options
-    return pool
 
 
 def read_url(url: str, answer_s: float) -> dict[str, Any]:
@@ -135,17 +119,42 @@ def printable_url(url: str) -> str:
     return f"{scheme}://{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db', 0)}"
 
 
-class Connections:
-    """The open connections of one process. Thread-safe: only one thread uses a connection during a round trip."""
+class ConnectionPool(redis.BlockingConnectionPool):
+    """The connections of one process, for its threads and libraries. A thread waits until a connection is free."""
 
-    def __init__(self, pool: redis.ConnectionPool):
-        self.num_allowed = num_connections(pool.max_connections)
-        self._pool = pool
-        self._idle: deque[Any] = deque()
-        self._sent: set[Any] = set()  # connections of a `BlockedCommand`
-        self._set_free()
-        self._breaker: CircuitBreaker = pool.connection_kwargs.get("breaker") or CircuitBreaker()
-        self._primary: Primary | None = pool.connection_kwargs.get("primary")
+    def __init__(self, **options: Any):
+        super().__init__(timeout=MAX_WAIT_S, **options)  # type: ignore[no-untyped-call]
+        self._breaker: CircuitBreaker = self.connection_kwargs.get("breaker") or CircuitBreaker()
+        self._primary: Primary | None = self.connection_kwargs.get("primary")
+
+    def reset(self) -> None:
+        """Begin without connections, at the start and after a fork."""
+        self._large = Lock()
+        super().reset()  # type: ignore[no-untyped-call]
+
+    def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
+        """Return a connection, for `release`. Raises Unavailable after `MAX_WAIT_S`, and redis.RedisError."""
+        self._breaker.check()
+        try:
+            return super().get_connection()  # type: ignore[no-untyped-call]
+        except redis.ConnectionError as error:
+            if isinstance(error.__context__, Empty):
+                raise all_in_use(self.timeout) from None
+            raise
+
+    @contextmanager
+    def taken(self) -> Iterator[Any]:
+        """Take a connection. After an error it is closed, because an answer may still come."""
+        connection = self.get_connection()
+        try:
+            yield connection
+        except BaseException as error:
+            connection.disconnect()
+            if isinstance(error, redis.ReadOnlyError):
+                self.drop_idle()
+            raise
+        finally:
+            self.release(connection)  # type: ignore[no-untyped-call]
 
     def ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
         """Send the commands together and return their answers. An answer may be an error of Redis.
@@ -156,37 +165,21 @@ class Connections:
         packed = [pack_command(tuple(command)) for command in commands]
         num_bytes = sum(map(len, packed))
         with self._alone() if num_bytes > LARGE_BYTES else nullcontext():
-            free = self._reserve()
-            try:
-                for _ in range(MAX_MOVES):
-                    try:
-                        return self._ask(packed, num_bytes, block_s)
-                    except MovedError as error:  # the commands have had no effect
-                        self.follow(error)
-                return self._ask(packed, num_bytes, block_s)
-            finally:
-                free.release()
+            for _ in range(MAX_MOVES):
+                try:
+                    return self._ask(packed, num_bytes, block_s)
+                except MovedError as error:  # the commands have had no effect
+                    self.follow(error)
+            return self._ask(packed, num_bytes, block_s)
 
     def _ask(self, packed: Sequence[bytes], num_bytes: int, block_s: float) -> list[Any]:
-        connection, is_small = self._take(), num_bytes <= SMALL_BYTES
-        try:
+        with self.taken() as connection:
+            is_small = num_bytes <= SMALL_BYTES
             data = [b"".join(packed)] if is_small else pieces(packed, connection.socket_timeout)
             connection.send_packed_command(data, check_health=False)
             more_s = block_s if is_small else block_s + num_bytes / MIN_BYTES_PER_S
             limit = {"timeout": more_s + connection.socket_timeout} if more_s else {}
-            answers: list[Any] = []
-            for _ in packed:
-                try:
-                    answers.append(connection.read_response(**limit))
-                except redis.ResponseError as error:
-                    answers.append(refused(error))
-        except BaseException as error:
-            self.drop(connection)
-            if isinstance(error, redis.ReadOnlyError):
-                self.drop_idle()
-            raise
-        self._idle.append(connection)
-        return answers
+            return [_read(connection, **limit) for _ in packed]
 
     def follow(self, error: MovedError) -> None:
         """Connect to the node that `error` names, which has the keys from now on."""
@@ -206,133 +199,45 @@ class Connections:
         finally:
             large.release()
 
-    @contextmanager
-    def reserved(self) -> Iterator[None]:
-        """Wait for one of the process's connections, and reserve it. Raises Unavailable after `MAX_WAIT_S`."""
-        free = self._reserve()
-        try:
-            yield
-        finally:
-            free.release()
-
-    def _reserve(self) -> Semaphore:
-        """Wait for one of the process's connections; return the semaphore to release. Raises Unavailable."""
-        if self._pid != os.getpid():
-            self._set_free()  # after a fork: threads of the parent had reserved connections
-        free = self._free
-        if not free.acquire(timeout=MAX_WAIT_S):
-            raise all_in_use(MAX_WAIT_S)
-        return free
-
-    def _set_free(self) -> None:
-        self._free, self._large = Semaphore(self.num_allowed), Lock()
-        self._pid = os.getpid()  # set last: another thread that sees this id uses the other attributes
-
-    def send(self, command: Sequence[Any]) -> Any:
-        """Send a small command; return the connection, for `receive` or `drop`. Raises redis.RedisError."""
-        connection = self._take()
-        try:
-            connection.send_packed_command([pack_command(tuple(command))], check_health=False)
-        except BaseException:
-            self.drop(connection)
-            raise
-        self._sent.add(connection)
-        return connection
-
-    def receive(self, connection: Any) -> Any:
-        """Return the answer to a command that `send` sent, which may be an error of Redis. Raises as `ask` does."""
-        self._sent.discard(connection)
-        try:
-            try:
-                answer = connection.read_response()
-            except redis.ResponseError as error:
-                answer = refused(error)
-        except BaseException:
-            self.drop(connection)
-            raise
-        self._idle.append(connection)
-        return answer
-
     def drop_idle(self) -> None:
         """Close all connections that are not in use, for example after a failover of their primary."""
-        with suppress(IndexError):
+        idle = []
+        with suppress(Empty):
             while True:
-                self.drop(self._idle.pop())
-        self._pool.disconnect(inuse_connections=False)
+                idle.append(self.pool.get_nowait())
+        for connection in idle:
+            if connection:
+                connection.disconnect()
+            self.pool.put_nowait(connection)
 
     def shut_down(self) -> None:
-        """Close connections of blocked commands, and shut down the sockets of connections in use.
+        """Close all connections. The threads that use some of them close these.
 
-        The threads that use these connections close them. If this thread closed a connection, the thread that uses it
-        could read from a new socket with the same number.
+        If this thread closed a connection, the thread that uses it could read from a new socket with the same number.
         """
-        with suppress(KeyError):
-            while True:
-                self.drop(self._sent.pop())
-        for connection in self._pool._get_in_use_connections():  # type: ignore[no-untyped-call]
+        self.drop_idle()
+        for connection in self._get_in_use_connections():  # type: ignore[no-untyped-call]
             if (sock := connection._sock) is not None:
                 with suppress(OSError):  # the connection has ended already
                     sock.shutdown(socket.SHUT_RDWR)
 
-    def _take(self) -> Any:
-        self._breaker.check()
-        while self._idle:
-            with suppress(IndexError):
-                connection = self._idle.pop()
-                if connection.pid != os.getpid():
-                    continue  # it belongs to the parent process
-                with suppress(redis.ConnectionError):
-                    if not connection.can_read():
-                        return connection
-                self.drop(connection)
-        return self._pool.get_connection()
 
-    def drop(self, connection: Any) -> None:
-        """Close a connection, and remove it from redis-py's pool."""
-        connection.disconnect()
-        self._pool.release(connection)
+def open_pool(url: str, answer_s: float = ANSWER_S) -> ConnectionPool:
+    """Return a pool for `url` that never retries; a command fails after `answer_s`. Raises Unavailable."""
+    with readable_url():
+        options = read_url(url, answer_s)
+        options["connection_class"] = WATCHED[options["connection_class"]]
+        pool = ConnectionPool(**options, breaker=CircuitBreaker())
+        pool.connection_class(**pool.connection_kwargs)  # raises an error for unknown options
+    return pool
 
 
-class BlockedCommand:
-    """A command that may block in Redis for `block_s`. It is sent at once, and uses a connection until `end` is called.
-
-    For one thread. The constructor and the methods raise redis.RedisError. The constructor raises Unavailable if the
-    process is allowed too few connections.
-    """
-
-    def __init__(self, connections: Connections, *command: Any, block_s: float):
-        if connections.num_allowed < MIN_WITH_SPARE:
-            raise Unavailable(
-                f"a process may have {connections.num_allowed} connections to Redis, too few to hold one for long: set "
-                f"max_connections in the Redis URL to {2 * MIN_WITH_SPARE} or more, or leave it out"
-            )
-        self._connections = connections
-        with ExitStack() as stack:
-            stack.enter_context(connections.reserved())
-            self._connection = connections.send(command)
-            self._reserved = stack.pop_all()
-        self._late_at = time.monotonic() + block_s + self._connection.socket_timeout
-
-    def fileno(self) -> int:
-        """Return a descriptor that becomes readable when the answer has come or the connection is broken."""
-        return int(self._connection._sock.fileno())
-
-    @property
-    def has_ended(self) -> bool:
-        """True if the answer has come or is overdue, or the connection is broken."""
-        poll = select.poll()
-        poll.register(self, select.POLLIN)
-        return bool(poll.poll(0)) or time.monotonic() > self._late_at
-
-    def end(self) -> Any:
-        """Return the answer, which may be an error, and release the connection."""
-        with self._reserved:
-            return self._connections.receive(self._connection)
-
-
-def num_connections(max_connections: int) -> int:
-    """Return the number of connections to use: half of the number that the URL allows. The rest is for libraries."""
-    return max(1, min(MAX_CONNECTIONS, max_connections // 2))
+def _read(connection: Any, **limit: float) -> Any:
+    """Return an answer, which may be an error of Redis."""
+    try:
+        return connection.read_response(**limit)
+    except redis.ResponseError as error:
+        return refused(error)
 
 
 def all_in_use(waited_s: float) -> Unavailable:

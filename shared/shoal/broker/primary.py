@@ -4,7 +4,6 @@ All keys of a pool are in one slot, so a pool needs only one node of a cluster.
 """
 
 import re
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from contextlib import closing
@@ -37,22 +36,8 @@ MAX_MOVED_TO = 3
 Address = tuple[str, int]
 
 
-class Primary(ABC):
-    """The address of the primary. Thread-safe. `find` raises redis.ConnectionError if no primary is known."""
-
-    @abstractmethod
-    def find(self) -> Address:
-        """Return the last known address of the primary."""
-
-    def note_move(self, error: MovedError) -> None:  # noqa: B027 - only nodes of a cluster raise it
-        """Record that the node named by `error` has the keys."""
-
-    def note_silence(self, address: Address) -> None:  # noqa: B027 - `Sentinels.find` asks anew in any case
-        """Record that nothing answers at an address."""
-
-
-class Sentinels(Primary):
-    """The primary that Sentinels name for a service. They are asked before each new connection."""
+class Sentinels:
+    """The primary that Sentinels name for a service. They are asked before each new connection. Thread-safe."""
 
     def __init__(self, nodes: list[Address], service: str, options: Mapping[str, Any]):
         self._nodes = nodes
@@ -60,7 +45,10 @@ class Sentinels(Primary):
         self._options = dict(options)
 
     def find(self) -> Address:
-        """Return the address from the first Sentinel that knows the primary and sees it alive."""
+        """Return the address from the first Sentinel that knows the primary and sees it alive.
+
+        Raises redis.ConnectionError.
+        """
         with closing(Sentinel(self._nodes, sentinel_kwargs=self._options)) as sentinel:  # type: ignore[no-untyped-call]
             host, port = sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
             first = sentinel.sentinels[0].connection_pool.connection_kwargs  # address of the Sentinel that answered
@@ -68,9 +56,15 @@ class Sentinels(Primary):
         self._nodes = [answered, *(node for node in self._nodes if node != answered)]  # from now on it is asked first
         return str(host), int(port)
 
+    def note_move(self, error: MovedError) -> None:
+        """Do nothing: only nodes of a cluster raise the error."""
 
-class ClusterNodes(Primary):
-    """The primary of a pool's keys in a cluster. A node without the keys answers with the primary's address."""
+    def note_silence(self, address: Address) -> None:
+        """Do nothing: `find` asks anew in any case."""
+
+
+class ClusterNodes:
+    """The primary of a pool's keys in a cluster. A node without them answers with its address. Thread-safe."""
 
     def __init__(self, nodes: list[Address]):
         self._named = nodes
@@ -94,6 +88,10 @@ class ClusterNodes(Primary):
         with self._lock:
             if self._nodes[0] == address:
                 self._nodes.rotate(-1)
+
+
+#: The address of the primary.
+Primary = Sentinels | ClusterNodes
 
 
 def split_url(url: str, answer_s: float) -> tuple[str, Primary | None]:

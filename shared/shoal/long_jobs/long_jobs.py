@@ -121,7 +121,7 @@ class LongJobs(Closing):
             split_url(webhook)
         submission = Submission(kind, dict(arguments), webhook or "", client, upload_bytes, traceparent.current())
         job_id = job_id or self.id_of(client, idempotency_key)
-        with self._broker.lending():
+        with self._broker.translated():
             self._put(submission, job_id)
             if self._get(job_id).submission != submission:
                 raise InvalidRequest("the idempotency key was used for another long job: take a new key")
@@ -133,14 +133,14 @@ class LongJobs(Closing):
         if not idempotency_key:
             return new
         name = self._keys.once(blake2b(wire.pack({"long": [client, idempotency_key]})).hexdigest())
-        with self._broker.lending():
+        with self._broker.translated():
             self._connection.set(name, new, nx=True, ex=ONCE_S)
             found: Any = self._connection.get(name)
         return found.decode() if NEW_ID.fullmatch(found or b"") else new
 
     def status(self, job_id: str) -> LongJobStatus:
         """Return the state of a job with its progress, and with its result once the job is done."""
-        with self._broker.lending():
+        with self._broker.translated():
             job = self._get(job_id)
             status = replace(job.describe(), result=job.result_if_done())
             return replace(status, webhook=self._webhook(job)) if job.submission.webhook else status
@@ -149,7 +149,7 @@ class LongJobs(Closing):
         """Return at most `limit` jobs of a client or of all clients, newest first, without quick jobs and results."""
         key, first = self._keys.long_jobs if client is None else self._list_of(client), 0
         found: list[LongJobStatus] = []
-        with self._broker.lending():
+        with self._broker.translated():
             while len(found) < limit:
                 names: Any = self._connection.zrevrange(key, first, first + CHUNK - 1)
                 ids = [job_id for name in names if JOB_ID.fullmatch(job_id := name.decode(errors="replace"))]
@@ -239,7 +239,7 @@ class LongJobs(Closing):
 
     def num_runners(self) -> int:
         """Return the number of live runners. It counts workers for quick jobs, because each runner has one."""
-        with self._broker.lending():
+        with self._broker.translated():
             workers = self._connection.smembers(self._job_class.workers_key % queue_name(self._keys.root, QUICK))
             return sum(self._connection.exists(name) for name in workers)
 
@@ -278,7 +278,7 @@ class LongJobs(Closing):
 
     def _change(self, job_id: str, write: "Callable[[LongJob, Pipeline], None]") -> str:
         """Change a job in one transaction and return its status. `write` runs again if the job changes meanwhile."""
-        with self._broker.lending():
+        with self._broker.translated():
             job = self._get(job_id)
             if not job.change(lambda pipeline: write(job, pipeline)):
                 raise _unknown(job_id)

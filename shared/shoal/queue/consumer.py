@@ -2,7 +2,6 @@
 
 import logging
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -10,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from shoal import operations
-from shoal.broker.broker import Broker, checked
-from shoal.broker.connections import BLOCK_S, MIN_BYTES_PER_S, BlockedCommand
+from shoal.broker.broker import Broker
+from shoal.broker.connections import BLOCK_S, MIN_BYTES_PER_S
 from shoal.contract import wire
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
@@ -31,9 +30,6 @@ MAX_TAKE_BYTES = 4 * 2**20
 
 #: Length of a period in which only one worker of the pool looks for jobs of dead workers, in seconds.
 RECLAIM_TURN_S = 0.9
-
-#: Seconds without a new `JobNotice` after Redis has failed or refused one.
-PAUSE_S = 1.0
 
 #: Size limit of the replies that are written together, in bytes. A larger reply is written alone, to delay no other.
 MAX_WRITE_BYTES = 2**20
@@ -224,9 +220,11 @@ class Consumer:
         self.more_suspects = bool(taken["more_suspects"])
         return [Delivery.read(self.name, job) for job in taken["jobs"]]
 
-    def notice(self, lane: str) -> "JobNotice":
-        """Return an object that notices when a lane has jobs."""
-        return JobNotice(self.broker, self._markers[lane])
+    def has_jobs(self, lane: str) -> bool:
+        """Return True if jobs wait in the lane that producers put by the script. False if Redis does not answer."""
+        with suppress(ShoalError):
+            return bool(self.broker.execute("EXISTS", self._markers[lane]))
+        return False
 
     # Hold
 
@@ -323,43 +321,3 @@ class Consumer:
             return False
         self._sweep_fault = ""
         return has_more
-
-
-class JobNotice:
-    """A blocking read of a lane's marker. It ends after a second, or once there is a marker, which stays.
-
-    For one thread.
-    """
-
-    def __init__(self, broker: Broker, marker: str):
-        self._broker = broker
-        self._command = ("BLMOVE", marker, marker, "LEFT", "LEFT", f"{BLOCK_S:.3f}")
-        self._reading: BlockedCommand | None = None
-        self._next_at = 0.0
-        self._has_warned = False
-
-    @property
-    def is_asked(self) -> bool:
-        """True after `ask`, unless it failed."""
-        return self._reading is not None
-
-    @property
-    def has_come(self) -> bool:
-        """True if the read that `ask` began has ended."""
-        return self._reading is not None and self._reading.has_ended
-
-    def ask(self) -> None:
-        """Begin a read, unless a read is under way. After a failure, no read begins for `PAUSE_S`."""
-        if self.is_asked and not self.has_come:
-            return
-        try:
-            with self._broker.translated():
-                reading, self._reading = self._reading, None
-                if reading:
-                    checked([reading.end()])
-                if time.monotonic() >= self._next_at:
-                    self._reading = self._broker.begin(*self._command, block_s=BLOCK_S)
-        except ShoalError as error:
-            self._next_at = time.monotonic() + PAUSE_S
-            log.log(logging.DEBUG if self._has_warned else logging.WARNING, "no notice of jobs: %s", error)
-            self._has_warned = True

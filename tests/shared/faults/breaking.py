@@ -6,6 +6,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from shoal.broker.broker import Broker
+from shoal.broker.connections import ConnectionPool
+
 
 class Plan:
     """A plan for a break: a round trip, and whether the connection breaks `before` or `after` Redis runs its command.
@@ -38,8 +41,8 @@ class Plan:
             raise self.error(f"broken {when} the command")
 
 
-def connect(url: str, plan: Plan) -> redis.Redis:
-    """Return a client whose connections break as planned."""
+def connect(url: str, plan: Plan) -> Broker:
+    """Return a broker whose connections break as planned."""
 
     class Breaking(redis.Connection):
         def send_packed_command(self, command: Any, check_health: bool = True) -> None:
@@ -51,5 +54,5 @@ def connect(url: str, plan: Plan) -> redis.Redis:
             plan.reach("after")
             return response
 
-    pool = redis.ConnectionPool.from_url(url, connection_class=Breaking, protocol=2, retry=Retry(NoBackoff(), 0))
-    return redis.Redis.from_pool(pool)
+    pool = ConnectionPool.from_url(url, connection_class=Breaking, protocol=2, retry=Retry(NoBackoff(), 0))
+    return Broker(pool)

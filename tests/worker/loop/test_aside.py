@@ -96,15 +96,22 @@ def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
 def test_a_new_interactive_job_wakes_a_worker_that_waits_for_a_pass(
     worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.loop.worker, "LOOK_SELDOM_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.worker, "TAKE_EVERY_S", 3_600.0)
+    has_looked, has_come = threading.Event(), worker._has_come
+
+    def look() -> bool:
+        has_looked.set()
+        return has_come()
 
     def answered_meanwhile() -> bool:
-        put(queue, "storm")
         try:
+            assert has_looked.wait(PATIENCE_S)  # the worker waits for the pass
+            put(queue, "storm")
             return bool(queue.redis.xread({queue.keys.replies("me"): 0}, block=int(PATIENCE_S * 1_000)))
         finally:
             held.released.set()
 
+    monkeypatch.setattr(worker, "_has_come", look)
     with ThreadPoolExecutor(1) as pool:
         answered = pool.submit(answered_meanwhile)
         drive(worker)

@@ -15,7 +15,6 @@ import shoal.queue.consumer
 import shoal_workers.loop.admission
 import shoal_workers.loop.scheduler
 from shoal import operations
-from shoal.broker.broker import Broker
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.options import Options
 from shoal.errors import Unavailable
@@ -115,7 +114,7 @@ class MortalWorkers:
 
     def _start(self) -> None:
         plan = Plan()
-        broker = Broker(connect(self.redis_url, plan).connection_pool)
+        broker = connect(self.redis_url, plan)
         consumer = Consumer(broker, self.queue.keys, f"w{next(self.numbers)}")
         worker = Worker(consumer, self.encoder, {}, Bucketing(40), Limits(64))
         self.pool.announce(worker.id, {})

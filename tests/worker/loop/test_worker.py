@@ -20,7 +20,6 @@ from queues import Queue, drive, step_while, work_off
 import shoal_workers.loop.admission
 import shoal_workers.loop.scheduler
 import shoal_workers.loop.worker
-from shoal.broker.broker import Broker
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
@@ -374,7 +373,7 @@ def test_a_worker_that_stops_while_redis_is_away_waits_for_it_and_leaves_no_susp
     monkeypatch.setattr(shoal_workers.loop.worker, "DRAIN_S", drain_s)
     monkeypatch.setattr(shoal_workers.loop.worker, "RETRY_S", 0.0)
     plan = Plan()
-    consumer = Consumer(Broker(connect(redis_url, plan).connection_pool), queue.keys, "w")
+    consumer = Consumer(connect(redis_url, plan), queue.keys, "w")
     worker = Worker(consumer, engine, {}, Bucketing(30))
 
     def stop() -> None:

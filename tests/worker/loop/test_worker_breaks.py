@@ -8,7 +8,6 @@ import pytest
 from breaking import Plan, connect
 from queues import Queue, step_while
 
-from shoal.broker.broker import Broker
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
 from shoal.errors import Unavailable
@@ -56,7 +55,7 @@ def test_every_job_is_answered_once_at_whatever_round_trip_a_step_breaks(
     inbox, is_broken = queue.inbox("me"), True
     for at in count(1):
         jobs, plan = put_all(queue), Plan()
-        breaking = Queue(Broker(connect(redis_url, plan).connection_pool), queue.keys)
+        breaking = Queue(connect(redis_url, plan), queue.keys)
         first = Worker(breaking.consumer(), encoder, {"default": index}, Bucketing(4_096))
         plan.breaks(when, at)
         with suppress(Unavailable):

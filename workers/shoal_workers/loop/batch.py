@@ -3,10 +3,9 @@
 import logging
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from shoal.process import logs
-from shoal.queue.consumer import JobNotice
 from shoal_workers.encoding.encoder import EncodingPass, Pipeline, TokenizedText
 from shoal_workers.operations.work import INTERACTIVE, Work
 from shoal_workers.process.measurements import Measurements
@@ -49,7 +48,7 @@ class Batch:
         except Exception as error:  # an engine may raise any exception
             traceback.clear_frames(error.__traceback__)  # frees the memory of the frames' variables
 
-    def ends_within(self, seconds: float, notice: JobNotice) -> bool:
+    def ends_within(self, seconds: float, has_come: Callable[[], bool]) -> bool:
         """Wait at most `seconds`, or until a job comes; return True if the pass has ended, failed or is overdue."""
         until = time.perf_counter() + seconds
         while self._passes is not None and time.perf_counter() - self._started_s <= WAIT_FROM_S:
@@ -59,7 +58,7 @@ class Batch:
                     return True
             except Exception:  # an engine may raise any exception; `finish` raises it again
                 return True
-            if left_s <= 0 or notice.has_come:
+            if left_s <= 0 or has_come():
                 return False
         return True
 

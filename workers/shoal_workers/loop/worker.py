@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
+from functools import partial
 
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
@@ -37,9 +38,8 @@ DRAIN_S = 5.0
 #: Difference between the clocks of this machine and Redis above which the worker logs a warning, in seconds.
 WRONG_CLOCK_S = 1.0
 
-#: Intervals at which a worker that computes a batch aside looks for interactive jobs, in seconds: seldom if Redis sends
-#: a notice of a new job, often if not. Each look takes some 0.2 ms of processor time.
-LOOK_SELDOM_S, LOOK_OFTEN_S = 0.25, 0.01
+#: Longest wait for the end of a batch aside, in seconds, until the worker takes jobs that no marker shows.
+TAKE_EVERY_S = 0.25
 
 #: Longest time for which a worker with nothing to compute waits for an index before it looks for jobs, in seconds.
 OPENING_WAIT_S = 0.005
@@ -76,8 +76,8 @@ class Worker:
         served = Served(embeds, reranks, aliases, indexes, self.activity, self.clock.now)
         crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
         self.admission = Admission(consumer, self.pool, served, self.limits, cache, crash_reports, self.clock, self.log)
-        self._notice = consumer.notice(INTERACTIVE)
-        self.scheduler = Scheduler(embeds, self.limits.max_batch_texts, lambda: self._notice.has_come)
+        self._has_come = partial(consumer.has_jobs, INTERACTIVE)
+        self.scheduler = Scheduler(embeds, self.limits.max_batch_texts, self._has_come)
         self._before_pass = before_pass
         self._stopping = stopping or threading.Event()
         self._aside: Batch | None = None
@@ -116,9 +116,9 @@ class Worker:
         suspect waits. Returns the number of answered jobs.
         """
         started, was_idle, goes_on = time.perf_counter(), not self.scheduler.works, False
-        if self._aside and self._aside.ends_within(0.0, self._notice):
+        if self._aside and self._aside.ends_within(0.0, self._has_come):
             self._finish(self._aside)
-            goes_on = self.scheduler.waits(LONG, BULK) and not (self._notice.has_come or self.consumer.more_suspects)
+            goes_on = self.scheduler.waits(LONG, BULK) and not (self._has_come() or self.consumer.more_suspects)
         if not self._aside:
             self._before_pass()
         if not goes_on:
@@ -159,8 +159,6 @@ class Worker:
         self.activity.mark("taking jobs")
         if self.consumer.more_suspects and not self._aside:
             self._answer()
-        if self.scheduler.waits(LONG, BULK):
-            self._notice.ask()  # before the take: a job that comes now is taken, and a later one ends a wait
         is_free = not self._aside and all(work.needs_pass for work in self.scheduler.works)
         room = self.scheduler.room(len(self._aside.texts) if self._aside else 0)
         self.scheduler.add(self.admission.take(room, block_s, self.scheduler.works, is_free))
@@ -196,7 +194,7 @@ class Worker:
         wait(opening, OPENING_WAIT_S, FIRST_COMPLETED)
         num_answered = self._answer()
         if self._aside and not (opening or num_answered):
-            self._aside.ends_within(LOOK_SELDOM_S if self._notice.is_asked else LOOK_OFTEN_S, self._notice)
+            self._aside.ends_within(TAKE_EVERY_S, self._has_come)
         return num_answered
 
     def _finish(self, batch: Batch | None) -> None:

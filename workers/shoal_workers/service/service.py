@@ -180,11 +180,8 @@ def share_of(settings: Settings, pool: Pool) -> ProcessorShare:
 def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, Any]:
     """Return the contents of the worker's heartbeat, with the `lane_limits` that producers obey."""
     model, engine, now_s = worker.encoder.model, worker.encoder.engine, worker.clock.now()
-    state = "unsynchronised" if worker.clock.is_uncertain else "ready"
-    if worker.activity.age_s > STALLED_AFTER_S:
-        state = "stalled"
     return {
-        "state": state,
+        "state": "stalled" if worker.activity.age_s > STALLED_AFTER_S else "ready",
         "model": model.name,
         "digest": model.digest,
         "fingerprint": worker.encoder.fingerprint,
