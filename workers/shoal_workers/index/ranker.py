@@ -48,7 +48,7 @@ class Ranker:
         self._options = options
         self._pages = pages
         self._shared = shared
-        #: Returns the `QueryWords` of a query, and raises IndexMismatch if the index knows no words.
+        #: Returns the `QueryWords` of a query. Raises IndexMismatch for learned words without a sparse vector.
         self.words = lru_cache(MAX_KEPT_WORDS)(lambda query: QueryWords.of(query, index.lexical, live))
         self._last: tuple[Query | None, Prior | None] = (None, None)
 
