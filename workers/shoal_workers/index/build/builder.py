@@ -206,15 +206,13 @@ class _Version:
                 and manifest.ids_are_positions == state.ids_are_positions
                 and manifest.token_digest == (self.late.token_digest if self.late else "")
                 and checksum(folder / BAD_ROWS) == checksum(version / BAD_ROWS)
-                and manifest.has_whole(folder, (DOCUMENTS, IDS, CHANGES, FIELDS))  # all other files follow from these
                 and json.loads((version / LEXICAL).read_text("utf-8"))["language"] == language_of(folder, self.language)
             )
-            if not is_alike or not manifest.has_whole(
-                version, manifest.checksums, partial(self._report_step, "comparing")
-            ):
-                return None
-            result = self._result(0, state.count)
-            return replace(result, version=version.name, is_published=True, is_unchanged=True)
+            if is_alike:
+                manifest.check(folder, (DOCUMENTS, IDS, CHANGES, FIELDS))  # all other files follow from these
+                manifest.check(version, manifest.checksums, partial(self._report_step, "comparing"))
+                result = self._result(0, state.count)
+                return replace(result, version=version.name, is_published=True, is_unchanged=True)
         return None
 
     def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, Any]]) -> BuildResult:

@@ -118,8 +118,7 @@ def _former(out: Path) -> tuple[Path, Manifest] | None:
         try:
             if version.manifest is None:
                 raise IndexCorrupt(version.error or f"{version.folder} cannot be read")
-            if not version.manifest.has_whole(version.folder, [CHANGES]):
-                raise IndexCorrupt(f"{version.folder / CHANGES} is not what was built")
+            version.manifest.check(version.folder, [CHANGES])
             return version.folder, version.manifest
         except IndexCorrupt as error:
             log.warning("the changes of a former version are not folded in: %s", error.message)

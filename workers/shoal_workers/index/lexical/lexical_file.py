@@ -133,10 +133,11 @@ def learned_words(version: Path) -> LexicalIndex | None:
     """Return the lexical index of a version if its words are learned and its files are undamaged."""
     manifest = Manifest.read(version)
     try:
-        found = LexicalIndex.open(version, manifest.count) if manifest.has_whole(version, LEXICAL_FILES) else None
+        manifest.check(version, LEXICAL_FILES)
+        found = LexicalIndex.open(version, manifest.count)
     except IndexCorrupt:
         return None
-    return found if found and found.is_learned else None
+    return found if found.is_learned else None
 
 
 def language_of(folder: Path, language: str | None) -> str:

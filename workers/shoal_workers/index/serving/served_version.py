@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, InvalidRequest, ShoalError
 from shoal_workers.index.files.checksums import FileCheck
-from shoal_workers.index.files.columns import read_kinds
+from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import Index, check_model
 from shoal_workers.model.model import Model
@@ -152,7 +152,7 @@ class ServedVersion(LazyVersion):
         self.check_at = 0.0
         self.check: FileCheck | None = None
         self._seen_position = self.manifest.changes_through
-        kinds = read_kinds(folder)
+        kinds = Columns.without_rows(folder).kinds
         self._last_description = _described(self.manifest, kinds, self.manifest.count, 0, self._seen_position)
 
     @property

@@ -18,7 +18,6 @@ from shoal.contract.keys import NAME
 from shoal.errors import BadSetting, FileError, IndexCorrupt, MissingExtra, ShoalError, Unavailable
 from shoal.index_folder import CURRENT
 from shoal.process.extra import install_command
-from shoal_workers.index.files.checksums import checksum
 from shoal_workers.index.files.durable_file import locked
 from shoal_workers.index.files.manifest import MANIFEST
 from shoal_workers.index.versions import Version, list_versions
@@ -203,12 +202,11 @@ def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
         if not is_anew and store.read_small(f"{where}/{MANIFEST}", MAX_MANIFEST_BYTES) == manifest:
             return True
         there = {} if is_anew else store.sizes(where)
-        for name, expected in version.manifest.checksums.items():
+        for name in version.manifest.checksums:
             path = version.folder / name
             if there.get(name) == path.stat().st_size:
                 continue
-            if checksum(path, store.tick) != expected:
-                raise IndexCorrupt(f"{path} is not what was built, so it is not uploaded: build the index again")
+            version.manifest.check(version.folder, [name], store.tick)
             with path.open("rb") as file:
                 store.write(f"{where}/{name}", file)
         store.write(f"{where}/{MANIFEST}", io.BytesIO(manifest))
