@@ -476,8 +476,8 @@ def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
     encoded = MadeVectors().encode(map(str, range(len(lines))), ("vector",))
     vectors = np.concatenate([found.vectors for found in encoded])
     parts = list[float]()
-    state = BuildState("v1", count=len(lines))
-    sample = Sample.encode(tmp_path, state, MadeVectors(), ("vector",), no_wait)
+    state = BuildState(tmp_path, lambda _: None, "v1", count=len(lines))
+    sample = Sample.encode(state, MadeVectors(), ("vector",))
     assert sample.check(vectors, quantise(vectors), None, parts.append) == 1
     assert parts == [0, SEARCHED_AT_ONCE / len(lines)]
 

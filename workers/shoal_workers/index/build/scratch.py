@@ -26,7 +26,7 @@ from shoal.errors import (
     ModelMismatch,
     TooLarge,
 )
-from shoal.task_progress import TaskProgress
+from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index.files.durable_file import locked, replace_file
 
 #: The folder inside the folder of the index, and a file in it with the key of the build.
@@ -45,13 +45,15 @@ _FINAL_ERRORS = (
 
 @dataclass(slots=True)
 class BuildState:
-    """The numbers of a build, and the name of its `version`.
+    """A build in its `folder`: the numbers of the build, and the name of its `version`. `report_to` gets its progress.
 
     `num_rows` counts the rows of the source, and `count` the rows of the index, which are `num_documents` documents or
     their chunks. Changes of the index are folded in up to `changes_through`; `num_lost` counts gaps and unreadable
     entries of their log. If `ids_are_positions`, the source has no column of ids. There are `num_tokens` token vectors.
     """
 
+    folder: Path
+    report_to: Report
     version: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}")
     num_rows: int = 0
     num_bad: int = 0
@@ -69,9 +71,10 @@ class BuildState:
         names = ("version", "count", "num_documents", "num_bad", "num_changed", "num_lost")
         return {name: getattr(self, name) for name in names}
 
-    def progress(self, step: str, fraction: float) -> TaskProgress:
-        """Return the progress of a build: its counts, the `step`, and the `fraction` of the step that is done."""
-        return TaskProgress(self.num_rows, self.num_bad, self.first_bad, fraction, step)
+    def report(self, step: str, fraction: float | None = 1.0, rows: int | None = None) -> None:
+        """Report the `step` and the `fraction` of it that is done, with the rows of the source or the `rows` given."""
+        num_rows = self.num_rows if rows is None else rows
+        self.report_to(TaskProgress(num_rows, self.num_bad, self.first_bad, fraction, step))
 
 
 class KeptFiles:
