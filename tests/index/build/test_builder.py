@@ -375,7 +375,7 @@ class TestWhatCannotBeBuilt:
             refused.append(str(caught.value))
 
         first = build(documents, out, MadeVectors(), build_another)
-        assert set(refused) == {f"{out} is being built already: wait until that build has ended, or stop it"}
+        assert set(refused) == {f"{out} has a build already: wait until it has ended, or stop it"}
         assert names(out) == {first.version, CURRENT, HISTORY}
 
     def test_in_a_folder_that_is_a_link(self, source: Write, out: Path, tmp_path: Path) -> None:

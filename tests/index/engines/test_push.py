@@ -104,7 +104,7 @@ def test_a_second_push_at_the_same_time_is_refused(engine: Engine, tmp_path: Pat
 
     def push_again(*_: int) -> None:
         for again in (lambda: push(folder, engine.url, "", lambda *_: None), lambda: remove_tables(folder, "")):
-            with pytest.raises(IndexBusy, match="is being pushed already"):
+            with pytest.raises(IndexBusy, match="has a push already"):
                 again()
 
     assert open_version(folder / push(folder, engine.url, "", push_again)).count == 1

@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from shoal.errors import (
     IndexBusy,
     IndexCorrupt,
     IndexMismatch,
+    IndexNotFound,
     InvalidRequest,
     ModelMismatch,
     TooLarge,
@@ -132,7 +133,7 @@ def open_scratch(out: Path, key: str) -> Iterator[Path]:
     folder = out / SCRATCH
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with _alone(out):
+        with locked(out, work="build"):
             try:
                 _begin(folder, key)
                 yield folder
@@ -152,25 +153,15 @@ def open_scratch(out: Path, key: str) -> Iterator[Path]:
 
 def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:
     """Remove the folder of an interrupted build of the index in `out`, if `is_unwanted` returns True for its key."""
-    with suppress(OSError, UnicodeDecodeError, IndexBusy):
+    with suppress(OSError, UnicodeDecodeError, IndexBusy, IndexNotFound):
         key = (out / SCRATCH / KEY).read_text("utf-8")
         if not key or not is_unwanted(key):
             return
-        with _alone(out):
+        with locked(out, work="build"):
             if (out / SCRATCH / KEY).read_text("utf-8") == key:
                 shutil.rmtree(out / SCRATCH)
     with suppress(OSError):  # the folder has other files
         out.rmdir()
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(out))
-        except BlockingIOError:
-            raise IndexBusy(f"{out} is being built already: wait until that build has ended, or stop it") from None
-        yield
 
 
 def _begin(folder: Path, key: str) -> None:

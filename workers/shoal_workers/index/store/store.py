@@ -163,7 +163,7 @@ def upload(folder: Path, store: IndexStore, *, is_anew: bool = False) -> None:
     the errors of the store.
     """
     name = folder.name
-    with locked(folder / LOCK, store.tick):
+    with locked(folder, LOCK, waiting=store.tick):
         versions = sorted(list_versions(folder), key=lambda version: not version.is_current)
         for version in versions:
             if _upload_version(version, store, is_anew) and version.is_current:
