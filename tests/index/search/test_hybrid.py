@@ -24,8 +24,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.lexical.analyzer import Analyzer
 from shoal_workers.index.lexical.snippet import snippet
-from shoal_workers.index.ranker import MAX_KEPT_WORDS
-from shoal_workers.index.search.fusion import ALPHA
+from shoal_workers.index.ranker import ALPHA, MAX_KEPT_WORDS
 from shoal_workers.loop.worker import Worker
 
 

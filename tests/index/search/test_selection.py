@@ -22,6 +22,7 @@ from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields as IndexFields
 from shoal_workers.index.search.filtering import matching
 from shoal_workers.index.search.groups import GroupKeys
+from shoal_workers.index.vectors.exact_search import TopK
 
 #: The documents of a version, and the documents that were added to it.
 BOTH = st.tuples(st.lists(DOCUMENTS, min_size=1, max_size=25), st.lists(DOCUMENTS, max_size=12))
@@ -65,10 +66,10 @@ def test_a_range_includes_its_ends_if_its_operators_say_so(name: str, values: li
             assert found.tolist() == 2 * [matches(wanted, document) for document in documents], wanted
 
 
-def rank_alike(selected: NDArray[np.bool_], most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def rank_alike(selected: NDArray[np.bool_], most: int) -> TopK:
     """Return the first selected documents. All have the same score."""
     rows = np.flatnonzero(selected)[:most]
-    return rows, np.zeros(len(rows), np.float32)
+    return TopK(rows, np.zeros(len(rows), np.float32))
 
 
 @pytest.mark.parametrize(("name", "values"), [("year", [1, 5, 3, 2, 5, 9, 0]), ("tag", [*"bfdcfza"])])

@@ -24,7 +24,6 @@ from shoal_workers.index.files.manifest import Manifest
 from shoal_workers.index.index import Index, checked_files
 from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranked_search import SearchAnswer
-from shoal_workers.index.search.fields import HIT_NAMES
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.vectors.exact_search import ONE_THREAD, SearchThreads
 
@@ -71,9 +70,7 @@ class EngineIndex(Index):
                 f"{min(refused)} does not go with this index, which is in {ENGINE}: leave it out, or search an "
                 "index that the workers have in files"
             )
-        for number, name in enumerate(options.fields or ()):
-            if name not in HIT_NAMES:
-                fields.check_known(name, f"fields[{number}]")
+        fields.check_hits(options.fields)
         path = None if options.filter is None else path_of(parse_filter(options.filter), fields)
         queries = [queries_of(job, own, (), self, self.live) for job, own in zip(jobs, vectors, strict=True)]
         k = max(_num_found(job) for job in jobs)
