@@ -31,7 +31,6 @@ from shoal.errors import (
     Internal,
     ShoalError,
     Unavailable,
-    Unsupported,
 )
 from shoal.index_folder import CURRENT
 from shoal.records.source import Source
@@ -242,11 +241,6 @@ class TestLearnedWords:
         assert (learned.num_embedded, Index.open(out).has_learned_words) == (2, True)
         words = build(documents, out, MadeVectors(), language="english")
         assert (words.num_embedded, Index.open(out).has_learned_words) == (0, False)
-
-    def test_need_a_model_with_sparse_vectors(self, source: Write, out: Path) -> None:
-        broken = MadeVectors(breaks=Unsupported("only vector"))
-        with pytest.raises(Unsupported, match="made makes no sparse vectors, which the language learned needs"):
-            build(source(["storm"]), out, broken, language="learned")
 
     def test_of_an_interrupted_build_are_kept(self, source: Write, out: Path) -> None:
         documents = source([f"text {n}" for n in range(SYNC_EVERY + 100)])

@@ -59,14 +59,6 @@ def test_hits_of_many_documents_are_as_by_scoring_all(tmp_path: Path, options: d
             assert hits == [scene.hit(place, job.search) for place in ranked[:k]]
 
 
-def test_words_are_compared_with_the_best_document_that_may_be_found(tmp_path: Path) -> None:
-    documents = [Document("0", "storm storm", {"tag": "a"}), Document("1", "storm rain wind", {"tag": "b"})]
-    scene = Scene.of(tmp_path / "v1", documents, unit_vectors(2, DIMENSION), 2)
-    options: dict[str, Any] = {"mode": "hybrid", "alpha": 0.0, "filter": {"tag": "b"}}
-    (hit,) = scene.answer(unit_vectors(1, DIMENSION)[0], **options).hits[0]
-    assert (hit["id"], hit["score"]) == ("1", pytest.approx(1))
-
-
 def test_jobs_of_one_pass_get_the_hits_that_each_gets_alone(queue: Queue, encoder: Encoder, index: Index) -> None:
     hybrid, odd = SearchOptions(mode="hybrid"), SearchOptions(mode="hybrid", fields=["no-such"])
     queries = [f"{text} {n}" for n, text in enumerate(["storm", "rain europe", "unknown", "sun"] * 10)]

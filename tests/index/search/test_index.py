@@ -123,13 +123,6 @@ def test_a_flipped_bit_never_passes_for_another_index(
     assert (opened.vectors == index.vectors).all()
 
 
-def test_an_index_of_another_model_is_refused(copy: Path, encoder: Encoder) -> None:
-    damage(copy, MANIFEST, lambda data: json.dumps(json.loads(data) | {"model": "other", "digest": "f" * 64}).encode())
-    index = Index.open(copy)
-    with pytest.raises(IndexMismatch, match="was built with other"):
-        check_model(index.folder, index.manifest, encoder.model)
-
-
 def test_a_folder_without_an_index(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(IndexNotFound, match="shoal index build"):

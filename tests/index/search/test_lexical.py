@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from shoal.contract.languages import LANGUAGES, NO_LANGUAGE
 from shoal.contract.vectors import SparseVector
-from shoal.errors import IndexCorrupt, InvalidRequest
+from shoal.errors import IndexCorrupt
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
 from shoal_workers.index.lexical.analyzer import Analyzer, find_language, find_words, split_words
 from shoal_workers.index.lexical.lexical_file import WEIGHTS, Runs, weights_of, write_learned, write_lexical
 from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, MAX_QUERY_CHARS, B, LexicalIndex
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
-from shoal_workers.index.long_jobs import BuildIndex
 
 ENGLISH = [
     "The river rose in the night, and the roads to the village were under water until the morning.",
@@ -210,15 +209,6 @@ class TestLearnedWords:
         check_products(LexicalIndex.open(tmp_path / "second", len(second)), documents, draw)
         assert not (tmp_path / "second" / "postings.runs").exists()
 
-    def test_of_several_texts_are_added(self, tmp_path: Path) -> None:
-        draw = np.random.default_rng(34)
-        learn(tmp_path, np.arange(-1, -6, -1), list(random_vectors(draw, 5)), None)
-        index = LexicalIndex.open(tmp_path, 5)
-        one, other = random_vectors(draw, 2)
-        sums = [index.scores(index.weigh_learned([vector])) for vector in (one, other)]
-        np.testing.assert_allclose(index.scores(index.weigh_learned([one, other])), sum(sums), rtol=1e-5)
-        assert index.scores(index.weigh_learned([])).tolist() == [0.0] * 5
-
     def test_of_added_documents_are_in_their_sparse_vectors(self, tmp_path: Path) -> None:
         vectors = [*random_vectors(np.random.default_rng(35), 3)]
         learn(tmp_path, np.array([-1, -2, -3]), vectors, None)
@@ -285,8 +275,3 @@ def test_postings_that_no_build_wrote_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / STARTS, np.load(tmp_path / STARTS)[::-1].copy())
     with pytest.raises(IndexCorrupt, match="where postings begin"):
         LexicalIndex.open(tmp_path, 2)
-
-
-def test_a_build_in_a_language_that_the_stemmer_does_not_know_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match=r"language is \"klingon\": it takes one of none, arabic"):
-        BuildIndex("news", "news.csv", language="klingon")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from field_documents import DOCUMENTS, FILTERS, KINDS, NAMES, Fields, matches, values_of
+from field_documents import DOCUMENTS, KINDS, NAMES, Fields, matches, values_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -40,14 +40,6 @@ def fields_of(version: list[Fields], added: list[Fields], kinds: dict[str, str] 
     """Return the fields of a version and of the documents that were added to it."""
     columns = columns_of(version, KINDS if kinds is None else kinds)
     return IndexFields(columns, columns_of(added, columns.kinds), len(version), len(added))
-
-
-@given(BOTH, FILTERS)
-def test_a_filter_leaves_the_documents_that_match(
-    both: tuple[list[Fields], list[Fields]], wanted: dict[str, Any]
-) -> None:
-    found = matching(parse_filter(wanted), fields_of(*both))
-    assert found.tolist() == [matches(wanted, document) for document in [*both[0], *both[1]]]
 
 
 @pytest.mark.parametrize(

@@ -127,17 +127,6 @@ def test_searches_have_all_threads_that_the_worker_has(tmp_path: Path, encoder: 
         indexes.resize(3)
 
 
-def test_an_index_that_the_settings_name_stays_when_its_folder_is_gone(
-    index_folder: Path, tmp_path: Path, encoder: Encoder
-) -> None:
-    publish_version(tmp_path / "own", index_folder, "v1")
-    indexes = OpenIndexes.from_settings(Settings(indexes=str(tmp_path / "own"), home=str(tmp_path)), encoder.model, 1)
-    shutil.rmtree(tmp_path / "own")
-    indexes.look(0)
-    assert versions(indexes) == {"default": "v1"}
-    assert "holds no index" in indexes.errors["default"]
-
-
 def test_a_worker_starts_if_any_of_its_indexes_can_be_served(
     index_folder: Path, index_home: Path, tmp_path: Path, encoder: Encoder
 ) -> None:
@@ -449,15 +438,16 @@ class TestOpening:
         assert maps_of(os.getpid(), news / "v1") == []
         assert versions(indexes) == {"news": "v1"}
 
-    def test_an_index_whose_files_are_gone_stays_open(
+    def test_an_index_that_the_settings_name_stays_open_when_its_folder_is_gone(
         self, index_folder: Path, tmp_path: Path, encoder: Encoder
     ) -> None:
         publish_version(tmp_path / "own", index_folder, "v1")
-        indexes = OpenIndexes({"own": tmp_path / "own"}, tmp_path / "home", encoder.model, idle_s=60)
-        indexes.look(0)
+        settings = Settings(indexes=str(tmp_path / "own"), home=str(tmp_path), index_idle_minutes=1)
+        indexes = OpenIndexes.from_settings(settings, encoder.model, 1)
         shutil.rmtree(tmp_path / "own")
         indexes.look(time.monotonic() + 61)
-        assert versions(indexes) == {"own": "v1"}
+        assert versions(indexes) == {"default": "v1"}
+        assert "holds no index" in indexes.errors["default"]
 
     def test_an_index_that_cannot_be_opened_is_reported_and_tried_again(
         self, news: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
