@@ -115,14 +115,6 @@ def test_many_vectors_of_many_dimensions(kind: Callable[..., Vectors], k: int) -
     check(vectors[40:], vectors[:40], k, 3)
 
 
-@pytest.mark.parametrize("vectors", [random(1, 384), np.zeros((5, 16), np.float32), np.eye(300, dtype=np.float32)])
-def test_few_and_odd_vectors(vectors: Vectors) -> None:
-    dimension = vectors.shape[1]
-    queries = np.concatenate([vectors[:2], np.zeros((1, dimension), np.float32), random(3, dimension)])
-    for k in (1, 4, 1_000):
-        check(vectors, queries, k)
-
-
 def test_queries_that_are_asked_for_together_share_a_pass_over_the_codes() -> None:
     vectors = random(100, 24)
     shared = SharedProducts(quantise(vectors), vectors[: MAX_QUERIES + 1], Buffer(), map)

@@ -281,18 +281,6 @@ class TestCopies:
         assert seen == {"v1"}
         assert number > len(FILES)
 
-    def test_remains_of_interruptions_are_no_versions(self, scene: Scene) -> None:
-        (scene.copied / "news" / ".download-v0").mkdir(parents=True)
-        (scene.copied / "news" / "v1").mkdir()
-        (scene.copied / "news" / "v1" / VECTORS).write_bytes(b"")
-        scene.send()
-        scene.look()
-        (scene.copied / "news" / ".download-v3").mkdir()
-        scene.publish("v2")
-        scene.send()
-        scene.look()
-        assert (scene.served, versions_in(scene.copied / "news")) == ("v2", {"v1", "v2"})
-
     def test_an_index_that_is_gone_for_a_while_is_removed(self, scene: Scene) -> None:
         scene.send()
         (scene.store.folder / "other").mkdir()
@@ -469,12 +457,6 @@ class TestDamagedCopy:
         scene.look(DAMAGED_RETRY_AFTER_S)
         indexes.look(RETRY_AFTER_S)
         assert (scene.served, list(indexes), indexes.errors) == ("v1", ["news"], {})
-
-    def test_a_version_without_any_file_is_downloaded_again(self, indexes: OpenIndexes, scene: Scene) -> None:
-        shutil.rmtree(scene.copied / "news" / "v1")
-        indexes.look(0)
-        scene.look(DAMAGED_RETRY_AFTER_S)
-        assert scene.served == "v1"
 
     def test_a_wrong_large_file_is_found_while_it_is_served(
         self, indexes: OpenIndexes, scene: Scene, monkeypatch: pytest.MonkeyPatch

@@ -158,11 +158,6 @@ def of_another_model(version: Path) -> None:
     (version / MANIFEST).write_text(json.dumps(values))
 
 
-def without_manifest(version: Path) -> None:
-    """Remove the manifest, which is copied last."""
-    (version / MANIFEST).unlink()
-
-
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -208,6 +203,13 @@ def overwrite(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(-9, os.SEEK_END)
         file.write(b"?" * 9)
+
+
+def replace_by_pipe(path: Path) -> tuple[Path, Path]:
+    """Put a pipe in place of a file; return the pipe, whose readers wait until it is written, and the file."""
+    path.rename(whole := path.with_suffix(".away"))
+    os.mkfifo(path)
+    return path, whole
 
 
 @pytest.mark.usefixtures("all_large")
@@ -475,11 +477,9 @@ class TestOpening:
     def test_other_jobs_do_not_wait_while_an_index_is_opened(
         self, news: Path, index_home: Path, index_folder: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
     ) -> None:
-        publish_version(index_home / "slow", index_folder, "v1")
+        version = publish_version(index_home / "slow", index_folder, "v1")
         indexes.look(0)
-        path = index_home / "slow" / "v1" / DOCUMENTS
-        path.rename(whole := path.with_suffix(".away"))
-        os.mkfifo(path)  # a reader of this pipe waits until it is written
+        path, whole = replace_by_pipe(version / DOCUMENTS)
         worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
         jobs = [Search(["storm"], id=name, index=name, reply_to=name) for name in ("slow", "news")]
         queue.put("interactive", jobs)
@@ -498,9 +498,7 @@ class TestOpening:
         self, news: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
     ) -> None:
         indexes.look(0)
-        path = news / "v1" / DOCUMENTS
-        path.rename(whole := path.with_suffix(".away"))
-        os.mkfifo(path)
+        path, whole = replace_by_pipe(news / "v1" / DOCUMENTS)
         opening = find_index(indexes, "news")
         worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
         worker.clock.measure()  # otherwise the job has expired before it is admitted

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 PIECE_BYTES = 2**24
 
 #: Largest manifest and largest file `current`, in bytes.
-MAX_MANIFEST_BYTES, MAX_CURRENT_BYTES = 2**20, 256
+MAX_SMALL_BYTES = 2**20
 
 #: A file in the folder of an index whose lock an upload holds.
 LOCK = ".uploading"
@@ -68,16 +68,16 @@ class IndexStore:
             return {about["name"].rstrip("/").rpartition("/")[2]: int(about.get("size") or 0) for about in found}
         return {}
 
-    def read_small(self, path: str, max_bytes: int) -> bytes | None:
+    def read_small(self, path: str) -> bytes | None:
         """Return the contents of a small file; None if there is no such file. Raises FileError for a larger one."""
         self.tick()
         with _translated(shown(path), "read"):
             try:
-                data = bytes(self._filesystem.cat_file(f"{self._root}/{path}", start=0, end=max_bytes + 1))
+                data = bytes(self._filesystem.cat_file(f"{self._root}/{path}", start=0, end=MAX_SMALL_BYTES + 1))
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        if len(data) > max_bytes:
-            raise FileError(f"{shown(path)} has more than {max_bytes:,} bytes: build the index again")
+        if len(data) > MAX_SMALL_BYTES:
+            raise FileError(f"{shown(path)} has more than {MAX_SMALL_BYTES:,} bytes: build the index again")
         return data
 
     def read(self, path: str, max_bytes: int) -> Iterator[bytes]:
@@ -168,7 +168,7 @@ def upload(folder: Path, store: IndexStore, *, is_anew: bool = False) -> None:
         for version in versions:
             if _upload_version(version, store, is_anew) and version.is_current:
                 store.write(f"{name}/{CURRENT}", io.BytesIO(f"{version.name}\n".encode()))
-        served = (store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES) or b"").decode("utf-8", "replace").strip()
+        served = (store.read_small(f"{name}/{CURRENT}") or b"").decode("utf-8", "replace").strip()
         for other in store.sizes(name).keys() - {CURRENT, served, *(version.name for version in versions)}:
             store.remove(f"{name}/{other}")
 
@@ -199,7 +199,7 @@ def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
     where = f"{version.folder.parent.name}/{version.name}"
     try:
         manifest = (version.folder / MANIFEST).read_bytes()
-        if not is_anew and store.read_small(f"{where}/{MANIFEST}", MAX_MANIFEST_BYTES) == manifest:
+        if not is_anew and store.read_small(f"{where}/{MANIFEST}") == manifest:
             return True
         there = {} if is_anew else store.sizes(where)
         for name in version.manifest.checksums:
