@@ -21,13 +21,13 @@ from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.documents import Documents
 from shoal_workers.index.files.field_kinds import by_kind
 from shoal_workers.index.files.manifest import QUANTISED, VECTORS, Manifest
-from shoal_workers.index.late.token_vectors import TokenVectors
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.ranked_search import RankedSearch
 from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.vectors.exact_search import ONE_THREAD, ExactSearch, SearchThreads, merged
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
+from shoal_workers.index.vectors.token_vectors import TokenVectors
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 from shoal_workers.model.model import Model
 

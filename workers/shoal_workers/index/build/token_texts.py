@@ -15,7 +15,7 @@ from shoal_workers.index.build.vectors import FormerVersion, VectorPlan, texts_o
 from shoal_workers.index.files.array_file import save_array, write_header
 from shoal_workers.index.files.documents import HashTable
 from shoal_workers.index.files.manifest import HASHES, TOKEN_PLACES, TOKENS
-from shoal_workers.index.late.token_vectors import TokenVectors, quantised
+from shoal_workers.index.vectors.token_vectors import TokenVectors, quantised
 
 if TYPE_CHECKING:
     from shoal_workers.encoding.reranker import LateReranker
