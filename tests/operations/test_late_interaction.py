@@ -34,8 +34,8 @@ from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalE
 from shoal_workers.index.build.token_texts import LENGTHS
 from shoal_workers.index.files.manifest import TOKENS
 from shoal_workers.index.index import Index
-from shoal_workers.index.late.token_vectors import restored
 from shoal_workers.index.long_jobs import BuildIndex, build_index
+from shoal_workers.index.vectors.token_vectors import restored
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service import service
 

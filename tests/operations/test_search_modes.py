@@ -26,9 +26,9 @@ from shoal.records.document import Document
 from shoal_workers.index.index import Index
 from shoal_workers.index.query import NEGATIVE_WEIGHT
 from shoal_workers.index.ranked_search import SearchAnswer
+from shoal_workers.index.ranker import ALPHA
 from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.diversity import MAX_CANDIDATES, MIN_CANDIDATES, most_diverse, num_candidates
-from shoal_workers.index.search.fusion import ALPHA
 
 Hit = dict[str, Any]
 Numbers = NDArray[np.float32]

@@ -126,7 +126,7 @@ def test_later_pages_are_ranked_as_of_the_time_of_the_first(tmp_path: Path) -> N
     [{"num_shown": -1}, {"num_shown": 2**63}, {"row": -1}, {"score": math.nan}, {"best_bm25": 1e-300}, {"row": "7"}],
 )
 def test_a_cursor_with_impossible_values_is_refused(forged: dict[str, Any]) -> None:
-    cursor = Cursor("d", "v1", 10, 0.5, 7, "", "default", 1e9, 2.0)
+    cursor = Cursor("d", "v1", 10, 0.5, 7, "", 1e9, 2.0)
     assert Cursor.unpack(cursor.pack()) == cursor
     with pytest.raises(InvalidRequest, match="which no search has answered"):
         Cursor.unpack(replace(cursor, **forged).pack())
@@ -159,4 +159,11 @@ def test_a_cursor_of_another_search_is_refused(changed: dict[str, Any], tmp_path
     _, cursor = first_page(scene)
     other = replace(Search(["storm"]), **changed)
     other = replace(other, search=replace(other.search, cursor=cursor))
-    assert "of another search" in refusal(scene.index, other, QUERY[None])
+    assert "of another search or index" in refusal(scene.index, other, QUERY[None])
+
+
+def test_a_cursor_of_a_version_that_is_not_served_any_more_is_refused(tmp_path: Path) -> None:
+    _, cursor = first_page(forty(tmp_path / "v1"))
+    job = Search(["storm"], search=SearchOptions(cursor=cursor))
+    said = 'cursor is of version "v1" of the index, and v2 is served now: begin with an empty cursor'
+    assert refusal(forty(tmp_path / "v2").index, job, QUERY[None]) == said

@@ -56,7 +56,6 @@ ROOMS = (
     "shoal_workers.kernel",
     "shoal_workers.encoding",
     "shoal_workers.index.files",
-    "shoal_workers.index.late",
     "shoal_workers.index.lexical",
     "shoal_workers.process",
     "shoal_workers.index.vectors",

@@ -31,7 +31,6 @@ from shoal.errors import (
     Internal,
     ShoalError,
     Unavailable,
-    Unsupported,
 )
 from shoal.index_folder import CURRENT
 from shoal.records.source import Source
@@ -243,11 +242,6 @@ class TestLearnedWords:
         words = build(documents, out, MadeVectors(), language="english")
         assert (words.num_embedded, Index.open(out).has_learned_words) == (0, False)
 
-    def test_need_a_model_with_sparse_vectors(self, source: Write, out: Path) -> None:
-        broken = MadeVectors(breaks=Unsupported("only vector"))
-        with pytest.raises(Unsupported, match="made makes no sparse vectors, which the language learned needs"):
-            build(source(["storm"]), out, broken, language="learned")
-
     def test_of_an_interrupted_build_are_kept(self, source: Write, out: Path) -> None:
         documents = source([f"text {n}" for n in range(SYNC_EVERY + 100)])
         with pytest.raises(Unavailable):
@@ -375,7 +369,7 @@ class TestWhatCannotBeBuilt:
             refused.append(str(caught.value))
 
         first = build(documents, out, MadeVectors(), build_another)
-        assert set(refused) == {f"{out} is being built already: wait until that build has ended, or stop it"}
+        assert set(refused) == {f"{out} has a build already: wait until it has ended, or stop it"}
         assert names(out) == {first.version, CURRENT, HISTORY}
 
     def test_in_a_folder_that_is_a_link(self, source: Write, out: Path, tmp_path: Path) -> None:
@@ -476,8 +470,8 @@ def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
     encoded = MadeVectors().encode(map(str, range(len(lines))), ("vector",))
     vectors = np.concatenate([found.vectors for found in encoded])
     parts = list[float]()
-    state = BuildState("v1", count=len(lines))
-    sample = Sample.encode(tmp_path, state, MadeVectors(), ("vector",), no_wait)
+    state = BuildState(tmp_path, lambda _: None, "v1", count=len(lines))
+    sample = Sample.encode(state, MadeVectors(), ("vector",))
     assert sample.check(vectors, quantise(vectors), None, parts.append) == 1
     assert parts == [0, SEARCHED_AT_ONCE / len(lines)]
 

@@ -1,7 +1,6 @@
 """Indexes whose rows are chunks of documents."""
 
 import json
-import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +29,6 @@ from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.files.manifest import BAD_ROWS
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.long_jobs import BuildIndex, build_index
-from shoal_workers.model.model import Model
 
 LONG = " ".join(f"Storm {n} brings rain. The market falls in Europe." for n in range(12))
 
@@ -145,26 +143,13 @@ def test_a_long_job_cuts_with_the_tokenizer_of_the_model(tmp_path: Path, encoder
             Cutter.open(folder, replace(model.model, name=name, digest="f" * 64), request.options())
 
 
-def test_the_tokenizer_is_of_the_original_of_a_model_where_none_is_prepared(encoder: Encoder, tmp_path: Path) -> None:
+def test_a_model_that_is_not_prepared_is_prepared_for_its_tokenizer(encoder: Encoder, tmp_path: Path) -> None:
     model = info_of(encoder.model, encoder.fingerprint)
     cutter = Cutter.open(tmp_path, model, Options(chunk_tokens=10))
     assert cutter is not None
     assert [part.text for part in cutter.cut(Document("a", "Storm. Rain.", {}))] == ["Storm. Rain."]
     with pytest.raises(InvalidRequest, match="takes 48 tokens, 2 of them special ones and the prompt's"):
         Cutter.open(tmp_path, model, Options(chunk_tokens=47))
-
-
-def test_chunks_are_measured_in_lower_case_if_the_model_reads_it(tiny_source: Path, tmp_path: Path) -> None:
-    """Also where the model is not prepared: a word in capitals may be one unknown token of its original tokenizer."""
-    source, texts = Path(shutil.copytree(tiny_source, tmp_path / "model")), ["qwerty " * 40, "QWERTY " * 40]
-    for name, change in (("tokenizer", {"normalizer": None}), ("sentence_bert_config", {"do_lower_case": True})):
-        path = source / f"{name}.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    model = info_of(Model.read(str(source), source), "fingerprint")
-    cutter = Cutter.open(tmp_path, model, Options(chunk_tokens=10))
-    assert cutter is not None
-    lower, upper = ([part.fields for part in cutter.cut(Document("a", text, {}))] for text in texts)
-    assert lower == upper
 
 
 class TestSearches:

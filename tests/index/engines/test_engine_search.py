@@ -105,10 +105,6 @@ def test_a_filter_leaves_the_documents_that_match(scene: Scene, wanted: dict[str
     assert [hit["id"] for hit in found[:3]] == best
 
 
-def test_all_documents_are_found_if_so_many_are_asked_for(scene: Scene) -> None:
-    assert len(hits_of(scene.pushed, scene.vectors[0], 1_000)) == 1_000
-
-
 def test_the_few_documents_that_match_are_found_far_from_the_query(tmp_path: Path, engine: Engine) -> None:
     documents = [Document(str(n), "text", {"is": "rare" if n < 3 else "common"}) for n in range(COUNT)]
     vectors = unit_vectors(COUNT, DIMENSION, 1)

@@ -104,7 +104,7 @@ def test_a_second_push_at_the_same_time_is_refused(engine: Engine, tmp_path: Pat
 
     def push_again(*_: int) -> None:
         for again in (lambda: push(folder, engine.url, "", lambda *_: None), lambda: remove_tables(folder, "")):
-            with pytest.raises(IndexBusy, match="is being pushed already"):
+            with pytest.raises(IndexBusy, match="has a push already"):
                 again()
 
     assert open_version(folder / push(folder, engine.url, "", push_again)).count == 1
@@ -124,15 +124,11 @@ def test_a_server_that_hangs_is_left_after_a_while(postgresql: PostgreSQL) -> No
     assert table.count() == 0
 
 
-def test_an_index_of_chunks_is_not_pushed(tmp_path: Path) -> None:
+def test_an_index_of_chunks_and_a_folder_without_an_index_are_not_pushed(tmp_path: Path) -> None:
     publish(tmp_path / "news", "v1", 1, chunk_tokens=8)
-    with pytest.raises(InvalidRequest, match="v1 has chunks, which no engine groups"):
-        push(tmp_path / "news", "postgresql://localhost", "", lambda *_: None)
-
-
-def test_an_index_without_a_version_of_files_is_not_pushed(tmp_path: Path) -> None:
-    with pytest.raises(IndexNotFound, match="holds no index"):
-        push(tmp_path, "postgresql://localhost", "", lambda *_: None)
+    for folder, said in ((tmp_path / "news", "v1 has chunks, which no engine groups"), (tmp_path, "holds no index")):
+        with pytest.raises((InvalidRequest, IndexNotFound), match=said):
+            push(folder, "postgresql://localhost", "", lambda *_: None)
 
 
 def test_an_engine_that_does_not_answer_is_named(tmp_path: Path) -> None:

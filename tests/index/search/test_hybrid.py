@@ -24,8 +24,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.lexical.analyzer import Analyzer
 from shoal_workers.index.lexical.snippet import snippet
-from shoal_workers.index.ranker import MAX_KEPT_WORDS
-from shoal_workers.index.search.fusion import ALPHA
+from shoal_workers.index.ranker import ALPHA, MAX_KEPT_WORDS
 from shoal_workers.loop.worker import Worker
 
 
@@ -58,14 +57,6 @@ def test_hits_of_many_documents_are_as_by_scoring_all(tmp_path: Path, options: d
             assert scene.index.find(job, vectors, shared=shared).answer().hits == found
         for hits, ranked in zip(found, scene.lists(job, vectors), strict=True):
             assert hits == [scene.hit(place, job.search) for place in ranked[:k]]
-
-
-def test_words_are_compared_with_the_best_document_that_may_be_found(tmp_path: Path) -> None:
-    documents = [Document("0", "storm storm", {"tag": "a"}), Document("1", "storm rain wind", {"tag": "b"})]
-    scene = Scene.of(tmp_path / "v1", documents, unit_vectors(2, DIMENSION), 2)
-    options: dict[str, Any] = {"mode": "hybrid", "alpha": 0.0, "filter": {"tag": "b"}}
-    (hit,) = scene.answer(unit_vectors(1, DIMENSION)[0], **options).hits[0]
-    assert (hit["id"], hit["score"]) == ("1", pytest.approx(1))
 
 
 def test_jobs_of_one_pass_get_the_hits_that_each_gets_alone(queue: Queue, encoder: Encoder, index: Index) -> None:

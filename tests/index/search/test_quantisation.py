@@ -19,8 +19,6 @@ from shoal_workers.index.vectors.upper_bounds import MAX_BLOCK, Buffer, UpperBou
 Vectors = NDArray[np.float32]
 Codes = NDArray[np.int8]
 
-ELEMENTS = st.sampled_from([0.0, 1.0, -1.0]) | st.floats(-1, 1, width=16)
-
 
 def products(quantised: QuantisedVectors, queries: Vectors) -> NDArray[np.int32]:
     """Multiply the codes of each vector with the codes of each query: `[vectors, queries]`."""
@@ -110,14 +108,6 @@ def test_the_width_of_codes_fits_the_vectors(extent: float, width: int) -> None:
     over = bounds(quantised, vectors[:50]) - exact(vectors, vectors[:50])
     assert over.min() >= 0
     assert over.max() < 0.25
-
-
-def test_all_dimensions_of_short_vectors_are_kept() -> None:
-    vectors = np.eye(20, dtype=np.float32)
-    quantised = quantise(vectors)
-    assert quantised.basis.directions.shape == (20, 20)
-    assert quantised.codes.shape == (20, 64)
-    assert (bounds(quantised, vectors) - exact(vectors, vectors)).max() < 0.05
 
 
 def test_written_files_are_mapped(tmp_path: Path) -> None:

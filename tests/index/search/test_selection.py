@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from field_documents import DOCUMENTS, FILTERS, KINDS, NAMES, Fields, matches, values_of
+from field_documents import DOCUMENTS, KINDS, NAMES, Fields, matches, values_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields as IndexFields
 from shoal_workers.index.search.filtering import matching
 from shoal_workers.index.search.groups import GroupKeys
+from shoal_workers.index.vectors.exact_search import TopK
 
 #: The documents of a version, and the documents that were added to it.
 BOTH = st.tuples(st.lists(DOCUMENTS, min_size=1, max_size=25), st.lists(DOCUMENTS, max_size=12))
@@ -41,14 +42,6 @@ def fields_of(version: list[Fields], added: list[Fields], kinds: dict[str, str] 
     return IndexFields(columns, columns_of(added, columns.kinds), len(version), len(added))
 
 
-@given(BOTH, FILTERS)
-def test_a_filter_leaves_the_documents_that_match(
-    both: tuple[list[Fields], list[Fields]], wanted: dict[str, Any]
-) -> None:
-    found = matching(parse_filter(wanted), fields_of(*both))
-    assert found.tolist() == [matches(wanted, document) for document in [*both[0], *both[1]]]
-
-
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -65,10 +58,10 @@ def test_a_range_includes_its_ends_if_its_operators_say_so(name: str, values: li
             assert found.tolist() == 2 * [matches(wanted, document) for document in documents], wanted
 
 
-def rank_alike(selected: NDArray[np.bool_], most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def rank_alike(selected: NDArray[np.bool_], most: int) -> TopK:
     """Return the first selected documents. All have the same score."""
     rows = np.flatnonzero(selected)[:most]
-    return rows, np.zeros(len(rows), np.float32)
+    return TopK(rows, np.zeros(len(rows), np.float32))
 
 
 @pytest.mark.parametrize(("name", "values"), [("year", [1, 5, 3, 2, 5, 9, 0]), ("tag", [*"bfdcfza"])])

@@ -1,6 +1,5 @@
 """Changes of indexes: packed changes are read as they were, and the log in Redis keeps order, sums and limits."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,11 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from queues import Queue
 
-from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.changes import change_log as module
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change, size_of
-from shoal.changes.change_log import START, LoggedChange, append
-from shoal.contract.keys import Keys
+from shoal.changes.change_log import START, LoggedChange
 from shoal.contract.vectors import SparseVector, pack_sparse
 from shoal.errors import (
     IndexMismatch,
@@ -431,14 +428,3 @@ def test_a_change_of_another_model_is_refused() -> None:
         entry.change_for("d", 9)
     deletion = LoggedChange("1-1", 1, 1, change(deleted=["2"]))
     assert deletion.change_for("e", 9) is deletion.change
-
-
-def test_a_program_with_an_event_loop_writes_the_same_log(log: ChangeLog, redis_url: str, keys: Keys) -> None:
-    async def write() -> str:
-        broker = AsyncBroker(ConnectionMaker(redis_url))
-        try:
-            return await append(broker, keys, "news", change(["1"]))
-        finally:
-            await broker.close()
-
-    assert {"news": asyncio.run(write())} == log.positions() == {"news": positions_of(log)[-1]}

@@ -49,11 +49,13 @@ def test_a_search_finds_what_an_index_of_the_documents_would_find(data: st.DataO
     with tempfile.TemporaryDirectory() as folder:
         index = open_made(Path(folder) / "v1", made)
         for number in range(data.draw(st.integers(1, 4))):
-            deleted = (
-                sorted({d.id for d in made.documents}) if data.draw(st.integers(0, 9)) == 0 else data.draw(some_ids)
-            )
-            added = data.draw(st.lists(st.integers(0, len(pool) - 1), min_size=not deleted, max_size=30))
-            apply(index, [made.change(added, ids, deleted, pool)], f"1-{number}")
+            changes = []
+            for _ in range(data.draw(st.integers(1, 3))):
+                every = sorted({d.id for d in made.documents})
+                deleted = every if data.draw(st.integers(0, 9)) == 0 else data.draw(some_ids)
+                added = data.draw(st.lists(st.integers(0, len(pool) - 1), min_size=not deleted, max_size=30))
+                changes.append(made.change(added, ids, deleted, pool))
+            apply(index, changes, f"1-{number}")
             k, queries = data.draw(st.sampled_from([1, 5, 300])), pool[: data.draw(st.integers(1, 4))]
             found = index.search(queries, k)
             assert found == by_scoring_all(made, queries, k)
@@ -84,24 +86,6 @@ def test_all_but_one_of_many_are_deleted(tmp_path: Path) -> None:
     assert (index.search(pool[:2], 10), index.count) == ([[], []], 0)
     apply(index, [made.change([3], ["", "", "", "new"], [], pool)])
     assert [[hit["id"] for hit in hits] for hits in index.search(pool[:2], 10)] == [["new"], ["new"]]
-
-
-def test_many_changes_at_once_equal_changes_one_by_one(tmp_path: Path) -> None:
-    pool = unit_vectors(300, DIMENSION)
-    index, made = open_made(tmp_path / "v1", made_of(50, pool)), made_of(50, pool)
-    generator = np.random.default_rng(0)
-    ids = [str(n) for n in generator.integers(80, size=300)]
-    changes = [
-        made.change(generator.integers(300, size=3).tolist(), ids, [ids[n]], pool)
-        for n in generator.integers(300, size=90)
-    ]
-    live = index.live.after(changes, "1-1", index.documents.rows_of)
-    for change in changes:
-        apply(index, [change])
-    assert (live.ids, live.packed) == (index.live.ids, index.live.packed)
-    assert (live.vectors == index.live.vectors).all()
-    assert (live.hidden_rows == index.live.hidden_rows).all()
-    assert live.changed == index.live.changed
 
 
 def test_small_values_take_no_more_memory_than_they_have_bytes(tmp_path: Path) -> None:

@@ -214,6 +214,7 @@ class TestLongTasks:
     def test_wrong_arguments(self) -> None:
         wrong: list[tuple[Callable[..., object], dict[str, Any], str]] = [
             (BuildIndex, {"source": 5}, "source is 5"),
+            (BuildIndex, {"language": "klingon"}, 'language is "klingon": it takes one of none, arabic'),
             (BuildIndex, {"full": "yes"}, 'full is "yes"'),
             (BuildIndex, {"drop_changes_before": True}, "drop_changes_before is true: it takes a"),
             (BuildIndex, {"drop_changes_before": math.nan}, "drop_changes_before is nan"),

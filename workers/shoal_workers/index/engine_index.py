@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, Unavailable
+from shoal.errors import IndexCorrupt, InvalidRequest, Unavailable
 from shoal.operations import Search
 from shoal.operations.search_filter import parse_filter
 from shoal.process import logs
@@ -24,7 +24,7 @@ from shoal_workers.index.files.manifest import Manifest
 from shoal_workers.index.index import Index, checked_files
 from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranked_search import SearchAnswer
-from shoal_workers.index.search.fields import HIT_NAMES
+from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.vectors.exact_search import ONE_THREAD, SearchThreads
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class EngineIndex(Index):
         self.folder, self.manifest, self.files = folder, manifest, files
         check_address(manifest.engine)
         self.columns = Columns.without_rows(folder)
-        self._lexical = IndexMismatch(f"the words of an index in {ENGINE} are not searched")
-        self.live = self.unchanged()
+        self.live = LiveDocuments.none(manifest.changes_through, manifest.dimension, None)
         self._fields = (self.live, None)
         self._password, self._fails_until = password, 0.0
         self._calls = ThreadPoolExecutor(1, "engine")  # one, so that calls that wait fail at once after an outage
@@ -71,9 +70,7 @@ class EngineIndex(Index):
                 f"{min(refused)} does not go with this index, which is in {ENGINE}: leave it out, or search an "
                 "index that the workers have in files"
             )
-        for number, name in enumerate(options.fields or ()):
-            if name not in HIT_NAMES:
-                fields.check_known(name, f"fields[{number}]")
+        fields.check_hits(options.fields)
         path = None if options.filter is None else path_of(parse_filter(options.filter), fields)
         queries = [queries_of(job, own, (), self, self.live) for job, own in zip(jobs, vectors, strict=True)]
         k = max(_num_found(job) for job in jobs)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.changes.change_log import START
 from shoal.contract.excerpt import excerpt
 from shoal.contract.vectors import SparseVector
-from shoal.errors import IndexCorrupt, IndexMismatch, NotReady, ShoalError
+from shoal.errors import IndexCorrupt, IndexMismatch
 from shoal.index_folder import CURRENT, read_current
 from shoal.operations import Search
 from shoal_workers.index.files.array_file import open_array
@@ -21,13 +21,13 @@ from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.documents import Documents
 from shoal_workers.index.files.field_kinds import by_kind
 from shoal_workers.index.files.manifest import QUANTISED, VECTORS, Manifest
-from shoal_workers.index.late.token_vectors import TokenVectors
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.ranked_search import RankedSearch
 from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.vectors.exact_search import ONE_THREAD, ExactSearch, SearchThreads, merged
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
+from shoal_workers.index.vectors.token_vectors import TokenVectors
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 from shoal_workers.model.model import Model
 
@@ -47,6 +47,9 @@ class Index:
 
     change_fault, followed_to, needs_all_changes = "", START, False
 
+    #: True if the words of a query are weighed by the model.
+    has_learned_words = False
+
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, threads: SearchThreads = ONE_THREAD):
         self.folder = folder
         self.manifest = manifest
@@ -58,7 +61,8 @@ class Index:
         self.documents = Documents(folder, count)
         self.columns = Columns.open(folder, count)
         self._converted = {name: kind for name, kind in self.columns.kinds.items() if kind in ("number", "boolean")}
-        self._lexical = self._open_lexical()
+        self.lexical = LexicalIndex.open(folder, count)
+        self.has_learned_words = self.lexical.is_learned
         self.token_vectors = TokenVectors.open(folder, manifest)
         self.live = self.unchanged()
         self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
@@ -103,27 +107,7 @@ class Index:
 
     def unchanged(self) -> LiveDocuments:
         """Return the `live` documents of a version without changes since its build."""
-        lexical = None if isinstance(self._lexical, ShoalError) else self._lexical
-        return LiveDocuments.none(self.manifest.changes_through, self.manifest.dimension, lexical)
-
-    @property
-    def lexical(self) -> LexicalIndex:
-        """The lexical index of the version. Raises IndexMismatch or NotReady if there is none to search."""
-        if isinstance(self._lexical, ShoalError):
-            raise type(self._lexical)(self._lexical.message)
-        return self._lexical
-
-    @property
-    def has_learned_words(self) -> bool:
-        """True if the words of a query are weighed by the model."""
-        return isinstance(self._lexical, LexicalIndex) and self._lexical.is_learned
-
-    def _open_lexical(self) -> LexicalIndex | ShoalError:
-        """Return the lexical index, or the error that says why there is none."""
-        try:
-            return LexicalIndex.open(self.folder, self.manifest.count)
-        except (IndexMismatch, NotReady) as error:
-            return type(error)(error.message)  # a copy, because the frames of the error itself would keep files open
+        return LiveDocuments.none(self.manifest.changes_through, self.manifest.dimension, self.lexical)
 
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         """Return the `k` documents of highest cosine for each normalised vector in `[queries, dimension]`, best first.

@@ -20,7 +20,6 @@ from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranker import Ranker
 from shoal_workers.index.search.diversity import most_diverse, num_candidates
 from shoal_workers.index.search.facets import count_facet
-from shoal_workers.index.search.fields import HIT_NAMES
 from shoal_workers.index.search.groups import GroupKeys, leads_of, members_of
 from shoal_workers.index.search.paging import Pages
 from shoal_workers.index.search.ranking import Place, Ranking
@@ -109,14 +108,13 @@ class RankedSearch:
                 f"group_size is {options.group_size}, without group_by: name the field whose values make groups, or "
                 "leave group_size out"
             )
-        # Facets are checked before hits are scored, because a field may be missing.
-        for number, name in enumerate(options.facets or ()):
-            self._index.fields_at(self._live).check_values(name, f"facets[{number}]")
-        if options.group_by:
-            self._index.fields_at(self._live).check_known(options.group_by, "group_by")
-        for number, name in enumerate(options.fields or ()):
-            if name not in HIT_NAMES:
-                self._index.fields_at(self._live).check_known(name, f"fields[{number}]")
+        if options.facets or options.group_by or options.fields:
+            fields = self._index.fields_at(self._live)
+            for number, name in enumerate(options.facets or ()):  # before hits are scored
+                fields.check_values(name, f"facets[{number}]")
+            if options.group_by:
+                fields.check_known(options.group_by, "group_by")
+            fields.check_hits(options.fields)
 
     def _check_words_alone(self) -> None:
         """Raise InvalidRequest for an option that needs vectors, in an index of words alone."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +15,29 @@ from shoal_workers.index.query import Query, QueryWords
 from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.filtering import matching
-from shoal_workers.index.search.fusion import ALPHA, Prior, fuse
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.paging import Pages
-from shoal_workers.index.search.ranking import Ranked
-from shoal_workers.index.vectors.exact_search import merged
+from shoal_workers.index.vectors.exact_search import TopK, merged
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
+#: Weight of the cosine in a hybrid score if the search names none. docs/search.md has the measurements.
+ALPHA = 0.7
+
 #: Largest number of queries of a job whose BM25 scores are kept. The scores of a query are a number for each document.
 MAX_KEPT_WORDS = 32
+
+
+class Prior(NamedTuple):
+    """The part of the scores that is known before vectors are compared.
+
+    A score is `weight` times the cosine plus the document's number in `known`, float32 `[count + added]`.
+    """
+
+    weight: float
+    known: NDArray[np.float32]
 
 
 class Ranker:
@@ -48,7 +59,7 @@ class Ranker:
         self._options = options
         self._pages = pages
         self._shared = shared
-        #: Returns the `QueryWords` of a query, and raises IndexMismatch if the index knows no words.
+        #: Returns the `QueryWords` of a query. Raises IndexMismatch for learned words without a sparse vector.
         self.words = lru_cache(MAX_KEPT_WORDS)(lambda query: QueryWords.of(query, index.lexical, live))
         self._last: tuple[Query | None, Prior | None] = (None, None)
 
@@ -108,8 +119,11 @@ class Ranker:
         if self._options.mode == "lexical":
             prior = Prior(0.0, self.words(query).scores)
         elif self._options.mode == "hybrid" and query.texts:
-            alpha = ALPHA if self._options.alpha is None else self._options.alpha
-            prior = fuse(self.words(query).scores, alpha, self.best_bm25(query))
+            alpha, bm25 = self._options.alpha, self.words(query).scores
+            alpha = ALPHA if alpha is None else alpha
+            prior = Prior(1.0, np.zeros_like(bm25))  # if no document has a word of the query, the score is the cosine
+            if best := self.best_bm25(query):
+                prior = Prior(alpha, np.float32((1 - alpha) / np.float32(best)) * bm25)
         if self._options.boost is not None:
             prior = Prior(prior.weight, prior.known + self.boosts) if prior else Prior(1.0, self.boosts)
         self._last = query, prior
@@ -117,19 +131,19 @@ class Ranker:
 
     # Ranking
 
-    def find(self, query: Query, selected: NDArray[np.bool_]) -> Callable[[int], Ranked]:
+    def find(self, query: Query, selected: NDArray[np.bool_]) -> Callable[[int], TopK]:
         """Return a function that finds the given number of best documents, by score or by the fields to sort by."""
         if self._options.sort is None:
             return partial(self._best, query, selected)
         ordered = self._with_last(self._may_reach(query, selected))
-        return lambda num: Ranked(*self._order.top(ordered, num, partial(self._reaching, query)))
+        return lambda num: self._order.top(ordered, num, partial(self._reaching, query))
 
     @cached_property
     def _order(self) -> FieldOrder:
         """The order of all documents by the fields that the search sorts by."""
         return FieldOrder(parse_sort(self._options.sort), self._index.fields_at(self._live))
 
-    def _best(self, query: Query, selected: NDArray[np.bool_], num: int) -> Ranked:
+    def _best(self, query: Query, selected: NDArray[np.bool_], num: int) -> TopK:
         """Return the documents of highest score, best first; of equal scores, the lower row comes first."""
         search, live, vector, count = self._index.exact_search, self._live, query.vector, self._index.manifest.count
         of_version, of_added = selected[:count], selected[count:]
@@ -142,7 +156,7 @@ class Ranker:
             found = search.top_k(vector[None], num, eligible=of_version)
             if live.ids:
                 found = merged(found, live.top_k(vector[None], num, of_added), count, num)
-        return Ranked(found.rows[0], found.scores[0])
+        return TopK(found.rows[0], found.scores[0])
 
     def _may_reach(self, query: Query, selected: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the selected documents that may reach `min_score`: all that do reach it, and some more."""
@@ -155,15 +169,15 @@ class Ranker:
         )
         return found
 
-    def _reaching(self, query: Query, selected: NDArray[np.bool_], num: int) -> Ranked:
+    def _reaching(self, query: Query, selected: NDArray[np.bool_], num: int) -> TopK:
         """Return the best documents that reach `min_score`, and the last document of the page before."""
         rows, scores = self._best(query, selected, num)
         if (least := self._options.min_score) is None:
-            return Ranked(rows, scores)
+            return TopK(rows, scores)
         reaches = scores >= np.float64(least)  # `min_score` is compared as it is, and not rounded to float32
         if (before := self._pages.before) and before.num_shown and not before.added:
             reaches |= rows == before.row
-        return Ranked(rows[reaches], scores[reaches])
+        return TopK(rows[reaches], scores[reaches])
 
     def _with_last(self, selected: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the selected documents with the last document of the page before, which may have been deleted since.

@@ -1,10 +1,7 @@
 """The versions of an index in its folder: listing, publishing, rolling back and deleting them."""
 
-import fcntl
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +10,7 @@ from typing import Any, Self
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidRequest
 from shoal.index_folder import CURRENT
-from shoal_workers.index.files.durable_file import replace_file
+from shoal_workers.index.files.durable_file import locked, replace_file
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import FOLDER_NAME, current_version
 
@@ -171,18 +168,9 @@ def remove_old(folder: Path, built: str, num_kept: int) -> None:
         _remove(folder / name)
 
 
-@contextmanager
-def changing(folder: Path) -> Iterator[None]:
+def changing(folder: Path) -> AbstractContextManager[None]:
     """Lock the versions of an index while they are changed. Raises IndexNotFound if there is no such folder."""
-    try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise IndexNotFound(f"{folder} holds no index ({error.strerror}): check its name") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+    return locked(folder, LOCK, waiting=lambda: None)
 
 
 def current_name(folder: Path) -> str | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal.operations import Rerank
 from shoal.queue.consumer import Delivery
 from shoal_workers.encoding.reranker import Reranker, compared, max_sim, token_vectors
-from shoal_workers.index.late.token_vectors import restored
+from shoal_workers.index.vectors.token_vectors import restored
 from shoal_workers.operations.work import Work
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ class SearchWork(PairsWork):
     @classmethod
     def admit(cls, delivery: Delivery, job: Any, served: "Served") -> Work:
         """Return the work of a job; raise the error of an unknown index. The index may open while texts are encoded."""
-        opening = find_index(served.searcher.indexes, job.index, job.search.cursor)
+        opening = find_index(served.searcher.indexes, job.index)
         reranks = served.reranker(job.search.rerank.get("model")) if job.search.rerank else None
         prompt = served.embeds.encoder.prompt(job.options, QUERY_PROMPTS)
         work = cls(delivery, job, served.embeds, prompt, served.now, reranks=reranks)
@@ -97,12 +97,12 @@ class SearchWork(PairsWork):
 
         Plain jobs for up to 10 hits are one group, jobs for up to 100 hits another, and so on, so that no query is
         searched for more than ten times its hits. A job with a filter is alone because its filter may leave few
-        documents, and a job with a cursor because the cursor may belong to another version.
+        documents.
         """
         job = self.job
         if job.is_plain:
             return "plain", len(str(job.k - 1))
-        return "hybrid" if job.search.mode == "hybrid" and not (job.search.filter or job.search.cursor) else number
+        return "hybrid" if job.search.mode == "hybrid" and not job.search.filter else number
 
     def find(
         self, index: Index, vectors: NDArray[np.float32], go_on: Callable[[], None], shared: SharedProducts
@@ -174,7 +174,7 @@ class Searcher:
             if failure and not isinstance(failure, Unavailable | Overloaded):
                 raise failure
             # After a failure to read the index's changes from Redis, the index is opened again.
-            opening = find_index(self.indexes, group[0].job.index, group[0].job.search.cursor)
+            opening = find_index(self.indexes, group[0].job.index)
             if opening.done():
                 return opening.result()
             for work in group:

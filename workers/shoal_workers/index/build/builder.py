@@ -117,11 +117,11 @@ def build(
         return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
     former = FormerVersion.find(out, encoder.model, language == LEARNED) if reuses else None
     with open_scratch(out, key) as folder:
-        state = BuildState()
-        version = _Version(folder, state, source, encoder, report, cutter, language, late, reuses, key)
-        collect_changes(folder, state, out, changes, drop_changes_before)
-        read_source(folder, state, source, skips_bad, report, cutter, reuses)
-        fields = write_columns(folder, state, kinds or {}, report)
+        state = BuildState(folder, report)
+        version = _Version(state, source, encoder, cutter, language, late, reuses, key)
+        collect_changes(state, out, changes, drop_changes_before)
+        read_source(state, source, skips_bad, cutter, reuses)
+        fields = write_columns(state, kinds or {})
         if reuses and (unchanged := version.find_unchanged(out)):
             shutil.rmtree(folder, ignore_errors=True)
             return replace(unchanged, fields=fields)
@@ -176,13 +176,11 @@ def _publish(out: Path, version: str, publishes: bool, num_kept: int, began_from
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """The version that a build makes in `folder`."""
+    """The version that a build makes."""
 
-    folder: Path
     state: BuildState
     source: Source
     encoder: DocumentEncoder
-    report: Report
     cutter: Cutter | None
     language: str | None
     late: "LateReranker | None"
@@ -194,7 +192,7 @@ class _Version:
 
         A version with a damaged file is not returned, because it has to be built again.
         """
-        folder, state, model = self.folder, self.state, self.encoder.model
+        folder, state, model = self.state.folder, self.state, self.encoder.model
         with suppress(IndexNotFound, IndexCorrupt, OSError, ValueError, LookupError):
             version = current_version(out)
             manifest = Manifest.read(version)
@@ -206,37 +204,34 @@ class _Version:
                 and manifest.ids_are_positions == state.ids_are_positions
                 and manifest.token_digest == (self.late.token_digest if self.late else "")
                 and checksum(folder / BAD_ROWS) == checksum(version / BAD_ROWS)
-                and manifest.has_whole(folder, (DOCUMENTS, IDS, CHANGES, FIELDS))  # all other files follow from these
                 and json.loads((version / LEXICAL).read_text("utf-8"))["language"] == language_of(folder, self.language)
             )
-            if not is_alike or not manifest.has_whole(
-                version, manifest.checksums, partial(self._report_step, "comparing")
-            ):
-                return None
-            result = self._result(0, state.count)
-            return replace(result, version=version.name, is_published=True, is_unchanged=True)
+            if is_alike:
+                manifest.check(folder, (DOCUMENTS, IDS, CHANGES, FIELDS))  # all other files follow from these
+                manifest.check(version, manifest.checksums, partial(state.report, "comparing"))
+                result = self._result(0, state.count)
+                return replace(result, version=version.name, is_published=True, is_unchanged=True)
         return None
 
     def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, Any]]) -> BuildResult:
         """Write the rest of the version's files."""
-        folder, state, encoder, dimension = self.folder, self.state, self.encoder, self.encoder.model.dimension
-        language, indexing = self.language, partial(self._report_step, "indexing words")
+        folder, state, encoder, dimension = self.state.folder, self.state, self.encoder, self.encoder.model.dimension
+        language, indexing = self.language, partial(state.report, "indexing words")
         if language != LEARNED:
             write_lexical(folder, state.count, language, indexing)
         outputs = outputs_of(encoder.model, language)
-        plan = encode_texts(folder, state, former, encoder, outputs, self.reuses, self.report)
+        plan = encode_texts(state, former, encoder, outputs, self.reuses)
         if language == LEARNED:
             write_learned(folder, plan.taken_from, former.words if former else None, indexing)
         if self.late:
-            write_tokens(folder, state, former, self.late, self.reuses, self.report)
-        vectors = write_vectors(folder, plan, dimension, partial(self._report_step, "copying"))
-        width = QuantisedVectors.write(folder, vectors, partial(self._report_step, "quantising"))
+            write_tokens(state, former, self.late, self.reuses)
+        vectors = write_vectors(folder, plan, dimension, partial(state.report, "copying"))
+        width = QuantisedVectors.write(folder, vectors, partial(state.report, "quantising"))
         quantised = QuantisedVectors.open(folder, state.count, dimension, width)
-        report = partial(self._report_step, "validating")
-        report(0)
-        sample = Sample.encode(folder, state, encoder, outputs, self._report_step)
+        state.report("validating", 0)
+        sample = Sample.encode(state, encoder, outputs)
         words = LexicalIndex.open(folder, state.count) if language == LEARNED else None
-        found_share = sample.check(vectors, quantised, words, report)
+        found_share = sample.check(vectors, quantised, words, partial(state.report, "validating"))
         is_embedded = plan.taken_from < 0
         num_embedded = len(np.unique(plan.taken_from[is_embedded]))
         self._write_manifest(width, num_embedded)
@@ -245,9 +240,6 @@ class _Version:
         if self.key:
             replace_file(folder / BUILD, json.dumps({"key": self.key, "result": asdict(result)}))
         return result
-
-    def _report_step(self, step: str, fraction: float = 1.0) -> None:
-        self.report(self.state.progress(step, fraction))
 
     def _result(self, num_embedded: int, num_reused: int) -> BuildResult:
         state = self.state
@@ -263,10 +255,10 @@ class _Version:
 
     def _write_manifest(self, quantised_width: int, num_embedded: int) -> None:
         """Write the manifest, and make all files of the version safe on the disk."""
-        state, checksums = self.state, {}
+        state, folder, checksums = self.state, self.state.folder, {}
         for name in (*FILES, *TOKEN_FILES) if self.late else FILES:
-            self._report_step("publishing")
-            checksums[name] = checksum(self.folder / name)
+            state.report("publishing")
+            checksums[name] = checksum(folder / name)
         model = asdict(self.encoder.model)
         chunk_tokens, chunk_overlap = self.cutter.sizes if self.cutter else (0, 0)
         manifest = Manifest(
@@ -283,9 +275,9 @@ class _Version:
             token_digest=self.late.token_digest if self.late else "",
             token_width=self.late.model.heads[self.late.output].size if self.late else 0,
             num_tokens=state.num_tokens,
-            language=json.loads((self.folder / LEXICAL).read_text("utf-8"))["language"],
+            language=json.loads((folder / LEXICAL).read_text("utf-8"))["language"],
             **model,
             **state.counts(),
         )
-        manifest.save(self.folder)
-        sync_files(self.folder)
+        manifest.save(folder)
+        sync_files(folder)

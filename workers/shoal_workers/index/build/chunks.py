@@ -3,7 +3,6 @@
 A row has the id and the fields of its document, and the part `start` to `stop` of the document's text, in characters.
 """
 
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +14,7 @@ from shoal.records.document import Document
 from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.index.files.documents import to_line
-from shoal_workers.model.download import find_source
-from shoal_workers.model.model import Model, prepared_folder
-from shoal_workers.model.original import Original
+from shoal_workers.model.model import Model
 
 #: The field with the id of a chunk's document, and the fields with the chunk's place in it.
 DOCUMENT, START, STOP = CHUNK_FIELDS = ("document", "start", "stop")
@@ -41,13 +38,14 @@ class Cutter:
     def open(cls, home: Path, model: ModelInfo, options: Options) -> "Cutter | None":
         """Return the cutter that the options ask for, with the tokenizer of a model; None if they ask for no chunks.
 
-        The model is read from its prepared folder in `home`, or from its source. A model whose preparation changes the
-        tokenizer is prepared first. Raises ModelNotFound if this machine has neither the folder nor the source,
-        ModelMismatch for another digest, and InvalidRequest for sizes of chunks that the model cannot embed.
+        If the model is not prepared in `home`, it is prepared first. Raises ModelNotFound if this machine has neither
+        the prepared model nor its source, ModelMismatch for another digest, and InvalidRequest for sizes of chunks that
+        the model cannot embed.
         """
         if options.chunk_tokens is None:
             return None
-        found, path = _find_tokenizer(home, model)
+        found, folder = _open_model(home, model)
+        path = folder / TOKENIZER
         try:
             tokenizer = Tokenizer(path, found.max_tokens)
         except Exception as error:  # the tokenizers library raises `Exception` itself, no subclass
@@ -84,14 +82,13 @@ class Cutter:
         ]
 
 
-def _find_tokenizer(home: Path, model: ModelInfo) -> tuple[Model, Path]:
-    folder = prepared_folder(home, model.name)
-    with suppress(ModelNotFound):
-        if (prepared := Model.open(folder)).digest == model.digest:
-            return prepared, folder / TOKENIZER
+def _open_model(home: Path, model: ModelInfo) -> tuple[Model, Path]:
+    """Return a model and its prepared folder."""
+    from shoal_workers.model.prepare import prepare_if_needed  # here, because no build without chunks prepares a model
+
     try:
-        source = find_source(model.name)
-        found = Model.read(model.name, source)
+        folder = prepare_if_needed(home, model.name)
+        found = Model.open(folder)
     except ModelNotFound as error:
         raise ModelNotFound(
             f"the tokenizer of {model.name} cuts the chunks, and is not on this machine ({error.message}): "
@@ -102,9 +99,4 @@ def _find_tokenizer(home: Path, model: ModelInfo) -> tuple[Model, Path]:
             f"the tokenizer of {model.name} cuts the chunks, but the model on this machine is not the pool's: build "
             "where a worker is, or without chunk_tokens"
         )
-    original = Original(source)
-    if original.reading.get("do_lower_case"):  # the prepared tokenizer differs
-        from shoal_workers.model.prepare import prepare_if_needed
-
-        return found, prepare_if_needed(home, model.name) / TOKENIZER
-    return found, original.transformer / TOKENIZER
+    return found, folder

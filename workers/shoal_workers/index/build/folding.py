@@ -67,16 +67,14 @@ class IndexChanges:
             )
 
 
-def collect_changes(
-    folder: Path, state: BuildState, out: Path, changes: IndexChanges | None, made_since: float | None
-) -> None:
+def collect_changes(state: BuildState, out: Path, changes: IndexChanges | None, made_since: float | None) -> None:
     """Write the changes that a build folds in into its folder, and note their last position in the state of the build.
 
     Changes made before `made_since`, in Unix seconds, are left out. Memory grows by some 30 bytes a change. Raises
     Unavailable.
     """
     hashes = bytearray()
-    with (folder / CHANGES).open("wb") as file:
+    with (state.folder / CHANGES).open("wb") as file:
         for state.changes_through, lines in _all_changes(out, changes):
             state.num_lost += lines is None
             for line in lines or ():
@@ -87,7 +85,7 @@ def collect_changes(
     last_rows = np.zeros(len(first_rows), np.int64)
     np.maximum.at(last_rows, first_rows, np.arange(len(first_rows)))
     is_last = last_rows[first_rows] == np.arange(len(first_rows))
-    keep_lines(folder / CHANGES, is_last)
+    keep_lines(state.folder / CHANGES, is_last)
     state.changes_through, state.num_changed = state.changes_through or START, int(is_last.sum())
 
 
@@ -118,8 +116,7 @@ def _former(out: Path) -> tuple[Path, Manifest] | None:
         try:
             if version.manifest is None:
                 raise IndexCorrupt(version.error or f"{version.folder} cannot be read")
-            if not version.manifest.has_whole(version.folder, [CHANGES]):
-                raise IndexCorrupt(f"{version.folder / CHANGES} is not what was built")
+            version.manifest.check(version.folder, [CHANGES])
             return version.folder, version.manifest
         except IndexCorrupt as error:
             log.warning("the changes of a former version are not folded in: %s", error.message)

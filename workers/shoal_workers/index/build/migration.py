@@ -7,12 +7,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import IndexCorrupt, InvalidRequest
+from shoal.errors import InvalidRequest
 from shoal.records.document import Document
 from shoal.records.document_files import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import CHUNK_FIELDS
-from shoal_workers.index.files.columns import read_kinds
+from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.documents import read_lines
 from shoal_workers.index.files.field_values import DocumentFields
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, Manifest
@@ -26,8 +26,7 @@ class VersionDocuments(Source):
         self._file = folder / DOCUMENTS
         if self._manifest.engine:
             raise InvalidRequest(f"{folder} has its documents in an engine: build the index from its source")
-        if not self._manifest.has_whole(folder, [DOCUMENTS]):
-            raise IndexCorrupt(f"{self._file} is not what was built: publish another version, or build again")
+        self._manifest.check(folder, [DOCUMENTS])
         super().__init__(self._file, "text", "id")
         self.name = self._manifest.source
         self.ids_are_positions = self._manifest.ids_are_positions
@@ -49,7 +48,8 @@ class VersionDocuments(Source):
         for document in read_lines(self._file):
             found.add(document)
         by_values = {(name, about["kind"]) for name, about in found.kinds_found().items()}
-        given = [f"{name}={kind}" for name, kind in read_kinds(folder).items() if (name, kind) not in by_values]
+        kinds = Columns.without_rows(folder).kinds
+        given = [f"{name}={kind}" for name, kind in sorted(kinds.items() - by_values)]
         language = json.loads((folder / LEXICAL).read_text("utf-8"))["language"]
         has_tokens = bool(self._manifest.token_digest)
         return chunks | {"field_kinds": given, "language": language, "token_vectors": has_tokens}

@@ -3,15 +3,13 @@
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
 
 import numpy as np
 
 from shoal.bulk.served_model import ModelInfo
 from shoal.contract.languages import LEARNED
 from shoal.errors import DiskFull, IndexMismatch, Unsupported
-from shoal.task_progress import Report
 from shoal_workers.index.build.document_encoder import SYNC_EVERY, DocumentEncoder
 from shoal_workers.index.build.scratch import BuildState, KeptFiles
 from shoal_workers.index.build.vectors import EMBEDDED, EMBEDDED_HASHES, FormerVersion, VectorPlan, texts_of
@@ -27,13 +25,7 @@ def outputs_of(model: ModelInfo, language: str | None) -> tuple[str, ...]:
 
 
 def encode_texts(
-    folder: Path,
-    state: BuildState,
-    former: FormerVersion | None,
-    encoder: DocumentEncoder,
-    outputs: Sequence[str],
-    reuses: bool,
-    report: Report,
+    state: BuildState, former: FormerVersion | None, encoder: DocumentEncoder, outputs: Sequence[str], reuses: bool
 ) -> VectorPlan:
     """Encode the texts that neither the former version nor a killed build has, and return the plan of all vectors.
 
@@ -41,7 +33,8 @@ def encode_texts(
     of a killed build that reused them. Raises DiskFull, and Unsupported if the words are to be learned, and the model
     makes no sparse vectors.
     """
-    hashes, dimension = HashTable.open(folder, HASHES, state.count), encoder.model.dimension
+    folder, dimension = state.folder, encoder.model.dimension
+    hashes = HashTable.open(folder, HASHES, state.count)
     names = [EMBEDDED, EMBEDDED_HASHES, *([WEIGHTS] if "sparse" in outputs else [])]
     with KeptFiles(folder, "embedded", [asdict(encoder.model), reuses], names) as files:
         plan = VectorPlan.make(hashes, former, HashTable.of((folder / EMBEDDED_HASHES).read_bytes()))
@@ -55,7 +48,7 @@ def encode_texts(
         if not plan.num_kept:
             write_header(files[EMBEDDED], np.float32, (num_new, dimension))
         try:
-            _encode(folder, state, plan, files, encoder, outputs, report)
+            _encode(state, plan, files, hashes, encoder, outputs)
         except Unsupported as error:
             if "sparse" not in outputs:
                 raise
@@ -70,32 +63,33 @@ def encode_texts(
 
 
 def _encode(
-    folder: Path,
     state: BuildState,
     plan: VectorPlan,
     files: KeptFiles,
+    hashes: HashTable,
     encoder: DocumentEncoder,
     outputs: Sequence[str],
-    report: Report,
 ) -> None:
     """Add the outputs of the plan's new texts to the files."""
     done, end, saved = plan.num_kept, plan.num_kept + len(plan.new_rows), plan.num_kept
-    hashes = HashTable.open(folder, HASHES, state.count).in_order()[plan.new_rows]
-    progress = replace(state.progress("embedding", done / max(1, end)), rows=done)
-    texts = texts_of(folder, state.count, plan.new_rows)
-    with closing(encoder.encode(texts, outputs, lambda reason: report(replace(progress, step=reason)))) as groups:
+    of_texts = hashes.in_order()[plan.new_rows]
+    texts = texts_of(state.folder, state.count, plan.new_rows)
+
+    def report(step: str) -> None:
+        state.report(step, done / max(1, end), done)
+
+    with closing(encoder.encode(texts, outputs, report)) as groups:
         for vectors, sparse in groups:
             if vectors.shape[1] != encoder.model.dimension:
                 raise IndexMismatch(
                     f"vectors have {vectors.shape[1]} dimensions, and the index has {encoder.model.dimension}"
                 )
             files[EMBEDDED].write(vectors.tobytes())
-            files[EMBEDDED_HASHES].write(hashes[done - plan.num_kept :][: len(vectors)].tobytes())
+            files[EMBEDDED_HASHES].write(of_texts[done - plan.num_kept :][: len(vectors)].tobytes())
             if "sparse" in outputs:
                 files[WEIGHTS].write(weights_of(sparse, done).tobytes())
             done += len(vectors)
             if done - saved >= SYNC_EVERY or done == end:
                 files.save()
                 saved = done
-            progress = replace(progress, rows=done, fraction=done / end)
-            report(progress)
+            report("embedding")

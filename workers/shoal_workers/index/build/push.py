@@ -1,15 +1,15 @@
 """Pushing a version of an index into a vector engine, and removing the tables of versions that are gone."""
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from shoal.errors import IndexBusy, IndexCorrupt, IndexNotFound, InvalidRequest, Unavailable
+from shoal.errors import IndexCorrupt, IndexNotFound, InvalidRequest, Unavailable
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.engines.engine import WRITE_S, open_table
 from shoal_workers.index.engines.fields import values_of
@@ -50,32 +50,28 @@ def push(
     InvalidRequest for a bad address, an index of chunks, or `changes` that the version lacks, IndexBusy during another
     push, MissingExtra, and Unavailable if the engine does not answer.
     """
-    with _alone(folder):
+    with locked(folder, LOCK, work="push"):
         index = _open_source(folder)
         with suppress(Unavailable):
             if changes and next(changes.since(index.manifest.changes_through), None):
                 raise InvalidRequest(f"{index.folder} lacks later changes of documents: build and publish it again")
         address = f"{to}#{folder.resolve().name[:_NAME_CHARS]}-{index.folder.name}"
-        return _push(folder, index, address, password, report)
-
-
-def _push(folder: Path, index: Index, address: str, password: str, report: Callable[[int, int], object]) -> str:
-    table = open_table(address, password, WRITE_S)
-    with changing(folder):
-        _note(folder, [*_noted(folder), address])
-    try:
-        _write(index, table, report)
-        if (count := table.count()) != index.manifest.count:
-            table.drop()  # the next push begins anew
-    except table.outages as error:
-        reason = f"({type(error).__name__}): start it, or check SHOAL_ENGINE_PASSWORD, and push again"
-        raise Unavailable(f"{address} does not answer {reason}") from error
-    except table.refusals as error:
-        reason, _, _ = str(error).partition("\n")  # the next lines may have values
-        raise InvalidRequest(f"{address} cannot hold the index: {reason}") from error
-    if count != index.manifest.count:
-        raise IndexCorrupt(f"{address} has {count:,} rows after {index.manifest.count:,} were written: push again")
-    return _save(folder, index, address)
+        table = open_table(address, password, WRITE_S)
+        with changing(folder):
+            _note(folder, [*_noted(folder), address])
+        try:
+            _write(index, table, report)
+            if (count := table.count()) != index.manifest.count:
+                table.drop()  # the next push begins anew
+        except table.outages as error:
+            reason = f"({type(error).__name__}): start it, or check SHOAL_ENGINE_PASSWORD, and push again"
+            raise Unavailable(f"{address} does not answer {reason}") from error
+        except table.refusals as error:
+            reason, _, _ = str(error).partition("\n")  # the next lines may have values
+            raise InvalidRequest(f"{address} cannot hold the index: {reason}") from error
+        if count != index.manifest.count:
+            raise IndexCorrupt(f"{address} has {count:,} rows after {index.manifest.count:,} were written: push again")
+        return _save(folder, index, address)
 
 
 def remove_tables(folder: Path, password: str) -> list[str]:
@@ -83,37 +79,20 @@ def remove_tables(folder: Path, password: str) -> list[str]:
 
     Raises IndexBusy during a push, which may write one of them.
     """
-    with _alone(folder):
-        return _remove_tables(folder, password)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the lock of pushes. Raises IndexBusy while another process holds it, and IndexNotFound."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(folder / LOCK))
-        except BlockingIOError:
-            raise IndexBusy(f"{folder} is being pushed already: wait until that push has ended, or stop it") from None
-        except OSError as error:
-            raise IndexNotFound(f"{folder} holds no index ({error.strerror}): check its name") from error
-        yield
-
-
-def _remove_tables(folder: Path, password: str) -> list[str]:
-    manifests = [version.manifest for version in list_versions(folder)]
-    if None in manifests:
-        return []  # a version that cannot be read may be in any of the tables
-    wanted, failed = {manifest.engine for manifest in manifests if manifest}, []
-    for address in set(_noted(folder)) - wanted:
-        table = open_table(address, password, WRITE_S)
-        try:
-            table.drop()
-        except table.outages:
-            failed.append(address)
-    with changing(folder):
-        _note(folder, [address for address in _noted(folder) if address in wanted or address in failed])
-    return failed
+    with locked(folder, LOCK, work="push"):
+        manifests = [version.manifest for version in list_versions(folder)]
+        if None in manifests:
+            return []  # a version that cannot be read may be in any of the tables
+        wanted, failed = {manifest.engine for manifest in manifests if manifest}, []
+        for address in set(_noted(folder)) - wanted:
+            table = open_table(address, password, WRITE_S)
+            try:
+                table.drop()
+            except table.outages:
+                failed.append(address)
+        with changing(folder):
+            _note(folder, [address for address in _noted(folder) if address in wanted or address in failed])
+        return failed
 
 
 def _open_source(folder: Path) -> Index:

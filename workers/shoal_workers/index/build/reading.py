@@ -5,7 +5,6 @@ from array import array
 from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from shoal.errors import BadDocument, InvalidRequest
 from shoal.records.document import BadRow, BadRows, Document
 from shoal.records.document_files import ReadFiles
 from shoal.records.source import Source
-from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import save_array
@@ -30,15 +28,7 @@ from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, HAS
 REPORT_EVERY, REPORT_CHARS = 4_096, 2**19
 
 
-def read_source(
-    folder: Path,
-    state: BuildState,
-    source: Source,
-    skips_bad: bool,
-    report: Report,
-    cutter: Cutter | None,
-    reuses: bool,
-) -> None:
+def read_source(state: BuildState, source: Source, skips_bad: bool, cutter: Cutter | None, reuses: bool) -> None:
     """Copy the documents of the source into the folder of a build, fold in the changes, and count rows and documents.
 
     If the build `reuses`, files of a source's folder that have not changed since the last build are not read again.
@@ -46,14 +36,13 @@ def read_source(
     it, the first of them raises BadDocument. Memory grows by some 70 bytes a row of the index. Raises BadDocument too
     if no document is left, and InvalidRequest for a changed id that may also be a document's position in the source.
     """
-    read_files = ReadFiles(folder.parent / READ_FILES) if source.is_folder else None
-    with BadRows(folder / BAD_ROWS) as bad, read_files or nullcontext():
+    read_files = ReadFiles(state.folder.parent / READ_FILES) if source.is_folder else None
+    with BadRows(state.folder / BAD_ROWS) as bad, read_files or nullcontext():
         if read_files and not reuses:
             read_files.forget()
-        reading = _Reading(folder, state, source, bad if skips_bad else None, report, cutter)
+        reading = _Reading(state, source, bad, skips_bad, cutter)
         reading.copy(read_files)
         is_kept = reading.leave_repeated_out()
-        state.num_bad, state.first_bad = bad.num, bad.first
     reading.fold(is_kept)
     state.count = len(reading.sizes)
     if not state.count:
@@ -61,26 +50,25 @@ def read_source(
             f"{source.label.path}: all its documents are deleted from the index; at least one is needed: add one "
             "to the index, or forget the deletions (--drop-changes-before TIME)"
         )
-    save_array(folder / OFFSETS, reading.offsets())
-    HashTable.of(reading.hashes).save(folder, HASHES)
+    save_array(state.folder / OFFSETS, reading.offsets())
+    HashTable.of(reading.hashes).save(state.folder, HASHES)
     ids = HashTable.of(reading.id_hashes)
-    ids.save(folder, IDS)
+    ids.save(state.folder, IDS)
     state.num_documents = int((ids.first_rows() == np.arange(state.count)).sum())
 
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """The copying of a source's documents. Bad rows are noted in `bad`; without it, the first bad row is raised.
+    """The copying of a source's documents. Bad rows are noted in `bad` if the build `skips_bad`, or else raised.
 
     For each row, the object keeps the size of the row's line, the number of the document in the source, and the hashes
     of the row's text and id. The rows of a document follow each other.
     """
 
-    folder: Path
     state: BuildState
     source: Source
-    bad: BadRows | None
-    report: Report
+    bad: BadRows
+    skips_bad: bool
     cutter: Cutter | None
     sizes: "array[int]" = field(default_factory=lambda: array("q"))
     numbers: "array[int]" = field(default_factory=lambda: array("q"))
@@ -91,7 +79,7 @@ class _Reading:
         """Write the documents into a file. Raises BadDocument if there are none."""
         num_chars = 0
         found = self.source.rows(self._report_progress, read_files)
-        with (self.folder / DOCUMENTS).open("wb") as file, closing(found) as rows:
+        with (self.state.folder / DOCUMENTS).open("wb") as file, closing(found) as rows:
             for number, row in enumerate(rows, 1):
                 self.state.num_rows = number
                 if isinstance(row, BadRow):
@@ -106,7 +94,7 @@ class _Reading:
                     self._report_progress()
                     num_chars = 0
         if not self.sizes:
-            first = f"; the first bad row: {self.bad.first[0]}" if self.bad and self.bad.first else ""
+            first = f"; the first bad row: {self.bad.first[0]}" if self.bad.first else ""
             raise BadDocument(f"{self.source.label.path}: there are no documents in it; at least one is needed{first}")
 
     def leave_repeated_out(self) -> NDArray[np.bool_]:
@@ -116,7 +104,7 @@ class _Reading:
         first_numbers = numbers[HashTable.of(self.id_hashes).first_rows()]
         begins = np.flatnonzero(np.diff(numbers, prepend=-1))
         ends = np.append(begins[1:], len(numbers))
-        with (self.folder / DOCUMENTS).open("rb") as file:
+        with (self.state.folder / DOCUMENTS).open("rb") as file:
             for n in np.flatnonzero(first_numbers[begins] != numbers[begins]):
                 file.seek(offsets[begins[n]])
                 name, number = excerpt(json.loads(file.readline())["id"]), int(numbers[begins[n]])
@@ -127,7 +115,7 @@ class _Reading:
 
     def fold(self, is_kept: NDArray[np.bool_]) -> None:
         """Remove rows that are not kept and rows of documents that were changed since, and add changed documents."""
-        state, path = self.state, self.folder / CHANGES
+        state, path = self.state, self.state.folder / CHANGES
         state.ids_are_positions = self.source.ids_are_positions
         changed = bytearray()
         for change in read_lines(path):
@@ -142,13 +130,13 @@ class _Reading:
         if changed:
             is_kept &= HashTable.of(self.id_hashes).find_in(HashTable.of(changed)) < 0
         if not is_kept.all():
-            keep_lines(self.folder / DOCUMENTS, is_kept)
+            keep_lines(self.state.folder / DOCUMENTS, is_kept)
             self.sizes = array("q", np.array(self.sizes)[is_kept].tobytes())
             self.hashes, self.id_hashes = (
                 bytearray(np.frombuffer(hashes, np.uint8).reshape(-1, HASH_BYTES)[is_kept].tobytes())
                 for hashes in (self.hashes, self.id_hashes)
             )
-        with (self.folder / DOCUMENTS).open("ab") as file:
+        with (self.state.folder / DOCUMENTS).open("ab") as file:
             for change in read_lines(path):
                 if change["document"] is not None:
                     document = Document(change["id"], change["document"].pop("text"), change["document"])
@@ -168,28 +156,26 @@ class _Reading:
             self.id_hashes += hash_of(part.id)
 
     def _leave_out(self, row: BadRow) -> None:
-        if self.bad is None:
+        if not self.skips_bad:
             raise BadDocument(f"{row.reason}; --skip-bad (on_bad: skip) leaves bad rows out")
         self.bad.add(row)
+        self.state.num_bad, self.state.first_bad = self.bad.num, self.bad.first
 
     def _report_progress(self) -> None:
-        num_bad, first_bad = (self.bad.num, self.bad.first) if self.bad else (0, ())
-        self.report(TaskProgress(self.state.num_rows, num_bad, first_bad, self.source.fraction, "reading"))
+        self.state.report("reading", self.source.fraction)
 
 
-def write_columns(
-    folder: Path, state: BuildState, kinds: Mapping[str, str], report: Report
-) -> dict[str, dict[str, Any]]:
+def write_columns(state: BuildState, kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Write the columns of the documents in the folder of a build; return the kinds, as `DocumentFields.kinds_found`.
 
     Fields that `kinds` does not name get the kind that all their values have. Memory grows by the distinct strings of
     all fields, and by 8 to 12 bytes a value. Raises BadDocument for a value that is not of the given kind.
     """
-    fields = DocumentFields(kinds)
+    fields, folder = DocumentFields(kinds), state.folder
     for number, document in enumerate(read_lines(folder / DOCUMENTS), 1):
         fields.add(document)
         if number % REPORT_EVERY == 0:
-            report(state.progress("reading fields", number / state.count))
+            state.report("reading fields", number / state.count)
     found = fields.kinds_found()
     try:
         save_columns(folder, fields.columns(), fields.num_left_out)

@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,11 +22,12 @@ from shoal.errors import (
     IndexBusy,
     IndexCorrupt,
     IndexMismatch,
+    IndexNotFound,
     InvalidRequest,
     ModelMismatch,
     TooLarge,
 )
-from shoal.task_progress import TaskProgress
+from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index.files.durable_file import locked, replace_file
 
 #: The folder inside the folder of the index, and a file in it with the key of the build.
@@ -45,13 +46,15 @@ _FINAL_ERRORS = (
 
 @dataclass(slots=True)
 class BuildState:
-    """The numbers of a build, and the name of its `version`.
+    """A build in its `folder`: the numbers of the build, and the name of its `version`. `report_to` gets its progress.
 
     `num_rows` counts the rows of the source, and `count` the rows of the index, which are `num_documents` documents or
     their chunks. Changes of the index are folded in up to `changes_through`; `num_lost` counts gaps and unreadable
     entries of their log. If `ids_are_positions`, the source has no column of ids. There are `num_tokens` token vectors.
     """
 
+    folder: Path
+    report_to: Report
     version: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}")
     num_rows: int = 0
     num_bad: int = 0
@@ -69,9 +72,10 @@ class BuildState:
         names = ("version", "count", "num_documents", "num_bad", "num_changed", "num_lost")
         return {name: getattr(self, name) for name in names}
 
-    def progress(self, step: str, fraction: float) -> TaskProgress:
-        """Return the progress of a build: its counts, the `step`, and the `fraction` of the step that is done."""
-        return TaskProgress(self.num_rows, self.num_bad, self.first_bad, fraction, step)
+    def report(self, step: str, fraction: float | None = 1.0, rows: int | None = None) -> None:
+        """Report the `step` and the `fraction` of it that is done, with the rows of the source or the `rows` given."""
+        num_rows = self.num_rows if rows is None else rows
+        self.report_to(TaskProgress(num_rows, self.num_bad, self.first_bad, fraction, step))
 
 
 class KeptFiles:
@@ -129,7 +133,7 @@ def open_scratch(out: Path, key: str) -> Iterator[Path]:
     folder = out / SCRATCH
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with _alone(out):
+        with locked(out, work="build"):
             try:
                 _begin(folder, key)
                 yield folder
@@ -149,25 +153,15 @@ def open_scratch(out: Path, key: str) -> Iterator[Path]:
 
 def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:
     """Remove the folder of an interrupted build of the index in `out`, if `is_unwanted` returns True for its key."""
-    with suppress(OSError, UnicodeDecodeError, IndexBusy):
+    with suppress(OSError, UnicodeDecodeError, IndexBusy, IndexNotFound):
         key = (out / SCRATCH / KEY).read_text("utf-8")
         if not key or not is_unwanted(key):
             return
-        with _alone(out):
+        with locked(out, work="build"):
             if (out / SCRATCH / KEY).read_text("utf-8") == key:
                 shutil.rmtree(out / SCRATCH)
     with suppress(OSError):  # the folder has other files
         out.rmdir()
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(out))
-        except BlockingIOError:
-            raise IndexBusy(f"{out} is being built already: wait until that build has ended, or stop it") from None
-        yield
 
 
 def _begin(folder: Path, key: str) -> None:

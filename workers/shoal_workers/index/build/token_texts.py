@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,14 +9,13 @@ from numpy.typing import NDArray
 
 from shoal.contract.options import Options
 from shoal.contract.vectors import cut_and_normalise
-from shoal.task_progress import Report
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY
 from shoal_workers.index.build.scratch import BuildState, KeptFiles
 from shoal_workers.index.build.vectors import FormerVersion, VectorPlan, texts_of
 from shoal_workers.index.files.array_file import save_array, write_header
 from shoal_workers.index.files.documents import HashTable
 from shoal_workers.index.files.manifest import HASHES, TOKEN_PLACES, TOKENS
-from shoal_workers.index.late.token_vectors import TokenVectors, quantised
+from shoal_workers.index.vectors.token_vectors import TokenVectors, quantised
 
 if TYPE_CHECKING:
     from shoal_workers.encoding.reranker import LateReranker
@@ -26,10 +24,9 @@ if TYPE_CHECKING:
 LENGTHS, TOKEN_HASHES = "token-lengths.records", "token-hashes.records"
 
 
-def write_tokens(
-    folder: Path, state: BuildState, former: FormerVersion | None, encoder: "LateReranker", reuses: bool, report: Report
-) -> None:
+def write_tokens(state: BuildState, former: FormerVersion | None, encoder: "LateReranker", reuses: bool) -> None:
     """Write the token vectors of all rows, except those that a killed build has written."""
+    folder = state.folder
     tokens = TokenVectors.undamaged(folder.parent / former.name, encoder.token_digest) if former else None
     hashes, width = HashTable.open(folder, HASHES, state.count), encoder.model.heads[encoder.output].size
     with KeptFiles(folder, "tokens", [encoder.token_digest, reuses], (TOKENS, LENGTHS, TOKEN_HASHES)) as files:
@@ -51,7 +48,7 @@ def write_tokens(
             if done - saved >= SYNC_EVERY or done == num_new:
                 files.save()
                 saved = done
-            report(state.progress("embedding tokens", done / num_new))
+            state.report("embedding tokens", done / num_new)
         ends = np.cumsum(np.fromfile(folder / LENGTHS, np.int64))
         state.num_tokens = int(ends[-1])
         files[TOKENS].seek(0)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.vectors import SparseVector
 from shoal.errors import IndexCorrupt
-from shoal_workers.index.build.document_encoder import DocumentEncoder, Waiting
+from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.build.vectors import texts_of
 from shoal_workers.index.lexical.lexical_index import LexicalIndex, terms_of
@@ -38,14 +37,12 @@ class Sample:
     sparse: Sequence[SparseVector]
 
     @classmethod
-    def encode(
-        cls, folder: Path, state: BuildState, encoder: DocumentEncoder, outputs: Sequence[str], waiting: Waiting
-    ) -> Self:
+    def encode(cls, state: BuildState, encoder: DocumentEncoder, outputs: Sequence[str]) -> Self:
         """Encode the texts of a sample. The name of the version is the seed of the sample."""
         num_sampled = min(state.count, int(np.clip(SAMPLED_SHARE * state.count, MIN_SAMPLED, MAX_SAMPLED)))
         seed = int.from_bytes(blake2b(state.version.encode(), digest_size=8).digest())
         rows = np.sort(np.random.default_rng(seed).choice(state.count, num_sampled, replace=False))
-        encoded = list(encoder.encode(texts_of(folder, state.count, rows), outputs, waiting))
+        encoded = list(encoder.encode(texts_of(state.folder, state.count, rows), outputs, state.report))
         queries = np.concatenate([found.vectors for found in encoded])
         return cls(rows, queries, [vector for found in encoded for vector in found.sparse])
 

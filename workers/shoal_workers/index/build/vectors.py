@@ -54,8 +54,7 @@ class FormerVersion:
                 continue
             if found == model and model.fingerprint:
                 try:
-                    if not manifest.has_whole(folder, (VECTORS, HASHES)):
-                        raise IndexCorrupt(f"{folder / VECTORS} or {HASHES} is not what was built")
+                    manifest.check(folder, (VECTORS, HASHES))
                     vectors = open_array(folder / VECTORS, np.float32, (manifest.count, manifest.dimension))
                     return cls(folder.name, vectors, HashTable.open(folder, HASHES, manifest.count), words)
                 except IndexCorrupt as error:

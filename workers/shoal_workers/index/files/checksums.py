@@ -1,6 +1,7 @@
 """The checksums of a version's files, and their comparison."""
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -29,12 +30,16 @@ class FileCheck:
 
     def check_small(self) -> None:
         """Compare the files that are not large. Raises IndexCorrupt for a wrong or unreadable file."""
+        self.check(below_bytes=LARGE_BYTES)
+
+    def check(self, tick: Callable[[], None] = lambda: None, below_bytes: float = math.inf) -> None:
+        """Compare the files of a smaller size, and call `tick` often. Raises IndexCorrupt as `check_small` does."""
         for path in [self._version / name for name in self._unchecked]:
             try:
-                if path.stat().st_size < LARGE_BYTES:
-                    self._compare(path, lambda: None)
+                if path.stat().st_size < below_bytes:
+                    self._compare(path, tick)
             except OSError as error:
-                raise _unreadable(path, error) from error
+                raise IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again") from error
 
     def check_rest(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Compare the remaining files until `is_wanted`, which is called often, returns False.
@@ -51,29 +56,19 @@ class FileCheck:
                 self._compare(self._version / name, tick)
 
     def _compare(self, path: Path, tick: Callable[[], None]) -> None:
-        if (found := _sha256(path, tick)) != (expected := self._unchecked[path.name]):
+        if (found := checksum(path, tick)) != (expected := self._unchecked[path.name]):
             raise IndexCorrupt(
-                f"{path} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): build the index again"
+                f"{path} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): build the index again, or "
+                "publish another version"
             )
         del self._unchecked[path.name]
 
 
 def checksum(path: Path, tick: Callable[[], None] = lambda: None) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits, and call `tick` often. Raises IndexCorrupt."""
-    try:
-        return _sha256(path, tick)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _sha256(path: Path, tick: Callable[[], None]) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits, and call `tick` often."""
     digest, piece = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
     with path.open("rb", buffering=0) as file:
         while size := file.readinto(piece):
             tick()
             digest.update(piece[:size])
     return digest.hexdigest()
-
-
-def _unreadable(path: Path, error: OSError) -> IndexCorrupt:
-    return IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again")

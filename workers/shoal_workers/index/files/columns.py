@@ -173,11 +173,6 @@ class Columns(dict[str, Column]):
         return cls(columns, num_left_out)
 
 
-def read_kinds(folder: Path) -> dict[str, str]:
-    """Return the kind of each field that has a column, keyed by field name. Raises IndexCorrupt."""
-    return {about["name"]: about["kind"] for about in _read_fields(folder)[0]}
-
-
 def save_columns(folder: Path, columns: Iterable[Column], num_left_out: int) -> None:
     """Write columns, with only one at a time in memory, and the file of fields that describes them."""
     fields = []

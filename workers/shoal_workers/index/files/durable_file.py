@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from shoal.errors import IndexBusy, IndexNotFound
+
 #: Time after which a lock that another process holds is tried again, in seconds.
 _RETRY_AFTER_S = 0.2
 
@@ -40,12 +42,19 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[], object] | None = None) -> Iterator[None]:
-    """Hold the lock of a folder or a file, which is made if it is missing. The system releases it with the process.
+def locked(
+    folder: Path, name: str = "", *, work: str = "", waiting: Callable[[], object] | None = None
+) -> Iterator[None]:
+    """Hold the lock of an index's folder, or of the file `name` in it. The system releases it with the process.
 
-    While another process holds it, `waiting` is called again and again; without it, BlockingIOError is raised.
+    While another process holds it, `waiting` is called again and again; without it, IndexBusy names the `work` of that
+    process. Raises IndexNotFound if there is no such folder.
     """
-    lock = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
+    path = folder / name
+    try:
+        lock = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise IndexNotFound(f"{folder} holds no index ({error.strerror}): check its name") from error
     try:
         while True:
             try:
@@ -53,7 +62,7 @@ def locked(path: Path, waiting: Callable[[], object] | None = None) -> Iterator[
                 break
             except BlockingIOError:
                 if waiting is None:
-                    raise
+                    raise IndexBusy(f"{folder} has a {work} already: wait until it has ended, or stop it") from None
             waiting()
             time.sleep(_RETRY_AFTER_S)
         yield

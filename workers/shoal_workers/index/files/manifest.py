@@ -23,7 +23,7 @@ my-index/<version>/terms.npy         uint64 [terms], the hashes of the words' st
 my-index/<version>/term-starts.npy   int64 [terms + 1], where each term's postings begin, and the end of the last
 my-index/<version>/postings.npy      int32 [postings], the rows that have the term
 my-index/<version>/impacts.npy       uint8 [postings], the impact of the term in that row: see `lexical.lexical_index`
-my-index/<version>/tokens.npy        int8 [tokens, width], the token vectors, if the build made any: see `late`
+my-index/<version>/tokens.npy        int8 [tokens, width], the token vectors, if the build made any: see `token_vectors`
 my-index/<version>/token-places.npy  int64 [count, 2], where each row's token vectors begin and end
 my-index/<version>/changes.jsonl     the changes of documents that are not in the source: see `folding`
 """
@@ -37,7 +37,7 @@ from typing import Self, get_origin, get_type_hints
 from shoal.changes.change_log import POSITION, START
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt
-from shoal_workers.index.files.checksums import checksum
+from shoal_workers.index.files.checksums import FileCheck
 
 VECTORS, DOCUMENTS, OFFSETS = "vectors.npy", "documents.jsonl", "offsets.npy"
 QUANTISED, BASIS, SCALES = "quantised.npy", "basis.npy", "scales.npy"
@@ -161,9 +161,9 @@ class Manifest:
         if not POSITION.fullmatch(self.changes_through):
             raise ValueError(f"changes_through is {excerpt(self.changes_through)}, which is no position")
 
-    def has_whole(self, folder: Path, names: Iterable[str], tick: Callable[[], None] = lambda: None) -> bool:
-        """Return True if these files of the version have their checksums. Raises IndexCorrupt if one is unreadable."""
-        return all(checksum(folder / name, tick) == self.checksums[name] for name in names)
+    def check(self, folder: Path, names: Iterable[str], tick: Callable[[], None] = lambda: None) -> None:
+        """Raise IndexCorrupt unless these files have the checksums of the version's files; call `tick` often."""
+        FileCheck(folder, {name: self.checksums[name] for name in names}).check(tick)
 
     def save(self, folder: Path) -> None:
         """Write the manifest into the folder of its version."""

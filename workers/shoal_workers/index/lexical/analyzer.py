@@ -9,11 +9,10 @@ from itertools import chain
 from typing import Literal
 
 import numpy as np
+import Stemmer
 from numpy.typing import NDArray
 
 from shoal.contract.languages import LEARNED, NO_LANGUAGE
-from shoal.errors import NotReady
-from shoal.process.extra import install_command
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
 
 #: Characters of scripts that put no spaces between words, or that write several words as one: Thai, Lao, Burmese,
@@ -103,7 +102,7 @@ class Analyzer:
     """Finds the terms of texts in a known or an unknown language. Thread-safe.
 
     A term is the hash of a word's stem, a number of 64 bits. In a run of a script without spaces, each character and
-    each pair of neighbours has a term. Raises NotReady if the stemmer is not installed.
+    each pair of neighbours has a term.
     """
 
     def __init__(self, language: str):
@@ -159,27 +158,13 @@ def find_language(texts: Iterator[str]) -> str:
     shares = {name: sum(word in known for word in words) / (len(words) or 1) for name, known in STOP_WORDS.items()}
     best, second = sorted(shares, key=shares.__getitem__, reverse=True)[:2]
     is_clear = shares[best] >= max(MIN_SHARE, MIN_LEAD * shares[second])
-    return best if len(words) >= _MIN_WORDS and is_clear and has_stemmer() else NO_LANGUAGE
-
-
-@cache
-def has_stemmer() -> bool:
-    """Return True if the library for stems of words is installed."""
-    try:
-        import Stemmer  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return best if len(words) >= _MIN_WORDS and is_clear else NO_LANGUAGE
 
 
 def _stemmer(language: str) -> Callable[[str], str]:
     """Return the function that returns the stem of a word."""
     if language in (NO_LANGUAGE, LEARNED):
         return str
-    if not has_stemmer():
-        raise NotReady(f"the words of an index in {language} need the stemmer: {install_command('workers')}")
-    import Stemmer
-
     # The stemmer's own cache is off: it would be a second cache, and is not thread-safe.
     return Stemmer.Stemmer(language, 0).stemWord  # type: ignore[no-any-return]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.languages import LEARNED
 from shoal.contract.vectors import SparseVector
-from shoal.errors import IndexCorrupt, IndexMismatch, NotReady
+from shoal.errors import IndexCorrupt
 from shoal_workers.index.files.array_file import save_array, write_header
 from shoal_workers.index.files.documents import read_lines
 from shoal_workers.index.files.manifest import (
@@ -133,10 +133,11 @@ def learned_words(version: Path) -> LexicalIndex | None:
     """Return the lexical index of a version if its words are learned and its files are undamaged."""
     manifest = Manifest.read(version)
     try:
-        found = LexicalIndex.open(version, manifest.count) if manifest.has_whole(version, LEXICAL_FILES) else None
-    except (IndexCorrupt, IndexMismatch, NotReady):
+        manifest.check(version, LEXICAL_FILES)
+        found = LexicalIndex.open(version, manifest.count)
+    except IndexCorrupt:
         return None
-    return found if found and found.is_learned else None
+    return found if found.is_learned else None
 
 
 def language_of(folder: Path, language: str | None) -> str:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from shoal.contract.excerpt import excerpt
 from shoal.contract.languages import LANGUAGES, LEARNED
 from shoal.contract.vectors import SparseVector
-from shoal.errors import IndexCorrupt, IndexMismatch
+from shoal.errors import IndexCorrupt
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.manifest import IMPACTS, LEXICAL, POSTINGS, STARTS, TERMS
 from shoal_workers.index.lexical.analyzer import Analyzer
@@ -33,8 +33,7 @@ K1, B = 1.2, 0.75
 #: Size of one step of impact. An impact is a whole number of steps, from 1 to 255.
 IMPACT_STEP = (K1 + 1) / 255
 
-#: Version of terms and impacts. It is raised by one whenever a text gets other terms or impacts. Learned words have a
-#: version of their own, so that an earlier release refuses searches by words, and not the whole index.
+#: Versions of terms and impacts, and of learned words. One is raised whenever a text gets other terms or impacts.
 VERSION, LEARNED_VERSION = 1, 2
 
 #: Number of characters of a query, the first ones, in which words are looked for. The texts that are embedded have the
@@ -87,11 +86,7 @@ class LexicalIndex:
 
     @classmethod
     def open(cls, folder: Path, count: int) -> Self:
-        """Map the files of a version with `count` documents into memory.
-
-        Raises IndexMismatch for terms that another release of Shoal made, NotReady if the stemmer is not installed, and
-        IndexCorrupt.
-        """
+        """Map the files of a version with `count` documents into memory. Raises IndexCorrupt."""
         about = _read(folder / LEXICAL)
         num_terms, num_postings = about["num_terms"], about["num_postings"]
         starts = open_array(folder / STARTS, np.int64, (num_terms + 1,))
@@ -212,10 +207,7 @@ def _read(path: Path) -> dict[str, Any]:
         about: dict[str, Any] = json.loads(path.read_text("utf-8"))
         known = LEARNED_VERSION if about["language"] == LEARNED else VERSION
         if (version := about["version"]) != known:
-            raise IndexMismatch(
-                f"the words of this index are of version {excerpt(version)}, and this worker reads version {known}: "
-                "build the index again, or search with mode dense"
-            )
+            raise ValueError(f"its words are of version {excerpt(version)}, this version of Shoal reads {known}")
         if about["language"] not in LANGUAGES:
             raise ValueError(f"language is {excerpt(about['language'])}")
         if min(about["num_terms"], about["num_postings"]) < 0 or not 1 <= about["average_length"] < math.inf:

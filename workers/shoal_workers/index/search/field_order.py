@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from shoal.operations.search_fields import Sort
 from shoal_workers.index.files.columns import Column
 from shoal_workers.index.search.fields import Fields
+from shoal_workers.index.vectors.exact_search import TopK
 
 #: Limit of sort keys. If a further field could make keys exceed it, the keys are first replaced by their ranks.
 _MAX_KEY = 2**62
@@ -16,9 +17,9 @@ _MAX_KEY = 2**62
 #: While too few documents are found, each step looks at this many times as many documents as the step before.
 _GROWTH = 4
 
-#: A function that ranks the selected documents, bool `[count + added]`, by score: it returns the rows of the given
-#: number of documents, best first, and their scores. It may leave out documents of a low score.
-Rank = Callable[[NDArray[np.bool_], int], tuple[NDArray[np.integer[Any]], NDArray[np.float32]]]
+#: A function that returns the given number of best documents among the selected ones, bool `[count + added]`. It may
+#: leave out documents of a low score.
+Rank = Callable[[NDArray[np.bool_], int], TopK]
 
 
 class FieldOrder:
@@ -42,8 +43,8 @@ class FieldOrder:
             keys = keys * num_ranks + ranks
         self._keys = keys
 
-    def top(self, selected: NDArray[np.bool_], num: int, rank: Rank) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-        """Return the rows of the first `num` selected documents that `rank` does not leave out, and their scores.
+    def top(self, selected: NDArray[np.bool_], num: int, rank: Rank) -> TopK:
+        """Return the first `num` selected documents that `rank` does not leave out.
 
         Few other documents are scored: documents with equal values, and replacements for documents that `rank` leaves
         out.
@@ -62,7 +63,7 @@ class FieldOrder:
             rows, num_looked_at = rows[keys > last], _GROWTH * num_looked_at
         ranked, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
         order = np.lexsort((ranked, -scores, self._keys[ranked]))[:num]
-        return ranked[order].astype(np.intp), scores[order]
+        return TopK(ranked[order], scores[order])
 
     def _only(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         mask = np.zeros(len(self._keys), bool)

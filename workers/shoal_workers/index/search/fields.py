@@ -1,6 +1,6 @@
 """The fields of all documents in an index at one moment."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,6 +80,12 @@ class Fields:
         """Raise InvalidRequest for a field that no document has. If fields were left out, every name is accepted."""
         if not self.version.num_left_out + self.added.num_left_out:
             self.kind(name, place)
+
+    def check_hits(self, names: Sequence[str] | None) -> None:
+        """Raise InvalidRequest for a field of hits that no document has."""
+        for number, name in enumerate(names or ()):
+            if name not in HIT_NAMES:
+                self.check_known(name, f"fields[{number}]")
 
     def check_values(self, name: str, place: str) -> None:
         """Raise InvalidRequest for an unknown field, and for a stored field, whose values are not known."""

@@ -27,7 +27,7 @@ _LEAST_BM25 = 1e-12
 class Cursor:
     """The end of a page: `num_shown` hits or groups are on this page and the pages before.
 
-    All pages belong to one `version` of the `index`, and to the search with this `digest`. The last hit, or the first
+    All pages belong to one `version` of an index, and to the search with this `digest`. The last hit, or the first
     hit of the last group, is in `row` and has the `score`. If it was added since the build, `added` is its digest.
     `now` is the time of the first page, in Unix seconds: on all pages, boosts of recent documents are relative to it.
     `best_bm25` is the best BM25 score on the first page: on all pages, hybrid scores are divided by it.
@@ -39,7 +39,6 @@ class Cursor:
     score: float
     row: int
     added: str
-    index: str
     now: float = 0.0
     best_bm25: float = 0.0
 
@@ -66,15 +65,6 @@ class Cursor:
             ) from error
         return cursor
 
-    def version_in(self, index: str) -> str:
-        """Return the version that the pages belong to. Raises InvalidRequest for a cursor of another index."""
-        if self.index != index:
-            raise InvalidRequest(
-                f"cursor is of the index {excerpt(self.index)}, and index is {excerpt(index)}: name that index, or "
-                "begin with an empty cursor"
-            )
-        return self.version
-
 
 class Pages:
     """The pages of a job's list in one `version` of an index with `count` rows.
@@ -97,10 +87,17 @@ class Pages:
         if (text := self._job.search.cursor) is None:
             return None
         if not text:
-            return Cursor(self._digest, self._version, 0, 0.0, 0, "", self._job.index, time.time())
+            return Cursor(self._digest, self._version, 0, 0.0, 0, "", time.time())
         cursor = Cursor.unpack(text)
-        if cursor.digest != self._digest or cursor.version != self._version:
-            raise InvalidRequest("cursor is of another search: ask the same as for the page before, or begin anew")
+        if cursor.digest != self._digest:
+            raise InvalidRequest(
+                "cursor is of another search or index: ask the same as for the page before, or begin anew"
+            )
+        if cursor.version != self._version:
+            raise InvalidRequest(
+                f"cursor is of version {excerpt(cursor.version)} of the index, and {self._version} is served now: "
+                "begin with an empty cursor"
+            )
         return cursor
 
     def rest(self, leads: Callable[[], Iterator[Lead]]) -> Iterator[Lead]:
@@ -118,8 +115,8 @@ class Pages:
 
     def end(self, last: Place, num_shown: int, best_bm25: float) -> str:
         """Return the cursor at the end of a page; `last` is the best document of its last group."""
-        now, added, index = self.before.now if self.before else 0.0, self._digest_of_added(last.row), self._job.index
-        return Cursor(self._digest, self._version, num_shown, last.score, last.row, added, index, now, best_bm25).pack()
+        now, added = self.before.now if self.before else 0.0, self._digest_of_added(last.row)
+        return Cursor(self._digest, self._version, num_shown, last.score, last.row, added, now, best_bm25).pack()
 
     @cached_property
     def _digest(self) -> str:

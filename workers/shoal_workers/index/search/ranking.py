@@ -3,24 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from shoal_workers.index.vectors.exact_search import TopK
 
 #: Largest number of documents in a list. The pages and groups of the list end there.
 MAX_RANKED = 10_000
 
 #: Factor by which the number of documents grows from one search to the next if more documents are needed.
 GROWTH = 4
-
-
-class Ranked(NamedTuple):
-    """The rows of some documents, intp `[found]`, and their scores, float32, best first.
-
-    The rows of documents that were added since the build follow the rows of the version.
-    """
-
-    rows: NDArray[np.intp]
-    scores: NDArray[np.float32]
 
 
 class Place(NamedTuple):
@@ -37,10 +26,10 @@ class Ranking:
     The first call of `find` asks for `first` documents.
     """
 
-    def __init__(self, find: Callable[[int], Ranked], first: int):
+    def __init__(self, find: Callable[[int], TopK], first: int):
         self._find = find
         self._first = first
-        self._found: Ranked | None = None
+        self._found: TopK | None = None
         self._is_all = False
 
     def __iter__(self) -> Iterator[Place]:

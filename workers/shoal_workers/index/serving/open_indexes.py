@@ -18,19 +18,11 @@ from typing import Any, Self
 
 from shoal.changes.change_log import START, ChangeLog
 from shoal.contract.excerpt import excerpt
-from shoal.errors import IndexCorrupt, InvalidRequest, Overloaded, ShoalError, Unavailable, UnknownIndex
+from shoal.errors import IndexCorrupt, Overloaded, ShoalError, Unavailable, UnknownIndex
 from shoal.index_folder import CURRENT
 from shoal.settings import Settings
-from shoal_workers.index.index import FOLDER_NAME, Index, current_version
-from shoal_workers.index.search.paging import Cursor
-from shoal_workers.index.serving.served_version import (
-    Failure,
-    LazyVersion,
-    ServedVersion,
-    description_of,
-    not_kept,
-    without_folder,
-)
+from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.serving.served_version import Failure, ServedVersion, description_of, without_folder
 from shoal_workers.index.serving.version_opener import VersionOpener
 from shoal_workers.index.store.local_copies import read_errors, report_damage
 from shoal_workers.index.store.store import is_index_name
@@ -54,13 +46,6 @@ RETRY_AFTER_S = 10.0
 
 #: Largest number of indexes that are opened at the same time.
 MAX_OPENED_TOGETHER = 2
-
-#: Time for which a former version stays open after the last request for a further page in it, in seconds.
-PINNED_S = 60.0
-
-#: Largest number of former versions that are open for further pages; pages in others are refused. If these closed an
-#: open version, requests for many versions in turn would open each version again and again.
-MAX_PINNED = 4
 
 #: Errors of a process that is out of files or memory. They say nothing about a version.
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -94,7 +79,6 @@ class OpenIndexes(Mapping[str, Index]):
         self._opener = VersionOpener(model, self._threads, change_log, engine_password)
         self._idle_s = idle_s
         self._executor = ThreadPoolExecutor(MAX_OPENED_TOGETHER, "open-index")
-        self._pinned: dict[tuple[str, str], LazyVersion] = {}
         self._served: dict[str, ServedVersion] = {}
         self._waiting: dict[str, ServedVersion] = {}
         self._replaced: list[ServedVersion] = []
@@ -159,31 +143,16 @@ class OpenIndexes(Mapping[str, Index]):
         """Return the description of each index that can be searched, keyed by its name. No index is opened for that."""
         return {name: served.description for name, served in self._served.items() if not served.failure}
 
-    def find(self, name: str, version: str | None = None) -> "Future[Index]":
-        """Return the future of a version of a served index, which is opened if it is not open.
+    def find(self, name: str) -> "Future[Index]":
+        """Return the future of a served index, which is opened if it is not open.
 
-        A `version` other than the served one stays open for a while. Raises KeyError for an unknown name, and
-        IndexCorrupt or IndexMismatch for an index that cannot be opened. The future's result raises the last two too,
-        InvalidRequest for a version that is no longer kept, and Unavailable while Redis cannot be reached.
+        Raises KeyError for an unknown name, and IndexCorrupt or IndexMismatch for an index that cannot be opened. The
+        future's result raises the last two too, and Unavailable while Redis cannot be reached.
         """
-        served, now = self._served[name], time.monotonic()
+        served = self._served[name]
         if failure := served.failure:  # read once, because another thread may remove it
             raise type(failure.error)(failure.error.message)
-        if version is None or version == served.manifest.version:
-            return served.use(now)
-        if not FOLDER_NAME.fullmatch(version):
-            raise not_kept(version)
-        if (pinned := self._pinned.get((name, version))) is None:
-            # Versions that could not be opened make room.
-            self._pinned = {key: one for key, one in self._pinned.items() if one.is_used}
-            if len(self._pinned) >= MAX_PINNED:
-                raise InvalidRequest(
-                    f"cursor is of version {excerpt(version)} of the index, and the worker has {MAX_PINNED} other "
-                    "former versions open for pages: begin with an empty cursor, or try again in a minute"
-                )
-            pinned = LazyVersion(name, served.folder.parent / version, self._opener.open_pinned, self._executor)
-            self._pinned = self._pinned | {(name, version): pinned}
-        return pinned.use(now)
+        return served.use(time.monotonic())
 
     def resize(self, threads: int) -> None:
         """Divide the next searches among this number of threads."""
@@ -194,7 +163,6 @@ class OpenIndexes(Mapping[str, Index]):
 
         An index whose current version cannot be opened keeps the served one. `now` is on the monotonic clock.
         """
-        self._pinned = {key: version for key, version in self._pinned.items() if now - version.used_at < PINNED_S}
         before, folders = self._served, self._find_folders()
         failures = {name: self._switch(name, folder, now) for name, folder in folders.items()}
         self._failures = {name: failure for name, failure in failures.items() if failure}
@@ -213,8 +181,7 @@ class OpenIndexes(Mapping[str, Index]):
         An index that is not open is opened for its new changes, so that its description includes them.
         """
         served = list(self._served.values())
-        versions = [*served, *self._pinned.values()]
-        positions = self._opener.follow([(version.name, index) for version in versions if (index := version.opened)])
+        positions = self._opener.follow([(version.name, index) for version in served if (index := version.opened)])
         for version in served:
             if positions is not None and version.is_to_follow(positions.get(version.name, START)):
                 version.use(time.monotonic())
@@ -317,17 +284,15 @@ class OpenIndexes(Mapping[str, Index]):
         return self._served.get(version.name) is version and not self.stopping.is_set()
 
 
-def find_index(indexes: Mapping[str, Index], name: str, cursor: str | None = None) -> "Future[Index]":
+def find_index(indexes: Mapping[str, Index], name: str) -> "Future[Index]":
     """Return the future of an index by its name; the index is opened if it is not open.
 
-    It is the served version, or the version that the `cursor` names. Raises UnknownIndex, InvalidRequest for a bad
-    cursor, and the errors of `OpenIndexes.find`.
+    Raises UnknownIndex, and the errors of `OpenIndexes.find`.
     """
-    version = Cursor.unpack(cursor).version_in(name) if cursor else None
     opened = Future[Index]()
     try:
         if isinstance(indexes, OpenIndexes):
-            return indexes.find(name, version)
+            return indexes.find(name)
         opened.set_result(indexes[name])
     except KeyError:
         known = ", ".join(sorted(indexes)) or "none"

@@ -1,4 +1,4 @@
-"""The versions that a worker has open, or may open: served versions, and former versions for pages of searches."""
+"""The versions that a worker serves, each open or not."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -6,10 +6,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
-from shoal.contract.excerpt import excerpt
-from shoal.errors import IndexCorrupt, InvalidRequest, ShoalError
+from shoal.errors import IndexCorrupt, ShoalError
 from shoal_workers.index.files.checksums import FileCheck
-from shoal_workers.index.files.columns import read_kinds
+from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import Index, check_model
 from shoal_workers.model.model import Model
@@ -22,63 +21,6 @@ _DESCRIBED = (
 
 #: Largest number of documents' fields in a description, and largest number of characters in all their names.
 MAX_FIELDS, MAX_NAME_CHARS = 100, 4_096
-
-
-class LazyVersion:
-    """The version in `folder` of the index `name`, open or not. Thread-safe.
-
-    `open_version` opens it, in a thread of `openers`. `used_at`, on the monotonic clock, is the time of its last use.
-    """
-
-    def __init__(self, name: str, folder: Path, open_version: Callable[[str, Path], Index], openers: Executor):
-        self.name = name
-        self.folder = folder
-        self.used_at = 0.0
-        self._open_version = open_version
-        self._openers = openers
-        self._lock = Lock()
-        self._opening: Future[Index] | None = None
-
-    def use(self, now: float) -> "Future[Index]":
-        """Return the future of the opened version, which is opened if it is not open. `now` is on the monotonic clock.
-
-        The result raises the errors of opening; after an error, the next use tries again.
-        """
-        with self._lock:
-            self.used_at = now
-            if not self._opening or not self.is_used:
-                self._opening = self._openers.submit(self._open)
-            return self._opening
-
-    def keep(self, index: Index, now: float) -> None:
-        """Use this opened version from now on."""
-        (opened := Future[Index]()).set_result(index)
-        with self._lock:
-            self.used_at, self._opening = now, opened
-
-    def close(self) -> None:
-        """Forget the opened version: its memory is freed when the last search in it ends."""
-        with self._lock:
-            self._opening = None
-
-    @property
-    def is_used(self) -> bool:
-        """True if the version is open or is being opened."""
-        opening = self._opening
-        return opening is not None and not (opening.done() and opening.exception())
-
-    @property
-    def opened(self) -> Index | None:
-        """The opened version; None if it is not open."""
-        opening = self._opening
-        return opening.result() if opening and opening.done() and not opening.exception() else None
-
-    def _open(self) -> Index:
-        try:
-            return self._open_version(self.name, self.folder)
-        except ShoalError as error:
-            failure = without_folder(error, self.name, self.folder.parent)
-        raise failure
 
 
 def without_folder(error: ShoalError, name: str, folder: Path) -> ShoalError:
@@ -126,12 +68,13 @@ class Failure(NamedTuple):
     retry_at: float
 
 
-class ServedVersion(LazyVersion):
-    """A version that a worker serves. `failure` says why it must not be searched, and is None if it may be.
+class ServedVersion:
+    """The version in `folder` that a worker serves as the index `name`, open or not. Thread-safe.
 
-    `check_at`, on the monotonic clock, is the time of the next check of its files, and `check` the last one, which goes
-    on where it ended. Raises IndexCorrupt for a version without one of its files, and IndexMismatch for a version of
-    another model.
+    `open_version` opens it, in a thread of `openers`. `used_at`, on the monotonic clock, is the time of its last use.
+    `failure` says why it must not be searched, and is None if it may be. `check_at`, on the same clock, is the time of
+    the next check of its files, and `check` the last one, which goes on where it ended. Raises IndexCorrupt for a
+    version without one of its files, and IndexMismatch for a version of another model.
     """
 
     def __init__(
@@ -142,7 +85,9 @@ class ServedVersion(LazyVersion):
         open_version: Callable[[str, Path], Index],
         openers: Executor,
     ):
-        super().__init__(name, folder, open_version, openers)
+        self.name, self.folder, self.used_at = name, folder, 0.0
+        self._open_version, self._openers, self._lock = open_version, openers, Lock()
+        self._opening: Future[Index] | None = None
         self.manifest = Manifest.read(folder)
         check_model(folder, self.manifest, model)
         for file in self.manifest.checksums:
@@ -152,8 +97,49 @@ class ServedVersion(LazyVersion):
         self.check_at = 0.0
         self.check: FileCheck | None = None
         self._seen_position = self.manifest.changes_through
-        kinds = read_kinds(folder)
+        kinds = Columns.without_rows(folder).kinds
         self._last_description = _described(self.manifest, kinds, self.manifest.count, 0, self._seen_position)
+
+    def use(self, now: float) -> "Future[Index]":
+        """Return the future of the opened version, which is opened if it is not open. `now` is on the monotonic clock.
+
+        The result raises the errors of opening; after an error, the next use tries again.
+        """
+        with self._lock:
+            self.used_at = now
+            if not self._opening or not self.is_used:
+                self._opening = self._openers.submit(self._open)
+            return self._opening
+
+    def keep(self, index: Index, now: float) -> None:
+        """Use this opened version from now on."""
+        (opened := Future[Index]()).set_result(index)
+        with self._lock:
+            self.used_at, self._opening = now, opened
+
+    def close(self) -> None:
+        """Forget the opened version: its memory is freed when the last search in it ends."""
+        with self._lock:
+            self._opening = None
+
+    @property
+    def is_used(self) -> bool:
+        """True if the version is open or is being opened."""
+        opening = self._opening
+        return opening is not None and not (opening.done() and opening.exception())
+
+    @property
+    def opened(self) -> Index | None:
+        """The opened version; None if it is not open."""
+        opening = self._opening
+        return opening.result() if opening and opening.done() and not opening.exception() else None
+
+    def _open(self) -> Index:
+        try:
+            return self._open_version(self.name, self.folder)
+        except ShoalError as error:
+            failure = without_folder(error, self.name, self.folder.parent)
+        raise failure
 
     @property
     def description(self) -> dict[str, Any]:
@@ -192,10 +178,3 @@ class ServedVersion(LazyVersion):
         self._last_description = description_of(index)
         self.close()
         return True
-
-
-def not_kept(version: str) -> InvalidRequest:
-    """Return the error for a cursor whose version no longer exists."""
-    return InvalidRequest(
-        f"cursor is of version {excerpt(version)} of the index, which is no longer kept: begin with an empty cursor"
-    )

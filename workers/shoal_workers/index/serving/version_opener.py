@@ -8,12 +8,9 @@ from pathlib import Path
 
 from shoal.changes.change import Change
 from shoal.changes.change_log import START, ChangeLog, LoggedChange
-from shoal.contract.excerpt import excerpt
-from shoal.errors import IndexCorrupt, IndexMismatch, MalformedJob, Overloaded, ShoalError, Unavailable
+from shoal.errors import MalformedJob, Overloaded, ShoalError, Unavailable
 from shoal_workers.index.engine_index import open_version
-from shoal_workers.index.files.manifest import MANIFEST
 from shoal_workers.index.index import Index, check_model
-from shoal_workers.index.serving.served_version import not_kept
 from shoal_workers.index.vectors.exact_search import SearchThreads
 from shoal_workers.model.model import Model
 
@@ -57,19 +54,6 @@ class VersionOpener:
         index = self.open(name, folder)
         with self.following:
             self.catch_up(name, index)
-        return index
-
-    def open_pinned(self, name: str, folder: Path) -> Index:
-        """Open a version that a cursor names, with all its changes. Raises InvalidRequest if it no longer exists."""
-        if not (folder / MANIFEST).is_file():  # a removal begins with the manifest
-            raise not_kept(folder.name)
-        try:
-            index = self.open_with_changes(name, folder)
-            if index.manifest.version != folder.name:
-                raise IndexCorrupt(f"{folder} holds version {excerpt(index.manifest.version)}: build the index again")
-        except (IndexCorrupt, IndexMismatch) as error:
-            log.warning("index %s: %s", name, error.message)
-            raise
         return index
 
     def follow(self, opened: Sequence[tuple[str, Index]]) -> dict[str, str] | None:

@@ -19,14 +19,7 @@ from shoal.index_folder import CURRENT
 from shoal_workers.index.files.durable_file import replace_file, sync_folder
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import FOLDER_NAME
-from shoal_workers.index.store.store import (
-    MAX_CURRENT_BYTES,
-    MAX_MANIFEST_BYTES,
-    STORE,
-    IndexStore,
-    is_index_name,
-    shown,
-)
+from shoal_workers.index.store.store import STORE, IndexStore, is_index_name, shown
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old
 
 log = logging.getLogger(__name__)
@@ -101,7 +94,7 @@ class Copies:
 
     def _current(self, name: str) -> str | None:
         """Return the version of an index that the store names; None if the store has no such index."""
-        if (data := self._store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES)) is None:
+        if (data := self._store.read_small(f"{name}/{CURRENT}")) is None:
             return None
         text = data.decode("utf-8", "replace")
         if not text.endswith("\n") or not FOLDER_NAME.fullmatch(text[:-1]):  # the line feed is written last
@@ -161,7 +154,7 @@ class Copies:
         sync_folder(folder)
 
     def _manifest(self, scratch: Path, where: str) -> Manifest:
-        data = self._store.read_small(f"{where}/{MANIFEST}", MAX_MANIFEST_BYTES)
+        data = self._store.read_small(f"{where}/{MANIFEST}")
         if data is None:
             raise IndexNotFound(f"{shown(where)} is to be served, and is not there: publish it again")
         replace_file(scratch / MANIFEST, data.decode("utf-8", "replace"))

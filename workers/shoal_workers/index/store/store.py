@@ -18,7 +18,6 @@ from shoal.contract.keys import NAME
 from shoal.errors import BadSetting, FileError, IndexCorrupt, MissingExtra, ShoalError, Unavailable
 from shoal.index_folder import CURRENT
 from shoal.process.extra import install_command
-from shoal_workers.index.files.checksums import checksum
 from shoal_workers.index.files.durable_file import locked
 from shoal_workers.index.files.manifest import MANIFEST
 from shoal_workers.index.versions import Version, list_versions
@@ -29,7 +28,7 @@ log = logging.getLogger(__name__)
 PIECE_BYTES = 2**24
 
 #: Largest manifest and largest file `current`, in bytes.
-MAX_MANIFEST_BYTES, MAX_CURRENT_BYTES = 2**20, 256
+MAX_SMALL_BYTES = 2**20
 
 #: A file in the folder of an index whose lock an upload holds.
 LOCK = ".uploading"
@@ -69,16 +68,16 @@ class IndexStore:
             return {about["name"].rstrip("/").rpartition("/")[2]: int(about.get("size") or 0) for about in found}
         return {}
 
-    def read_small(self, path: str, max_bytes: int) -> bytes | None:
+    def read_small(self, path: str) -> bytes | None:
         """Return the contents of a small file; None if there is no such file. Raises FileError for a larger one."""
         self.tick()
         with _translated(shown(path), "read"):
             try:
-                data = bytes(self._filesystem.cat_file(f"{self._root}/{path}", start=0, end=max_bytes + 1))
+                data = bytes(self._filesystem.cat_file(f"{self._root}/{path}", start=0, end=MAX_SMALL_BYTES + 1))
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        if len(data) > max_bytes:
-            raise FileError(f"{shown(path)} has more than {max_bytes:,} bytes: build the index again")
+        if len(data) > MAX_SMALL_BYTES:
+            raise FileError(f"{shown(path)} has more than {MAX_SMALL_BYTES:,} bytes: build the index again")
         return data
 
     def read(self, path: str, max_bytes: int) -> Iterator[bytes]:
@@ -164,12 +163,12 @@ def upload(folder: Path, store: IndexStore, *, is_anew: bool = False) -> None:
     the errors of the store.
     """
     name = folder.name
-    with locked(folder / LOCK, store.tick):
+    with locked(folder, LOCK, waiting=store.tick):
         versions = sorted(list_versions(folder), key=lambda version: not version.is_current)
         for version in versions:
             if _upload_version(version, store, is_anew) and version.is_current:
                 store.write(f"{name}/{CURRENT}", io.BytesIO(f"{version.name}\n".encode()))
-        served = (store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES) or b"").decode("utf-8", "replace").strip()
+        served = (store.read_small(f"{name}/{CURRENT}") or b"").decode("utf-8", "replace").strip()
         for other in store.sizes(name).keys() - {CURRENT, served, *(version.name for version in versions)}:
             store.remove(f"{name}/{other}")
 
@@ -200,15 +199,14 @@ def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
     where = f"{version.folder.parent.name}/{version.name}"
     try:
         manifest = (version.folder / MANIFEST).read_bytes()
-        if not is_anew and store.read_small(f"{where}/{MANIFEST}", MAX_MANIFEST_BYTES) == manifest:
+        if not is_anew and store.read_small(f"{where}/{MANIFEST}") == manifest:
             return True
         there = {} if is_anew else store.sizes(where)
-        for name, expected in version.manifest.checksums.items():
+        for name in version.manifest.checksums:
             path = version.folder / name
             if there.get(name) == path.stat().st_size:
                 continue
-            if checksum(path, store.tick) != expected:
-                raise IndexCorrupt(f"{path} is not what was built, so it is not uploaded: build the index again")
+            version.manifest.check(version.folder, [name], store.tick)
             with path.open("rb") as file:
                 store.write(f"{where}/{name}", file)
         store.write(f"{where}/{MANIFEST}", io.BytesIO(manifest))

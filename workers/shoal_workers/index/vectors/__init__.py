@@ -1,1 +1,4 @@
-"""Exact search by vectors, made fast by quantised copies of them. Imports the contract and `files`."""
+"""Exact search by vectors, made fast by quantised copies of them, and vectors of tokens.
+
+Imports the contract and `files`.
+"""

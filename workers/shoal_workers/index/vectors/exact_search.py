@@ -60,7 +60,10 @@ ONE_THREAD = SearchThreads()
 
 
 class TopK(NamedTuple):
-    """The rows with the highest scores for each query, intp `[queries, k]`, and these scores, float32, best first."""
+    """The rows with the highest scores, intp, and these scores, float32, best first: `[queries, k]`, or `[k]` for one.
+
+    The rows of documents that were added since the build follow the rows of the version.
+    """
 
     rows: NDArray[np.intp]
     scores: NDArray[np.float32]
@@ -199,7 +202,8 @@ class ExactSearch:
             bounds = UpperBounds(
                 self._quantised.codes, quantised.codes, buffer, self._threads.map, rows=rows if is_few else None
             )
-            products = Products(bounds.products(len(rows) if is_few else count), quantised)
+            numbers = bounds.products(len(rows) if is_few else count)
+            products = Products(numbers, float(quantised.units[0]), float(quantised.slacks[0]))
             return _bounds_of_sums(products, rows, weight, prior)
 
     @contextmanager
@@ -217,8 +221,8 @@ def _bounds_of_sums(
     found: Products, rows: NDArray[np.intp], weight: float, prior: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], float]:
     products = found.products if len(rows) == len(found.products) else found.products[rows]
-    upper = np.multiply(products, np.float32(weight * float(found.query.units[0])), dtype=np.float32)
-    slack = weight * float(found.query.slacks[0])
+    upper = np.multiply(products, np.float32(weight * found.unit), dtype=np.float32)
+    slack = weight * found.slack
     # The largest absolute value in each array, found without an array of all absolute values.
     largest = [max(float(numbers.max()), -float(numbers.min())) for numbers in (upper, prior)]
     slack += _SUM_ERROR * (sum(largest) + slack)

@@ -60,11 +60,6 @@ class QuantisedQueries:
     units: NDArray[np.float64]
     slacks: NDArray[np.float64]
 
-    def one(self, number: int) -> "QuantisedQueries":
-        """Return one query, selected by its number."""
-        part = slice(number, number + 1)
-        return QuantisedQueries(self.codes[part], self.units[part], self.slacks[part])
-
     def thresholds(self, scores: NDArray[np.float32]) -> NDArray[np.int32]:
         """Return for each query the lowest product of codes that a vector can have if its score reaches `scores`."""
         products = np.floor((scores - self.slacks) / self.units)

@@ -11,7 +11,7 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.index.vectors.quantisation import QuantisedQueries, QuantisedVectors
+from shoal_workers.index.vectors.quantisation import QuantisedVectors
 
 #: Number of rows in a group. Only groups whose highest bound reaches a threshold are searched for rows.
 GROUP = 32
@@ -136,10 +136,11 @@ def _reached_by(bounds: NDArray[np.int32], k: int) -> NDArray[np.int32]:
 
 
 class Products(NamedTuple):
-    """The products of all codes with a query, int32 `[count]`, and the query as codes."""
+    """The products of all codes with a query, int32 `[count]`, and the query's unit and slack."""
 
     products: NDArray[np.int32]
-    query: QuantisedQueries
+    unit: float
+    slack: float
 
 
 class SharedProducts:
@@ -166,5 +167,6 @@ class SharedProducts:
             self._start = start
             self._codes = self._quantised.basis.encode_queries(self._queries[start : start + self._at_once])
             self._bounds = UpperBounds(self._quantised.codes, self._codes.codes, self._buffer, self._run)
-        number = place - start
-        return Products(self._bounds.products(len(self._quantised.codes), number), self._codes.one(number))
+        number, codes = place - start, self._codes
+        products = self._bounds.products(len(self._quantised.codes), number)
+        return Products(products, float(codes.units[number]), float(codes.slacks[number]))

@@ -55,7 +55,8 @@ class TokenVectors:
         """Return the token vectors of a version if the model with this digest made them and their files are whole."""
         try:
             manifest = Manifest.read(folder)
-            if manifest.token_digest == digest and manifest.has_whole(folder, TOKEN_FILES):
+            if manifest.token_digest == digest:
+                manifest.check(folder, TOKEN_FILES)
                 return cls.open(folder, manifest)
         except IndexCorrupt:
             pass
