@@ -153,7 +153,7 @@ def run(threads: KernelThreads, ids: Sequence[Sequence[int]], parts: int = 1, of
     offsets = [np.where(np.arange(len(text)) > len(text) // 2, offset, 0).astype(np.int32) for text in ids]
     packing, _ = join(ids, offsets)
     running = KernelPass(threads, packing.ids, packing.positions, parts)
-    running.wait()
+    running.close()
     return running.tokens
 
 
@@ -358,7 +358,7 @@ def test_a_pass_is_not_closed_while_another_thread_waits_for_it() -> None:
     with ThreadPoolExecutor(2) as pool:
         waited = pool.submit(running.ends_within, PATIENCE_S)
         assert slow.waits.wait(PATIENCE_S)
-        closed = pool.submit(running.wait)
+        closed = pool.submit(running.close)
         assert not wait([closed], 0.05).done
         slow.ends.set()
         assert waited.result()
@@ -426,7 +426,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def num_left(one: object) -> int:
     """Return the number of unfinished blocks of a pass, the fifth field of `Pass` in kernel.cpp."""
     assert isinstance(one, kernel.EnginePass)
-    return ctypes.c_int.from_address(one._running._handle + 4 * ctypes.sizeof(ctypes.c_void_p)).value
+    return ctypes.c_int.from_address(one._handle + 4 * ctypes.sizeof(ctypes.c_void_p)).value
 
 
 TEXTS = ["", "storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]
@@ -585,13 +585,11 @@ class TestChoice:
 
     def test_an_unsupported_property_of_a_model_is_named(self) -> None:
         made = transformer(SMALL)
-        assert find_unsupported(made) == ""
-        biased = replace(made, relative_bias=np.zeros((2 * NUM_POSITIONS - 1, 2), np.float32))
-        assert find_unsupported(biased) == "models whose attention depends on distances"
-        assert find_unsupported(replace(made, norms_first=True)) == "norms before attention"
-        assert find_unsupported(replace(made, is_gated=True)) == "gates"
+        assert made.other_blocks == find_unsupported(made) == ""
+        biased = replace(made, relative_bias=np.zeros((2 * NUM_POSITIONS - 1, 2), np.float32), is_gated=True)
+        assert biased.other_blocks == "gates and a bias of each distance"
         turned = replace(made, layers=(made.layers[0]._replace(attention=Attention(theta=10_000.0)), *made.layers[1:]))
-        assert find_unsupported(turned) == "rotary positions"
+        assert turned.other_blocks == "rotary positions"
         assert find_unsupported(replace(made, num_heads=8)) == "heads of 8 numbers"
         assert find_unsupported(transformer(Sizes(160, 5, 80))) == "160 and 80 numbers a token"
         assert find_unsupported(transformer(Sizes(96, 3, 80))) == "96 and 80 numbers a token"
