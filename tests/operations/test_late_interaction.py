@@ -106,7 +106,7 @@ class CountingReranker(Noting, LateReranker):
     def __init__(self, late: LateReranker):
         super().__init__(late, "d poison")
         self.num_queries: list[int] = []
-        self.before = lambda texts: self.num_queries.append(sum(text.tokens.is_query for text in texts))
+        self.before_pass = lambda texts: self.num_queries.append(sum(text.tokens.is_query for text in texts))
 
 
 @pytest.fixture

@@ -191,7 +191,7 @@ class TestChunked:
             if any({*engine.poison.ids} <= {*text.tokens.ids} for text in texts):
                 raise RuntimeError("the engine chokes")
 
-        engine.before = choke
+        engine.before_pass = choke
         options = Options(chunk_tokens=46)
         bad, good = ask(worker, Embed(["storm", TEXT + "poison. " + TEXT * 50], options), Embed([TEXT], options))
         assert "the engine failed on a chunk of text 1" in error(bad).message

@@ -475,7 +475,7 @@ def test_a_search_that_is_cancelled_or_expires_between_two_passes_is_computed_no
 def test_a_suspect_is_alone_in_each_pass(queue: Queue, encoder: Encoder, reranker: Reranker, index: Index) -> None:
     consumer, noting = queue.consumer("suspicious"), NotingReranker(reranker, (QUERY, "poison"))
     held: list[int] = []
-    noting.before = lambda _: held.append(queue.redis.zcard(queue.keys.held("suspicious")))
+    noting.before_pass = lambda _: held.append(queue.redis.zcard(queue.keys.held("suspicious")))
     worker = Worker(consumer, encoder, {"default": index}, Bucketing(24), reranker=noting)
     job, *others = search(QUERY), search("market"), search("rain")
     queue.put("interactive", [job])

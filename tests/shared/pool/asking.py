@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
-from queues import drive, queue_of
+from queues import queue_of, work_off
 
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
@@ -16,8 +16,9 @@ from shoal_workers.loop.worker import Worker
 
 def ask(worker: Worker, *jobs: Job) -> list[Reply]:
     """Put the jobs, let the worker answer all jobs of its queue, and return the jobs' replies in order."""
-    queue_of(worker).put("interactive", [replace(job, reply_to="me") for job in jobs])
-    drive(worker)
+    queue = queue_of(worker)
+    queue.put("interactive", [replace(job, reply_to="me") for job in jobs])
+    work_off(worker, queue)
     return replies(worker, *jobs)
 
 
@@ -55,7 +56,7 @@ def vectors(reply: Reply) -> NDArray[Any]:
 
 
 class Noting(Encoder):
-    """The real encoder. It notes its passes, calls `before` ahead of each, and fails on texts with `poison`'s tokens.
+    """The real encoder. It notes its passes, calls `before_pass` ahead of each, and fails on `poison`.
 
     `passes` has the number of texts of each pass, and `num_tokens` the number of their tokens.
     """
@@ -64,12 +65,12 @@ class Noting(Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine, encoder._head_graphs)
         self.passes: list[int] = []
         self.num_tokens: list[int] = []
-        self.before: Callable[[Sequence[TokenizedText]], object] = lambda _: None
+        self.before_pass: Callable[[Sequence[TokenizedText]], object] = lambda _: None
         (self.poison,) = encoder.tokenize([poison])
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Note the pass, and start it unless it has a text to fail on."""
-        self.before(texts)
+        self.before_pass(texts)
         self.passes.append(len(texts))
         self.num_tokens.append(sum(text.num_tokens for text in texts))
         if any(text.tokens.ids == self.poison.ids for text in texts):
