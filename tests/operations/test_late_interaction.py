@@ -10,12 +10,13 @@ from typing import Any
 import late_model
 import numpy as np
 import pytest
-from asking import Noting, ask, error, hits, replies
+from asking import ask, error, hits, replies
 from asking import scores as scores_of
 from changes import unit_vectors
 from conftest import TESTS, WORDS
 from made_documents import apply
 from numpy.typing import NDArray
+from passes import Noting
 from queues import Queue, drive
 from test_rerank import DOCUMENTS, LONG, LONGER, MAX_ERROR, PAIRS, QUERY, rerank, search
 

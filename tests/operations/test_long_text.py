@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asking import Noting, ask, error, vectors
+from asking import ask, error, vectors
+from passes import Noting
 from queues import Queue, drive, step_while
 
 from shoal.cache.cache import Cache, Table

@@ -12,11 +12,12 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from asking import Noting, ask, error, hits, replies, scores
+from asking import ask, error, hits, replies, scores
 from blocking import DeadLetters
 from click.testing import CliRunner
 from conftest import run_reference
 from numpy.typing import NDArray
+from passes import Noting
 from queues import Queue, drive, step_while, work_off
 
 from shoal import Client, operations

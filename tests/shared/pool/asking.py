@@ -1,6 +1,5 @@
-"""Jobs for a worker that a test steps, the parts of their replies, and encoders that note what they compute."""
+"""Jobs for a worker that a test steps, and the parts of their replies."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ from queues import queue_of, work_off
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
 from shoal.errors import ShoalError
-from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.loop.worker import Worker
 
 
@@ -53,26 +51,3 @@ def vectors(reply: Reply) -> NDArray[Any]:
     assert reply.error is None, reply.error
     assert reply.vectors is not None
     return reply.vectors
-
-
-class Noting(Encoder):
-    """The real encoder. It notes its passes, calls `before_pass` ahead of each, and fails on `poison`.
-
-    `passes` has the number of texts of each pass, and `num_tokens` the number of their tokens.
-    """
-
-    def __init__(self, encoder: Encoder, poison: Any = "poison"):
-        super().__init__(encoder.model, encoder.tokenizer, encoder.engine, encoder._head_graphs)
-        self.passes: list[int] = []
-        self.num_tokens: list[int] = []
-        self.before_pass: Callable[[Sequence[TokenizedText]], object] = lambda _: None
-        (self.poison,) = encoder.tokenize([poison])
-
-    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Note the pass, and start it unless it has a text to fail on."""
-        self.before_pass(texts)
-        self.passes.append(len(texts))
-        self.num_tokens.append(sum(text.num_tokens for text in texts))
-        if any(text.tokens.ids == self.poison.ids for text in texts):
-            raise RuntimeError("the engine chokes")
-        return super().start(texts)

@@ -20,6 +20,7 @@ import pytest
 import tiny_model
 from conftest import PATIENCE_S
 from numpy.typing import NDArray
+from passes import rows, tokenized
 
 from shoal.contract.options import Options
 from shoal.errors import BadSetting, ModelMismatch
@@ -440,13 +441,7 @@ class TestEngine:
             Encoder.open(prepared / "model", *names, 2) for names in (("openvino", "f32"), (name, precision))
         )
         for options in (*(Options(pooling=pooling) for pooling in ("mean", "cls", "max")), Options(output="tokens")):
-            texts = [
-                [TokenizedText(tokens, options.pooling, options.outputs) for tokens in exact.tokenize(TEXTS)]
-                for _ in range(2)
-            ]
-            for encoder, own_texts in zip((exact, found), texts, strict=True):
-                encoder.encode(own_texts)
-            a, b = (np.concatenate([text.vectors for text in one if text.vectors is not None]) for one in texts)
+            a, b = (encoder.embed(TEXTS, options, "") for encoder in (exact, found))
             assert are_near(b, a, precision)
 
     @needs_kernel
@@ -465,13 +460,12 @@ class TestEngine:
     @needs_bf16
     def test_passes_run_at_the_same_time_as_a_pass_aside(self, prepared: Path) -> None:
         encoder = Encoder.open(prepared / "model", "avx512", "bf16", 2)
-        bulk, urgent = ([TokenizedText(t) for t in encoder.tokenize(texts)] for texts in (TEXTS * 50, TEXTS))
+        bulk, urgent = (tokenized(encoder, texts) for texts in (TEXTS * 50, TEXTS))
         aside = encoder.start_aside(bulk)
         encoder.finish(encoder.start(urgent))
         assert encoder.ends_within(aside, 60)
         encoder.finish(aside)
-        for text, other in zip(urgent, bulk[: len(urgent)], strict=True):
-            assert np.array_equal(text.vectors, other.vectors)  # type: ignore[arg-type]
+        assert np.array_equal(rows(urgent), rows(bulk[: len(urgent)]))
 
     @needs_bf16
     @pytest.mark.parametrize("threads", [1, 3])

@@ -12,11 +12,12 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from asking import Noting, ask, error, hits, vectors
+from asking import ask, error, hits, vectors
 from blocking import DeadLetters, Pool
 from breaking import Plan, connect
 from conftest import PATIENCE_S, wait_until
 from numpy.typing import NDArray
+from passes import Noting
 from queues import Queue, drive, step_while, work_off
 
 import shoal_workers.loop.admission
