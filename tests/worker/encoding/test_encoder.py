@@ -17,13 +17,12 @@ from passes import rows, tokenized
 from safetensors.numpy import load_file, save_file
 
 from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
-from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound
+from shoal.errors import InvalidRequest, ModelMismatch
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.engines import Engine, ForwardPass
 from shoal_workers.encoding.packing import Packing
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model import parity
-from shoal_workers.model.download import find_source
 from shoal_workers.model.model import GRAPH, Model, is_prepared
 from shoal_workers.model.prepare import prepare
 from shoal_workers.process.processors import NICENESS
@@ -270,29 +269,6 @@ def test_passes_aside_use_the_model_that_was_opened(source: Path, tmp_path: Path
 @pytest.fixture
 def source(tiny_source: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_source, tmp_path / "model"))
-
-
-@pytest.mark.parametrize("name", ["config.json", "modules.json", "model.safetensors", "1_Pooling/config.json"])
-def test_the_error_names_an_incomplete_model_folder(source: Path, name: str) -> None:
-    (source / name).unlink()
-    with pytest.raises(ModelNotFound, match=str(source)):
-        Model.read("tiny", find_source(str(source)))
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        ("1_Pooling/config.json", {"include_prompt": False}, "leaves its prompt out"),
-        ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "pools by weightedmean"),
-        ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "pools by cls and mean"),
-    ],
-)
-def test_a_model_with_an_unsupported_step_is_refused(
-    source: Path, name: str, change: dict[str, Any], words: str
-) -> None:
-    (source / name).write_text(json.dumps(json.loads((source / name).read_text()) | change))
-    with pytest.raises(ModelMismatch, match=words):
-        Model.read("tiny", source)
 
 
 def test_the_limit_of_tokens_is_read_from_a_file_with_an_old_name(source: Path) -> None:

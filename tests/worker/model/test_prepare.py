@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -88,13 +89,6 @@ def test_the_dimensions_for_which_a_model_was_trained_are_read(
 ) -> None:
     update(source / "config.json", changes)
     assert Model.read("model", source).matryoshka_dimensions == expected
-
-
-@pytest.mark.parametrize("named", [8, [8, "16"]])
-def test_trained_dimensions_that_are_no_numbers_are_refused(source: Path, named: object) -> None:
-    update(source / "config.json", {"matryoshka_dimensions": named})
-    with pytest.raises(ModelMismatch, match="is no model that Shoal knows"):
-        Model.read("model", source)
 
 
 def add_dense(source: Path, *shapes: tuple[int, int], last: str = "Identity", **config: object) -> list[np.ndarray]:
@@ -278,26 +272,51 @@ ADDED = {"id": 78, "content": "storms"} | dict.fromkeys(
 HOPELESS = {"type": "Replace", "pattern": {"Regex": r"(a+)+$|(\w+\s?)+[!]{9}|(.*)*x{9}"}, "content": "b"}
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"model": 1}, r"tokenizer\.json cannot be used"),
-        ({"post_processor": NO_ROOM}, "adds 100,000,000 tokens to a text, and the model takes 48"),
-        ({"normalizer": HOPELESS}, r"tokenizer\.json cannot be used \(Onig: Regex search error"),
-        ({"post_processor": None}, r"tokenizer\.json makes no token of an empty text"),
-        (
-            {"added_tokens": [ADDED]},
-            r"makes ids up to 78, and the model has 78 words",
-        ),
+#: For each file, what becomes of it and the words of the error: its settings are changed, or it has another content, or
+#: it is missing.
+FAULTS: dict[str, list[tuple[dict[str, Any] | str | None, str]]] = {
+    "config.json": [
+        (None, "config.json is missing: fetch the model again"),
+        ("{}", "lacks the setting or layer 'hidden_size': fetch the model again"),
+        *(({"matryoshka_dimensions": named}, "is no model that Shoal knows") for named in (8, [8, "16"])),
     ],
-    ids=["no tokenizer", "no room for a text", "a hopeless pattern", "no token of its own", "of another model"],
-)
-def test_a_tokenizer_that_cannot_be_used_is_refused(
-    source: Path, tmp_path: Path, change: dict[str, Any], words: str
-) -> None:
-    update(source / "tokenizer.json", change)
-    with pytest.raises(ModelMismatch, match=words):
-        prepare_if_needed(tmp_path, str(source))
+    "modules.json": [
+        (None, "modules.json is missing"),
+        ("[]", "lacks the setting or layer 'Pooling': fetch the model again"),
+        ("{}", "modules.json cannot be used (it holds {}): fetch the model again"),
+    ],
+    "1_Pooling/config.json": [
+        (None, "1_Pooling/config.json is missing"),
+        ({"include_prompt": False}, "leaves its prompt out"),
+        ({"pooling_mode": "weightedmean"}, "pools by weightedmean"),
+        ({"pooling_mode": ["cls", "mean"]}, "pools by cls and mean"),
+    ],
+    "model.safetensors": [(None, "has no .safetensors weights")],
+    "tokenizer_config.json": [("null", "tokenizer_config.json cannot be used (it holds null)")],
+    "tokenizer.json": [
+        (None, "has no tokenizer.json"),
+        ({"model": 1}, "tokenizer.json cannot be used"),
+        ({"post_processor": NO_ROOM}, "adds 100,000,000 tokens to a text, and the model takes 48"),
+        ({"normalizer": HOPELESS}, "tokenizer.json cannot be used (Onig: Regex search error"),
+        ({"post_processor": None}, "tokenizer.json makes no token of an empty text"),
+        ({"added_tokens": [ADDED]}, "makes ids up to 78, and the model has 78 words"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_a_file_is_named(source: Path, tmp_path: Path, name: str) -> None:
+    path, whole = source / name, (source / name).read_bytes()
+    for fault, words in FAULTS[name]:
+        if fault is None:
+            path.unlink()
+        elif isinstance(fault, str):
+            path.write_text(fault)
+        else:
+            update(path, fault)
+        with pytest.raises((ModelMismatch, ModelNotFound), match=re.escape(words)):
+            prepare_if_needed(tmp_path, str(source))
+        path.write_bytes(whole)
 
 
 def test_a_model_of_too_many_weights_is_refused_before_it_is_stored(
@@ -352,23 +371,6 @@ def test_a_pipe_a_loop_or_a_folder_in_place_of_a_file_is_refused(source: Path, t
     refuse(f"{name} is neither a file nor a folder")
     (source / name).mkdir()
     with pytest.raises((ModelMismatch, ModelNotFound)):
-        prepare_if_needed(tmp_path, str(source))
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("config.json", {}, "lacks the setting or layer 'hidden_size': fetch the model again"),
-        ("modules.json", [], "lacks the setting or layer 'Pooling': fetch the model again"),
-        ("modules.json", {}, r"modules\.json cannot be used \(it holds \{\}\): fetch the model again"),
-        ("tokenizer_config.json", None, r"tokenizer_config\.json cannot be used \(it holds null\)"),
-    ],
-)
-def test_a_file_without_its_settings_is_named(
-    source: Path, tmp_path: Path, name: str, content: Any, words: str
-) -> None:
-    (source / name).write_text(json.dumps(content))
-    with pytest.raises((ModelMismatch, ModelNotFound), match=words):
         prepare_if_needed(tmp_path, str(source))
 
 
