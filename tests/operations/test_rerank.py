@@ -491,7 +491,7 @@ def test_a_suspect_is_alone_in_each_pass(queue: Queue, encoder: Encoder, reranke
     assert set(held[:of_suspect]) == {1}
 
 
-def test_the_vectors_of_queries_are_cached(
+def test_vectors_of_queries_are_cached_and_scores_are_not(
     queue: Queue, encoder: Encoder, noting: NotingReranker, index: Index
 ) -> None:
     model = encoder.model
@@ -500,6 +500,8 @@ def test_the_vectors_of_queries_are_cached(
     first, second = (ask(worker, search(QUERY))[0] for _ in range(2))
     assert (first.cached, second.cached) == (0, 1)
     assert first.hits == second.hits
+    assert [ask(worker, Embed(DOCUMENTS))[0].cached for _ in range(2)] == [0, len(DOCUMENTS)]
+    assert len(scores(ask(worker, rerank(*DOCUMENTS))[0])) == len(DOCUMENTS)
 
 
 # Commands and the process

@@ -25,7 +25,7 @@ ODD = [
     "a" * 5_000,
     "\u200b" * 2_000,
     "\ufeff",
-    *("storm " * num_words for num_words in (MAX_TOKENS - 3, MAX_TOKENS - 2, MAX_TOKENS - 1)),
+    *("a " * num_words for num_words in (MAX_TOKENS - 3, MAX_TOKENS - 2, MAX_TOKENS - 1)),
 ]
 
 
