@@ -85,6 +85,7 @@ def _embed(url: str, texts: Sequence[str], at_once: int) -> NDArray[np.float32]:
 
 @cache
 def _expected(texts: tuple[str, ...]) -> NDArray[np.float32]:
-    from shoal_workers.model.reference import encode, load  # this import loads torch
+    from sentence_transformers import SentenceTransformer  # this import loads torch
 
-    return encode(load(str(find_source(Settings().model))), texts)
+    model = SentenceTransformer(str(find_source(Settings().model)), device="cpu", local_files_only=True)
+    return np.asarray(model.encode(list(texts), prompt="", normalize_embeddings=True, show_progress_bar=False))

@@ -10,13 +10,15 @@ from typing import Any
 import late_model
 import numpy as np
 import pytest
+from asking import ask, error, hits, replies
+from asking import scores as scores_of
 from changes import unit_vectors
 from conftest import TESTS, WORDS
 from made_documents import apply
 from numpy.typing import NDArray
+from passes import Noting
 from queues import Queue, drive
-from test_rerank import DOCUMENTS, LONG, LONGER, MAX_ERROR, PAIRS, QUERY, error, hits, put_rerank, put_search, replies
-from test_rerank import scores as scores_of
+from test_rerank import DOCUMENTS, LONG, LONGER, MAX_ERROR, PAIRS, QUERY, rerank, search
 
 from shoal.changes.change import Change
 from shoal.contract.options import Options
@@ -27,8 +29,8 @@ from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal.task_progress import TaskProgress
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
-from shoal_workers.encoding.reranker import LateReranker, QueryText, Reranker, compared, token_vectors
+from shoal_workers.encoding.encoder import Encoder, TokenizedText
+from shoal_workers.encoding.reranker import LateReranker, QueryText, Reranker, max_sim, token_vectors
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder
 from shoal_workers.index.build.token_texts import LENGTHS
@@ -47,8 +49,8 @@ def score(late: Reranker, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float3
     inputs, queries = late.inputs_of(pairs)
     texts = [TokenizedText(tokens, outputs=(late.output,)) for tokens in late.tokenize(inputs)]
     late.encode(texts)
-    found = [compared(texts[query], texts[pair]).vectors for pair, query in queries.items()]
-    return np.concatenate([vectors[:, 0] for vectors in found if vectors is not None])
+    pairs_of_vectors = [(token_vectors(texts[query]), token_vectors(texts[pair])) for pair, query in queries.items()]
+    return np.concatenate([max_sim(*pair)[:, 0] for pair in pairs_of_vectors])
 
 
 @pytest.fixture(scope="module")
@@ -93,29 +95,19 @@ def test_other_precisions_are_exact_enough_to_serve(late: LateReranker, late_sou
         assert score(opened, PAIRS) == pytest.approx(score(late, PAIRS), abs=0.05 * late_model.QUERY_TOKENS)
 
 
-def test_a_text_unlike_the_query_scores_0(late: LateReranker) -> None:
-    query, unlike, empty = (TokenizedText(late.tokenize([text])[0]) for text in ("a", "b", "c"))
+def test_a_text_unlike_the_query_scores_0() -> None:
     rows = np.eye(2, 3, dtype=np.float32)
-    query.made, unlike.made, empty.made = ({"multivector": made} for made in (rows, -rows[:1] - rows[1:], rows[:0]))
-    for text, raw in ((unlike, -(2**0.5)), (empty, -2)):
-        assert compared(query, text).vectors == pytest.approx(np.array([[raw, 0]], np.float32))
+    for text, raw in ((-(rows[:1] + rows[1:]) / np.float32(2**0.5), -(2**0.5)), (rows[:0], -2)):
+        assert max_sim(rows, text) == pytest.approx(np.array([[raw, 0]], np.float32))
 
 
-class CountingReranker(LateReranker):
-    """A late-interaction model that notes the queries and the number of texts in each pass."""
+class CountingReranker(Noting, LateReranker):
+    """A late-interaction model that also notes the number of queries in each pass."""
 
     def __init__(self, late: LateReranker):
-        super().__init__(late.model, late.tokenizer, late.engine, late._head_graphs)
+        super().__init__(late, "d poison")
         self.num_queries: list[int] = []
-        self.num_texts: list[int] = []
-        self.poison = late.tokenize(["d poison"])[0].ids
-
-    def start(self, texts: Texts) -> list[EncodingPass]:  # type: ignore[override]
-        if any(text.tokens.ids == self.poison for text in texts):
-            raise RuntimeError("the engine chokes")
-        self.num_texts.append(len(texts))
-        self.num_queries.append(sum(text.tokens.is_query for text in texts))
-        return super().start(texts)
+        self.before_pass = lambda texts: self.num_queries.append(sum(text.tokens.is_query for text in texts))
 
 
 @pytest.fixture
@@ -134,14 +126,15 @@ def test_a_job_reads_its_query_once_and_keeps_no_vectors_of_texts(
     worker: Worker, queue: Queue, counting: CountingReranker, late: LateReranker
 ) -> None:
     texts = [*DOCUMENTS, LONG, LONGER]
-    raw, scaled = (put_rerank(queue, *texts, raw_scores=raw) for raw in (True, False))
+    raw, scaled = (rerank(*texts, raw_scores=raw) for raw in (True, False))
+    queue.put("interactive", [raw, scaled])
     for _ in range(3):
         worker.step(block_s=0)
     kept = [text for work in worker.scheduler.works for text in work.encoded.values()]
     assert kept
-    assert {len(text.made) for text in kept if not text.tokens.is_query} == {0}
+    assert all(text.tokens.is_query for text in kept)
     drive(worker)
-    first, second = replies(queue, raw, scaled)
+    first, second = replies(worker, raw, scaled)
     expected = score(late, [(QUERY, text) for text in texts])
     assert scores_of(first) == pytest.approx(expected, abs=MAX_ERROR)
     assert scores_of(second) == pytest.approx(expected / late_model.QUERY_TOKENS, abs=MAX_ERROR)
@@ -152,12 +145,10 @@ def test_a_job_reads_its_query_once_and_keeps_no_vectors_of_texts(
 
 
 def test_the_hits_of_a_search_come_in_the_order_of_the_scores(
-    worker: Worker, queue: Queue, counting: CountingReranker, late: LateReranker, index: Index
+    worker: Worker, counting: CountingReranker, late: LateReranker
 ) -> None:
     asked = ["storm", "rain in europe"]
-    job = put_search(queue, *asked, k=10, rerank={"top_n": 10})
-    drive(worker)
-    (reply,) = replies(queue, job)
+    (reply,) = ask(worker, search(*asked, k=10, rerank={"top_n": 10}))
     for query, found in zip(asked, hits(reply), strict=True):
         scores = [hit["score"] for hit in found]
         assert scores == sorted(scores, reverse=True)
@@ -166,13 +157,10 @@ def test_the_hits_of_a_search_come_in_the_order_of_the_scores(
     assert sum(counting.num_queries) == len(asked)
 
 
-def test_a_cut_text_is_reported_and_a_cut_query_is_refused_if_that_is_asked_for(worker: Worker, queue: Queue) -> None:
-    cut = put_rerank(queue, "a", LONG, query=LONGER)
+def test_a_cut_text_is_reported_and_a_cut_query_is_refused_if_that_is_asked_for(worker: Worker) -> None:
     no_cut = Options(truncate=False)
-    long_text = put_rerank(queue, "a", LONG, options=no_cut)
-    long_query = put_rerank(queue, "a", query=LONG, options=no_cut)
-    drive(worker)
-    first, text, query = replies(queue, cut, long_text, long_query)
+    jobs = rerank("a", LONG, query=LONGER), rerank("a", LONG, options=no_cut), rerank("a", query=LONG, options=no_cut)
+    first, text, query = ask(worker, *jobs)
     assert (first.truncated, first.tokens[1]) == ([False, True], late_model.TEXT_TOKENS)
     assert 0 < first.characters[1] < len(LONG)
     assert error(text).message.startswith(f"text 1 has more than the {late_model.TEXT_TOKENS} tokens")
@@ -181,13 +169,11 @@ def test_a_cut_text_is_reported_and_a_cut_query_is_refused_if_that_is_asked_for(
 
 @pytest.mark.parametrize(("query", "name"), [("poison", "the query"), (QUERY, "text 1")])
 def test_a_text_that_the_engine_fails_on_harms_only_its_own_job(
-    worker: Worker, queue: Queue, counting: CountingReranker, query: str, name: str
+    worker: Worker, counting: CountingReranker, query: str, name: str
 ) -> None:
     if query == "poison":
-        counting.poison = counting.tokenize([QueryText("q poison")])[0].ids
-    bad, good = put_rerank(queue, "rain", "poison", query=query), put_rerank(queue, "rain")
-    drive(worker)
-    failed, done = replies(queue, bad, good)
+        (counting.poison,) = counting.tokenize([QueryText("q poison")])
+    failed, done = ask(worker, rerank("rain", "poison", query=query), rerank("rain"))
     assert error(failed).message.startswith(f"the engine failed on {name}")
     assert done.error is None
 
@@ -222,14 +208,13 @@ class TestStoredTokenVectors:
         apply(index, [Change((Document("new", "rain rain", {}),), vectors, (), encoder.model.digest, 0.0)])
         worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), reranker=counting)
         asked = ["storm", "rain in europe"]
-        job = put_search(queue, *asked, k=index.count, rerank={"top_n": index.count})
-        drive(worker)
-        for query, found in zip(asked, hits(replies(queue, job)[0]), strict=True):
+        (reply,) = ask(worker, search(*asked, k=index.count, rerank={"top_n": index.count}))
+        for query, found in zip(asked, hits(reply), strict=True):
             assert {hit["id"] for hit in found} == {*map(str, range(len(self.TEXTS) + 2)), "new"}
             expected = score(late, [(query, hit["text"]) for hit in found]) / late_model.QUERY_TOKENS
             assert [hit["score"] for hit in found] == pytest.approx(np.maximum(expected, 0), abs=0.01)
         assert sum(counting.num_queries) == len(asked)
-        assert sum(counting.num_texts) == len(asked) + 1  # the document that was added
+        assert sum(counting.passes) == len(asked) + 1  # the document that was added
 
     def test_of_another_model_are_not_used(self, folder: Path, late: LateReranker) -> None:
         index = Index.open(folder)
@@ -243,7 +228,7 @@ class TestStoredTokenVectors:
     ) -> None:
         texts = ("europe falls again", self.TEXTS[3], *self.TEXTS[1:], "europe falls again")
         self.build(tmp_path, texts, encoder, counting)
-        assert sum(counting.num_texts) == 1
+        assert sum(counting.passes) == 1
         built = Index.open(folder)
         assert self.build(tmp_path, texts, encoder, counting).is_unchanged
         (full := tmp_path / "full").mkdir()
@@ -280,7 +265,7 @@ class TestStoredTokenVectors:
         (path,) = (tmp_path / "index").rglob(name)
         path.write_bytes(damage(path.read_bytes()))
         self.build(tmp_path, texts, encoder, counting)
-        assert sum(counting.num_texts) == len(texts) + num_again
+        assert sum(counting.passes) == len(texts) + num_again
         tokens = Index.open(tmp_path / "index").token_vectors
         (last,) = counting.encoded(texts[-1:], Options(output="multivector"), counting.prefix)
         assert tokens
@@ -300,7 +285,7 @@ class TestStoredTokenVectors:
         with pytest.raises(Unavailable):
             self.build(tmp_path, texts, encoder, counting, report=stop)
         self.build(tmp_path, texts, encoder, counting)
-        assert sum(counting.num_texts) == len(texts)
+        assert sum(counting.passes) == len(texts)
 
     def test_need_a_late_interaction_model(
         self, tmp_path: Path, encoder: Encoder, reranker_source: Path, home: Path

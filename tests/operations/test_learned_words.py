@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asking import ask, error, hits, replies
 from blocking import ChangeLog
 from conftest import WORDS, running
-from queues import Queue, drive
+from queues import Queue
 from safetensors.numpy import save_file
-from test_rerank import error, hits, replies
 
 import shoal.operations.search
 from shoal import Client
@@ -96,11 +96,9 @@ def worker(queue: Queue, sparse_encoder: Encoder, learned: Index) -> Worker:
     return Worker(queue.consumer(), sparse_encoder, indexes, Bucketing(4_096), cache=cache)
 
 
-def put(queue: Queue, *texts: str, **options: Any) -> Search:
-    """Put a search for some texts."""
-    job = Search(list(texts), reply_to="me", k=len(DOCUMENTS), search=SearchOptions(**options))
-    queue.put("interactive", [job])
-    return job
+def search(*texts: str, **options: Any) -> Search:
+    """Return a search for some texts."""
+    return Search(list(texts), reply_to="me", k=len(DOCUMENTS), search=SearchOptions(**options))
 
 
 def weights(encoder: Encoder, text: str, prompts: tuple[str, ...]) -> dict[int, float]:
@@ -120,12 +118,11 @@ def products(encoder: Encoder, query: str) -> dict[str, float]:
     return found
 
 
-def test_scores_are_the_products_of_sparse_vectors(worker: Worker, queue: Queue, sparse_encoder: Encoder) -> None:
+def test_scores_are_the_products_of_sparse_vectors(worker: Worker, sparse_encoder: Encoder) -> None:
     query = "storm europe"
     options: list[dict[str, Any]] = [{"mode": "lexical"}, {"mode": "hybrid", "alpha": 0.0}, {"mode": "hybrid"}]
-    jobs = [put(queue, query, explain=True, **one) for one in options]
-    drive(worker)
-    lexical, hybrid, fused = (hits(reply)[0] for reply in replies(queue, *jobs))
+    found = ask(worker, *(search(query, explain=True, **one) for one in options))
+    lexical, hybrid, fused = (hits(reply)[0] for reply in found)
     expected = products(sparse_encoder, query)
     rounding = 0.02 * max(expected.values())
     assert {hit["id"]: hit["score"] for hit in lexical} == pytest.approx(
@@ -146,10 +143,9 @@ def test_chunks_have_vectors_if_the_model_has_sparse_vectors_too(sparse_encoder:
     np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-6)
 
 
-def test_several_texts_as_one_query_add_up(worker: Worker, queue: Queue, sparse_encoder: Encoder) -> None:
-    job = put(queue, "storm", "rain", mode="lexical", fuse=True, snippet={})
-    drive(worker)
-    (found,) = hits(replies(queue, job)[0])
+def test_several_texts_as_one_query_add_up(worker: Worker, sparse_encoder: Encoder) -> None:
+    (reply,) = ask(worker, search("storm", "rain", mode="lexical", fuse=True, snippet={}))
+    (found,) = hits(reply)
     one, other = products(sparse_encoder, "storm"), products(sparse_encoder, "rain")
     assert {hit["id"] for hit in found} == {document_id for document_id in one if one[document_id] + other[document_id]}
     for hit in found:
@@ -157,12 +153,8 @@ def test_several_texts_as_one_query_add_up(worker: Worker, queue: Queue, sparse_
         assert bool(hit["snippet"]["highlights"]) == ("storm" in hit["text"] or "rain" in hit["text"])
 
 
-def test_a_search_by_meaning_alone_uses_the_cache(worker: Worker, queue: Queue) -> None:
-    jobs = []
-    for mode in ("dense", "dense", "lexical", "hybrid"):
-        jobs.append(put(queue, "storm", mode=mode))
-        drive(worker)
-    found = replies(queue, *jobs)
+def test_a_search_by_meaning_alone_uses_the_cache(worker: Worker) -> None:
+    found = [ask(worker, search("storm", mode=mode))[0] for mode in ("dense", "dense", "lexical", "hybrid")]
     assert [reply.cached for reply in found] == [0, 1, 0, 0]
     assert hits(found[2])[0]
 
@@ -172,22 +164,19 @@ def test_a_search_is_answered_from_a_version_with_learned_words_that_was_publish
 ) -> None:
     indexes = {"default": index}
     worker = Worker(queue.consumer(), sparse_encoder, indexes, Bucketing(4_096))
-    jobs = [put(queue, "storm europe", mode="lexical") for _ in range(2)]
+    jobs = [search("storm europe", mode="lexical") for _ in range(2)]
+    queue.put("interactive", jobs)
     worker.step(block_s=0)
     assert worker.scheduler.works
     indexes["default"] = learned
-    jobs.append(put(queue, "storm europe", mode="lexical"))
-    drive(worker)
-    first, second, later = replies(queue, *jobs)
-    assert hits(first) == hits(second) == hits(later)
+    (later,) = ask(worker, search("storm europe", mode="lexical"))
+    assert [hits(reply) for reply in replies(worker, *jobs)] == [hits(later)] * 2
 
 
-def test_the_models_pooling_may_be_replaced(worker: Worker, queue: Queue) -> None:
-    options = [SearchOptions(mode="hybrid"), SearchOptions(snippet={})]
-    jobs = [Search(["storm"], Options(pooling="cls"), reply_to="me", search=search) for search in options]
-    queue.put("interactive", jobs)
-    drive(worker)
-    assert all(hits(reply)[0] for reply in replies(queue, *jobs))
+def test_the_models_pooling_may_be_replaced(worker: Worker) -> None:
+    options = SearchOptions(mode="hybrid"), SearchOptions(snippet={})
+    found = ask(worker, *(Search(["storm"], Options(pooling="cls"), search=one) for one in options))
+    assert all(hits(reply)[0] for reply in found)
 
 
 def test_earlier_releases_refuse_the_words_alone(learned: Index) -> None:
@@ -198,9 +187,7 @@ def test_a_model_without_sparse_vectors_is_refused(
     queue: Queue, encoder: Encoder, learned: Index, sparse_encoder: Encoder, tmp_path: Path
 ) -> None:
     worker = Worker(queue.consumer(), encoder, {"default": learned}, Bucketing(4_096))
-    jobs = [put(queue, "storm", mode="hybrid"), put(queue, "storm")]
-    drive(worker)
-    refused, dense = replies(queue, *jobs)
+    refused, dense = ask(worker, search("storm", mode="hybrid"), search("storm"))
     assert error(refused).code == "index_mismatch"
     assert "learned weights, and this worker's model makes no sparse vectors" in error(refused).message
     assert len(hits(dense)[0]) == len(DOCUMENTS)
@@ -233,12 +220,11 @@ class TestWordsAlone:
         """Return a worker of an index of words alone."""
         return Worker(queue.consumer(), words_encoder, {"default": words_alone}, Bucketing(4_096))
 
-    def test_are_searched_by_default(self, worker: Worker, queue: Queue, sparse_encoder: Encoder) -> None:
+    def test_are_searched_by_default(self, worker: Worker, sparse_encoder: Encoder) -> None:
         options: list[dict[str, Any]] = [{}, {"mode": "lexical", "explain": True}, {"min_score": 1e-3, "snippet": {}}]
-        jobs = [put(queue, "storm europe", **one) for one in options]
-        jobs.append(put(queue, "storm", "rain", fuse=True, cursor=""))
-        drive(worker)
-        plain, explained, least, fused = (hits(reply)[0] for reply in replies(queue, *jobs))
+        jobs = [search("storm europe", **one) for one in options]
+        found = ask(worker, *jobs, search("storm", "rain", fuse=True, cursor=""))
+        plain, explained, least, fused = (hits(reply)[0] for reply in found)
         expected = {found: score for found, score in products(sparse_encoder, "storm europe").items() if score}
         rounding = 0.02 * max(expected.values())
         assert {hit["id"]: hit["score"] for hit in plain} == pytest.approx(expected, abs=rounding)
@@ -258,20 +244,14 @@ class TestWordsAlone:
             ({"num_negative": 1}, "negative"),
         ],
     )
-    def test_have_no_vectors(self, worker: Worker, queue: Queue, options: dict[str, Any], name: str) -> None:
-        job = put(queue, "storm", "rain", **options)
-        drive(worker)
-        refused = error(replies(queue, job)[0])
+    def test_have_no_vectors(self, worker: Worker, options: dict[str, Any], name: str) -> None:
+        refused = error(ask(worker, search("storm", "rain", **options))[0])
         assert refused.code == "invalid_request"
         assert f"{name} needs vectors, and this index has words alone: leave it out" in refused.message
 
-    def test_facets_count_as_passes_over_the_documents(
-        self, worker: Worker, queue: Queue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_facets_count_as_passes_over_the_documents(self, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shoal.operations.search, "MAX_JOB_ROWS", 2 * len(DOCUMENTS))
-        jobs = [put(queue, "storm", "rain"), put(queue, "storm", "rain", facets=["topic"])]
-        drive(worker)
-        plain, refused = replies(queue, *jobs)
+        plain, refused = ask(worker, search("storm", "rain"), search("storm", "rain", facets=["topic"]))
         assert plain.status == "done"
         assert "may ask for 1 with these options" in error(refused).message
 
@@ -292,9 +272,7 @@ class TestWordsAlone:
         table[words_encoder.tokenize(["rain"])[0].ids[1]] = 0.5
         parts = words_encoder.tokenizer, words_encoder.engine, words_encoder._head_graphs
         worker = Worker(queue.consumer(), Encoder(model, *parts, table), {"default": words_alone}, Bucketing(4_096))
-        job = put(queue, "europe rain")
-        drive(worker)
-        (found,) = hits(replies(queue, job)[0])
+        (found,) = hits(ask(worker, search("europe rain"))[0])
         assert {hit["id"] for hit in found} == {name for name, text in DOCUMENTS.items() if "rain" in text.split()}
 
     @pytest.mark.parametrize(("language", "kept"), [("english", "english"), (None, "learned")])
@@ -333,9 +311,8 @@ def test_added_documents_have_learned_words_too(
     with opener.following:
         opener.catch_up("default", index)
     assert index.change_fault == ""
-    job = put(queue, "storm", mode="lexical")
-    drive(worker)
-    scores = {hit["id"]: hit["score"] for hit in hits(replies(queue, job)[0])[0]}
+    (reply,) = ask(worker, search("storm", mode="lexical"))
+    scores = {hit["id"]: hit["score"] for hit in hits(reply)[0]}
     asked = weights(encoder, "storm", QUERY_PROMPTS)
     for name in ("new", "long"):
         of_text = weights(encoder, texts[name], DOCUMENT_PROMPTS)

@@ -5,10 +5,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import asking
 import numpy as np
 import pytest
+from asking import error, vectors
 from numpy.typing import NDArray
-from queues import Queue, drive
+from queues import Queue
 from safetensors.numpy import load_file, save_file
 
 from shoal.contract.options import Options
@@ -69,15 +71,11 @@ def late(
 
 def ask(queue: Queue, encoder: Encoder, *jobs: Embed, **limits: Any) -> list[Reply]:
     """Return the replies to the jobs, which a worker computes together."""
-    worker = Worker(Consumer(queue.broker, queue.keys, "w", **limits), encoder, {}, Bucketing(4_096))
-    queue.put("interactive", list(jobs))
-    drive(worker)
-    found = {reply.id: reply for reply in queue.inbox("me").wait()}
-    return [found[job.id] for job in jobs]
+    return asking.ask(Worker(Consumer(queue.broker, queue.keys, "w", **limits), encoder, {}, Bucketing(4_096)), *jobs)
 
 
 def embed(*texts: str, **options: Any) -> Embed:
-    return Embed(list(texts), Options(**options), reply_to="me")
+    return Embed(list(texts), Options(**options))
 
 
 def test_one_pass_makes_every_output_of_its_jobs(queue: Queue, of_three: Encoder) -> None:
@@ -88,13 +86,10 @@ def test_one_pass_makes_every_output_of_its_jobs(queue: Queue, of_three: Encoder
     whole, plain, tokens, raw, sparse, chunks = ask(queue, of_three, *jobs)
     assert chunks.chunks is not None
     assert [len(rows) for rows in chunks.rows_by_text()] == [len(cut) for cut in chunks.chunks]
-    assert whole.vectors is not None
-    assert plain.vectors is not None
-    assert tokens.vectors is not None
     assert raw.multivectors is not None
     assert whole.multivectors is not None
-    assert whole.vectors.shape == (3, 5)
-    np.testing.assert_allclose(plain.vectors, of_three.embed(texts, Options(), ""), atol=1e-5)
+    assert vectors(whole).shape == (3, 5)
+    np.testing.assert_allclose(vectors(plain), of_three.embed(texts, Options(), ""), atol=1e-5)
     assert [len(rows) for rows in whole.multivectors] == [count - 1 for count in tokens.tokens]
     for one, other in zip(whole.multivectors, raw.multivectors, strict=True):
         np.testing.assert_allclose(one, other / np.linalg.norm(other, axis=1, keepdims=True), atol=1e-5)
@@ -112,12 +107,10 @@ def test_one_pass_makes_every_output_of_its_jobs(queue: Queue, of_three: Encoder
 def test_outputs_that_a_model_lacks_are_unsupported(queue: Queue, late: Encoder, encoder: Encoder) -> None:
     (vector, sparse) = ask(queue, late, embed("storm"), embed("storm", output=["sparse", "multivector"]))
     for reply, word in ((vector, "vector"), (sparse, "sparse")):
-        assert reply.error is not None
-        assert reply.error.code == "unsupported"
-        assert f"output is {word}: late makes only multivector" in reply.error.message
+        assert error(reply).code == "unsupported"
+        assert f"output is {word}: late makes only multivector" in error(reply).message
     (reply,) = ask(queue, encoder, embed("storm", output="multivector"))
-    assert reply.error is not None
-    assert "makes only vector, tokens, chunks" in reply.error.message
+    assert "makes only vector, tokens, chunks" in error(reply).message
 
 
 def test_queries_and_documents_of_a_late_interaction_model_are_read_in_their_own_form(
@@ -132,8 +125,7 @@ def test_queries_and_documents_of_a_late_interaction_model_are_read_in_their_own
     assert [len(rows) for rows in query.multivectors] == query.tokens == [10, 10]
     assert document.tokens[0] > 30
     assert (query.truncated, document.truncated) == ([True, False], [False, False])
-    assert long.error is not None
-    assert "has more than the 10 tokens of the model's context length" in long.error.message  # read by cognee
+    assert "has more than the 10 tokens of the model's context length" in error(long).message  # read by cognee
     assert whole.error is None
 
 
@@ -141,17 +133,15 @@ def test_vectors_of_tokens_are_bounded_by_the_bytes_of_a_reply(queue: Queue, of_
     jobs = [embed(*["storm " * 40] * count, output=ALL) for count in (1, 3)]
     few, many = ask(queue, of_three, *jobs, max_reply_bytes=4 * 32 * 30)  # vectors of tokens have 8 numbers
     assert few.multivectors is not None
-    assert many.error is not None
-    assert many.error.code == "too_large"
-    assert "a reply has room for the vectors of 120" in many.error.message
+    assert error(many).code == "too_large"
+    assert "a reply has room for the vectors of 120" in error(many).message
 
 
 def test_weights_of_words_are_bounded_by_the_bytes_of_a_reply(queue: Queue, of_three: Encoder) -> None:
     texts = [f"{n} " + "storm " * 100 for n in range(300)]  # several passes
     (many,) = ask(queue, of_three, embed(*texts, output="sparse"), max_reply_bytes=512)
-    assert many.error is not None
-    assert many.error.code == "too_large"
-    assert "weights of words, and a reply has room for 64" in many.error.message
+    assert error(many).code == "too_large"
+    assert "weights of words, and a reply has room for 64" in error(many).message
 
 
 def test_workers_tell_their_outputs_and_cache_vectors_alone(queue: Queue, late: Encoder, of_three: Encoder) -> None:

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,17 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from asking import ask, error, hits, replies, scores
 from blocking import DeadLetters
 from click.testing import CliRunner
 from conftest import run_reference
 from numpy.typing import NDArray
-from queues import Queue, drive, work_off
+from passes import Noting
+from queues import Queue, drive, step_while, work_off
 
 from shoal import Client, operations
 from shoal.cache.cache import Cache, Table
 from shoal.cli.main import main
-from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys
 from shoal.contract.options import QUERY_PROMPTS, Options
 from shoal.contract.replies import Reply
@@ -33,7 +33,7 @@ from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal.supervisor.summary import print_summary
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.engines import int8
 from shoal_workers.encoding.reranker import Reranker, sigmoid
 from shoal_workers.index.build.builder import build
@@ -192,87 +192,46 @@ def test_each_kind_of_model_is_refused_in_place_of_the_other(
 # Jobs
 
 
-class FailingReranker(Reranker):
-    """A reranker that notes the number of pairs in each pass, and fails on a pass with `poison`."""
-
-    def __init__(self, reranker: Reranker, num_held: Callable[[], int] = lambda: 0):
-        super().__init__(reranker.model, reranker.tokenizer, reranker.engine)
-        self.passes: list[int] = []
-        self.held: list[int] = []
-        self._num_held = num_held
-        (self.poison,) = reranker.tokenize([(QUERY, "poison")])
-
-    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        self.passes.append(len(texts))
-        self.held.append(self._num_held())
-        if any(text.tokens.ids == self.poison.ids for text in texts):
-            raise RuntimeError("the engine chokes")
-        return super().start(texts)
+class NotingReranker(Noting, Reranker):
+    """A reranker that notes its passes, and fails on a pass with `poison`."""
 
 
 @pytest.fixture
-def failing(reranker: Reranker) -> FailingReranker:
-    return FailingReranker(reranker)
+def noting(reranker: Reranker) -> NotingReranker:
+    return NotingReranker(reranker, (QUERY, "poison"))
 
 
 @pytest.fixture
-def worker(queue: Queue, encoder: Encoder, failing: FailingReranker, index: Index) -> Worker:
+def worker(queue: Queue, encoder: Encoder, noting: NotingReranker, index: Index) -> Worker:
     limits = Limits(max_job_texts=100, max_text_chars=40_000)
-    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), limits, reranker=failing)
+    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), limits, reranker=noting)
 
 
 @pytest.fixture
-def small_passes(queue: Queue, encoder: Encoder, failing: FailingReranker, index: Index) -> Worker:
+def small_passes(queue: Queue, encoder: Encoder, noting: NotingReranker, index: Index) -> Worker:
     """Return such a worker with passes of few tokens, so that a second stage needs several."""
-    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(24), reranker=failing)
+    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(24), reranker=noting)
 
 
-def put_rerank(queue: Queue, *texts: str, query: str = QUERY, **fields: Any) -> Rerank:
-    job = Rerank(list(texts), reply_to="me", query=query, **fields)
-    queue.put("interactive", [job])
-    return job
+def rerank(*texts: str, query: str = QUERY, **fields: Any) -> Rerank:
+    return Rerank(list(texts), reply_to="me", query=query, **fields)
 
 
-def put_search(queue: Queue, *queries: str, options: Options | None = None, k: int = 5, **fields: Any) -> Search:
-    """Put a search whose best hits are reranked; `fields` may have other options of the search."""
+def search(*queries: str, options: Options | None = None, k: int = 5, **fields: Any) -> Search:
+    """Return a search whose best hits are reranked; `fields` may have other options of the search."""
     about = {"reply_to": "me"} | {name: fields.pop(name) for name in ("reply_to", "deadline") if name in fields}
-    search = SearchOptions(**{"rerank": {"top_n": TOP_N}} | fields)
-    job = Search(list(queries), options or Options(), k=k, search=search, **about)
-    queue.put("interactive", [job])
-    return job
-
-
-def replies(queue: Queue, *jobs: Job) -> list[Reply]:
-    """Return the replies to the jobs, all of which must have come."""
-    found = {reply.id: reply for reply in queue.inbox("me").wait()}
-    return [found[job.id] for job in jobs]
-
-
-def scores(reply: Reply) -> NDArray[np.float32]:
-    assert reply.error is None
-    assert reply.scores is not None
-    return reply.scores
-
-
-def hits(reply: Reply) -> list[list[dict[str, Any]]]:
-    assert reply.error is None
-    assert reply.hits is not None
-    return reply.hits
-
-
-def error(reply: Reply) -> ShoalError:
-    assert reply.error is not None
-    return reply.error
+    asked = SearchOptions(**{"rerank": {"top_n": TOP_N}} | fields)
+    return Search(list(queries), options or Options(), k=k, search=asked, **about)
 
 
 def test_many_reranks_share_passes_and_each_has_its_own_scores(
-    worker: Worker, queue: Queue, failing: FailingReranker, reranker: Reranker
+    worker: Worker, noting: NotingReranker, reranker: Reranker
 ) -> None:
     queries = ["storm", "rain in europe", QUERY]
-    jobs = [put_rerank(queue, *DOCUMENTS, query=query, raw_scores=raw) for query in queries for raw in (False, True)]
-    assert drive(worker) == len(jobs)
-    assert failing.passes == [len(queries) * len(DOCUMENTS)]  # equal pairs are computed once
-    for job, reply in zip(jobs, replies(queue, *jobs), strict=True):
+    jobs = [rerank(*DOCUMENTS, query=query, raw_scores=raw) for query in queries for raw in (False, True)]
+    found = ask(worker, *jobs)
+    assert noting.passes == [len(queries) * len(DOCUMENTS)]  # equal pairs are computed once
+    for job, reply in zip(jobs, found, strict=True):
         pairs = [(job.query or "", text) for text in DOCUMENTS]
         raw = reranker.score(pairs)
         assert scores(reply) == pytest.approx(raw if job.raw_scores else 1 / (1 + np.exp(-raw)), abs=MAX_ERROR)
@@ -282,59 +241,48 @@ def test_many_reranks_share_passes_and_each_has_its_own_scores(
         assert reply.timings["encode_s"] > 0
 
 
-def test_a_cut_pair_is_reported_or_refused(worker: Worker, queue: Queue) -> None:
-    cut = put_rerank(queue, "a", LONG)
-    refused = put_rerank(queue, "a", LONG, options=Options(truncate=False))
-    long_query = put_rerank(queue, "a", query=LONGER, options=Options(truncate=False, truncation_side="left"))
-    drive(worker)
-    first, *others = replies(queue, cut, refused, long_query)
+def test_a_cut_pair_is_reported_or_refused(worker: Worker) -> None:
+    refused = rerank("a", LONG, options=Options(truncate=False))
+    long_query = rerank("a", query=LONGER, options=Options(truncate=False, truncation_side="left"))
+    first, *others = ask(worker, rerank("a", LONG), refused, long_query)
     assert (first.truncated, first.tokens[1]) == ([False, True], 48)
     for reply, number in zip(others, (1, 0), strict=True):
         assert error(reply).code == "text_too_long"
         assert error(reply).message.startswith(f"text {number} and the query have more than the 48 tokens")
 
 
-def test_a_pair_is_cut_on_the_side_that_its_job_names(worker: Worker, queue: Queue) -> None:
-    sides = ("right", "left")
-    jobs = [put_rerank(queue, f"{LONG} rain", options=Options(truncation_side=side)) for side in sides]
-    drive(worker)
-    right, left = map(scores, replies(queue, *jobs))
+def test_a_pair_is_cut_on_the_side_that_its_job_names(worker: Worker) -> None:
+    jobs = [rerank(f"{LONG} rain", options=Options(truncation_side=side)) for side in ("right", "left")]
+    right, left = map(scores, ask(worker, *jobs))
     assert right != left
 
 
 @pytest.mark.parametrize("op", ["rerank", "search"])
 def test_a_headline_waits_for_one_pass_of_a_long_job(
-    small_passes: Worker, queue: Queue, failing: FailingReranker, op: str
+    small_passes: Worker, queue: Queue, noting: NotingReranker, op: str
 ) -> None:
-    if op == "rerank":
-        long: Job = put_rerank(queue, *(f"storm {n}" for n in range(40)))
-    else:
-        long = put_search(queue, QUERY, rerank={"top_n": 100})
+    by_op = {"rerank": rerank(*(f"storm {n}" for n in range(40))), "search": search(QUERY, rerank={"top_n": 100})}
+    long = by_op[op]
+    queue.put("interactive", [long])
+    for _ in range(1 if op == "rerank" else 2):
         small_passes.step(block_s=0)
-    small_passes.step(block_s=0)
     headline = Embed(["storm"], reply_to="me")
     queue.put("interactive", [headline])
     small_passes.step(block_s=0)
     small_passes.step(block_s=0)
     assert [reply.id for reply in queue.inbox("me").wait()] == [headline.id]
-    assert 1 <= len(failing.passes) <= 3
+    assert 1 <= len(noting.passes) <= 3
     drive(small_passes)
-    (reply,) = replies(queue, long)
+    (reply,) = replies(small_passes, long)
     assert reply.error is None
 
 
 def test_a_text_that_the_engine_fails_on_harms_only_its_own_job(
-    queue: Queue, encoder: Encoder, failing: FailingReranker, tmp_path: Path
+    queue: Queue, encoder: Encoder, noting: NotingReranker, tmp_path: Path
 ) -> None:
-    (tmp_path / "texts.txt").write_text("rain\npoison\nstorm\n")
-    build(Source(tmp_path / "texts.txt"), tmp_path / "texts", LocalEncoder(encoder))
-    indexes = {"default": Index.open(tmp_path / "texts")}
-    worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096), reranker=failing)
-    bad = [put_rerank(queue, "rain", "poison"), put_search(queue, QUERY)]
-    good = [put_rerank(queue, "rain"), put_search(queue, "market")]
-    queue.put("interactive", [embed := Embed(["rain"], reply_to="me")])
-    drive(worker)
-    pair, hit, *others = replies(queue, *bad, *good, embed)
+    worker = of_texts(queue, encoder, noting, tmp_path, "rain", "poison", "storm")
+    bad, good = [rerank("rain", "poison"), search(QUERY)], [rerank("rain"), search("market"), Embed(["rain"])]
+    pair, hit, *others = ask(worker, *bad, *good)
     assert error(pair).code == error(hit).code == "internal"
     assert error(pair).message.startswith("the engine failed on text 1")
     assert error(hit).message.startswith("the engine failed on a hit")
@@ -343,23 +291,27 @@ def test_a_text_that_the_engine_fails_on_harms_only_its_own_job(
     assert len(DeadLetters(queue).newest()) == 2
 
 
+def of_texts(queue: Queue, encoder: Encoder, noting: NotingReranker, folder: Path, *texts: str) -> Worker:
+    """Return a worker with the reranker and an index of these texts."""
+    (folder / "texts.txt").write_text("\n".join(texts))
+    build(Source(folder / "texts.txt"), folder / "texts", LocalEncoder(encoder))
+    indexes = {"default": Index.open(folder / "texts")}
+    return Worker(queue.consumer(), encoder, indexes, Bucketing(4_096), reranker=noting)
+
+
 def test_without_a_reranker_a_rerank_is_refused(queue: Queue, encoder: Encoder, index: Index) -> None:
     worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
-    jobs = put_rerank(queue, "rain"), put_search(queue, QUERY)
-    drive(worker)
-    for reply in replies(queue, *jobs):
+    for reply in ask(worker, rerank("rain"), search(QUERY)):
         assert error(reply).code == "unsupported"
         said = "this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers"
         assert error(reply).message == said
     assert service.about(worker)["reranker"] is None
 
 
-def test_texts_and_hits_over_the_limits_are_refused(worker: Worker, queue: Queue) -> None:
-    rerank = put_rerank(queue, "rain", query="x" * 40_001)
-    search = put_search(queue, QUERY, rerank={"top_n": TOP_N, "query": "x" * 40_001})
-    many = put_search(queue, *(f"query {n}" for n in range(6)))
-    drive(worker)
-    first, second, third = map(error, replies(queue, rerank, search, many))
+def test_texts_and_hits_over_the_limits_are_refused(worker: Worker) -> None:
+    long = "x" * 40_001
+    jobs = rerank("rain", query=long), search(QUERY, rerank={"top_n": TOP_N, "query": long})
+    first, second, third = map(error, ask(worker, *jobs, search(*(f"query {n}" for n in range(6)))))
     assert first.code == second.code == third.code == "too_large"
     assert first.message == "query has 40,001 characters and may have 40,000: shorten it"
     assert second.message == "rerank.query has 40,001 characters and may have 40,000: shorten it"
@@ -432,13 +384,13 @@ def check_hits(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> Non
 
 
 def test_the_best_hits_come_in_the_order_of_the_reranker(
-    worker: Worker, queue: Queue, failing: FailingReranker, index: Index, encoder: Encoder, reranker: Reranker
+    worker: Worker, noting: NotingReranker, index: Index, encoder: Encoder, reranker: Reranker
 ) -> None:
-    jobs = [put_search(queue, "storm", "rain in europe", rerank={"top_n": 10}) for _ in range(2)]
-    assert drive(worker) == len(jobs)
-    assert failing.passes == [2 * 10]  # all jobs share a pass, and equal pairs are computed once
-    for reply in replies(queue, *jobs):
-        for query, of_query in zip(jobs[0].texts, hits(reply), strict=True):
+    queries = ("storm", "rain in europe")
+    found = ask(worker, *(search(*queries, rerank={"top_n": 10}) for _ in range(2)))
+    assert noting.passes == [2 * 10]  # all jobs share a pass, and equal pairs are computed once
+    for reply in found:
+        for query, of_query in zip(queries, hits(reply), strict=True):
             assert len(of_query) == 5
             check_hits(of_query, expected(index, encoder, reranker, query, top_n=10))
     plain = index.search(embedded(encoder, "storm"), 5)[0]
@@ -446,11 +398,9 @@ def test_the_best_hits_come_in_the_order_of_the_reranker(
 
 
 def test_the_reply_describes_the_queries_and_the_model_of_the_index(
-    worker: Worker, queue: Queue, encoder: Encoder, index: Index
+    worker: Worker, encoder: Encoder, index: Index
 ) -> None:
-    job = put_search(queue, QUERY)
-    drive(worker)
-    (reply,) = replies(queue, job)
+    (reply,) = ask(worker, search(QUERY))
     assert (reply.model, len(reply.tokens), reply.truncated) == (encoder.model.name, 1, [False])
     assert (reply.characters, reply.index_version) == ([len(QUERY)], index.manifest.version)
     assert reply.scores is reply.vectors is None
@@ -458,134 +408,100 @@ def test_the_reply_describes_the_queries_and_the_model_of_the_index(
     assert (worker.counters["jobs"], worker.counters["texts"]) == (1, 1 + TOP_N)
 
 
-def test_hits_are_scored_for_a_given_query(
-    worker: Worker, queue: Queue, index: Index, encoder: Encoder, reranker: Reranker
-) -> None:
-    rerank = {"top_n": TOP_N, "query": "market"}
+def test_hits_are_scored_for_a_given_query(worker: Worker, index: Index, encoder: Encoder, reranker: Reranker) -> None:
+    options: dict[str, Any] = {"rerank": {"top_n": TOP_N, "query": "market"}}
     vector = embedded(encoder, "storm")[0].tolist()
-    jobs = [put_search(queue, "storm", rerank=rerank), put_search(queue, vectors=[vector], rerank=rerank)]
-    drive(worker)
-    for reply in replies(queue, *jobs):
+    for reply in ask(worker, search("storm", **options), search(vectors=[vector], **options)):
         check_hits(hits(reply)[0], expected(index, encoder, reranker, "storm", "market"))
 
 
 def test_long_documents_are_cut_although_queries_may_not_be(
-    queue: Queue, encoder: Encoder, failing: FailingReranker, tmp_path: Path
+    queue: Queue, encoder: Encoder, noting: NotingReranker, tmp_path: Path
 ) -> None:
-    (tmp_path / "long.txt").write_text("storm in europe " * 40 + "\nrain\n")
-    build(Source(tmp_path / "long.txt"), tmp_path / "long", LocalEncoder(encoder))
-    indexes = {"default": Index.open(tmp_path / "long")}
-    worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096), reranker=failing)
+    worker = of_texts(queue, encoder, noting, tmp_path, "storm in europe " * 40, "rain")
     options = [Options(truncate=False, truncation_side=side) for side in ("right", "left")]
-    jobs = [put_search(queue, "storm", options=one) for one in options]
-    drive(worker)
-    first, second = (hits(reply)[0] for reply in replies(queue, *jobs))
+    first, second = (hits(reply)[0] for reply in ask(worker, *(search("storm", options=one) for one in options)))
     assert len(first) == 2
     assert first == second
 
 
 def test_diversity_uses_the_scores_of_the_reranker(
-    worker: Worker, queue: Queue, index: Index, encoder: Encoder, reranker: Reranker
+    worker: Worker, index: Index, encoder: Encoder, reranker: Reranker
 ) -> None:
-    job = put_search(queue, QUERY, diversity=0.7)
-    drive(worker)
+    (reply,) = ask(worker, search(QUERY, diversity=0.7))
     pool = expected(index, encoder, reranker, QUERY)
     vectors = np.concatenate([index.vectors[index.documents.rows_of([hit["id"]])] for hit in pool])
     chosen = most_diverse(np.array([hit["score"] for hit in pool], np.float32), vectors, 5, 0.7)
-    (reply,) = replies(queue, job)
     assert [hit["id"] for hit in hits(reply)[0]] == [pool[n]["id"] for n in chosen]
 
 
 def test_nothing_is_scored_if_nothing_is_found_or_the_search_is_refused(
-    worker: Worker, queue: Queue, failing: FailingReranker
+    worker: Worker, queue: Queue, noting: NotingReranker
 ) -> None:
-    jobs = [put_search(queue, QUERY, min_score=1.0), put_search(queue, QUERY, facets=["nothing"])]
-    drive(worker)
-    nothing, refused = replies(queue, *jobs)
+    nothing, refused = ask(worker, search(QUERY, min_score=1.0), search(QUERY, facets=["nothing"]))
     assert (hits(nothing), error(refused).code) == ([[]], "invalid_request")
-    assert failing.passes == []
+    assert noting.passes == []
     assert DeadLetters(queue).newest() == []
 
 
-def test_a_reranker_may_be_named_and_another_one_is_refused(worker: Worker, queue: Queue, reranker: Reranker) -> None:
+def test_a_reranker_may_be_named_and_another_one_is_refused(worker: Worker, reranker: Reranker) -> None:
     name = reranker.model.name
     models = (name, f"{name.rpartition('/')[2].upper()}:latest", "another")
-    jobs = [put_search(queue, QUERY, rerank={"top_n": TOP_N, "model": model}) for model in models]
-    drive(worker)
-    named, short, other = replies(queue, *jobs)
+    named, short, other = ask(worker, *(search(QUERY, rerank={"top_n": TOP_N, "model": one}) for one in models))
     assert hits(named) == hits(short) != []
     assert error(other).code == "unsupported"
     assert error(other).message.startswith(f'rerank.model is "another", and this pool has {name}')
 
 
-def until_scored(worker: Worker, failing: FailingReranker) -> None:
-    """Step until the first pass of the second stage."""
-    for _ in range(5):
-        if not failing.passes:
-            worker.step(block_s=0)
-    assert failing.passes
-    assert worker.scheduler.works
-
-
 def test_a_search_that_is_cancelled_or_expires_between_two_passes_is_computed_no_further(
-    small_passes: Worker, queue: Queue, failing: FailingReranker
+    small_passes: Worker, queue: Queue, noting: NotingReranker
 ) -> None:
     small_passes.clock.refresh()
     deadline = small_passes.clock.now() + 3_600
-    expiring = put_search(queue, QUERY, rerank={"top_n": 100}, deadline=deadline)
-    cancelled = put_search(queue, "storm", rerank={"top_n": 100}, reply_to=None)
-    until_scored(small_passes, failing)
+    expiring = search(QUERY, rerank={"top_n": 100}, deadline=deadline)
+    cancelled = search("storm", rerank={"top_n": 100}, reply_to=None)
+    queue.put("interactive", [expiring, cancelled])
+    step_while(small_passes, lambda: not noting.passes)
+    assert small_passes.scheduler.works
     assert queue.cancel(cancelled.id) == "cancelled"
     small_passes.admission._next_check = 0.0  # else the worker would look a quarter of a second later
     small_passes.clock._redis_ahead_s += 7_200  # as if two hours had passed
     assert drive(small_passes) == 0
-    assert len(failing.passes) <= 2
-    (reply,) = replies(queue, expiring)
+    assert len(noting.passes) <= 2
+    (reply,) = replies(small_passes, expiring)
     assert error(reply).code == "expired"
     assert error(queue.wait_result(cancelled.id, 0) or Reply("")).code == "cancelled"
 
 
-def test_a_stopping_worker_answers_the_search_that_it_has_begun(
-    small_passes: Worker, queue: Queue, failing: FailingReranker
-) -> None:
-    job = put_search(queue, QUERY)
-    until_scored(small_passes, failing)
-    small_passes.stop()
-    small_passes._drain()
-    (reply,) = replies(queue, job)
-    assert len(hits(reply)[0]) == 5
-    assert not small_passes.scheduler.works
-
-
 def test_a_suspect_is_alone_in_each_pass(queue: Queue, encoder: Encoder, reranker: Reranker, index: Index) -> None:
-    consumer = queue.consumer("suspicious")
-    notes = FailingReranker(reranker, lambda: queue.redis.zcard(queue.keys.held("suspicious")))
-    worker = Worker(consumer, encoder, {"default": index}, Bucketing(24), reranker=notes)
-    job = put_search(queue, QUERY)
+    consumer, noting = queue.consumer("suspicious"), NotingReranker(reranker, (QUERY, "poison"))
+    held: list[int] = []
+    noting.before_pass = lambda _: held.append(queue.redis.zcard(queue.keys.held("suspicious")))
+    worker = Worker(consumer, encoder, {"default": index}, Bucketing(24), reranker=noting)
+    job, *others = search(QUERY), search("market"), search("rain")
+    queue.put("interactive", [job])
     queue.take("killed", ["interactive"], 1)
     queue.may_look("suspicious")
     worker.step(block_s=0)
-    others = [put_search(queue, "market"), put_search(queue, "rain")]
+    queue.put("interactive", others)
     work_off(worker, queue)
-    assert [len(hits(reply)[0]) for reply in replies(queue, job, *others)] == [5, 5, 5]
-    of_suspect = notes.held.index(2)
+    assert [len(hits(reply)[0]) for reply in replies(worker, job, *others)] == [5, 5, 5]
+    of_suspect = held.index(2)
     assert of_suspect > 1
-    assert set(notes.held[:of_suspect]) == {1}
+    assert set(held[:of_suspect]) == {1}
 
 
-def test_the_vectors_of_queries_are_cached(
-    queue: Queue, encoder: Encoder, failing: FailingReranker, index: Index
+def test_vectors_of_queries_are_cached_and_scores_are_not(
+    queue: Queue, encoder: Encoder, noting: NotingReranker, index: Index
 ) -> None:
     model = encoder.model
     cache = Cache(queue.broker, queue.keys, Table(model.name, model.dimension, model.pooling, "f", 1_000, {}, ""))
-    worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), cache=cache, reranker=failing)
-    jobs = []
-    for _ in range(2):
-        jobs.append(put_search(queue, QUERY))
-        drive(worker)
-    first, second = replies(queue, *jobs)
+    worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), cache=cache, reranker=noting)
+    first, second = (ask(worker, search(QUERY))[0] for _ in range(2))
     assert (first.cached, second.cached) == (0, 1)
     assert first.hits == second.hits
+    assert [ask(worker, Embed(DOCUMENTS))[0].cached for _ in range(2)] == [0, len(DOCUMENTS)]
+    assert len(scores(ask(worker, rerank(*DOCUMENTS))[0])) == len(DOCUMENTS)
 
 
 # Commands and the process

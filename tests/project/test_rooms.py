@@ -99,7 +99,6 @@ HOMES = {
     "numkong": {"shoal_workers.index.vectors.upper_bounds"},
     "openvino": {"shoal_workers.encoding.engines", "shoal_workers.model"},
     "torch": {"shoal_workers.encoding.engines.torch"},
-    "sentence_transformers": {"shoal_workers.model.reference"},
     "safetensors": {"shoal_api.answers.vector_format", "shoal_workers.encoding.engines.int8", "shoal_workers.model"},
     "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model"},
     "pyarrow": {"shoal_api.answers.vector_format", "shoal.bulk.part_file", "shoal.records"},

@@ -116,17 +116,6 @@ def test_models_take_turns_where_the_budget_has_room_for_one(
     assert ready_states(host, broker, settings.key_prefix) == [[], []]
 
 
-def test_a_model_that_outgrows_the_budget_while_it_serves_runs_alone(
-    settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path
-) -> None:
-    host = host_of(settings, broker, tiny_source)
-    with running(host):
-        host.budget_bytes = 1
-        for pool in ("a", "b"):
-            wait_until(lambda: sorted(states(host)) == ["asleep", "ready"])
-            assert embed(settings, pool) == 1
-
-
 class PlannedModel(HostedModel):
     """A model of the pool `name` without a worker: the host's decisions change its state, and the test the rest."""
 
@@ -185,6 +174,10 @@ STEPS: dict[str, tuple[list[dict[str, Any]], list[tuple[float | str, str]]]] = {
     "a model that hangs while it starts holds up the others for a while": (
         [{"state": "starting", "started_at": 1.0}, {"num_jobs": 1}],
         [(MAX_START_ALONE_S + 0.9, "starting asleep"), (MAX_START_ALONE_S + 1.0, "starting starting")],
+    ),
+    "a model that has outgrown the budget runs alone": (
+        [{"state": "ready", "memory_bytes": 30, "used_at": 2.0}, {"state": "ready", "used_at": 1.0}],
+        [(3.0, "ready stopping"), ("asleep", "ready asleep"), (3.1, "ready asleep")],
     ),
     "a model that failed is not started before its time": (
         [{"num_jobs": 1, "restart_at": 5.0}],

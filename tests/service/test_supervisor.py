@@ -29,7 +29,7 @@ from queues import queue_of
 from shoal import Client
 from shoal.broker import embedded
 from shoal.contract.keys import Keys
-from shoal.errors import IndexNotFound, NotReady
+from shoal.errors import IndexNotFound, NotReady, ShoalError
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import PORT_FILE, Settings
 from shoal.supervisor import background
@@ -388,21 +388,22 @@ class TestRetries:
         assert starts.stat().st_size == MAX_RETRIES + 1
         assert is_ready(supervisor.settings)
 
-    def test_a_worker_that_ends_a_third_time_is_given_up_with_the_reason(
-        self, supervisor: Supervisor, tmp_path: Path
+    @pytest.mark.parametrize(
+        ("words", "error", "told", "num_starts"),
+        [
+            ("disk error", NotReady, "ended with exit code 3 before it was ready: disk error", MAX_RETRIES + 1),
+            ("shoal: no index [index_not_found]", IndexNotFound, "could not start: no index", 1),
+        ],
+        ids=["a third time", "an error with a remedy"],
+    )
+    def test_a_worker_that_ends_again_is_given_up_with_the_reason(
+        self, supervisor: Supervisor, tmp_path: Path, words: str, error: type[ShoalError], told: str, num_starts: int
     ) -> None:
-        starts = self.fail(supervisor, tmp_path, 9, "filesystem error")
+        starts = self.fail(supervisor, tmp_path, 9, words)
         supervisor.start()
-        with pytest.raises(NotReady, match="worker 1 ended with exit code 3 before it was ready: filesystem error"):
+        with pytest.raises(error, match=f"worker 1 {told}"):
             supervisor.wait_until_ready()
-        assert starts.stat().st_size == MAX_RETRIES + 1
-
-    def test_an_error_with_a_remedy_is_not_tried_again(self, supervisor: Supervisor, tmp_path: Path) -> None:
-        starts = self.fail(supervisor, tmp_path, 9, "shoal: no index [index_not_found]")
-        supervisor.start()
-        with pytest.raises(IndexNotFound, match="worker 1 could not start: no index"):
-            supervisor.wait_until_ready()
-        assert starts.stat().st_size == 1
+        assert starts.stat().st_size == num_starts
 
 
 def test_an_error_of_a_process_is_left_to_the_supervisor(capfd: pytest.CaptureFixture[str]) -> None:

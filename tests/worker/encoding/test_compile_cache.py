@@ -94,10 +94,12 @@ class TestEngine:
         assert len(caplog.messages) == 1
         assert "compiled at every start" in caplog.text
 
+    @pytest.mark.parametrize("precision", ["f32", "int8"])
     def test_a_worker_starts_though_the_cache_cannot_be_written(
-        self, own_model: Path, caplog: pytest.LogCaptureFixture
+        self, own_model: Path, tiny_model: Path, caplog: pytest.LogCaptureFixture, precision: str
     ) -> None:
         (own_model / "cache").write_bytes(b"a file instead of a folder")
         with caplog.at_level(logging.WARNING):
-            Encoder.open(own_model, "openvino", "f32", 2)
+            found = Encoder.open(own_model, "openvino", precision, 2)
         assert len(caplog.messages) == 1
+        assert found.fingerprint == Encoder.open(tiny_model, "openvino", precision, 1).fingerprint

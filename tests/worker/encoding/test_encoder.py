@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import PATIENCE_S
+from passes import rows, tokenized
 from safetensors.numpy import load_file, save_file
 
 from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
-from shoal.contract.vectors import cut_and_normalise
-from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound
+from shoal.errors import InvalidRequest, ModelMismatch
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.engines import Engine, ForwardPass
 from shoal_workers.encoding.packing import Packing
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model import parity
-from shoal_workers.model.download import find_source
 from shoal_workers.model.model import GRAPH, Model, is_prepared
 from shoal_workers.model.prepare import prepare
 from shoal_workers.process.processors import NICENESS
@@ -38,6 +37,8 @@ TEXTS = [
     " \t\n ",
     "the market falls and the market rises",
 ]
+
+NOT_NORMALISED = Options(normalize=False)
 
 REFERENCE = """
 import sys, json
@@ -121,28 +122,22 @@ def test_the_fingerprint_changes_with_everything_that_vectors_depend_on(encoder:
 
 @pytest.mark.parametrize("pooling", [None, "max", "cls"])
 def test_a_text_has_the_same_vector_in_a_batch_and_alone(encoder: Encoder, pooling: str | None) -> None:
-    rows = [TokenizedText(tokens, pooling) for tokens in encoder.tokenize(TEXTS)]
-    encoder.encode(rows)
-    together = np.concatenate([row.vectors for row in rows if row.vectors is not None])
-    for row in rows:
-        encoder.encode([row])
-    alone = np.concatenate([row.vectors for row in rows if row.vectors is not None])
-    assert together == pytest.approx(alone, abs=1e-5)
+    options = Options(pooling=pooling, normalize=False)
+    alone = np.concatenate([encoder.embed([text], options, "") for text in TEXTS])
+    assert encoder.embed(TEXTS, options, "") == pytest.approx(alone, abs=1e-5)
 
 
 def test_passes_side_by_side_are_balanced_and_encode_every_text_once(tiny_model: Path, encoder: Encoder) -> None:
     parallel = Encoder.open(tiny_model, "openvino", "f32", 3)
-    texts = [TokenizedText(tokens) for tokens in encoder.tokenize([*TEXTS, *(f"storm {n}" for n in range(40))])]
+    many = [*TEXTS, *(f"storm {n}" for n in range(40))]
+    texts = tokenized(encoder, many)
     passes = parallel.start(texts)
     sizes = [sum(text.num_tokens for text in one.texts) for one in passes]
     parallel.finish(passes)
     assert len(passes) == 3
     assert max(sizes) - min(sizes) <= max(text.num_tokens for text in texts)
     assert {text for one in passes for text in one.texts} == set(texts)
-    for text in texts:
-        alone = TokenizedText(text.tokens)
-        encoder.encode([alone])
-        assert text.vectors == pytest.approx(alone.vectors, abs=1e-5)
+    assert rows(texts) == pytest.approx(encoder.embed(many, NOT_NORMALISED, ""), abs=1e-5)
 
 
 class WatchedEngine:
@@ -183,31 +178,28 @@ def test_the_number_of_passes_depends_on_the_work(
     engine = WatchedEngine(encoder_of_two_threads.engine)
     model = replace(encoder_of_two_threads.model, num_weights=num_weights)
     encoder = Encoder(model, encoder_of_two_threads.tokenizer, engine)
-    alone = np.concatenate([encoder_of_two_threads.embed([text], Options(), "") for text in texts])
-    encoder.encode(encoded := [TokenizedText(tokens) for tokens in encoder.tokenize(texts)])
-    found = cut_and_normalise([text.vectors for text in encoded if text.vectors is not None], Options())
-    assert found == pytest.approx(alone, abs=1e-5)
+    alone = np.concatenate([encoder_of_two_threads.embed([text], NOT_NORMALISED, "") for text in texts])
+    encoder.encode(encoded := tokenized(encoder, texts))
+    assert rows(encoded) == pytest.approx(alone, abs=1e-5)
     assert engine.started == [passes]
 
 
 def test_passes_aside_do_not_change_the_vectors_of_others(encoder_of_two_threads: Encoder) -> None:
     engine = WatchedEngine(encoder_of_two_threads.engine)
     encoder = Encoder(encoder_of_two_threads.model, encoder_of_two_threads.tokenizer, engine)
-    bulk, urgent = ([TokenizedText(tokens) for tokens in encoder.tokenize(texts)] for texts in (TEXTS, ["a", "b"]))
+    bulk, urgent = (tokenized(encoder, texts) for texts in (TEXTS, ["a", "b"]))
     aside = encoder.start_aside(bulk)
     encoder.finish(encoder.start(urgent))
     encoder.finish(aside)
     assert engine.started == [2]
-    encoder.encode(copies := [TokenizedText(text.tokens) for text in [*bulk, *urgent]])
-    for text, copy in zip([*bulk, *urgent], copies, strict=True):
-        assert text.vectors == pytest.approx(copy.vectors, abs=1e-5)
+    expected = encoder.embed([*TEXTS, "a", "b"], NOT_NORMALISED, "")
+    assert rows([*bulk, *urgent]) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
 def test_passes_aside_have_threads_of_low_priority(tiny_model: Path) -> None:
     encoder = Encoder.open(tiny_model, "openvino", "f32", 2)
-    texts = [TokenizedText(tokens) for tokens in encoder.tokenize(TEXTS)]
-    encoder.encode(texts)
+    encoder.encode(texts := tokenized(encoder, TEXTS))
     before = niceness_of_threads()
     encoder.finish(encoder.start_aside(texts))
     added = {thread: niceness for thread, niceness in niceness_of_threads().items() if thread not in before}
@@ -263,7 +255,7 @@ def test_a_prepared_model_is_used_until_its_original_changes(
     assert not is_prepared(tmp_path)
     read, opened = Model.read(str(tiny_source), tiny_source), Model.open(own_model)
     assert opened.num_weights > 0
-    assert opened == replace(read, shares_rows=True, reference="openvino", num_weights=opened.num_weights)
+    assert opened == replace(read, shares_rows=True, num_weights=opened.num_weights)
     Model.read(str(tiny_source), tiny_source).save(own_model)
     changed = json.loads((own_model / "model.json").read_text()) | {"weights_state": "1:2"}
     (own_model / "model.json").write_text(json.dumps(changed))
@@ -276,38 +268,14 @@ def test_passes_aside_use_the_model_that_was_opened(source: Path, tmp_path: Path
     tensors = load_file(source / "model.safetensors")
     save_file({name: -tensor for name, tensor in tensors.items()}, source / "model.safetensors")
     prepare("tiny", source, folder)  # a worker that starts meanwhile does this
-    texts = [TokenizedText(tokens) for tokens in encoder.tokenize(TEXTS)]
+    texts = tokenized(encoder, TEXTS)
     encoder.finish(encoder.start_aside(texts))
-    aside = cut_and_normalise([text.vectors for text in texts if text.vectors is not None], Options())
-    assert aside == pytest.approx(encoder.embed(TEXTS, Options(), ""), abs=1e-5)
+    assert rows(texts) == pytest.approx(encoder.embed(TEXTS, NOT_NORMALISED, ""), abs=1e-5)
 
 
 @pytest.fixture
 def source(tiny_source: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_source, tmp_path / "model"))
-
-
-@pytest.mark.parametrize("name", ["config.json", "modules.json", "model.safetensors", "1_Pooling/config.json"])
-def test_the_error_names_an_incomplete_model_folder(source: Path, name: str) -> None:
-    (source / name).unlink()
-    with pytest.raises(ModelNotFound, match=str(source)):
-        Model.read("tiny", find_source(str(source)))
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        ("1_Pooling/config.json", {"include_prompt": False}, "leaves its prompt out"),
-        ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "pools by weightedmean"),
-        ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "pools by cls and mean"),
-    ],
-)
-def test_a_model_with_an_unsupported_step_is_refused(
-    source: Path, name: str, change: dict[str, Any], words: str
-) -> None:
-    (source / name).write_text(json.dumps(json.loads((source / name).read_text()) | change))
-    with pytest.raises(ModelMismatch, match=words):
-        Model.read("tiny", source)
 
 
 def test_the_limit_of_tokens_is_read_from_a_file_with_an_old_name(source: Path) -> None:

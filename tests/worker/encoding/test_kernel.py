@@ -20,6 +20,7 @@ import pytest
 import tiny_model
 from conftest import PATIENCE_S
 from numpy.typing import NDArray
+from passes import rows, tokenized
 
 from shoal.contract.options import Options
 from shoal.errors import BadSetting, ModelMismatch
@@ -153,7 +154,7 @@ def run(threads: KernelThreads, ids: Sequence[Sequence[int]], parts: int = 1, of
     offsets = [np.where(np.arange(len(text)) > len(text) // 2, offset, 0).astype(np.int32) for text in ids]
     packing, _ = join(ids, offsets)
     running = KernelPass(threads, packing.ids, packing.positions, parts)
-    running.wait()
+    running.close()
     return running.tokens
 
 
@@ -358,7 +359,7 @@ def test_a_pass_is_not_closed_while_another_thread_waits_for_it() -> None:
     with ThreadPoolExecutor(2) as pool:
         waited = pool.submit(running.ends_within, PATIENCE_S)
         assert slow.waits.wait(PATIENCE_S)
-        closed = pool.submit(running.wait)
+        closed = pool.submit(running.close)
         assert not wait([closed], 0.05).done
         slow.ends.set()
         assert waited.result()
@@ -426,7 +427,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def num_left(one: object) -> int:
     """Return the number of unfinished blocks of a pass, the fifth field of `Pass` in kernel.cpp."""
     assert isinstance(one, kernel.EnginePass)
-    return ctypes.c_int.from_address(one._running._handle + 4 * ctypes.sizeof(ctypes.c_void_p)).value
+    return ctypes.c_int.from_address(one._handle + 4 * ctypes.sizeof(ctypes.c_void_p)).value
 
 
 TEXTS = ["", "storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]
@@ -440,13 +441,7 @@ class TestEngine:
             Encoder.open(prepared / "model", *names, 2) for names in (("openvino", "f32"), (name, precision))
         )
         for options in (*(Options(pooling=pooling) for pooling in ("mean", "cls", "max")), Options(output="tokens")):
-            texts = [
-                [TokenizedText(tokens, options.pooling, options.outputs) for tokens in exact.tokenize(TEXTS)]
-                for _ in range(2)
-            ]
-            for encoder, own_texts in zip((exact, found), texts, strict=True):
-                encoder.encode(own_texts)
-            a, b = (np.concatenate([text.vectors for text in one if text.vectors is not None]) for one in texts)
+            a, b = (encoder.embed(TEXTS, options, "") for encoder in (exact, found))
             assert are_near(b, a, precision)
 
     @needs_kernel
@@ -465,13 +460,12 @@ class TestEngine:
     @needs_bf16
     def test_passes_run_at_the_same_time_as_a_pass_aside(self, prepared: Path) -> None:
         encoder = Encoder.open(prepared / "model", "avx512", "bf16", 2)
-        bulk, urgent = ([TokenizedText(t) for t in encoder.tokenize(texts)] for texts in (TEXTS * 50, TEXTS))
+        bulk, urgent = (tokenized(encoder, texts) for texts in (TEXTS * 50, TEXTS))
         aside = encoder.start_aside(bulk)
         encoder.finish(encoder.start(urgent))
         assert encoder.ends_within(aside, 60)
         encoder.finish(aside)
-        for text, other in zip(urgent, bulk[: len(urgent)], strict=True):
-            assert np.array_equal(text.vectors, other.vectors)  # type: ignore[arg-type]
+        assert np.array_equal(rows(urgent), rows(bulk[: len(urgent)]))
 
     @needs_bf16
     @pytest.mark.parametrize("threads", [1, 3])
@@ -585,13 +579,11 @@ class TestChoice:
 
     def test_an_unsupported_property_of_a_model_is_named(self) -> None:
         made = transformer(SMALL)
-        assert find_unsupported(made) == ""
-        biased = replace(made, relative_bias=np.zeros((2 * NUM_POSITIONS - 1, 2), np.float32))
-        assert find_unsupported(biased) == "models whose attention depends on distances"
-        assert find_unsupported(replace(made, norms_first=True)) == "norms before attention"
-        assert find_unsupported(replace(made, is_gated=True)) == "gates"
+        assert made.other_blocks == find_unsupported(made) == ""
+        biased = replace(made, relative_bias=np.zeros((2 * NUM_POSITIONS - 1, 2), np.float32), is_gated=True)
+        assert biased.other_blocks == "gates and a bias of each distance"
         turned = replace(made, layers=(made.layers[0]._replace(attention=Attention(theta=10_000.0)), *made.layers[1:]))
-        assert find_unsupported(turned) == "rotary positions"
+        assert turned.other_blocks == "rotary positions"
         assert find_unsupported(replace(made, num_heads=8)) == "heads of 8 numbers"
         assert find_unsupported(transformer(Sizes(160, 5, 80))) == "160 and 80 numbers a token"
         assert find_unsupported(transformer(Sizes(96, 3, 80))) == "96 and 80 numbers a token"

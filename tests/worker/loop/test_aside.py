@@ -59,6 +59,12 @@ class Engine(Encoder):
             raise RuntimeError("the engine chokes")
 
 
+@pytest.fixture(autouse=True)
+def overdue_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no pass aside take so long that the worker only waits for its end."""
+    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
+
+
 @pytest.fixture
 def engine(encoder_of_two_threads: Encoder) -> Engine:
     return Engine(encoder_of_two_threads)
@@ -70,9 +76,8 @@ def worker(queue: Queue, engine: Engine) -> Worker:
 
 
 @pytest.fixture
-def held(worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+def held(worker: Worker, queue: Queue, engine: Engine) -> Engine:
     """Return the encoder while it computes a batch aside, with 40 texts of a bulk job, which does not end by itself."""
-    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     engine.released.clear()
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     assert worker.step(block_s=0) == 0
@@ -154,10 +159,7 @@ class LosesRedis(Consumer):
         return super().take(*args, **options)
 
 
-def test_a_worker_whose_redis_goes_away_waits_for_a_batch_aside(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
+def test_a_worker_whose_redis_goes_away_waits_for_a_batch_aside(queue: Queue, engine: Engine) -> None:
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     stopping = threading.Event()
     engine.released.clear()
@@ -202,9 +204,8 @@ def test_the_texts_of_the_next_pass_are_tokenized_while_one_runs_aside(
 
 @pytest.mark.parametrize("output", ["vector", "chunks"])
 def test_a_document_that_is_put_again_while_its_chunks_are_computed_aside_gets_the_same_vectors(
-    worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, output: str
+    worker: Worker, queue: Queue, engine: Engine, output: str
 ) -> None:
-    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     engine.released.clear()
     options = Options(output=output, chunk_tokens=8)
     for _ in range(2):  # the second job comes while all chunks of the first are computed
@@ -222,7 +223,6 @@ def test_a_document_that_is_put_again_while_its_chunks_are_computed_aside_gets_t
 def test_an_interactive_rerank_is_answered_before_a_bulk_pass_of_reranks(
     queue: Queue, engine: Engine, reranker_of_two_threads: Reranker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     ends_within = reranker_of_two_threads.ends_within
     monkeypatch.setattr(reranker_of_two_threads, "ends_within", lambda *_: False)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(480), reranker=reranker_of_two_threads)

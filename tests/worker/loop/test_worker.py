@@ -5,16 +5,19 @@ import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import numpy as np
 import pytest
+from asking import ask, error, hits, vectors
 from blocking import DeadLetters, Pool
 from breaking import Plan, connect
 from conftest import PATIENCE_S, wait_until
 from numpy.typing import NDArray
+from passes import Noting
 from queues import Queue, drive, step_while, work_off
 
 import shoal_workers.loop.admission
@@ -29,7 +32,7 @@ from shoal.queue.consumer import Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import Encoder, EncodingPass, Pipeline, TokenizedText
+from shoal_workers.encoding.encoder import Encoder, Pipeline
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
 from shoal_workers.loop.admission import MAX_DEATHS, MAX_JOBS, Limits
@@ -41,15 +44,13 @@ from shoal_workers.process.heartbeat import Heartbeat
 from shoal_workers.service.service import limits_of
 
 
-class Engine(Encoder):
+class Engine(Noting):
     """The real encoder. It notes its passes, calls `before` ahead of each step, and fails on `poison` and `untold`."""
 
     def __init__(self, encoder: Encoder):
-        super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
-        self.passes: list[int] = []
-        self.num_tokens: list[int] = []
+        super().__init__(encoder)
         self.before: Callable[[str], object] = lambda _: None
-        (self.poison,) = encoder.tokenizer.encode(["poison"])
+        self.before_pass = lambda _: self.before("encode")
 
     def check(self, options: Options, outputs: Sequence[str] = ()) -> None:
         self.before("read")
@@ -60,14 +61,6 @@ class Engine(Encoder):
         if "untold" in texts:
             raise RuntimeError("the tokenizer chokes")
         return super().tokenize(texts, truncation_side, is_query)
-
-    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        self.before("encode")
-        self.passes.append(len(texts))
-        self.num_tokens.append(sum(text.num_tokens for text in texts))
-        if any(text.tokens.ids == self.poison.ids for text in texts):
-            raise RuntimeError("the engine chokes")
-        return super().start(texts)
 
 
 @pytest.fixture(autouse=True)
@@ -103,9 +96,8 @@ def distinct(num_texts: int) -> list[str]:
 
 
 def code(reply: Reply | None) -> str:
-    assert reply is not None
-    assert reply.error is not None
-    return reply.error.code
+    assert reply
+    return error(reply).code
 
 
 def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
@@ -162,25 +154,22 @@ def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queu
 def test_a_text_the_engine_fails_on_harms_only_its_own_job(
     worker: Worker, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad, good = put(queue, "storm", "poison"), [put(queue, f"storm {n}") for n in range(5)]
-    assert drive(worker) == 6
-    found = replies(queue)
-    assert isinstance(found[bad.id].error, Internal)
-    assert "failed on text 1" in str(found[bad.id].error)
-    assert all(found[job.id].vectors is not None for job in good)
+    job = Embed(["storm", "poison"])
+    bad, *good = ask(worker, job, *(Embed([f"storm {n}"]) for n in range(5)))
+    assert isinstance(bad.error, Internal)
+    assert "failed on text 1" in str(bad.error)
+    assert all(len(vectors(reply)) for reply in good)
     assert "the engine failed on a text of 8 tokens: RuntimeError at" in caplog.text
     assert "chokes" not in caplog.text
     (letter,) = dead_letters(queue)
-    assert (letter.data, letter.worker) == (bad.pack(), worker.id)
+    assert (letter.data, letter.worker) == (replace(job, reply_to="me").pack(), worker.id)
     assert letter.reason.startswith("internal: the engine failed on text 1")
     assert "RuntimeError: the engine chokes" in letter.traceback
 
 
 def test_a_job_the_tokenizer_fails_on_harms_only_itself(worker: Worker, queue: Queue) -> None:
-    bad, good = put(queue, "untold"), put(queue, "storm")
-    drive(worker)
-    found = replies(queue)
-    assert (code(found[bad.id]), found[good.id].error) == ("internal", None)
+    bad, good = ask(worker, Embed(["untold"]), Embed(["storm"]))
+    assert (code(bad), good.error) == ("internal", None)
     assert "the tokenizer chokes" in dead_letters(queue)[0].traceback
 
 
@@ -196,37 +185,30 @@ class WatchedIndex(Index):
         return super().search(queries, k)
 
 
-def test_jobs_for_the_tokenizer_are_answered_without_a_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
+def test_jobs_for_the_tokenizer_are_answered_without_a_pass(worker: Worker, engine: Engine) -> None:
     jobs = [
         Tokenize(["rain", "storm rain"], Options(prompt_name="query"), special_tokens=False),
         Tokenize(["x" * 8_193]),
         Decode(["2 3", ""]),
         Decode(["x"]),
     ]
-    queue.put("interactive", jobs)
-    drive(worker)
-    pieces, long, decoded, wrong = (queue.wait_result(job.id, PATIENCE_S) for job in jobs)
-    assert pieces
+    pieces, long, decoded, wrong = ask(worker, *jobs)
     assert pieces.pieces
     assert [[piece["text"] for piece in part] for part in pieces.pieces] == [
         ["storm", "rain"],
         ["storm", "storm", "rain"],
     ]
     assert (pieces.tokens, pieces.truncated, pieces.vectors) == ([2, 3], [False, False], None)
-    assert decoded
     assert (len(decoded.decoded or ()), decoded.tokens) == (2, [2, 0])
-    assert [reply.error.code for reply in (long, wrong) if reply and reply.error] == ["too_large", "invalid_request"]
+    assert [code(reply) for reply in (long, wrong)] == ["too_large", "invalid_request"]
     assert engine.passes == []
 
 
 def test_a_job_on_which_the_index_fails_harms_only_itself(queue: Queue, engine: Engine, index_folder: Path) -> None:
     worker = Worker(queue.consumer(), engine, {"default": WatchedIndex.open(index_folder)}, Bucketing(4_096))
-    bad, good = (Search(["storm"], k=k, reply_to="me") for k in (13, 12))
-    queue.put("interactive", [bad, good])
-    assert drive(worker) == 2
-    found = replies(queue)
-    assert (code(found[bad.id]), found[good.id].error) == ("internal", None)
-    assert found[good.id].hits is not None
+    bad, good = ask(worker, *(Search(["storm"], k=k) for k in (13, 12)))
+    assert code(bad) == "internal"
+    assert hits(good)[0]
     assert "the index chokes" in dead_letters(queue)[0].traceback
 
 
@@ -235,12 +217,8 @@ def test_a_job_of_much_text_for_the_tokenizer_is_refused(
     queue: Queue, engine: Engine, op: str, text: str, num_texts: int
 ) -> None:
     worker = Worker(queue.consumer(), engine, {}, Bucketing(4_096))
-    job, fitting = (job_class(op)([text] * n, reply_to="me") for n in (num_texts, 1))
-    queue.put("interactive", [job, fitting])
-    work_off(worker, queue)
-    found = replies(queue)
-    assert code(found[job.id]) == "too_large"
-    assert found[fitting.id].error is None
+    much, fitting = ask(worker, *(job_class(op)([text] * n) for n in (num_texts, 1)))
+    assert (code(much), fitting.error) == ("too_large", None)
 
 
 def test_a_search_for_many_hits_does_not_make_others_find_as_many(
@@ -248,56 +226,30 @@ def test_a_search_for_many_hits_does_not_make_others_find_as_many(
 ) -> None:
     counting = WatchedIndex.open(index_folder)
     worker = Worker(queue.consumer(), engine, {"default": counting}, Bucketing(4_096))
-    queue.put("interactive", [Search(["storm", "rain"], k=k, reply_to="me") for k in (1, 3, 10, 11, 1_000)])
-    drive(worker)
+    ask(worker, *(Search(["storm", "rain"], k=k) for k in (1, 3, 10, 11, 1_000)))
     assert counting.num_hits == 2 * (3 * 10 + 11 + 1_000)
-    assert len(replies(queue)) == 5
 
 
-def test_a_search_and_an_embedding_share_a_pass(worker: Worker, queue: Queue, engine: Engine, index: Index) -> None:
-    search = Search(["europe"], k=3, reply_to="me")
-    queue.put("interactive", [search])
-    embedding = put(queue, "europe", options=Options(prompt_name="query"))
-    drive(worker)
-    found = replies(queue)
+def test_a_search_and_an_embedding_share_a_pass(worker: Worker, engine: Engine, index: Index) -> None:
+    found, embedded = ask(worker, Search(["europe"], k=3), Embed(["europe"], Options(prompt_name="query")))
     assert engine.passes == [1]
-    vectors = found[embedding.id].vectors
-    assert vectors is not None
-    assert found[search.id].hits == index.search(vectors, 3)
-    assert (found[search.id].vectors, found[search.id].index_version) == (None, index.manifest.version)
+    assert found.hits == index.search(vectors(embedded), 3)
+    assert (found.vectors, found.index_version) == (None, index.manifest.version)
 
 
-def test_what_cannot_be_served_is_refused(worker: Worker, queue: Queue, engine: Engine) -> None:
+def test_what_cannot_be_served_is_refused(worker: Worker, engine: Engine) -> None:
     refused: list[tuple[Job, str]] = [
-        (Search(["storm"], index="other", reply_to="me"), "unknown_index"),
-        (Search(["storm"] * 100, k=101, reply_to="me"), "too_large"),
-        (Embed(["storm"] * 101, reply_to="me"), "too_large"),
-        (Embed(["fine", "x" * 10_001], reply_to="me"), "too_large"),
-        (Embed(["storm"], Options(prompt_name="none"), reply_to="me"), "invalid_request"),
-        (Embed(["storm"], Options(dimensions=33), reply_to="me"), "invalid_request"),
-        (Embed(["storm " * 60], Options(truncate=False), reply_to="me"), "text_too_long"),
+        (Search(["storm"], index="other"), "unknown_index"),
+        (Search(["storm"] * 100, k=101), "too_large"),
+        (Embed(["storm"] * 101), "too_large"),
+        (Embed(["fine", "x" * 10_001]), "too_large"),
+        (Embed(["storm"], Options(prompt_name="none")), "invalid_request"),
+        (Embed(["storm"], Options(dimensions=33)), "invalid_request"),
+        (Embed(["storm " * 60], Options(truncate=False)), "text_too_long"),
     ]
-    queue.put("interactive", [job for job, _ in refused])
-    work_off(worker, queue)
-    found = replies(queue)
-    assert [code(found[job.id]) for job, _ in refused] == [error for _, error in refused]
+    found = ask(worker, *(job for job, _ in refused))
+    assert list(map(code, found)) == [error for _, error in refused]
     assert engine.passes == []
-
-
-def test_what_a_killed_worker_left_is_done_by_another(worker: Worker, queue: Queue) -> None:
-    jobs = [put(queue, f"storm {n}") for n in range(3)]
-    assert len(queue.take("killed", LANES, 3)) == 3
-    queue.may_look(worker.id)
-    assert [drive(worker) for _ in range(4)] == [1, 1, 1, 0]
-    assert set(replies(queue)) == {job.id for job in jobs}
-
-
-def test_a_living_worker_keeps_its_jobs(worker: Worker, queue: Queue) -> None:
-    put(queue, "storm")
-    queue.take("alive", LANES, 1)
-    worker.pool.announce("alive", {})
-    queue.may_look(worker.id)
-    assert drive(worker) == 0
 
 
 def test_a_slow_worker_keeps_its_jobs(worker: Worker, queue: Queue, engine: Engine) -> None:
@@ -343,11 +295,9 @@ def test_a_job_that_kills_its_workers_becomes_a_dead_letter_alone(
 def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engine) -> None:
     worker = Worker(queue.consumer(), engine, {}, Bucketing(30))
     deadline = time.time() + 0.5
-    first, late = put(queue, "storm"), put(queue, "rain " * 30, "rain", deadline=deadline)
     engine.before = once("encode", lambda: wait_until(lambda: worker.clock.now() > deadline))
-    assert drive(worker) == 1
-    found = replies(queue)
-    assert (found[first.id].error, code(found[late.id])) == (None, "expired")
+    first, late = ask(worker, Embed(["storm"]), Embed(["rain " * 30, "rain"], deadline=deadline))
+    assert (first.error, code(late)) == (None, "expired")
     assert 32 not in engine.num_tokens
 
 

@@ -239,7 +239,7 @@ def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
     folder = prepare_if_needed(tmp_path / "home", str(source))
     model = Model.open(folder)
     assert model.pooling == pooling
-    assert (model.shares_rows, model.max_tokens, model.type_offset, model.reference) == (True, 150, 0, "openvino")
+    assert (model.shares_rows, model.max_tokens, model.type_offset) == (True, 150, 0)
     assert model.other_blocks == blocks
     vectors = {}
     for engine, precision in (("openvino", "f32"), ("auto", "bf16"), ("torch", "f32"), ("auto", "int8")):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from asking import ask
 from conftest import run_reference
-from queues import Queue, drive
+from queues import Queue
 
 from shoal.errors import ModelMismatch
 from shoal.operations import Rerank
@@ -61,10 +62,8 @@ def test_a_cut_pair_keeps_the_template_and_its_characters_are_counted(
     (source / "tokenizer_config.json").write_text(json.dumps(settings))
     opened = Reranker.open(prepare_if_needed(tmp_path / "home", str(source)), "openvino", "f32", 1)
     worker = Worker(queue.consumer(), encoder, {}, Bucketing(4_096), reranker=opened)
-    job = Rerank(["rain", "storm and rain " * 30], reply_to="me", query="a storm?")
-    queue.put("interactive", [job])
-    drive(worker)
-    (reply,) = queue.inbox("me").wait()
+    job = Rerank(["rain", "storm and rain " * 30], query="a storm?")
+    (reply,) = ask(worker, job)
     whole, cut = reply.characters
     assert (whole, reply.truncated, reply.tokens[1]) == (4, [False, True], 160)
     kept, again = opened.tokenize([("a storm?", job.texts[1]), ("a storm?", job.texts[1][:cut])])

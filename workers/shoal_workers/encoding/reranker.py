@@ -126,11 +126,6 @@ class LateReranker(Reranker):
         Encoder.check_parity(self, folder, precision)
 
 
-def compared(query: TokenizedText, text: TokenizedText) -> TokenizedText:
-    """Return the text with its raw score and its score as its vector."""
-    return replace(text, vectors=max_sim(token_vectors(query), token_vectors(text)), made={})
-
-
 def token_vectors(text: TokenizedText) -> NDArray[np.float32]:
     """Return the token vectors of an encoded text, normalised: `[tokens, dimension]`."""
     return cut_and_normalise([text.made["multivector"]], Options())

@@ -103,7 +103,7 @@ class KernelPass:
         with self._waited_for:
             return not self._close.alive or bool(self._library.wait_pass(self._handle, seconds))
 
-    def wait(self) -> None:
+    def close(self) -> None:
         """Wait for the end of the pass."""
         self._close()
 

@@ -54,13 +54,9 @@ class KernelWeights(NamedTuple):
 
 
 def find_unsupported(transformer: Transformer) -> str:
-    """Return the property of the model that the kernel does not support, in words; empty if it supports all."""
+    """Return the sizes of a model without other blocks that the kernel does not support; empty if it supports them."""
     width, inner = _sizes(transformer)
     head_width = width // transformer.num_heads
-    if blocks := transformer.other_blocks:
-        return blocks
-    if transformer.relative_bias is not None:
-        return "models whose attention depends on distances"
     if head_width not in HEAD_WIDTHS:
         return f"heads of {head_width} numbers"
     return "" if _group(width, inner) else f"{width} and {inner} numbers a token"

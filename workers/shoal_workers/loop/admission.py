@@ -240,7 +240,7 @@ class Admission:
 
     def _look_up(self, cache: Cache, works: Iterable[Work]) -> None:
         """Give the works the entries that the cache has for their texts."""
-        works = [work for work in works if work.is_cacheable and work.options.is_cacheable and work.untokenized]
+        works = [work for work in works if work.reads_texts and work.options.is_cacheable and work.untokenized]
         for work in works:
             work.digests = cache.table.digests(work.job.texts, work.prompt, work.job.options)
         entries = iter(cache.find([digest for work in works for digest in work.digests]))

@@ -78,7 +78,7 @@ def core() -> ov.Core:
 
 
 def stored_transformer(path: Path) -> Transformer:
-    """Return the model of a stored graph that `build` made, with weights in f16 or f32. Raises ModelMismatch."""
+    """Return the model of a stored graph without other blocks than BERT's, in f16 or f32. Raises ModelMismatch."""
     graph = core().read_model(path)
     arrays = {
         node.friendly_name.removesuffix("_compressed"): node.data
@@ -124,7 +124,6 @@ def _transformer(numbers: Mapping[str, str], arrays: Mapping[str, Any]) -> Trans
         num_heads=int(numbers["num_heads"]),
         eps=float(numbers["eps"]),
         activation=numbers["activation"],
-        relative_bias=arrays.get("relative_bias"),
         head=ScoreHead(linear("head.dense"), head, linear("head.out")) if head else None,
     )
 

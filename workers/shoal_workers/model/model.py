@@ -16,7 +16,7 @@ from shoal_workers.model.heads.head import Head, QueryForm
 from shoal_workers.model.original import read_properties, weights_state
 
 #: Version of prepared folders, raised by one whenever their files change. Folders of other versions are made again.
-LAYOUT = 8
+LAYOUT = 9
 
 #: Name of the file in a prepared folder that describes its model.
 DESCRIPTION = "model.json"
@@ -34,8 +34,7 @@ class Model:
 
     `source` is the folder of the original; a worker that serves needs it only for the torch engine. `digest` is the
     SHA-256 of the weights. `weights_state` shows whether the original's weights or settings have changed since.
-    `shares_rows` is true if a row may have several texts. `reference` names the library that made the vectors of the
-    parity check, `sentence-transformers` or `openvino`; OpenVINO computes them in f32.
+    `shares_rows` is true if a row may have several texts.
 
     `is_reranker` is true for a cross-encoder, which makes one score of a pair of texts. `type_offset` is added to the
     position of a token for each token type; it is 0 if there are no types. `num_weights` is the number of weights in
@@ -60,7 +59,6 @@ class Model:
     default_prompt: str | None = None
     weights_state: str = ""
     shares_rows: bool = False
-    reference: str = ""
     is_reranker: bool = False
     type_offset: int = 0
     num_weights: int = 0

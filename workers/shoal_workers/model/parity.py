@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from shoal.errors import ModelMismatch
 from shoal_workers.model.heads.head import Head
-from shoal_workers.model.model import Model
 
 #: Name of the file of reference vectors in a prepared folder.
 FILE = "parity.safetensors"
@@ -36,10 +34,6 @@ TEXTS = (
 #: (1 + stored score), is over the limit.
 PAIRS = tuple(zip(TEXTS, reversed(TEXTS), strict=True))
 MAX_DIFFERENCE, MAX_DIFFERENCE_INT8 = 0.05, 0.15
-
-#: The file of golden vectors, which names their weights, pooling and length. `python -m shoal_workers.model.reference`
-#: writes the file, with the `export` extra.
-GOLDEN = Path(__file__).with_name("golden.safetensors")
 
 #: The weights of ids are added up in this number of places of a profile.
 MAX_PLACES = 1_024
@@ -89,14 +83,3 @@ def check_scores(folder: Path, score: Score, max_difference: float = MAX_DIFFERE
             f"the engine's scores differ by {largest:.5f} from the fp32 reference, over {max_difference}: "
             "prepare the model again (shoal model prepare --force) or use --precision f32"
         )
-
-
-def golden_arrays(model: Model) -> dict[str, NDArray[np.float32]]:
-    """Return the golden `vectors`, `[texts, dimension]`, by this name; empty if they belong to another model."""
-    with safe_open(GOLDEN, "numpy") as file:
-        return {"vectors": file.get_tensor("vectors")} if file.metadata() == identity(model) else {}
-
-
-def identity(model: Model) -> dict[str, str]:
-    """Return the properties of a model that decide its vectors, as the file of golden vectors has them."""
-    return {"digest": model.digest, "pooling": model.pooling, "max_tokens": str(model.max_tokens)}

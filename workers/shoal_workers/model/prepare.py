@@ -71,7 +71,7 @@ def prepare(name: str, source: Path, folder: Path) -> None:
 
 
 def _fill(model: Model, source: Path, folder: Path) -> None:
-    """Write all files of the prepared model, its description last."""
+    """Write all files of the prepared model."""
     original, path = Original(source), folder / "tokenizer.json"
     tokenizer = original.transformer / path.name
     if not tokenizer.is_file():
@@ -83,21 +83,20 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
             f"{tokenizer} has {size:,} bytes, over the limit of {MAX_TOKENIZER_BYTES:,}: use another model"
         )
     if original.is_static:
-        model = _save_static(model, original, folder)
+        _save_static(model, original, folder)
     else:
         shutil.copyfile(tokenizer, path)
         with _usable("tokenizer.json"):
             _set_case(path, original)
-        unknown = architecture.find_unsupported(original.config)
-        model = (
-            _save_own_graph(model, original, folder, unknown) if unknown else _save_transformer(model, original, folder)
-        )
-    model.save(folder)
+        if unknown := architecture.find_unsupported(original.config):
+            _save_own_graph(model, original, folder, unknown)
+        else:
+            _save_transformer(model, original, folder)
     for file in folder.iterdir():
         file.chmod(0o644)
 
 
-def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str) -> Model:
+def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str) -> None:
     """Write the graph that comes with a model of an architecture that Shoal does not compute. Raises ModelMismatch."""
     if model.is_reranker:
         raise ModelMismatch(
@@ -117,10 +116,10 @@ def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str
         )
     _check_tokenizer(folder / "tokenizer.json", original.config.get("vocab_size"), model)
     model = replace(model, digest=hashlib.sha256(path.read_bytes()).hexdigest())
-    return _save(model, own_graph.read(path, model.dimension), folder, {})
+    _save(model, own_graph.read(path, model.dimension), folder, {})
 
 
-def _save_transformer(model: Model, original: Original, folder: Path) -> Model:
+def _save_transformer(model: Model, original: Original, folder: Path) -> None:
     """Write the graph of a model that Shoal computes itself, and the graphs of its heads. Raises ModelMismatch."""
     path, tensors = folder / "tokenizer.json", weights.read(original.transformer)
     if model.pair_forms:
@@ -137,17 +136,17 @@ def _save_transformer(model: Model, original: Original, folder: Path) -> Model:
     ).checked()
     _check_tokenizer(path, len(transformer.words), model)
     model, head_graphs = read_heads(model, original, tensors, transformer, path)
-    return _save(model, build(transformer), folder, head_graphs)
+    _save(model, build(transformer), folder, head_graphs)
 
 
-def _save_static(model: Model, original: Original, folder: Path) -> Model:
+def _save_static(model: Model, original: Original, folder: Path) -> None:
     """Write the tokenizer, graph and reference of a static model. Raises ModelMismatch."""
     path, source = folder / "tokenizer.json", original.transformer
     with _usable(f"the table or the tokenizer in {source}"):
         table, first = static.read_table(source), static.write_tokenizer(source / path.name, path)
     model = replace(model, shares_rows=True, dimension=table.shape[1])
     _check_tokenizer(path, len(table) + 1, model)
-    return _save(model, static.build(table, first), folder, {})
+    _save(model, static.build(table, first), folder, {})
 
 
 def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
@@ -217,17 +216,15 @@ def _check_tokenizer(path: Path, num_words: object, model: Model) -> None:
         )
 
 
-def _save(model: Model, graph: ov.Model, folder: Path, head_graphs: Mapping[str, ov.Model]) -> Model:
-    """Write the graphs and the reference vectors; return the model with the origin of the reference.
+def _save(model: Model, graph: ov.Model, folder: Path, head_graphs: Mapping[str, ov.Model]) -> None:
+    """Write the graphs, the reference of the parity check and, last, the description.
 
     Weights are stored as fp16, whose rounding is an eighth of bf16's, so cosines to fp32 stay above 0.999998. Weights
-    of a reranker are not rounded, because scores have no cosine that evens out errors. The reference is the golden
-    vectors if they belong to this model, else it is computed by the same graph in f32, before the rounding.
+    of a reranker are not rounded, because scores have no cosine that evens out errors. The reference is
+    what the same graph computes in f32, before the rounding.
     """
-    arrays, origin = parity.golden_arrays(model), "sentence-transformers"
     try:
-        if not arrays:
-            arrays, origin = _reference(graph, model, folder / "tokenizer.json", head_graphs), "openvino"
+        arrays = _reference(graph, model, folder / "tokenizer.json", head_graphs)
     except RuntimeError as error:
         raise ModelMismatch(f"OpenVINO cannot compute {model.name} ({error!s:.200}): use another model") from error
     (folder / parity.FILE).write_bytes(save(arrays))
@@ -241,7 +238,7 @@ def _save(model: Model, graph: ov.Model, folder: Path, head_graphs: Mapping[str,
             f"{folder / GRAPH} cannot be written, {free >> 20:,} MiB are free: make room, or set SHOAL_HOME to a "
             f"folder on another disk, and try again ({error})"
         ) from error
-    return replace(model, reference=origin)
+    model.save(folder)
 
 
 def _reference(

@@ -1,8 +1,6 @@
 """Static models, of model2vec or Sentence Transformers: a table of tokens' vectors, whose mean is a text's vector."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -73,9 +71,7 @@ def build(table: NDArray[np.float32], first: int) -> ov.Model:
 
 
 def _unknown_id(path: Path) -> int | None:
-    """Return the id of the tokenizer's token for unknown words, or None without one."""
-    model: dict[str, Any] = json.loads(path.read_text("utf-8"))["model"]
-    if (token := model.get("unk_token")) is None:
-        return None
-    number = Tokenizer.from_file(str(path)).token_to_id(token)
-    return None if number is None else int(number)
+    """Return the id of the tokenizer's token for unknown words; None without one, as in a Unigram model."""
+    tokenizer = Tokenizer.from_file(str(path))
+    token: str | None = getattr(tokenizer.model, "unk_token", None)
+    return None if token is None else tokenizer.token_to_id(token)

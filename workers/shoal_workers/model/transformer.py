@@ -140,6 +140,7 @@ class Transformer:
             "norms before attention": self.norms_first,
             "gates": self.is_gated,
             "rotary positions": any(layer.attention != Attention() for layer in self.layers),
+            "a bias of each distance": self.relative_bias is not None,
             "keys of distances": self.distance_rows is not None,
             "a Dense layer": self.dense is not None,
         }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.operations import Rerank
 from shoal.queue.consumer import Delivery
-from shoal_workers.encoding.reranker import Reranker, compared, max_sim, token_vectors
+from shoal_workers.encoding.reranker import Reranker, max_sim, token_vectors
 from shoal_workers.index.vectors.token_vectors import restored
 from shoal_workers.operations.work import Work
 
@@ -22,8 +22,8 @@ class PairsWork(Work):
     """The work of a job with pairs of a query and a text, which a reranker scores.
 
     `pairs` are the numbers of the inputs with the texts of the pairs. For a late-interaction model, the queries are
-    further inputs: `queries` has the number of the query of each pair that has no score yet. If an index has the
-    `codes` of a text's token vectors, the text is not encoded, and the pair's vector is in `scored`.
+    further inputs: `queries` has the number of the query of each pair that has no score yet, and `scored` the vector of
+    each other pair. If an index has the `codes` of a text's token vectors, the text is not encoded.
     """
 
     pairs: range = field(default=range(0), init=False)
@@ -54,18 +54,16 @@ class PairsWork(Work):
         self.untokenized.extend(dict.fromkeys((*self.queries.values(), *texts)))
 
     def end_pass(self, seconds: float) -> None:
-        """Put the score of each pair whose query and text are encoded in place of the text's vectors."""
+        """Score the pairs whose query and text are encoded, and forget their texts' vectors."""
         super().end_pass(seconds)
-        for number, query in list(self.queries.items()):
-            text, asked = self.encoded.get(number), self.encoded.get(query)
-            if not asked:
-                continue
+        for number, query in [pair for pair in self.queries.items() if pair[1] in self.encoded]:
             if number in self.codes:
-                self.scored[number] = max_sim(token_vectors(asked), restored(self.codes.pop(number)))
-            elif text:
-                self.encoded[number] = compared(asked, text)
+                vectors = restored(self.codes.pop(number))
+            elif number in self.encoded:
+                vectors = token_vectors(self.encoded.pop(number))
             else:
                 continue
+            self.scored[number] = max_sim(token_vectors(self.encoded[query]), vectors)
             del self.queries[number]
 
     def scores(self, *, raw: bool = False) -> NDArray[np.float32]:
@@ -87,7 +85,6 @@ class RerankWork(PairsWork):
 
     job: Rerank
 
-    is_cacheable: ClassVar[bool] = False
     reads_texts: ClassVar[bool] = False
 
     @classmethod

@@ -64,10 +64,7 @@ class Work:
     error: ShoalError | None = field(default=None, init=False)
     timings: dict[str, float] = field(default_factory=dict, init=False)
 
-    #: True if the vectors of the operation's texts may be cached.
-    is_cacheable: ClassVar[bool] = True
-
-    #: True if the first inputs are the texts.
+    #: True if the first inputs are the texts, whose vectors may be cached.
     reads_texts: ClassVar[bool] = True
 
     #: True if the texts are cut into chunks.

@@ -58,10 +58,10 @@ class KernelEngine:
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[EnginePass]":
         num_parts = self.threads if together else 1
-        return [EnginePass(KernelPass(self._usual, one.ids, one.positions, num_parts), self._head) for one in packings]
+        return [EnginePass(self._usual, packing, num_parts, self._head) for packing in packings]
 
     def start_aside(self, packings: Sequence[Packing]) -> "list[EnginePass]":
-        return [EnginePass(KernelPass(self._aside, one.ids, one.positions, 1), self._head) for one in packings]
+        return [EnginePass(self._aside, packing, 1, self._head) for packing in packings]
 
     def resized(self, threads: int) -> "KernelEngine":
         engine = object.__new__(type(self))
@@ -70,19 +70,16 @@ class KernelEngine:
         return engine
 
 
-class EnginePass:
-    """A pass that the kernel's threads compute."""
+class EnginePass(KernelPass):
+    """A pass of the kernel, whose vectors are pooled."""
 
-    def __init__(self, running: KernelPass, head: ScoreHead | None):
-        self._running = running
+    def __init__(self, threads: KernelThreads, packing: Packing, num_parts: int, head: ScoreHead | None):
+        super().__init__(threads, packing.ids, packing.positions, num_parts)
         self._head = head
 
-    def ends_within(self, seconds: float) -> bool:
-        return self._running.ends_within(seconds)
-
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
-        self._running.wait()
-        pooled = {how: pool(how, self._running.tokens, spans, are_joined=True) for how in poolings}
+        self.close()
+        pooled = {how: pool(how, self.tokens, spans, are_joined=True) for how in poolings}
         if (head := self._head) is None:
             return pooled
         return {how: _scores(vectors, head) for how, vectors in pooled.items()}  # a reranker scores first tokens alone
