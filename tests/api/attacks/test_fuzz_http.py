@@ -26,7 +26,6 @@ from shoal_api.access.api_keys import Keyring
 from shoal_api.app import PROTOCOL_APIS
 from shoal_api.request import MSGPACK_TYPES
 from shoal_api.schema.errors import STATUS, ErrorBody
-from shoal_api.viewers.pool_meter import PoolMeter
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
