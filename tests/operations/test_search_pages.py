@@ -162,8 +162,11 @@ def test_a_cursor_of_another_search_is_refused(changed: dict[str, Any], tmp_path
     assert "of another search or index" in refusal(scene.index, other, QUERY[None])
 
 
-def test_a_cursor_of_a_version_that_is_not_served_any_more_is_refused(tmp_path: Path) -> None:
-    _, cursor = first_page(forty(tmp_path / "v1"))
-    job = Search(["storm"], search=SearchOptions(cursor=cursor))
-    said = 'cursor is of version "v1" of the index, and v2 is served now: begin with an empty cursor'
-    assert refusal(forty(tmp_path / "v2").index, job, QUERY[None]) == said
+@pytest.mark.parametrize("options", [{}, {"sort": [{"field": "n"}]}, {"filter": {"n": {"lt": 20}}, "min_score": -1.0}])
+def test_pages_go_on_in_a_version_that_is_published_meanwhile(options: dict[str, Any], tmp_path: Path) -> None:
+    ids, cursor = first_page(forty(tmp_path / "v1"), **options)
+    scene = forty(tmp_path / "v2")
+    whole = [hit["id"] for hit in scene.answer(QUERY, 40, **options).hits[0]]
+    assert whole[:10] == ids
+    unpacked = replace(Cursor.unpack(cursor), row=39)  # the row of another document in this version
+    assert [one for page in pages(scene, unpacked.pack(), 4, **options) for one in page] == whole[10:]

@@ -175,8 +175,8 @@ class Ranker:
         if (least := self._options.min_score) is None:
             return TopK(rows, scores)
         reaches = scores >= np.float64(least)  # `min_score` is compared as it is, and not rounded to float32
-        if (before := self._pages.before) and before.num_shown and not before.added:
-            reaches |= rows == before.row
+        if (last := self._pages.last_row) is not None:
+            reaches |= rows == last
         return TopK(rows[reaches], scores[reaches])
 
     def _with_last(self, selected: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -184,9 +184,8 @@ class Ranker:
 
         This page begins after that document.
         """
-        before = self._pages.before
-        if before is None or not before.num_shown or before.added or before.row >= self._index.manifest.count:
+        if (last := self._pages.last_row) is None:
             return selected
         found = selected.copy()
-        found[before.row] = True
+        found[last] = True
         return found

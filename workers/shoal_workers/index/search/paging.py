@@ -27,8 +27,8 @@ _LEAST_BM25 = 1e-12
 class Cursor:
     """The end of a page: `num_shown` hits or groups are on this page and the pages before.
 
-    All pages belong to one `version` of an index, and to the search with this `digest`. The last hit, or the first
-    hit of the last group, is in `row` and has the `score`. If it was added since the build, `added` is its digest.
+    All pages belong to the search with this `digest`, and this page to a `version` of the index. The last hit, or the
+    first hit of the last group, is in `row` and has the `score`; `added` is its digest if it was added since the build.
     `now` is the time of the first page, in Unix seconds: on all pages, boosts of recent documents are relative to it.
     `best_bm25` is the best BM25 score on the first page: on all pages, hybrid scores are divided by it.
     """
@@ -82,7 +82,7 @@ class Pages:
     def before(self) -> Cursor | None:
         """The end of the page before, or the start of the first page; None if the job asks for no cursor.
 
-        Raises InvalidRequest for a cursor of another search or version.
+        Raises InvalidRequest for a cursor of another search.
         """
         if (text := self._job.search.cursor) is None:
             return None
@@ -93,20 +93,28 @@ class Pages:
             raise InvalidRequest(
                 "cursor is of another search or index: ask the same as for the page before, or begin anew"
             )
-        if cursor.version != self._version:
-            raise InvalidRequest(
-                f"cursor is of version {excerpt(cursor.version)} of the index, and {self._version} is served now: "
-                "begin with an empty cursor"
-            )
         return cursor
+
+    @property
+    def last_row(self) -> int | None:
+        """The row of the last hit of the page before. None if this version does not have that row since its build."""
+        before = self.before
+        if before is None or not before.num_shown or before.added:
+            return None
+        return before.row if before.version == self._version and before.row < self._count else None
 
     def rest(self, leads: Callable[[], Iterator[Lead]]) -> Iterator[Lead]:
         """Return an iterator over the groups that come after the earlier pages; `leads` returns one over all groups.
 
         Scores may differ in their last digits from page to page, so the group that was shown last is looked for first.
+        In another version than the page before, documents have other rows, so the first `num_shown` are left out.
         """
         before, groups = self.before, leads()
-        if before is None or not before.num_shown or any(self._is_last(before, lead.place) for lead in groups):
+        if before is None or not before.num_shown:
+            return groups
+        if before.version != self._version:
+            return islice(groups, before.num_shown, None)
+        if any(self._is_last(before, lead.place) for lead in groups):
             return groups
         if self._job.search.sort is not None:  # the last document was an added one, and has been deleted
             return islice(leads(), before.num_shown - 1, None)
