@@ -31,6 +31,12 @@ class TestCommands:
             broker.pipeline(("SET", "a", "x"), ("INCR", "a"), ("SET", "b", "y"))
         assert broker.execute("GET", "b") == b"y"
 
+    def test_an_error_of_the_server_is_translated_whatever_its_case(self, broker: Broker) -> None:
+        broker.execute("CONFIG", "SET", "replica-serve-stale-data", "no")
+        broker.execute("REPLICAOF", "127.0.0.1", 1)
+        with pytest.raises(Unavailable, match="promote it, or bring the primary back"):
+            broker.execute("GET", "a")
+
 
 class TestBreaking:
     def test_an_answer_that_does_not_come_is_not_taken_for_the_next_one(self, own_redis: RedisServer) -> None:

@@ -133,14 +133,34 @@ class ConnectionPool(redis.BlockingConnectionPool):
         super().reset()  # type: ignore[no-untyped-call]
 
     def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
-        """Return a connection, for `release`. Raises Unavailable after `MAX_WAIT_S`, and redis.RedisError."""
+        """Return an open connection, for `release`. Raises Unavailable after `MAX_WAIT_S`, and redis.RedisError.
+
+        redis-py's own method and `release` also keep metrics, which take longer than the round trip itself.
+        """
         self._breaker.check()
+        self._checkpid()
         try:
-            return super().get_connection()  # type: ignore[no-untyped-call]
-        except redis.ConnectionError as error:
-            if isinstance(error.__context__, Empty):
-                raise all_in_use(self.timeout) from None
+            connection = self.pool.get(timeout=self.timeout)
+        except Empty:
+            raise all_in_use(self.timeout) from None
+        try:
+            connection = connection or self.make_connection()  # type: ignore[no-untyped-call]
+            if connection._sock is None:
+                connection.connect()
+            with suppress(redis.ConnectionError, redis.TimeoutError):
+                if not connection.can_read():
+                    return connection
+            connection.disconnect()  # Redis has closed it
+            connection.connect()
+        except BaseException:
+            self.release(connection)
             raise
+        return connection
+
+    def release(self, connection: Any) -> None:
+        """Let others use a connection. After a fork, a connection of the parent is dropped."""
+        if connection is None or connection.pid == self.pid:
+            self.pool.put_nowait(connection)
 
     @contextmanager
     def taken(self) -> Iterator[Any]:
@@ -154,7 +174,7 @@ class ConnectionPool(redis.BlockingConnectionPool):
                 self.drop_idle()
             raise
         finally:
-            self.release(connection)  # type: ignore[no-untyped-call]
+            self.release(connection)
 
     def ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
         """Send the commands together and return their answers. An answer may be an error of Redis.
