@@ -1,6 +1,7 @@
 """Connections to Redis are kept, limited, and replaced when they break; and scripts are sent over them."""
 
 import asyncio
+import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -93,6 +94,19 @@ class TestBreaking:
             impatient.close()
 
 
+def test_a_child_process_closes_no_connection_of_its_parent(own_redis: RedisServer, broker: Broker) -> None:
+    parent = Broker.connect(own_redis.url)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(parent.execute, "BLPOP", "list", 0, block_s=PATIENCE_S)
+        wait_until(partial(is_blocked, broker, 1))
+        child = multiprocessing.get_context("fork").Process(target=parent.close)
+        child.start()
+        child.join()
+        broker.execute("RPUSH", "list", "x")
+        assert (child.exitcode, waiting.result()) == (0, [b"list", b"x"])
+    parent.close()
+
+
 class TestBound:
     @pytest.fixture
     def two(self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
@@ -127,6 +141,13 @@ class TestBound:
         for _ in range(5):
             with pytest.raises(Unavailable, match="does not answer"):
                 two.ping()
+
+
+    @pytest.mark.parametrize("number", ["0", "-1", "2147483648"])
+    def test_an_impossible_number_of_connections_is_refused(self, number: str) -> None:
+        for connect in (Broker.connect, ConnectionMaker):
+            with pytest.raises(Unavailable, match=r"max_connections in the Redis URL is .*: write a number from 1 to"):
+                connect(f"redis://localhost?max_connections={number}")
 
 
 def num_in_hand(admin: "redis.Redis") -> int:
