@@ -94,16 +94,23 @@ class TestBreaking:
             impatient.close()
 
 
-def test_a_child_process_closes_no_connection_of_its_parent(own_redis: RedisServer, broker: Broker) -> None:
+def ask_over_another(broker: Broker, number: int) -> None:
+    assert broker.execute("CLIENT", "ID") != number
+
+
+def test_a_child_process_leaves_the_connections_of_its_parent_alone(own_redis: RedisServer, broker: Broker) -> None:
     parent = Broker.connect(own_redis.url)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(parent.execute, "BLPOP", "list", 0, block_s=PATIENCE_S)
         wait_until(partial(is_blocked, broker, 1))
-        child = multiprocessing.get_context("fork").Process(target=parent.close)
-        child.start()
-        child.join()
+        number = parent.execute("CLIENT", "ID")  # of a connection that is idle now
+        for use, *args in ((parent.close,), (ask_over_another, parent, number)):
+            child = multiprocessing.get_context("fork").Process(target=use, args=args)
+            child.start()
+            child.join()
+            assert child.exitcode == 0
         broker.execute("RPUSH", "list", "x")
-        assert (child.exitcode, waiting.result()) == (0, [b"list", b"x"])
+        assert waiting.result() == [b"list", b"x"]
     parent.close()
 
 
