@@ -93,6 +93,15 @@ class TestBreaking:
             assert large.result() == b"OK"
             impatient.close()
 
+    def test_closing_ends_the_wait_of_a_thread(self, own_redis: RedisServer, broker: Broker) -> None:
+        closed = Broker.connect(own_redis.url)
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(closed.execute, "BLPOP", "list", 0, block_s=PATIENCE_S)
+            wait_until(partial(is_blocked, broker, 1))
+            closed.close()
+            with pytest.raises(Unavailable):
+                waiting.result(PATIENCE_S / 2)
+
 
 def ask_over_another(broker: Broker, number: int) -> None:
     assert broker.execute("CLIENT", "ID") != number
