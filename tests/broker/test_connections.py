@@ -158,7 +158,6 @@ class TestBound:
             with pytest.raises(Unavailable, match="does not answer"):
                 two.ping()
 
-
     @pytest.mark.parametrize("number", ["0", "-1", "2147483648"])
     def test_an_impossible_number_of_connections_is_refused(self, number: str) -> None:
         for connect in (Broker.connect, ConnectionMaker):
