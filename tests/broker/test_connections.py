@@ -14,7 +14,7 @@ from tcp_proxy import Proxy
 
 from shoal.broker import circuit_breaker, connections
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
-from shoal.broker.broker import Broker
+from shoal.broker.broker import Broker, Script
 from shoal.errors import Unavailable
 
 
@@ -31,6 +31,8 @@ class TestCommands:
         with pytest.raises(Unavailable, match="not an integer"):
             broker.pipeline(("SET", "a", "x"), ("INCR", "a"), ("SET", "b", "y"))
         assert broker.execute("GET", "b") == b"y"
+        with pytest.raises(Unavailable, match="not an integer"):
+            broker.run(Script.of("return cmsgpack.pack(redis.call('INCR', 'a'))"), [], {})
 
     def test_an_error_of_the_server_is_translated_whatever_its_case(self, broker: Broker) -> None:
         broker.execute("CONFIG", "SET", "replica-serve-stale-data", "no")
