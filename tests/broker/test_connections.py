@@ -1,6 +1,7 @@
 """Connections to Redis are kept, limited, and replaced when they break; and scripts are sent over them."""
 
 import asyncio
+import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,7 +14,7 @@ from tcp_proxy import Proxy
 
 from shoal.broker import circuit_breaker, connections
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
-from shoal.broker.broker import Broker
+from shoal.broker.broker import Broker, Script
 from shoal.errors import Unavailable
 
 
@@ -30,6 +31,8 @@ class TestCommands:
         with pytest.raises(Unavailable, match="not an integer"):
             broker.pipeline(("SET", "a", "x"), ("INCR", "a"), ("SET", "b", "y"))
         assert broker.execute("GET", "b") == b"y"
+        with pytest.raises(Unavailable, match="not an integer"):
+            broker.run(Script.of("return cmsgpack.pack(redis.call('INCR', 'a'))"), [], {})
 
     def test_an_error_of_the_server_is_translated_whatever_its_case(self, broker: Broker) -> None:
         broker.execute("CONFIG", "SET", "replica-serve-stale-data", "no")
@@ -92,6 +95,35 @@ class TestBreaking:
             assert large.result() == b"OK"
             impatient.close()
 
+    def test_closing_ends_the_wait_of_a_thread(self, own_redis: RedisServer, broker: Broker) -> None:
+        closed = Broker.connect(own_redis.url)
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(closed.execute, "BLPOP", "list", 0, block_s=PATIENCE_S)
+            wait_until(partial(is_blocked, broker, 1))
+            closed.close()
+            with pytest.raises(Unavailable):
+                waiting.result(PATIENCE_S / 2)
+
+
+def ask_over_another(broker: Broker, number: int) -> None:
+    assert broker.execute("CLIENT", "ID") != number
+
+
+def test_a_child_process_leaves_the_connections_of_its_parent_alone(own_redis: RedisServer, broker: Broker) -> None:
+    parent = Broker.connect(own_redis.url)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(parent.execute, "BLPOP", "list", 0, block_s=PATIENCE_S)
+        wait_until(partial(is_blocked, broker, 1))
+        number = parent.execute("CLIENT", "ID")  # of a connection that is idle now
+        for use, *args in ((parent.close,), (ask_over_another, parent, number)):
+            child = multiprocessing.get_context("fork").Process(target=use, args=args)
+            child.start()
+            child.join()
+            assert child.exitcode == 0
+        broker.execute("RPUSH", "list", "x")
+        assert waiting.result() == [b"list", b"x"]
+    parent.close()
+
 
 class TestBound:
     @pytest.fixture
@@ -127,6 +159,12 @@ class TestBound:
         for _ in range(5):
             with pytest.raises(Unavailable, match="does not answer"):
                 two.ping()
+
+    @pytest.mark.parametrize("number", ["0", "-1", "2147483648"])
+    def test_an_impossible_number_of_connections_is_refused(self, number: str) -> None:
+        for connect in (Broker.connect, ConnectionMaker):
+            with pytest.raises(Unavailable, match=r"max_connections in the Redis URL is .*: write a number from 1 to"):
+                connect(f"redis://localhost?max_connections={number}")
 
 
 def num_in_hand(admin: "redis.Redis") -> int:

@@ -17,7 +17,7 @@ from shoal import AsyncClient
 from shoal.broker import async_broker, circuit_breaker
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.broker.broker import Broker
-from shoal.broker.connections import SMALL_BYTES
+from shoal.broker.connections import LARGE_BYTES, SMALL_BYTES
 from shoal.contract.jobs import LANES
 from shoal.errors import Unavailable
 from shoal.operations import Embed
@@ -75,6 +75,24 @@ async def test_connections_that_redis_has_closed_or_confused_are_replaced(own_re
             assert await broker.execute("PING", block_s=block_s) == b"PONG"
     assert await broker.execute("SUBSCRIBE", "a", "b") == [b"subscribe", b"a", 1]  # Redis sends two answers at once
     assert await broker.execute("PING") == b"PONG"
+    await broker.close()
+
+
+@in_loop
+async def test_a_task_waits_for_a_connection_and_leaves_it_to_the_next(
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = AsyncBroker(ConnectionMaker(f"{own_redis.url}&max_connections=1"))
+    for _ in range(2):
+        assert await broker.execute("SET", "large", bytes(LARGE_BYTES + 1)) == b"OK"
+    monkeypatch.setattr(async_broker, "MAX_WAIT_S", 0.01)
+    waiting = asyncio.create_task(broker.execute("BLPOP", "left", 0, block_s=PATIENCE_S))
+    await wait_for(lambda: broker._busy)
+    with pytest.raises(Unavailable, match="all connections of this process"):
+        await broker.execute("PING", block_s=1.0)
+    await broker.execute("RPUSH", "left", 1)
+    assert await waiting == [b"left", b"1"]
+    assert await broker.execute("PING", block_s=1.0) == b"PONG"
     await broker.close()
 
 

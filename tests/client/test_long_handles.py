@@ -103,9 +103,14 @@ class TestSourceFile:
 
 def test_a_long_job_over_redis_needs_a_file(client: Client, tmp_path: Path) -> None:
     wrong: Any = [{"id": "1", "text": "storm"}]
+    unknown: Any = {"colour": "blue"}
     for submit in (client.index("news").build, partial(client.bulk, out=tmp_path)):
         with pytest.raises(InvalidRequest, match="source has texts: write them into a file"):
             submit(wrong)
+        with pytest.raises(InvalidRequest, match='option "colour"'):
+            submit("news.csv", **unknown)
+    with pytest.raises(NotReady, match="no runner of long jobs is alive"):
+        client.index("news").versions()
     job = client.bulk("news.csv", tmp_path / "vectors", dimensions=8)
     arguments = client.long_jobs.status(job.id).arguments
     assert (arguments["out"], arguments["options"]) == (str(tmp_path / "vectors"), {"dimensions": 8})

@@ -221,7 +221,7 @@ class TestCommands:
 
     def test_options_that_cannot_work_are_refused_at_once(self, shoal: CliRunner) -> None:
         assert "--depth is 5, less than -k, 10" in shoal.invoke(main, ["eval", "x", "--depth", "5"]).stderr
-        assert "there is no file x/queries.jsonl: " in shoal.invoke(main, ["eval", "x"]).stderr
+        assert "there is no file x/queries.jsonl: name the folder" in shoal.invoke(main, ["eval", "x"]).stderr
         assert "no/such is no folder" in shoal.invoke(main, ["eval", "x", "--json", "no/such/a.json"]).stderr
 
     def test_the_page_tunes_a_search(self, shoal: CliRunner, beir: Path) -> None:

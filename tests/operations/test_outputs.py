@@ -92,6 +92,7 @@ def test_one_pass_makes_every_output_of_its_jobs(queue: Queue, of_three: Encoder
     np.testing.assert_allclose(vectors(plain), of_three.embed(texts, Options(), ""), atol=1e-5)
     assert [len(rows) for rows in whole.multivectors] == [count - 1 for count in tokens.tokens]
     for one, other in zip(whole.multivectors, raw.multivectors, strict=True):
+        assert np.linalg.norm(other, axis=1) != pytest.approx(1, abs=0.01)
         np.testing.assert_allclose(one, other / np.linalg.norm(other, axis=1, keepdims=True), atol=1e-5)
     assert whole.sparse is not None
     assert sparse.sparse is not None

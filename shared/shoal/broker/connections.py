@@ -44,8 +44,11 @@ SMALL_BYTES = 65_536
 #: sends only one at a time. The next one waits for at most `MAX_LARGE_WAIT_S`.
 LARGE_BYTES, MAX_LARGE_WAIT_S = 2**20, 30.0
 
-#: Largest number of connections of a process. A caller uses one only for a round trip, so few are in use at once.
+#: Largest number of connections of a pool. A caller uses one only for a round trip, so few are in use at once.
 MAX_CONNECTIONS = 64
+
+#: Largest number of connections that a URL may allow: as many clients as Redis serves by default.
+MOST_CONNECTIONS = 10_000
 
 #: Largest number of times that a command is sent again because another node of the cluster has the keys.
 MAX_MOVES = 4
@@ -92,6 +95,9 @@ def read_url(url: str, answer_s: float) -> dict[str, Any]:
         options["credential_provider"] = PasswordFile(path, options.pop("username", None))
     limits = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s}
     values: dict[str, Any] = _OPTIONS | limits | {"connection_class": redis.Connection} | options | _ANSWERS
+    if not 1 <= values["max_connections"] <= MOST_CONNECTIONS:
+        asked = f"max_connections in the Redis URL is {values['max_connections']:,}"
+        raise Unavailable(f"{asked}: write a number from 1 to {MOST_CONNECTIONS:,}, or leave it out")
     return values | {"primary": primary}
 
 
@@ -221,6 +227,7 @@ class ConnectionPool(redis.BlockingConnectionPool):
 
     def drop_idle(self) -> None:
         """Close all connections that are not in use, for example after a failover of their primary."""
+        self._checkpid()  # after a fork, the connections are the parent's
         idle = []
         with suppress(Empty):
             while True:

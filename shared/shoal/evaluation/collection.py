@@ -65,7 +65,7 @@ def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
     """
     path = local_path(path)
     if not os.path.isfile(path):
-        raise InvalidRequest(f"there is no file {path}: give the path of a file, not of a folder")
+        raise InvalidRequest(f"there is no file {path}: name the folder that has it")
     label = SourceLabel(path, "line")
     with open_file(path, rules) as file, closing(read_lines(file, label)) as lines:
         for number, text, error in lines:
