@@ -107,7 +107,7 @@ class TestDescription:
         assert response.status_code == 200
         assert "http://" not in page
         assert "https://" not in page
-        assert "style-src 'self' 'unsafe-inline';" in response.headers["Content-Security-Policy"]  # Swagger UI sets styles
+        assert "style-src 'self' 'unsafe-inline';" in response.headers["Content-Security-Policy"]
         links = re.findall(r'(?:src|href)="([^"]+)"', page)
         assert len(links) == 4
         for link in links:
