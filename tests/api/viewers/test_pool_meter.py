@@ -184,13 +184,15 @@ class TestWorkers:
         assert worker.items() >= rates.items()
 
     def test_a_worker_that_is_not_alive_any_more_is_gone(self, queue: Queue, pool: Pool, look: Look) -> None:
-        for worker_id in ("a", "b"):
-            beat(pool, worker_id, 0)
-        look.again()
+        for after_s in (0, 5):
+            for worker_id in ("a", "b"):
+                beat(pool, worker_id, after_s, counters={"jobs": after_s}, batches={"fill": waits(*[0.5] * after_s)})
+            look.again()
         pool.leave("a")
         look.again()
         found = look.found["workers"]
         assert [(worker["id"], worker["state"]) for worker in found] == [("a", "gone"), ("b", "ready")]
+        assert [(worker["jobs_per_s"], worker["batch_fill"]) for worker in found] == [(None, None), (1.0, 0.5)]
         assert found[0]["seen_at"] < found[1]["seen_at"]
         assert look.found["rates"]["num_workers"] == 1
 
