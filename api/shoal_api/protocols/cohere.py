@@ -86,7 +86,7 @@ class CohereFieldsBody(CohereRerankBody):
 api = Blueprint("cohere", __name__, "Cohere", one_field("CohereError", "message", BAD_REQUEST | UNSUPPORTED))
 
 
-@api.post("/", responses={200: ProtocolAnswer})
+@api.post("/", operation_id="cohereEmbedAtRoot", responses={200: ProtocolAnswer})
 @api.post("/v2/embed", responses={200: ProtocolAnswer})
 async def embed(body: CohereBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order, in each format that is asked for."""

@@ -71,8 +71,8 @@ async def vectors(body: WeaviateBody) -> Response:
 
 
 @api.post("/rerank", responses={200: ProtocolAnswer})
-@api.post("/v1/rerank", responses={200: ProtocolAnswer})
-@api.post("/v2/rerank", responses={200: ProtocolAnswer})
+@api.post("/v1/rerank", operation_id="weaviateRerankV1", responses={200: ProtocolAnswer})
+@api.post("/v2/rerank", operation_id="weaviateRerankV2", responses={200: ProtocolAnswer})
 async def rerank(body: WeaviateRerankBody) -> Response:
     """Score texts for a query, in order."""
     texts = body.documents if body.property is None or body.documents is not None else [body.property]

@@ -1,6 +1,7 @@
 """GET / and /page/{file}: the page for browsers. GET /openapi.json and /docs: the description of the API."""
 
 import gzip
+import mimetypes
 import re
 from base64 import b64encode
 from functools import partial
@@ -35,6 +36,9 @@ docs_api = Blueprint("docs", __name__, "service", ErrorBody)
 FOLDER = Path(__file__).parent.parent / "page"
 
 page_files = FilesBlueprint("files", __name__, static_folder=FOLDER, static_url_path="/page")
+
+mimetypes.add_type("text/javascript", ".js")  # a machine may have another type, or none
+mimetypes.add_type("font/woff2", ".woff2")
 
 #: The content security policy of a page: it loads files only from this server, and sends requests only to it. An inline
 #: script needs its digest in `scripts`.
@@ -71,15 +75,17 @@ async def root() -> Response:
 @page_files.after_request
 def _pack(response: Response) -> Response:
     """Confine a file of the page, and compress it if it is a text and the browser accepts that."""
+    if response.status_code >= 400:
+        return response
     _confine(response)
     response.vary.add("Accept-Encoding")
     request = json_request()
     is_short = len(request.environ.get("HTTP_ACCEPT_ENCODING", "")) <= MAX_ACCEPT_CHARS
     is_text = response.status_code == 200 and (response.mimetype or "").startswith("text/")
+    response.set_etag(response.get_etag()[0] or "", weak=True)  # both encodings have the same
     if is_text and is_short and request.accept_encodings["gzip"] > 0:
         response.set_data(gzip.compress(response.data))
         response.content_encoding = "gzip"
-        response.set_etag(response.get_etag()[0] or "", weak=True)  # both encodings have the same
     return response
 
 

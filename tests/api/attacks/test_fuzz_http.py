@@ -58,6 +58,7 @@ METHODS = st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPT
 @pytest.fixture
 def quick(make_app: MakeApp, stub: StubWorker, rq: Rq) -> FlaskClient:
     """Return a client of an application that does not wait long, and measures the pool at every request."""
+    stub.announce(model="sentence-transformers/all-MiniLM-L6-v2")  # as in the examples
     app = make_app(request_timeout_s=2.0)
     app.own.pool.every_s = 0.0
     return app.test_client()
@@ -144,12 +145,14 @@ def test_job_that_was_accepted(quick: FlaskClient, data: st.DataObject) -> None:
             check(quick.open(f"/v1/jobs/{job_id}{path}", method=method))
 
 
-@fuzz(20, values=changed(ABOUT), raw=st.binary() | mutated(st.just(wire.pack(ABOUT))) | ODD.map(packed))
+@fuzz(40, values=changed(ABOUT), raw=st.binary() | mutated(st.just(wire.pack(ABOUT))) | ODD.map(packed))
 def test_routes_that_describe_odd_workers(quick: FlaskClient, queue: Queue, values: dict[str, Any], raw: bytes) -> None:
-    for worker_id, beat in (("a", packed(values)), ("b", raw)):
+    beats = [packed({"written_at": time_s} | about) for time_s, about in ((1.0, ABOUT), (9.0, values), (15.0, ABOUT))]
+    for worker_id, beat in (*(("a", beat) for beat in beats), ("b", raw)):
         queue.redis.zadd(queue.keys.alive, {worker_id: 1e13})
         queue.redis.set(queue.keys.worker(worker_id), beat, ex=60)
-    for path in ("/ready", "/info", "/v1/indexes", "/v1/pool", "/metrics"):
+        check(quick.get("/v1/pool"))
+    for path in ("/ready", "/info", "/v1/indexes", "/metrics"):
         check(quick.get(path))
     queue.redis.delete(queue.keys.alive, queue.keys.worker("a"), queue.keys.worker("b"))
 

@@ -2,6 +2,8 @@
 
 import gzip
 import re
+import subprocess
+import sys
 from hashlib import sha256
 
 from api_stub import MakeApp, error_of
@@ -70,9 +72,11 @@ class TestFiles:
             assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
 
     def test_a_browser_that_has_a_file_does_not_get_it_again(self, api: FlaskClient) -> None:
-        first = api.get("/page/main.js")
+        first = api.get("/page/main.js", headers={"Accept-Encoding": "gzip"})
         again = api.get("/page/main.js", headers={"If-None-Match": first.headers["ETag"]})
         assert (again.status_code, again.data) == (304, b"")
+        plain = api.get("/page/main.js")
+        assert {one.headers["ETag"][:3] for one in (first, again, plain)} == {'W/"'}
         assert first.headers["Cache-Control"] == "no-cache"
         assert api.get("/page/main.js", headers={"If-None-Match": 'W/"another"'}).status_code == 200
 
@@ -86,9 +90,16 @@ class TestFiles:
         assert gzip.decompress(packed.data) == plain.data
         assert len(packed.data) < len(plain.data)
 
+    def test_their_types_are_the_same_on_a_machine_without_a_list_of_types(self) -> None:
+        code = "import mimetypes; mimetypes.knownfiles.clear(); import shoal_api.routes.pages; "
+        code += "print(*(mimetypes.guess_type(f'a.{end}')[0] for end in ('js', 'css', 'html', 'woff2')))"
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        assert told.split() == ["text/javascript", "text/css", "text/html", "font/woff2"]
+
     def test_no_other_file_is_served(self, api: FlaskClient) -> None:
         for name in ("none.js", "../app.py", "..%2fapp.py", "vendor", "", "/etc/passwd"):
-            assert error_of(api.get(f"/page/{name}"), 404)[0] == "not_found"
+            response = api.get(f"/page/{name}")
+            assert (error_of(response, 404)[0], response.headers["Cache-Control"]) == ("not_found", "no-store")
 
     def test_all_files_together_are_small(self) -> None:
         data = [path.read_bytes() for path in FOLDER.rglob("*.*")]

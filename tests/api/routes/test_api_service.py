@@ -17,6 +17,7 @@ from shoal.contract.options import CHOICES, OPTION_NAMES
 from shoal.errors import BY_CODE
 from shoal.operations import OPERATIONS
 from shoal.settings import OPEN_PATHS
+from shoal_api.app import PROTOCOL_APIS
 from shoal_api.schema.errors import STATUS
 from shoal_api.schema.requests import JobBody
 
@@ -85,6 +86,12 @@ class TestDescription:
         assert ["Left", "Right"] in choices
         assert [names for names in choices if len({name.lower() for name in names}) < len(names)] == []
 
+    def test_each_operation_of_a_protocol_alone_has_its_own_id(self, make_app: MakeApp) -> None:
+        for protocol in PROTOCOL_APIS:
+            paths = make_app(protocols=protocol).test_client().get("/openapi.json").get_json()["paths"]
+            ids = [about["operationId"] for methods in paths.values() for about in methods.values()]
+            assert len(ids) == len(set(ids)), protocol
+
     def test_choices_are_those_of_the_contract(self) -> None:
         fields = JobBody.model_json_schema()["properties"]
         assert set(OPTION_NAMES) <= set(fields)
@@ -100,7 +107,7 @@ class TestDescription:
         assert response.status_code == 200
         assert "http://" not in page
         assert "https://" not in page
-        assert "'self'" in response.headers["Content-Security-Policy"]
+        assert "style-src 'self' 'unsafe-inline';" in response.headers["Content-Security-Policy"]
         links = re.findall(r'(?:src|href)="([^"]+)"', page)
         assert len(links) == 4
         for link in links:

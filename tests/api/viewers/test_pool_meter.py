@@ -112,6 +112,21 @@ class TestRates:
         assert (worker["state"], worker["jobs_per_s"], worker["written_at"]) == ("ready", None, None)
         assert look.found["rates"]["jobs_per_s"] is None
 
+    def test_counters_that_fell_or_are_new_measure_what_is_known(self, pool: Pool, look: Look) -> None:
+        beat(pool, "a", 0, counters={"jobs": 100})
+        look.again()
+        beat(pool, "a", 5, counters={"jobs": 3, "texts": 10}, waits={"bulk": waits(0.05)})
+        found = look.again()
+        assert (found["rates"]["jobs_per_s"], found["rates"]["computed_texts_per_s"]) == (0.0, 2.0)
+        assert found["lanes"][1]["wait_p50_s"] == 0.05
+
+    def test_texts_found_in_the_cache_are_counted_anew_once_the_clock_was_set_back(self, look: Look) -> None:
+        num_cached = iter([0, 50, 60])
+        meter, now = PoolMeter(lambda: next(num_cached)), read_pool(look.queue)
+        for time_s in (START_S, START_S - 3_600, START_S - 3_590):
+            found = meter.measure(replace(now, time_s=time_s, workers={}))
+        assert found["rates"]["cached_texts_per_s"] == 1.0
+
     def test_a_clock_that_was_set_back_leaves_nothing_for_ever(self) -> None:
         meter = WorkerMeter()
         for time_s in (START_S + 3_600, START_S + 3_605, START_S, *range(int(START_S) + 5, int(START_S) + 205, 5)):
@@ -169,13 +184,15 @@ class TestWorkers:
         assert worker.items() >= rates.items()
 
     def test_a_worker_that_is_not_alive_any_more_is_gone(self, queue: Queue, pool: Pool, look: Look) -> None:
-        for worker_id in ("a", "b"):
-            beat(pool, worker_id, 0)
-        look.again()
+        for after_s in (0, 5):
+            for worker_id in ("a", "b"):
+                beat(pool, worker_id, after_s, counters={"jobs": after_s}, batches={"fill": waits(*[0.5] * after_s)})
+            look.again()
         pool.leave("a")
         look.again()
         found = look.found["workers"]
         assert [(worker["id"], worker["state"]) for worker in found] == [("a", "gone"), ("b", "ready")]
+        assert [(worker["jobs_per_s"], worker["batch_fill"]) for worker in found] == [(None, None), (1.0, 0.5)]
         assert found[0]["seen_at"] < found[1]["seen_at"]
         assert look.found["rates"]["num_workers"] == 1
 
