@@ -171,7 +171,9 @@ def test_a_cursor_of_another_search_is_refused(changed: dict[str, Any], tmp_path
 
 @pytest.mark.parametrize("sort", [None, [{"field": "n", "order": "desc"}]])
 @pytest.mark.parametrize("options", [{}, {"filter": {"n": {"lt": 20}}, "min_score": -1.0}])
-def test_pages_go_on_in_a_version_that_is_published_meanwhile(options: dict[str, Any], sort: Any, tmp_path: Path) -> None:
+def test_pages_go_on_in_a_version_that_is_published_meanwhile(
+    options: dict[str, Any], sort: list[dict[str, str]] | None, tmp_path: Path
+) -> None:
     options = {**options, "sort": sort}
     ids, cursor = first_page(forty(tmp_path / "v1"), **options)
     scene = forty(tmp_path / "v2")

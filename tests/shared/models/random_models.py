@@ -204,7 +204,7 @@ def packed_error(folder: Path) -> float:
         return error
     for lengths in ((9, 4, 30), (9, 9)):
         texts = [range(5, 5 + length) for length in lengths]
-        whole = torch.split(module(join(texts, num_unseen=[2] * len(texts))[0]), lengths)
+        whole = torch.split(module(join(texts, num_unseen=[2] * len(texts))[0]), [*lengths])
         seen = module(join([text[:-2] for text in texts])[0])
         error = max(error, float((torch.cat([tokens[:-2] for tokens in whole]) - seen).abs().max()))
     return error
