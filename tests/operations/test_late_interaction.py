@@ -240,6 +240,10 @@ class TestStoredTokenVectors:
             one, other = (index.token_vectors.of(row).astype(int) for index in (built, expected) if index.token_vectors)
             np.testing.assert_allclose(one, other, atol=1)
         assert np.array_equal(built.token_vectors.of(0), built.token_vectors.of(len(texts) - 1))
+        data = (path := built.folder / TOKENS).read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        self.build(tmp_path, texts, encoder, counting)
+        assert sum(counting.passes) == 1 + len({*texts})
 
     @pytest.mark.parametrize(
         ("name", "damage", "num_again"),

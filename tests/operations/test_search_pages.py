@@ -132,6 +132,13 @@ def test_a_cursor_with_impossible_values_is_refused(forged: dict[str, Any]) -> N
         Cursor.unpack(replace(cursor, **forged).pack())
 
 
+def test_a_page_after_a_row_that_the_version_does_not_have_is_counted(tmp_path: Path) -> None:
+    scene, ordered = forty(tmp_path / "v1"), {"sort": [{"field": "n"}]}
+    _, cursor = first_page(scene, 5, **ordered)
+    forged = replace(Cursor.unpack(cursor), row=2**40).pack()
+    assert [one for page in pages(scene, forged, 40, **ordered) for one in page] == [str(n) for n in range(4, 40)]
+
+
 @pytest.mark.parametrize("cursor", ["!", "gaFjkwECAw", "ä" * 10])
 def test_a_text_that_is_no_cursor_is_refused(cursor: str, tmp_path: Path) -> None:
     job = Search(["a"], search=SearchOptions(cursor=cursor))
@@ -162,8 +169,12 @@ def test_a_cursor_of_another_search_is_refused(changed: dict[str, Any], tmp_path
     assert "of another search or index" in refusal(scene.index, other, QUERY[None])
 
 
-@pytest.mark.parametrize("options", [{}, {"sort": [{"field": "n"}]}, {"filter": {"n": {"lt": 20}}, "min_score": -1.0}])
-def test_pages_go_on_in_a_version_that_is_published_meanwhile(options: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("sort", [None, [{"field": "n", "order": "desc"}]])
+@pytest.mark.parametrize("options", [{}, {"filter": {"n": {"lt": 20}}, "min_score": -1.0}])
+def test_pages_go_on_in_a_version_that_is_published_meanwhile(
+    options: dict[str, Any], sort: list[dict[str, str]] | None, tmp_path: Path
+) -> None:
+    options = {**options, "sort": sort}
     ids, cursor = first_page(forty(tmp_path / "v1"), **options)
     scene = forty(tmp_path / "v2")
     whole = [hit["id"] for hit in scene.answer(QUERY, 40, **options).hits[0]]

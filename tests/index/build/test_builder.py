@@ -43,7 +43,7 @@ from shoal_workers.index.build.validation import SEARCHED_AT_ONCE, Sample
 from shoal_workers.index.build.vectors import EMBEDDED, texts_of
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.documents import HashTable, hash_of
-from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, IDS, MANIFEST, OFFSETS, QUANTISED
+from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, IDS, IMPACTS, MANIFEST, OFFSETS, QUANTISED
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import HISTORY, LOCK, rollback
 
@@ -232,6 +232,12 @@ class TestLearnedWords:
         np.testing.assert_allclose(one, other, rtol=0.02)
         assert one.argmax() == 2
         assert build(source(["wind", *texts]), out, MadeVectors(), language="learned").is_unchanged
+
+    def test_that_are_damaged_are_learned_anew(self, source: Write, out: Path) -> None:
+        build(documents := source(["storm", "rain"]), out, MadeVectors(), language="learned")
+        data = (path := current_version(out) / IMPACTS).read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        assert build(documents, out, MadeVectors(), language="learned").num_embedded == 2
 
     def test_follow_words_of_another_kind(self, source: Write, out: Path) -> None:
         """All texts are encoded again, because the pass that weighs a text makes its vector too."""

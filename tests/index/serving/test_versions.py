@@ -19,6 +19,7 @@ from shoal.settings import Settings
 from shoal.task_progress import TaskProgress
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.scratch import SCRATCH
+from shoal_workers.index.files.durable_file import locked
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import current_version
 from shoal_workers.index.long_jobs import BuildIndex, ManageIndex, build_index, manage_index, name_of, where_is
@@ -238,6 +239,13 @@ class TestLongTasks:
         for action in ("list", "rollback"):
             with pytest.raises(IndexNotFound):
                 manage_index(ManageIndex("news", action), out, None)
+
+
+@pytest.mark.parametrize("name", ["", LOCK])
+def test_a_folder_that_is_missing_is_not_locked_and_not_made(out: Path, name: str) -> None:
+    with pytest.raises(IndexNotFound, match="news holds no index"), locked(out, name):
+        pass
+    assert not out.exists()
 
 
 def test_one_process_at_a_time_changes_versions(out: Path, built: Build) -> None:

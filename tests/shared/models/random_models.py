@@ -190,7 +190,7 @@ def compute(model: PreTrainedModel) -> dict[str, np.ndarray]:
 
 @torch.inference_mode()
 def packed_error(folder: Path) -> float:
-    """Return the largest error of the torch engine's pass over all texts."""
+    """Return the largest error of the torch engine's pass over all texts, and over texts with tokens that none sees."""
     config = with_usual_names(json.loads((folder / "config.json").read_text()))
     expected = ExpectedOutputs(folder)
     transformer, numbers = (
@@ -198,8 +198,16 @@ def packed_error(folder: Path) -> float:
         range(len(expected.texts)),
     )
     packing, spans = expected.pack(numbers, transformer.num_positions, join)
-    found = JoinedTransformer(transformer)(packing).numpy()
-    return expected.errors(numbers, spans, found)[0]
+    module = JoinedTransformer(transformer)
+    error = expected.errors(numbers, spans, module(packing).numpy())[0]
+    if transformer.head and transformer.head.is_of_mean:
+        return error
+    for lengths in ((9, 4, 30), (9, 9)):
+        texts = [range(5, 5 + length) for length in lengths]
+        whole = torch.split(module(join(texts, num_unseen=[2] * len(texts))[0]), [*lengths])
+        seen = module(join([text[:-2] for text in texts])[0])
+        error = max(error, float((torch.cat([tokens[:-2] for tokens in whole]) - seen).abs().max()))
+    return error
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def locked(
     """
     path = folder / name
     try:
-        lock = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT if name else os.O_RDONLY, 0o644)
     except OSError as error:
         raise IndexNotFound(f"{folder} holds no index ({error.strerror}): check its name") from error
     try:
