@@ -1,4 +1,4 @@
-"""What the page's programs do not show of Python clients: options, lists of models, errors and patience."""
+"""Options, lists of models, errors and patience of Python clients, which the page's programs do not show."""
 
 import base64
 from typing import Any
