@@ -30,14 +30,14 @@ TIMES = (0, 1, 32_503_680_000.0, 2.0**40)
 def beats() -> Iterator[tuple[str, dict[str, Any]]]:
     for n, number in enumerate(NUMBERS):
         counters, histogram = dict.fromkeys(COUNTERS, number), HISTOGRAM | {"sum": number}
-        waits = {"waits": {"interactive": histogram}, "batches": {"fill": histogram}, "longest_waits": {"bulk": number}}
+        waits = {"waits": {"interactive": histogram}, "batches": {"fill": histogram}, "rounds": [number] * 5}
         single = dict.fromkeys(
             ("texts_per_s", "memory_bytes", "written_at", "threads", "pid", "clock_offset_s"), number
         )
         yield f"number {n}", ABOUT | {"counters": counters} | waits | single
         yield f"count {n}", ABOUT | {"indexes": {"default": INDEX | {"count": number, "num_changes": number}}}
         yield f"recent {n}", ABOUT | {"recent": [_recent(number)]}
-    for name in (*ABOUT, "recent", "longest_waits", "texts_per_s", "written_at", "index_errors", "cache", "limits"):
+    for name in (*ABOUT, "recent", "rounds", "texts_per_s", "written_at", "index_errors", "cache", "limits"):
         for n, value in enumerate(ODD):
             yield f"{name} {n}", ABOUT | {name: value}
     for time_s in TIMES:

@@ -180,9 +180,9 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     "cache:<place>": [(cached, lambda keys: keys.cache("0"), 86_400)],
     "rate": [(limited, lambda keys: f"{keys.rates}*", 120)],  # two windows: the one before counts in part
     "dead": [(buried, lambda keys: keys.dead, None)],
-    "alive": [(announced, lambda keys: keys.alive, 15)],
-    "processors:<group>": [(announced, lambda keys: keys.processors("p"), 15)],
-    "worker:<worker_id>": [(announced, lambda keys: keys.worker("w"), 15)],
+    "alive": [(announced, lambda keys: keys.alive, 3)],
+    "processors:<group>": [(announced, lambda keys: keys.processors("p"), 3)],
+    "worker:<worker_id>": [(announced, lambda keys: keys.worker("w"), 3)],
     "limits": [(announced, lambda keys: keys.limits, None)],
     "scripts": [(announced, lambda keys: keys.scripts, None)],
     "reclaimed": [(looking, lambda keys: keys.reclaimed, 1)],

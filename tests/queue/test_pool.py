@@ -47,19 +47,16 @@ def test_a_heartbeat_of_another_shape_is_empty(pool: Pool) -> None:
         {"prompts": {}},
         {"counters": {"a": 1, "b": "many"}},
         {"texts_per_s": "fast"},
+        {"threads": "many"},
+        {"written_at": "now"},
+        {"recent": [{"client": "web", "ended_at": "now"}]},
+        {"recent": [{"ended_at": 1.0}]},
+        {"rounds": [1.0]},
         {"waits": {"bulk": {"limits": [1], "counts": [1], "sum": 1}}},
     ]
     for about in shapes:
         pool.announce("a", {"state": "ready"} | about)
         assert pool.workers() == {"a": {}}, about
-
-
-def test_a_heartbeat_without_contents_keeps_those_before_it(pool: Pool) -> None:
-    assert not pool.announce("a").has_about
-    assert (pool.alive(), pool.workers()) == ({"a"}, {})
-    assert pool.announce("a", {"state": "ready"}).has_about
-    assert pool.announce("a").has_about
-    assert pool.workers() == {"a": {"state": "ready"}}
 
 
 def test_the_first_heartbeat_of_a_worker_is_read_once(pool: Pool) -> None:
@@ -124,24 +121,6 @@ def test_a_beat_that_had_no_answer_for_long_is_followed_by_the_next_at_once(
     heart.start()
     wait_until(lambda: len(beats) > 3)
     heart.close()
-
-
-def test_a_heartbeat_announces_new_versions_of_indexes_at_once(pool: Pool) -> None:
-    about: dict[str, Any] = {"state": "ready", "indexes": {"a": {"count": 1, "version": "v1"}}, "counters": {"n": 1}}
-    heart = Heartbeat(pool, "a", lambda: about)
-    heart.beat()
-    about = about | {"counters": {"n": 2}}
-    heart.beat()
-    assert pool.workers()["a"]["counters"] == {"n": 1}
-    pool.broker.execute("DEL", pool.keys.worker("a"))  # as Redis does if it starts empty
-    heart.beat()
-    assert pool.workers()["a"] == about
-    about = about | {"indexes": {"a": {"count": 1, "version": "v2"}}}
-    heart.beat()
-    assert pool.workers()["a"] == about
-    about = about | {"index_errors": {"a": "it is broken"}}
-    heart.beat()
-    assert pool.workers()["a"] == about
 
 
 def test_a_heartbeat_that_can_never_be_sent_is_logged(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from socket import gethostname
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.broker import Broker
@@ -19,25 +19,20 @@ ALIVE_S = 3.0
 #: States of workers whose pool answers jobs. `shoal host` starts a worker that is asleep for the first job.
 ANSWERING = ("ready", "asleep")
 
-#: Redis keeps the contents of a heartbeat for this many times `ALIVE_S`, because workers announce themselves more often
-#: than they write the contents.
-_KEPT_FOR = 5
-
 #: Limits of a heartbeat: its bytes, and the values in its arrays and maps. A thousand indexes need a tenth of this.
 MAX_BYTES, MAX_VALUES = 2**22, 2**18
 
+_NUMBER = int | float
+
+#: The types of fields of a heartbeat. A field may be missing.
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("state", "model", "engine", "precision", "host"), str),
+    **dict.fromkeys(("prompts", "outputs", "recent", "rounds"), list),
+    **dict.fromkeys(("indexes", "index_errors", "counters", "waits", "batches"), dict),
+    **{"threads": int, "pid": int, "texts_per_s": _NUMBER, "memory_bytes": int | None, "written_at": _NUMBER | None},
+}
+
 _ANNOUNCE = scripts.load("announce")
-
-
-class Announced(NamedTuple):
-    """The answer to a worker's announcement.
-
-    `has_about` says whether Redis has the contents of the worker's heartbeat. `num_sharing` is the number of workers
-    that share its processors.
-    """
-
-    has_about: bool
-    num_sharing: int
 
 
 class AsyncPool:
@@ -93,27 +88,29 @@ class Pool:
         ids = sorted(self.alive())
         return _read_all(ids, self.broker.execute("MGET", *map(self.keys.worker, ids)) if ids else [])
 
-    def announce(self, worker_id: str, about: dict[str, Any] | None = None, group: str = "") -> Announced:
-        """Announce that the worker is alive, with the contents `about` of its heartbeat or without.
+    def announce(self, worker_id: str, about: dict[str, Any] | None = None, group: str = "") -> int:
+        """Announce that the worker is alive, with its heartbeat `about`. Return the number of workers of its group.
 
-        With `about`, Redis also gets the heartbeat's `limits` and the scripts, for programs that put jobs. `group` is
-        the id of the workers that share processors with it.
+        Redis also gets the heartbeat's `limits` and the scripts, for programs that put jobs. `group` is the id of the
+        workers that share processors with it.
         """
-        alive_ms = int(self.alive_s * 1000)
-        arguments: dict[str, Any] = {"worker": worker_id, "alive_ms": alive_ms, "kept_ms": _KEPT_FOR * alive_ms}
-        if about is not None:
-            arguments |= {"about": wire.pack(about), "digest": scripts.DIGEST}
-            limits = about.get("limits")
-            numbers = {k: n for k, n in limits.items() if type(n) is int} if isinstance(limits, dict) else {}
-            arguments["limits"] = [part for limit in numbers.items() for part in limit]
+        limits = (about or {}).get("limits")
+        numbers = {k: n for k, n in limits.items() if type(n) is int} if isinstance(limits, dict) else {}
+        arguments: dict[str, Any] = {
+            "worker": worker_id,
+            "alive_ms": int(self.alive_s * 1000),
+            "about": wire.pack(about or {}),
+            "limits": [part for limit in numbers.items() for part in limit],
+            "digest": scripts.DIGEST,
+        }
         if group:
             arguments["group"] = group
         found = self.broker.run(_ANNOUNCE, [self.keys.root], arguments)
-        if about is not None and not found["has_scripts"]:
+        if not found["has_scripts"]:
             texts = [part for script in scripts.PUBLISHED.items() for part in script]
             with suppress(Overloaded):  # the next heartbeat tries again
                 self.broker.execute("HSET", self.keys.scripts, *texts)
-        return Announced(found["has_about"], found["num_sharing"])
+        return int(found["num_sharing"])
 
     def leave(self, worker_id: str, group: str = "") -> None:
         """Remove a worker from the lists of living workers."""
@@ -159,22 +156,20 @@ def _read(beat: bytes) -> dict[str, Any]:
 
 def _is_sound(about: dict[str, Any]) -> bool:
     """Return True if JSON can represent `about`, and its fields have the types on which readers depend."""
-    indexes, errors, counters = (about.get(name, {}) for name in ("indexes", "index_errors", "counters"))
+    if not wire.is_json(about) or not all(isinstance(about[name], _TYPES[name]) for name in about.keys() & _TYPES):
+        return False
     try:
         for name in ("waits", "batches"):
             for histogram in about.get(name, {}).values():
                 Histogram.from_map(histogram)
-    except (AttributeError, ValueError):
+    except ValueError:
         return False
+    indexes, jobs = about.get("indexes", {}).values(), about.get("recent", ())
+    numbers = [*about.get("counters", {}).values(), *(rounds := about.get("rounds", ()))]
     return (
-        wire.is_json(about)
-        and isinstance(about.get("prompts", []), list)
-        and isinstance(about.get("outputs", []), list)
-        and isinstance(indexes, dict)
-        and all(isinstance(index, dict) and isinstance(index.get("count"), int) for index in indexes.values())
-        and isinstance(about.get("memory_bytes") or 0, int)
-        and isinstance(errors, dict)
-        and all(isinstance(message, str) for message in errors.values())
-        and isinstance(counters, dict)
-        and all(isinstance(number, int | float) for number in (*counters.values(), about.get("texts_per_s", 0.0)))
+        all(isinstance(index, dict) and isinstance(index.get("count"), int) for index in indexes)
+        and all(isinstance(message, str) for message in about.get("index_errors", {}).values())
+        and all(isinstance(job, dict) and isinstance(job.get("client"), str) for job in jobs)
+        and all(isinstance(number, _NUMBER) for number in [*numbers, *(job.get("ended_at") for job in jobs)])
+        and len(rounds) in (0, 5)
     )

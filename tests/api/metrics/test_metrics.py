@@ -205,7 +205,7 @@ def test_no_heartbeat_spoils_the_lines_of_others(api: FlaskClient, stub: StubWor
     odd = 'a"} 1\n\\é'
     stub.pool.announce(
         odd,
-        {"state": "asleep", "counters": {"jobs": True}, "engine": {"a": 1}, "clock_offset_s": float("nan")}
+        {"state": "asleep", "counters": {"jobs": True}, "engine": odd, "clock_offset_s": float("nan")}
         | {"waits": {odd: HISTOGRAM}},
     )
     families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
@@ -214,7 +214,7 @@ def test_no_heartbeat_spoils_the_lines_of_others(api: FlaskClient, stub: StubWor
     assert found["shoal_worker_jobs_total", odd].value == 1
     assert found["shoal_workers_ready", None].value == 2  # a model that is asleep starts for a job
     assert found["shoal_worker_wait_seconds_count", odd].labels["lane"] == odd
-    assert found["shoal_worker_engine_info", odd].labels["engine"] == "{'a': 1}"
+    assert found["shoal_worker_engine_info", odd].labels["engine"] == odd
     stub.pool.leave(odd)
     stub.announce(waits={}, batches={}, memory_bytes=None)  # as a worker of an older version
     text = api.get("/metrics").get_data(as_text=True)

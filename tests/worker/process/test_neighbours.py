@@ -40,7 +40,7 @@ def test_a_dead_worker_counts_until_its_heartbeat_expires(pool: Pool) -> None:
     Pool(pool.broker, pool.keys, alive_s=0.05).announce("other", group=GROUP)
     wait_until(lambda: not pool.sharing(GROUP))
     assert share_of(settings, pool).threads == alone
-    assert pool.announce("this", group=GROUP).num_sharing == 1
+    assert pool.announce("this", group=GROUP) == 1
 
 
 def test_when_the_clock_of_redis_is_set_back_no_neighbour_counts_for_longer(queue: Queue, pool: Pool) -> None:

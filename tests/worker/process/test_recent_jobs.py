@@ -1,4 +1,4 @@
-"""The last jobs and the longest waits in a worker's heartbeat, and the worker's throughput."""
+"""The last jobs in a worker's heartbeat."""
 
 import time
 
@@ -14,14 +14,9 @@ from shoal.queue.consumer import Delivery
 from shoal_api.viewers.pool_meter import PoolMeter
 from shoal_workers.loop.worker import Worker
 from shoal_workers.process.measurements import (
-    HALF_LIFE_S,
     MAX_JOBS,
-    PART_S,
-    WINDOW_S,
     EndedJob,
     JobLog,
-    RecentJobs,
-    Throughput,
 )
 from shoal_workers.service.service import about
 
@@ -33,22 +28,6 @@ class Now(Clock):
 
     def now(self) -> float:
         return self.now_s
-
-
-@pytest.fixture
-def job_log(queue: Queue) -> JobLog:
-    return JobLog("w", Now(queue.broker))
-
-
-def refused(job_log: JobLog, *waits: tuple[str, float], now_s: float = NOW_S) -> RecentJobs:
-    """Log refused jobs with these lanes and waits until `NOW_S`, and return the log's recent jobs."""
-    job, error = Embed(["storm"], id="a", reply_to="me"), Expired("it is late")
-    job_log._clock.now_s = now_s  # type: ignore[attr-defined]
-    for lane, waited_s in waits:
-        put_ms = int((NOW_S - waited_s) * 1_000)
-        delivery = Delivery(lane, job.id, job.pack(), "w", put_ms, client="web")
-        job_log.note([EndedJob.refused(delivery, Outline.read(delivery.data), error)], now_s)
-    return job_log.recent
 
 
 def test_a_heartbeat_has_the_last_jobs(queue: Queue, worker: Worker) -> None:
@@ -69,7 +48,6 @@ def test_a_heartbeat_has_the_last_jobs(queue: Queue, worker: Worker) -> None:
     assert 0 < sum(job["timings"].values()) <= job["total_s"]
     assert abs(job["ended_at"] - time.time()) < 600
     assert found["written_at"] >= job["ended_at"] - 0.001
-    assert found["longest_waits"].keys() == {"interactive", "bulk"}
     assert "storm" not in str(found["recent"])
 
 
@@ -79,7 +57,7 @@ def test_a_heartbeat_has_failed_jobs_with_their_errors(queue: Queue, worker: Wor
     queue.put("bulk", [late, Search(["storm"], id="lost", index="nowhere", reply_to="me")], client="web")
     queue.redis.rpush(queue.keys.lane("bulk"), b"no job")
     drive(worker)
-    found = {job["id"]: (job["status"], job["error"], job["op"], job["client"]) for job in worker.log.recent.newest()}
+    found = {job["id"]: (job["status"], job["error"], job["op"], job["client"]) for job in worker.log.recent}
     assert found["late"] == ("expired", "expired", "embed", "web")
     assert found["lost"] == ("failed", "unknown_index", "search", "web")
     assert found[None][:3] == ("failed", "malformed_job", None)
@@ -100,32 +78,10 @@ def test_the_pool_shows_the_jobs_of_a_heartbeat(queue: Queue, worker: Worker) ->
     assert found["rates"]["encode_s"] > 0
 
 
-def test_a_heartbeat_has_only_the_newest_jobs(job_log: JobLog) -> None:
-    recent = refused(job_log, *[("bulk", 0.0)] * (2 * MAX_JOBS), ("interactive", 3.0))
-    found = recent.newest()
-    assert len(found) == MAX_JOBS
-    assert (found[0]["lane"], found[0]["total_s"]) == ("interactive", pytest.approx(3.0))
-
-
-def test_the_longest_wait_is_measured_over_the_last_minute(job_log: JobLog) -> None:
-    recent = refused(job_log, ("bulk", 9.0), ("interactive", 1.0), ("bulk", 3.0))
-    assert recent.longest_waits(NOW_S + PART_S) == {"bulk": 9.0, "interactive": 1.0}
-    refused(job_log, ("bulk", 2.0), now_s=NOW_S + WINDOW_S / 2)
-    assert recent.longest_waits(NOW_S + WINDOW_S / 2) == {"bulk": 2.0 + WINDOW_S / 2, "interactive": 1.0}
-    assert recent.longest_waits(NOW_S + WINDOW_S + PART_S).keys() == {"bulk"}
-    assert recent.longest_waits(NOW_S + 2 * WINDOW_S) == {}
-    refused(job_log, ("bulk", 9.0))
-    assert recent.longest_waits(NOW_S - 10 * WINDOW_S) == {}  # the clock was set back
-
-
-def test_the_throughput_is_recent_texts_over_busy_seconds() -> None:
-    throughput = Throughput()
-    assert throughput.texts_per_s == 0
-    for _ in range(100):
-        throughput.num_texts += 1_000
-        throughput.add_busy(1)
-    assert throughput.texts_per_s == pytest.approx(1_000, rel=0.1)
-    for _ in range(int(3 * HALF_LIFE_S)):
-        throughput.num_texts += 100
-        throughput.add_busy(1)
-    assert 100 < throughput.texts_per_s < 300
+def test_a_heartbeat_has_only_the_newest_jobs(queue: Queue) -> None:
+    job, log, error = Embed(["storm"], id="a", reply_to="me"), JobLog("w", Now(queue.broker)), Expired("it is late")
+    for lane, waited_s in [("bulk", 0.0)] * (2 * MAX_JOBS) + [("interactive", 3.0)]:
+        delivery = Delivery(lane, job.id, job.pack(), "w", int((NOW_S - waited_s) * 1_000), client="web")
+        log.note([EndedJob.refused(delivery, Outline.read(delivery.data), error)], NOW_S)
+    assert len(log.recent) == MAX_JOBS
+    assert (log.recent[0]["lane"], log.recent[0]["total_s"]) == ("interactive", pytest.approx(3.0))

@@ -12,12 +12,6 @@ from shoal.queue.pool import ALIVE_S, Pool
 
 log = logging.getLogger(__name__)
 
-#: One in this number of announcements includes the contents of the heartbeat.
-CONTENTS_EVERY = 5
-
-#: Fields of the contents that are announced immediately after a change.
-URGENT = ("state", "threads", "indexes", "index_errors")
-
 
 class Heartbeat:
     """A thread that announces a worker to the pool until it is closed.
@@ -41,8 +35,6 @@ class Heartbeat:
         self._group = group
         self._note_sharing = note_sharing
         self._stopped = threading.Event()
-        self._announced: list[object] = []
-        self._num_without_contents = CONTENTS_EVERY
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> Self:
@@ -52,16 +44,8 @@ class Heartbeat:
         return self
 
     def beat(self) -> None:
-        """Announce the worker once, with the contents if they are due, urgent, or missing in Redis."""
-        about = self._about()
-        urgent = [about.get(name) for name in URGENT]
-        self._num_without_contents += 1
-        is_due = self._num_without_contents >= CONTENTS_EVERY or urgent != self._announced
-        announced = None if is_due else self._pool.announce(self._worker_id, None, self._group)
-        if not announced or not announced.has_about:
-            announced = self._pool.announce(self._worker_id, about, self._group)
-            self._num_without_contents, self._announced = 0, urgent
-        self._note_sharing(announced.num_sharing)
+        """Announce the worker once."""
+        self._note_sharing(self._pool.announce(self._worker_id, self._about(), self._group))
 
     def close(self) -> None:
         """Stop announcing the worker, and remove it from the pool."""

@@ -5,10 +5,9 @@ import resource
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 from typing import Any, Self
 
 from shoal.broker.clock import Clock
@@ -36,6 +35,9 @@ TEXTS_LIMITS = (1, 4, 16, 64)
 TOKENS_LIMITS = (64, 256, 1_024, 4_096)
 FILL_LIMITS = (0.1, 0.25, 0.5, 0.75)
 
+#: Weight of the rounds before, at each round. The last thousand make up two thirds of the sums.
+KEPT = 0.999
+
 
 class Measurements:
     """The counters of a worker, histograms of its passes, and for each lane a histogram of the `waits` of jobs."""
@@ -48,6 +50,20 @@ class Measurements:
             "tokens": Histogram(TOKENS_LIMITS),
             "fill": Histogram(FILL_LIMITS),
         }
+        #: The number of rounds with a pass, and the sums of tokens, tokens squared, seconds, and tokens times seconds.
+        self.rounds = [0.0] * 5
+        #: The number of answered texts, and the seconds of the loop's work, while the worker had jobs.
+        self.num_texts, self.work_s = 0, 0.0
+
+    @property
+    def num_tokens(self) -> float:
+        """The number of tokens of all passes that have begun."""
+        return self._batches["tokens"].sum
+
+    def add_round(self, num_tokens: float, seconds: float) -> None:
+        """Count a round of the worker's loop with one pass, of this size. Earlier rounds lose weight."""
+        new = (1.0, num_tokens, num_tokens**2, seconds, num_tokens * seconds)
+        self.rounds = [KEPT * total + one for total, one in zip(self.rounds, new, strict=True)]
 
     def add_batch(self, num_texts: int, num_tokens: int, max_tokens: int) -> None:
         """Count a forward pass with these numbers of texts and tokens. It had room for `max_tokens`."""
@@ -62,39 +78,17 @@ class Measurements:
             "counters": dict(self.counters) | {"cpu_s": time.process_time()},
             "waits": {lane: wait.to_map() for lane, wait in self.waits.items()},
             "batches": {name: sizes.to_map() for name, sizes in self._batches.items()},
-            "memory_bytes": _resident_bytes(),
+            "rounds": self.rounds,
+            "texts_per_s": self.num_texts / self.work_s if self.work_s else 0.0,
+            "memory_bytes": resident_bytes(),
         }
 
 
-def _resident_bytes() -> int | None:
+def resident_bytes() -> int | None:
     """Return the resident memory of this process in bytes, or None on systems other than Linux."""
     if sys.platform != "linux":
         return None
     return int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()
-
-
-#: Seconds of work after which the weight of a measurement has halved.
-HALF_LIFE_S = 10.0
-
-
-class Throughput:
-    """Texts answered per second of work. Older measurements have less weight."""
-
-    def __init__(self) -> None:
-        #: The number of texts that were answered.
-        self.num_texts = 0.0
-        self._busy_s = 0.0
-
-    def add_busy(self, seconds: float) -> None:
-        """Count seconds of work."""
-        kept = 0.5 ** (seconds / HALF_LIFE_S)
-        self.num_texts *= kept
-        self._busy_s = kept * self._busy_s + seconds
-
-    @property
-    def texts_per_s(self) -> float:
-        """Texts per second; 0 before the first text."""
-        return self.num_texts / self._busy_s if self._busy_s else 0.0
 
 
 #: Number of recent jobs in a heartbeat. Each takes some 250 bytes, and every reader of the pool reads all heartbeats.
@@ -102,43 +96,6 @@ MAX_JOBS = 8
 
 #: Largest length of a client's name in a heartbeat, in characters. Longer names are cut.
 MAX_CLIENT_CHARS = 256
-
-#: Time over which the longest wait of a lane is measured, and the length of its parts, which expire one by one, in
-#: seconds.
-WINDOW_S, PART_S = 60.0, 5.0
-
-
-class RecentJobs:
-    """The last jobs of a worker, and the longest wait of each lane in the last minute. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._jobs: deque[Mapping[str, Any]] = deque(maxlen=MAX_JOBS)
-        self._longest: dict[tuple[str, int], float] = {}
-        self._lock = Lock()
-
-    def add(self, jobs: Sequence[Mapping[str, Any]], waits: Iterable[tuple[str, float]], now_s: float) -> None:
-        """Add answered jobs, as maps for the heartbeat, and for each job its lane and its wait in seconds."""
-        with self._lock:
-            self._jobs.extend(jobs)
-            for lane, wait_s in waits:
-                part = (lane, int(now_s / PART_S))
-                self._longest[part] = max(wait_s, self._longest.get(part, 0.0))
-
-    def newest(self) -> list[Mapping[str, Any]]:
-        """Return the jobs, the newest first."""
-        with self._lock:
-            return list(reversed(self._jobs))
-
-    def longest_waits(self, now_s: float) -> dict[str, float]:
-        """Return, by lane, the longest wait of a job that was answered in the last minute, in seconds."""
-        found: dict[str, float] = {}
-        with self._lock:
-            # Old parts are forgotten, and so are parts in the future, which exist if the clock was set back.
-            first, last = int((now_s - WINDOW_S) / PART_S), int(now_s / PART_S)
-            self._longest = {part: wait_s for part, wait_s in self._longest.items() if first < part[1] <= last}
-            for (lane, _), wait_s in self._longest.items():
-                found[lane] = max(wait_s, found.get(lane, 0.0))
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,22 +143,23 @@ class JobLog:
 
     def __init__(self, worker_id: str, clock: Clock, tracer: Tracer | None = None):
         self._worker_id, self._clock, self._tracer = worker_id, clock, tracer
-        self.measurements, self.throughput, self.recent = Measurements(), Throughput(), RecentJobs()
+        self.measurements = Measurements()
+        #: The last jobs, the newest first, as maps for the heartbeat.
+        self.recent: deque[Mapping[str, Any]] = deque(maxlen=MAX_JOBS)
 
     def note(self, jobs: Sequence[EndedJob], replying_at: float) -> None:
         """Count and log jobs. The worker began to write their replies at `replying_at`, in Unix seconds."""
         ended_at, now_s, counters = time.time(), self._clock.now(), self.measurements.counters
-        waits = [job.timings["queue_s"] if job.timings else job.delivery.queued_s(now_s) for job in jobs]
-        by_lane = zip((job.delivery.lane for job in jobs), waits, strict=True)
-        self.recent.add([job.to_heartbeat(now_s) for job in jobs[-MAX_JOBS:]], by_lane, now_s)
-        for job, wait_s in zip(jobs, waits, strict=True):
+        self.recent.extendleft(job.to_heartbeat(now_s) for job in jobs[-MAX_JOBS:])
+        for job in jobs:
+            wait_s = job.timings["queue_s"] if job.timings else job.delivery.queued_s(now_s)
             self.measurements.waits[job.delivery.lane].add(wait_s)
             counters["failed"] += job.error is not None
             if job.timings:  # otherwise the job was refused before its begin
                 counters["jobs"] += 1
                 counters["texts"] += job.num_computed
                 counters["tokens"] += job.num_tokens or 0
-                self.throughput.num_texts += job.num_lane_texts
+                self.measurements.num_texts += job.num_lane_texts
                 for name, seconds in job.timings.items():
                     counters[name] += seconds  # type: ignore[assignment]
             if log.isEnabledFor(logging.DEBUG):

@@ -202,7 +202,6 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "pid": os.getpid(),
         "clock_offset_s": worker.clock.offset_s,
         "clock_error_s": worker.clock.error_s,
-        "texts_per_s": worker.log.throughput.texts_per_s,
         "limits": (lane_limits or LaneLimits()).to_map()
         | {
             "max_job_texts": worker.limits.max_job_texts,
@@ -215,7 +214,6 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "indexes": describe(worker.indexes),
         "index_errors": worker.indexes.errors if isinstance(worker.indexes, OpenIndexes) else {},
         "written_at": None if worker.clock.error_s is None else now_s,  # unknown until the clock is measured
-        "recent": worker.log.recent.newest(),
-        "longest_waits": worker.log.recent.longest_waits(now_s),
+        "recent": list(worker.log.recent),
         **worker.log.measurements.to_heartbeat(),
     }

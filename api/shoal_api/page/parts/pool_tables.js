@@ -14,9 +14,8 @@ export function laneTable(lanes) {
     ["Oldest", (lane) => duration(lane.num_jobs ? lane.oldest_age_s : null), "number"],
     ["Wait, half", (lane) => duration(lane.wait_p50_s), "number"],
     ["Wait, 95 %", (lane) => duration(lane.wait_p95_s), "number"],
-    ["Longest wait", (lane) => duration(lane.wait_max_s), "number"],
   ];
-  return section("Lanes", "Waits of the last minute.", table(columns, lanes, "Lanes"));
+  return section("Lanes", "Waits of the last ten seconds.", table(columns, lanes, "Lanes"));
 }
 
 /** Draw the workers; `now` is in Unix seconds. */
@@ -28,7 +27,7 @@ export function workerTable(workers, now) {
     ["Busy", ({ busy }) => share(busy), "number"],
     ["Batch fill", (worker) => share(worker.batch_fill), "number"],
     ["Memory", (worker) => size(worker.memory_bytes), "number"],
-    ["Heartbeat", (worker) => ago(worker.state === "gone" ? worker.seen_at : worker.written_at, now), "number"],
+    ["Heartbeat", ({ written_at }) => ago(written_at, now), "number"],
   ];
   return section("Workers", "", table(columns, workers, "Workers"));
 }

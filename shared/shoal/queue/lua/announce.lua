@@ -1,23 +1,21 @@
 -- Announce that a worker is alive, and remove workers whose time has ended. If Redis's clock was set back, or a Redis whose
 -- clock is behind took over, the times of all workers are too late: so no time may be later than this worker's. If no worker
 -- announced itself for half of alive_ms, Redis was away: no worker looks for dead ones until each had time to announce itself.
--- args: worker, alive_ms, kept_ms (for which Redis keeps the heartbeat), about (the bytes of the heartbeat, or nil), limits
---   (with about: a flat list of names and numbers, for programs that put jobs), digest (with about: of the scripts that these
---   programs use), group (of workers that share processors, or nil)
--- Returns {has_about, has_scripts, num_sharing}: whether Redis has the heartbeat, and the scripts; the number of workers in
---   the group.
-local heartbeat, now = ROOT .. 'worker:' .. args.worker, now_ms()
+-- args: worker, alive_ms, about (the bytes of the heartbeat), limits (a flat list of names and numbers, for programs that put
+--   jobs), digest (of the scripts that these programs use), group (of workers that share processors, or nil)
+-- Returns {has_scripts, num_sharing}: whether Redis has the scripts; the number of workers in the group.
+local now = now_ms()
 local until_ms, answer = now + args.alive_ms, {num_sharing = 0}
 
 -- Add a living worker to a sorted set, and remove workers whose time has ended.
 local function announce(key, member)
-  call('PEXPIRE', key, args.kept_ms) -- Redis allows this if memory is full, and then also the writes after it
+  call('PEXPIRE', key, args.alive_ms) -- Redis allows this if memory is full, and then also the writes after it
   call('ZADD', key, until_ms, member)
   for _, other in ipairs(call('ZRANGEBYSCORE', key, '(' .. string.format('%.0f', until_ms), '+inf')) do
     call('ZADD', key, until_ms, other)
   end
   call('ZREMRANGEBYSCORE', key, '-inf', now)
-  call('PEXPIRE', key, args.kept_ms)
+  call('PEXPIRE', key, args.alive_ms)
 end
 
 local newest_ms = tonumber(call('ZRANGE', ROOT .. 'alive', -1, -1, 'WITHSCORES')[2] or 0)
@@ -28,10 +26,8 @@ if args.group then
   announce(neighbours, args.worker)
   answer.num_sharing = call('ZCARD', neighbours)
 end
-if args.about then
-  call('SET', heartbeat, args.about, 'PX', args.kept_ms)
-  if #args.limits > 0 then call('HSET', ROOT .. 'limits', unpack(args.limits)) end
-  answer.has_scripts = call('HGET', ROOT .. 'scripts', 'digest') == args.digest
-end
-answer.has_about = call('EXISTS', heartbeat) == 1
+if #args.limits > 0 then call('HSET', ROOT .. 'limits', unpack(args.limits)) end
+answer.has_scripts = call('HGET', ROOT .. 'scripts', 'digest') == args.digest
+pcall(redis.set_repl, redis.REPL_NONE) -- the append-only file and replicas do without: another heartbeat comes in a second
+call('SET', ROOT .. 'worker:' .. args.worker, args.about, 'PX', args.alive_ms)
 return cmsgpack.pack(answer)
