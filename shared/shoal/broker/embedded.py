@@ -101,9 +101,6 @@ def command(settings: Settings) -> list[str]:
             f"{folder / 'appendonlydir' / _MANIFEST} is missing, and without it the data beside it would be lost: "
             "bring it back from a backup, or choose another --home to begin anew"
         )
-    # the limits of two lanes, of the cache and of unread results, and once more the limit of results for everything
-    # else
-    memory_mb = 2 * settings.max_backlog_mb + settings.cache_mb + 2 * settings.max_result_mb
     options = {
         "bind": HOST,
         "port": str(settings.redis_port),
@@ -111,11 +108,16 @@ def command(settings: Settings) -> list[str]:
         "appendonly": "yes",
         "appendfsync": "everysec",
         "save": "",
-        "maxmemory": f"{memory_mb}mb",
+        "maxmemory": f"{memory_mb(settings)}mb",
         "maxmemory-policy": "noeviction",
         "logfile": str(log_file(settings)),
     }
     return [server, *(part for name, value in options.items() for part in (f"--{name}", value))]
+
+
+def memory_mb(settings: Settings) -> int:
+    """Return the memory for the limits of two lanes, the cache and unread results, and as for results for the rest."""
+    return 2 * settings.max_backlog_mb + settings.cache_mb + 2 * settings.max_result_mb
 
 
 def log_file(settings: Settings) -> Path:
