@@ -207,6 +207,19 @@ def test_without_redis_methods_raise_unavailable() -> None:
                 ask()
 
 
+def test_the_status_shows_the_outcome_of_the_webhook(jobs: LongJobs, rq: Rq) -> None:
+    jobs.cancel(job_id := submit(jobs, webhook="http://a/reports?key=secret"))
+    about = {"url": "http://a/reports", "status": "pending", "answer": None, "error": None}
+    assert jobs.status(job_id).webhook == about
+    error = {"code": "unavailable", "message": "no answer"}
+    rq.set(sender := f"{job_id}-webhook", meta=MsgpackSerializer.dumps({"error": error}))
+    assert jobs.status(job_id).webhook == about | {"error": error}  # it is sent again later
+    rq.set(sender, status="failed")
+    assert jobs.status(job_id).webhook == about | {"status": "failed", "error": error}
+    rq.connection.delete(f"rq:job:{sender}")
+    assert jobs.status(job_id).webhook is None
+
+
 def test_only_failed_and_cancelled_jobs_have_a_failure() -> None:
     for status, error, code in (
         ("queued", {"code": "unavailable"}, None),
