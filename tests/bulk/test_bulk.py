@@ -135,7 +135,8 @@ class TestFolder:
             pytest.importorskip("pyarrow")
         result = embed(format=format_name)
         ids, vectors = read(tmp_path / "out", format_name)
-        assert (ids, vectors.dtype) == ([f"ü{n}" for n in GOOD], np.float32)
+        assert ids == [f"ü{n}" for n in GOOD]
+        assert vectors.dtype == np.float32
         assert np.array_equal(vectors, GOOD_VECTORS)
         assert (result.rows, result.num_vectors, result.num_bad, result.num_parts) == (NUM_ROWS, 96, 4, 7)
 

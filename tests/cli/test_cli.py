@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from socket import gethostname
@@ -116,11 +116,12 @@ def test_vectors_are_printed_or_saved_in_order(
     assert json.loads(line) == pytest.approx(client.embed("storm", prompt_name="query"), abs=1e-5)
     (tmp_path / "texts.txt").write_text("".join(f"{word}\n" for word in WORDS * 20))
     wanted = client.embed(WORDS * 20, dimensions=8)
-    for ending, load in {
+    loads: dict[str, Callable[[Path], Any]] = {
         "npy": np.load,
         "safetensors": lambda path: load_file(path)["vectors"],
         "jsonl": lambda path: np.array([json.loads(line) for line in path.read_text().splitlines()]),
-    }.items():
+    }
+    for ending, load in loads.items():
         out, source = tmp_path / f"vectors.{ending}", ["--file", str(tmp_path / "texts.txt")]
         result = shoal.invoke(main, ["embed", *source, "--out", str(out), "--dimensions", "8"])
         succeed(result)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from api_stub import ABOUT, INDEX, StubWorker
@@ -34,7 +35,7 @@ Lines = Callable[..., list[str]]
 
 
 @pytest.fixture
-def lines(pool_settings: dict[str, str]) -> Lines:
+def lines(pool_settings: dict[str, Any]) -> Lines:
     """Return a function that runs a command, and returns the lines that it prints."""
 
     def run_command(*arguments: str) -> list[str]:

@@ -15,7 +15,8 @@ from test_cli import fail, succeed
 from shoal import Client
 from shoal.cli import long_job
 from shoal.cli.main import main
-from shoal.long_jobs.status import LongJobStatus, Progress
+from shoal.long_jobs.status import LongJobStatus
+from shoal.task_progress import TaskProgress
 
 pytest_plugins = ["cli_fixtures"]
 
@@ -42,7 +43,7 @@ def test_jobs_are_listed_and_shown(shoal: CliRunner, job_id: str, tmp_path: Path
 
 
 def test_a_failed_job_is_shown_with_its_error_and_the_rows_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    progress, error = Progress(rows=9, num_bad=7, first_bad=("row 1: empty",), eta_s=60.0), {"code": "file_error"}
+    progress, error = TaskProgress(rows=9, num_bad=7, first_bad=("row 1: empty",), eta_s=60.0), {"code": "file_error"}
     status = LongJobStatus("a", "embed_file", "failed", {}, 0.0, progress=progress, error=error | {"message": "gone"})
     assert long_job._outline(status).endswith("(file_error: gone)")
     long_job._print_details(status)

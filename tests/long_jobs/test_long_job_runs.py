@@ -33,9 +33,9 @@ class Run:
 
     def __init__(self, worker: LongJobWorker, broker: Broker, queue: Queue, job_id: str):
         self.worker, self.queue, self.broker = worker, queue, broker
-        self.job: Any = queue.job_class.fetch(job_id, queue.connection)
-        self.execution: Any = self.job.begin(worker.name, ALIVE_S)
-        self.progress = ProgressLog(self.job, self.execution.id if self.execution else "", broker.translated)
+        job: Any = queue.job_class.fetch(job_id, queue.connection)
+        self.job, self.execution = job, job.begin(worker.name, ALIVE_S)
+        self.progress = ProgressLog(job, self.execution.id if self.execution else "", broker.translated)
 
     def succeed(self) -> bool:
         """End the run with a result."""

@@ -63,7 +63,7 @@ def test_a_job_is_queued_until_a_runner_takes_it(jobs: LongJobs) -> None:
 
 
 def test_a_queued_job_is_paused_resumed_cancelled_and_retried(jobs: LongJobs, rq: Rq, keys: Keys) -> None:
-    def queued() -> list[bytes]:
+    def queued() -> list[Any]:
         return rq.connection.lrange(f"rq:queue:{queue_names(keys)[0]}", 0, -1)
 
     job_id = submit(jobs)

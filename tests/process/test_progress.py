@@ -67,9 +67,9 @@ def test_lines_of_a_step(clock: Clock, total: int, done: dict[float, int], lines
 
 def test_a_terminal_has_one_line_that_is_gone_at_the_end(clock: Clock) -> None:
     stream = Terminal()
-    progress = StepBar("embedding", 4, stream=stream, clock=clock)
-    for clock.now_s, _ in enumerate(progress.over("ab"), 1):
-        pass
+    with StepBar("embedding", 4, stream=stream, clock=clock) as progress:
+        for clock.now_s, _ in enumerate(progress.over("ab"), 1):
+            progress.tick()
     with TaskBar(stream=stream, clock=clock) as report:
         clock.now_s += 1.0
         report(TaskProgress(10, num_bad=2, fraction=0.5, step="embedding"))
@@ -88,9 +88,9 @@ def test_a_given_rate_and_time_are_shown_before_measured_ones(clock: Clock) -> N
     for given_s, shown in ((None, "3 a second, 13 s left"), (5.0, "5 a second, 5 s left")):
         stream, clock.now_s = io.StringIO(), 0.0
         with TaskBar(stream=stream, clock=clock) as report:
-            report(TaskProgress(0, fraction=0.0), given_s, given_s)
+            report(TaskProgress(0, fraction=0.0, rows_per_s=given_s, eta_s=given_s))
             clock.now_s = 20.0
-            report(TaskProgress(60, fraction=0.6), given_s, given_s)
+            report(TaskProgress(60, fraction=0.6, rows_per_s=given_s, eta_s=given_s))
         assert stream.getvalue() == f"waiting: 60 %, 60 rows, {shown}\n"
 
 
@@ -105,11 +105,11 @@ def test_the_rate_of_a_step_is_measured_from_where_it_was_begun_or_resumed() -> 
         (150.0, 160, 0.16, "embedding", (2.0, 420.0)),
     ):
         found = meter.measure(TaskProgress(rows=rows, fraction=fraction, step=step), now_s)
-        assert found == pytest.approx(measured)
+        assert (found.rows_per_s, found.eta_s) == pytest.approx(measured)
 
 
 def test_a_line_contains_the_known_values() -> None:
     assert task_line(TaskProgress()) == "waiting: 0 rows"
-    assert task_line(TaskProgress(7, step="reading"), 3.5) == "reading: 7 rows, 4 a second"
-    late = task_line(TaskProgress(7, fraction=0.1), 1.0, 7_260.0)
+    assert task_line(TaskProgress(7, step="reading", rows_per_s=3.5)) == "reading: 7 rows, 4 a second"
+    late = task_line(TaskProgress(7, fraction=0.1, rows_per_s=1.0, eta_s=7_260.0))
     assert late == "waiting: 10 %, 7 rows, 1 a second, 2 h 1 min left"

@@ -23,9 +23,6 @@ KINDS = {
     ".pdf": "pdf",
 }
 
-#: Version of the code that extracts texts from files. It rises by one whenever a file's text comes out differently.
-TEXTS_VERSION = 2
-
 #: Size limits of a file and of its text, in bytes.
 MAX_FILE_BYTES, MAX_TEXT_BYTES = 256 * 2**20, 8 * 2**20
 

@@ -20,9 +20,10 @@ from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 from shoal.contract import wire
 from shoal.errors import ShoalError
 from shoal.long_jobs.serializer import MsgpackSerializer
-from shoal.long_jobs.status import ENDED, LongJobStatus, Progress, Status
+from shoal.long_jobs.status import ENDED, LongJobStatus, Status
 from shoal.long_jobs.submission import WEBHOOK, Kind, Submission, queue_name
 from shoal.process import logs
+from shoal.task_progress import TaskProgress
 
 if TYPE_CHECKING:
     from redis.client import Pipeline
@@ -145,7 +146,7 @@ class LongJob(Job):
             self.created_at.timestamp(),
             self.started_at.timestamp() if self.started_at else None,
             ended_at.timestamp() if ended_at else None,
-            Progress.from_map(self.meta.get("progress")),
+            TaskProgress.from_map(self.meta.get("progress")),
             error=error,
             worker=self.worker_name or "",
             client=self.submission.client,

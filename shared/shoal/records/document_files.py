@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn, Self
 from shoal import __version__
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
-from shoal.extraction.reader_client import KINDS, TEXTS_VERSION, ReaderClient, UnreadableFile
+from shoal.extraction.reader_client import KINDS, ReaderClient, UnreadableFile
 from shoal.records.document import Record
 from shoal.records.source_file import BLOCK_BYTES, SourceFile, SourceRules, open_file
 
@@ -59,8 +59,8 @@ class FoundFile(NamedTuple):
 class ReadFiles:
     """A SQLite file with the records that were read from files, each stored under a mark of its file. For one thread.
 
-    A mark is a hash of the path, the size, the inode, the two times of change and the version of the code that reads
-    files. If the SQLite file is damaged or cannot be written, no record is found, and a build reads all files.
+    A mark is a hash of the path, the size, the inode, the two times of change and the version of Shoal. If the SQLite
+    file is damaged or cannot be written, no record is found, and a build reads all files.
     """
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time):
@@ -229,6 +229,6 @@ def read_folder(
 
 
 def _mark(file: FoundFile) -> bytes:
-    numbers = (file.size_bytes, file.inode, file.modified_ns, file.changed_ns, TEXTS_VERSION)
+    numbers = (file.size_bytes, file.inode, file.modified_ns, file.changed_ns)
     marked = "\0".join((file.path, file.kind, __version__, *map(str, numbers)))
     return blake2b(marked.encode(errors="surrogateescape"), digest_size=16).digest()
