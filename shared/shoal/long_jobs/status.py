@@ -17,7 +17,7 @@ Status = Literal["queued", "running", "paused", "done", "failed", "cancelled"]
 STATUSES: tuple[str, ...] = get_args(Status)
 
 #: The states of a job that has ended.
-ENDED: tuple[str, ...] = ("done", "failed", "cancelled")
+ENDED: tuple[Status, ...] = ("done", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
