@@ -162,21 +162,23 @@ class TestFolder:
         assert fractions == sorted(fractions)
         assert all(report.fraction == pytest.approx(report.rows / NUM_ROWS) for report in reports[-8:])
 
-    def test_the_settings_limit_the_length_of_a_text(self, embed: EmbedSource) -> None:
+    def test_texts_that_are_too_long_are_named_and_without_a_good_row_it_fails(
+        self, embed: EmbedSource, tmp_path: Path
+    ) -> None:
         result = embed(settings=Settings(max_text_chars=7))
         assert result.num_vectors == 9
         assert "7 (SHOAL_MAX_TEXT_CHARS)" in result.first_bad[-1]
-
-    def test_without_rows_there_are_no_parts_and_without_a_good_one_it_fails(
-        self, embed: EmbedSource, tmp_path: Path
-    ) -> None:
-        (tmp_path / "none.txt").write_text("\n")
-        result = embed(source=str(tmp_path / "none.txt"))
-        assert (result.rows, result.num_parts) == (0, 0)
-        assert files_in(tmp_path / "out").keys() == {"manifest.json", "bad-rows.jsonl"}
-        (tmp_path / "bad.txt").write_text(f"{TOO_LONG}\n" * 3)
+        (tmp_path / "docs").mkdir()
+        for name, text in (("docs/a.txt", "storm"), ("docs/b.txt", TOO_LONG), ("bad.txt", f"{TOO_LONG}\n" * 3)):
+            (tmp_path / name).write_text(text)
+        (reason,) = embed("docs-out", source=str(tmp_path / "docs")).first_bad
+        assert reason.startswith(f"{tmp_path}/docs/b.txt: ")
         with pytest.raises(BadDocument, match=r"none of the 3 rows can be embedded; the first: .*too many tokens"):
-            embed("other", source=str(tmp_path / "bad.txt"))
+            embed("bad", source=str(tmp_path / "bad.txt"))
+        (tmp_path / "bad.txt").write_text("\n")
+        result = embed("none", source=str(tmp_path / "bad.txt"))
+        assert (result.rows, result.num_parts) == (0, 0)
+        assert files_in(tmp_path / "none").keys() == {"manifest.json", "bad-rows.jsonl"}
 
 
 @pytest.fixture
@@ -312,20 +314,23 @@ class TestRefused:
             embed(report=touch)
         assert _num_parts(tmp_path / "out") < 3
 
-    @pytest.mark.parametrize(
-        ("other", "words"),
-        [
+    def test_the_reason_why_vectors_of_workers_differ_is_named(self) -> None:
+        about = {"digest": "d", "precision": "f32", "engine": "openvino", "max_tokens": 256, "prompts": ["query"]}
+        others: list[tuple[dict[str, Any], str]] = [
             ({"precision": "bf16"}, r"different precision \(bf16; f32\): set SHOAL_PRECISION"),
             ({"max_tokens": 128}, r"different max tokens \(128; 256\): start all"),
             ({"prompts": ["document", "query"]}, r"different prompts \(document, query; query\): start all"),
             ({}, "different files of the model, such as another tokenizer"),
             ({"fingerprint": None}, "update all workers"),
-        ],
-    )
-    def test_the_reason_why_vectors_of_workers_differ_is_named(self, other: dict[str, Any], words: str) -> None:
-        about = {"digest": "d", "precision": "f32", "engine": "openvino", "max_tokens": 256, "prompts": ["query"]}
-        with pytest.raises(NotReady, match=words):
-            check_same_vectors([about | {"fingerprint": "f1"}, about | {"fingerprint": "f2"} | other])
+        ]
+        for other, words in others:
+            with pytest.raises(NotReady, match=words):
+                check_same_vectors([about | {"fingerprint": "f1"}, about | {"fingerprint": "f2"} | other])
+        about = {"model": "m", "digest": "d", "dimension": 8, "pooling": "mean", "fingerprint": "f"}
+        assert served_model([{"state": "ready"}, about | {"dimension": "8"}]) is None
+        found = served_model([{"model": 5}, about | {"prompts": ["query", "document"]}])
+        assert found == ModelInfo("m", "d", "mean", 8, "document", "f")
+        assert served_model([about | {"prompts": 5}]) == ModelInfo("m", "d", "mean", 8, "", "f")
 
     def test_a_folder_that_another_run_writes_or_with_other_files(
         self, embed: EmbedSource, steady: SteadyWorker
@@ -368,14 +373,6 @@ class TestRefused:
         for arguments, message in wrong:
             with pytest.raises(InvalidRequest, match=message):
                 BulkRequest(**{"source": "a.txt", "out": "out", **arguments})
-
-
-def test_a_document_that_cannot_be_embedded_is_named(embed: EmbedSource, steady: SteadyWorker, tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    for name, text in (("a.txt", "storm"), ("long.txt", TOO_LONG)):
-        (tmp_path / "docs" / name).write_text(text)
-    (reason,) = embed(source=str(tmp_path / "docs")).first_bad
-    assert reason.startswith(f"{tmp_path}/docs/long.txt: ")
 
 
 @pytest.mark.parametrize("format_name", ["safetensors", "npy"])
@@ -569,14 +566,6 @@ def test_unanswered_rows_need_little_memory(
     (tmp_path / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 8)
     embed(source=str(tmp_path / "rows.jsonl"))
     assert held <= 2**20 + 2
-
-
-def test_heartbeats_describe_a_model_by_their_sound_fields() -> None:
-    about = {"model": "m", "digest": "d", "dimension": 8, "pooling": "mean", "fingerprint": "f"}
-    assert served_model([{"state": "ready"}, about | {"dimension": "8"}]) is None
-    found = served_model([{"model": 5}, about | {"prompts": ["query", "document"]}])
-    assert found == ModelInfo("m", "d", "mean", 8, "document", "f")
-    assert served_model([about | {"prompts": 5}]) == ModelInfo("m", "d", "mean", 8, "", "f")
 
 
 def test_a_real_worker_gives_the_vectors_of_the_client(tmp_path: Path, client: Client, worker: Worker) -> None:

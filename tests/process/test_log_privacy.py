@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import msgpack
 import pytest
@@ -41,13 +42,6 @@ class LeakyIndex:
         raise RuntimeError(f"cannot search for {SECRET}")
 
 
-@pytest.fixture
-def leaky(queue: Queue, encoder: Encoder, index: Index) -> Worker:
-    engine = LeakyEncoder(encoder.model, encoder.tokenizer, encoder.engine)
-    indexes = {"default": index, "broken": LeakyIndex()}
-    return Worker(queue.consumer(), engine, indexes, Bucketing(4_096), Limits(max_job_texts=3, max_text_chars=500))  # type: ignore[arg-type]
-
-
 def job(**fields: object) -> bytes:
     return bytes(msgpack.packb({"v": 1, "id": "a", "op": "embed", "texts": [f"{SECRET} pie"]} | fields))
 
@@ -72,9 +66,14 @@ JOBS = {
 
 
 @pytest.mark.parametrize("fails_on", ["", "tokenize", "encode"])
-def test_a_worker_logs_no_text(leaky: Worker, queue: Queue, caplog: pytest.LogCaptureFixture, fails_on: str) -> None:
+def test_a_worker_logs_no_text(
+    queue: Queue, encoder: Encoder, index: Index, caplog: pytest.LogCaptureFixture, fails_on: str
+) -> None:
     caplog.set_level(logging.DEBUG)
-    leaky.encoder.fails_on = fails_on  # type: ignore[attr-defined]
+    engine = LeakyEncoder(encoder.model, encoder.tokenizer, encoder.engine)
+    indexes: dict[str, Any] = {"default": index, "broken": LeakyIndex()}
+    limits = Limits(max_job_texts=3, max_text_chars=500)
+    leaky, engine.fails_on = Worker(queue.consumer(), engine, indexes, Bucketing(4_096), limits), fails_on
     queue.redis.rpush(queue.keys.lane("interactive"), job(id="poison"))
     for n in range(MAX_DEATHS):
         assert queue.take(f"dead{n}", LANES, 1)
