@@ -3,20 +3,29 @@
 import json
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from conftest import running, wait_until
 from process import Process
+from queues import Queue, work_off
 from service import Service, service
 
 from shoal import Client
+from shoal.contract.jobs import LANES
 from shoal.errors import ShoalError
 from shoal.operations import Embed, Search
 from shoal.process import logs
 from shoal.settings import Settings
 from shoal_api.access import api_keys
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.index.index import Index
+from shoal_workers.loop.admission import MAX_DEATHS, Limits
 from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
@@ -105,6 +114,72 @@ def test_a_job_that_is_given_up_has_a_line(client: Client, caplog: pytest.LogCap
             client.call(Embed([text], id="a"), timeout_s=timeout_s)
     (line, _) = about(caplog, "shoal.client")
     assert line.items() >= {"message": "job given up", "job_id": "a", "error": "timeout"}.items()
+    assert MARKER not in caplog.text
+
+
+class LeakyEncoder(Encoder):
+    fails_on = ""
+
+    def tokenize(self, texts: Sequence[str], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
+        if self.fails_on == "tokenize":
+            raise RuntimeError(f"cannot tokenize {texts}")
+        return super().tokenize(texts, truncation_side, is_query)
+
+    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
+        if self.fails_on == "encode":
+            raise ValueError(f"cannot encode {MARKER}") from KeyError(MARKER)
+        return super().start(texts)
+
+
+class LeakyIndex:
+    fault = group_field = ""
+    default_mode = "dense"
+
+    def search(self, *_: object) -> None:
+        raise RuntimeError(f"cannot search for {MARKER}")
+
+
+def job(**fields: object) -> bytes:
+    return bytes(msgpack.packb({"v": 1, "id": "a", "op": "embed", "texts": [f"{MARKER} pie"]} | fields))
+
+
+JOBS = {
+    "not msgpack": MARKER.encode(),
+    "no id": job(id=MARKER + " pie"),
+    "an id that is no text": job(id=[MARKER]),
+    "no text": job(texts=MARKER),
+    "an operation that is a text": job(op=MARKER),
+    "an option that is a text": job(pooling=MARKER),
+    "a text that is not UTF-8": job().replace(b" pie", b"\xffpie"),
+    "too many texts": job(texts=[MARKER] * 9),
+    "too long a text": job(texts=[MARKER * 99]),
+    "too long for the model": job(texts=[f"{MARKER} " * 45], truncate=False),
+    "expired": job(deadline=1),
+    "an unknown index": job(op="search", index=MARKER),
+    "an unknown prompt": job(prompt_name=MARKER),
+    "a broken index": job(op="search", index="broken"),
+    "good": job(),
+}
+
+
+@pytest.mark.parametrize("fails_on", ["", "tokenize", "encode"])
+def test_a_worker_logs_no_text(
+    queue: Queue, encoder: Encoder, index: Index, caplog: pytest.LogCaptureFixture, fails_on: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    engine = LeakyEncoder(encoder.model, encoder.tokenizer, encoder.engine)
+    indexes: dict[str, Any] = {"default": index, "broken": LeakyIndex()}
+    limits = Limits(max_job_texts=3, max_text_chars=500)
+    leaky, engine.fails_on = Worker(queue.consumer(), engine, indexes, Bucketing(4_096), limits), fails_on
+    queue.redis.rpush(queue.keys.lane("interactive"), job(id="poison"))
+    for n in range(MAX_DEATHS):
+        assert queue.take(f"dead{n}", LANES, 1)
+        queue.die()
+    for data in JOBS.values():
+        queue.redis.rpush(queue.keys.lane("interactive"), data)
+    work_off(leaky, queue)
+    assert "dead letter: poisoned" in caplog.text
+    assert "failed" in caplog.text or fails_on != "encode"
     assert MARKER not in caplog.text
 
 
