@@ -177,7 +177,7 @@ class TestMarkdown:
 class TestTheReader:
     def test_a_file_or_a_text_that_is_too_large_is_refused(self, reader: ReaderClient) -> None:
         pieces = (bytes(2**24) for _ in range(MAX_FILE_BYTES // 2**24 + 1))
-        with pytest.raises(UnreadableFile, match=f"it has over {MAX_FILE_BYTES:,} bytes, the most of a file"):
+        with pytest.raises(UnreadableFile, match=f"it has over {MAX_FILE_BYTES:,} bytes, the limit of a file"):
             reader.read("text", pieces)
         assert f"its text has over {MAX_TEXT_BYTES:,} bytes" in fault(reader, "text", b"a" * (MAX_TEXT_BYTES + 1))
         assert read(reader, "text", b"a" * MAX_TEXT_BYTES).text == "a" * MAX_TEXT_BYTES
@@ -199,7 +199,7 @@ class TestTheReader:
             reader._process.wait()
             yield b"storm"
 
-        with pytest.raises(UnreadableFile, match=r"ended the process that did \(exit code -9\)"):
+        with pytest.raises(UnreadableFile, match=r"the process that read it has ended \(exit code -9\)"):
             reader.read("text", pieces())
         assert read(reader, "text", b"rain").text == "rain"
 

@@ -33,7 +33,7 @@ WRONG: list[tuple[Any, type[ShoalError], str]] = [
     (GOOD | {"id": "8", "a": b"a"}, BadDocument, 'document 1 (id "8"): "a" has a value that JSON cannot hold'),
     (GOOD | {"id": "8", "a": np.float32(1)}, BadDocument, '"a" has a value that JSON cannot hold'),
     (GOOD | {"id": "8", "a": nested(MAX_FIELD_DEPTH + 1)}, BadDocument, "nested over 63 levels deep"),
-    (GOOD | {"id": "8", "a": [math.nan]}, BadDocument, '"a" has a number that is infinite or none (NaN)'),
+    (GOOD | {"id": "8", "a": [math.nan]}, BadDocument, '"a" has a value that is infinite or not a number (NaN)'),
     (GOOD | {"id": "8", "a": 2**64}, BadDocument, '"a" has a whole number of over 64 bits'),
     (GOOD | {"id": "8", "text": "a \ud83c"}, InvalidText, "document 1 (id \"8\"): lone surrogate '\\ud83c'"),
     (GOOD | {"id": "8", "\ud83c": 1}, InvalidText, 'document 1 (id "8"): lone surrogate'),

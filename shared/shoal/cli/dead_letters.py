@@ -20,7 +20,7 @@ def dead() -> None:
 
 
 @dead.command("list")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The newest so many.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Largest number of letters.")
 @settings_options(*REDIS_SETTINGS)
 def list_(settings: Settings, limit: int) -> None:
     """List dead letters, the newest first."""

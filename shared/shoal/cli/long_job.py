@@ -105,11 +105,11 @@ def _change_command(name: str, help_text: str, soon: str = "") -> None:
                 echo(f"{job_id} is {status}" + (f", and {soon} in a moment" if soon and status == "running" else ""))
 
 
-_change_command("pause", "Stop long jobs for a while; what is complete is kept.", "paused")
-_change_command("resume", "Let paused long jobs go on with what they have completed.")
+_change_command("pause", "Stop long jobs for a while; their complete parts are kept.", "paused")
+_change_command("resume", "Let paused long jobs continue after their complete parts.")
 _change_command("cancel", "End long jobs; the parts of a result that they have written stay.", "cancelled")
-_change_command("retry", "Put long jobs that failed or were cancelled again; each goes on with what it has completed.")
-_change_command("delete", "Forget long jobs that have ended; the folders that they have written stay.")
+_change_command("retry", "Let long jobs that failed or were cancelled continue after their complete parts.")
+_change_command("delete", "Delete long jobs that have ended from the list; the folders that they have written stay.")
 
 
 def long_jobs(settings: Settings) -> "LongJobs":

@@ -94,7 +94,7 @@ class ReaderClient:
             elif exit_code == -signal.SIGXCPU:
                 fault = "reading it takes too much of the processor's time"
             else:
-                fault = f"reading it ended the process that did (exit code {exit_code})"
+                fault = f"the process that read it has ended (exit code {exit_code})"
             raise UnreadableFile(f"{fault}: save it anew, or leave it out")
         fault, text, title = answer
         if fault:
@@ -127,7 +127,7 @@ class ReaderClient:
         size = 0
         for piece in chain([kind.encode()], filter(None, pieces), [b""]):
             if (size := size + len(piece)) > MAX_FILE_BYTES + len(kind):
-                raise UnreadableFile(f"it has over {MAX_FILE_BYTES:,} bytes, the most of a file: cut it into several")
+                raise UnreadableFile(f"it has over {MAX_FILE_BYTES:,} bytes, the limit of a file: cut it into several")
             with suppress(ConnectionError):  # the process has ended, and `_receive` will notice it
                 self._connection.send_bytes(piece)
 

@@ -24,7 +24,7 @@ Records = Iterator[tuple[int, Record | BadDocument]]
 #: Size limit of a record, in bytes. A larger record becomes a bad row.
 MAX_ROW_BYTES = 8 * 2**20
 
-#: Largest number of bad rows of a source. Each needs a line on disk, and a byte of a packed file may make a thousand.
+#: Largest number of bad rows of a source. Each needs a line on disk, and one byte of a packed file can make a thousand.
 MAX_BAD_ROWS = 10_000_000
 
 #: Largest number of names of columns that a message lists.
@@ -164,7 +164,7 @@ class DocumentColumns:
 
 
 def _json_value(value: Any) -> Any:
-    """Return the value as JSON has it: dates and bytes of UTF-8 as strings, NaN and infinity as None."""
+    """Return the value as JSON can express it: dates and bytes of UTF-8 as strings, NaN and infinity as None."""
     if value is None or isinstance(value, str | int):
         return value
     return json.loads(json.dumps(value, default=_written), parse_constant=lambda _: None)
@@ -188,4 +188,4 @@ def refuse_duplicate_columns(where: str, columns: list[str]) -> None:
 
 def too_long(where: str) -> BadDocument:
     """Return the error of a record that has more than `MAX_ROW_BYTES`."""
-    return BadDocument(f"{where}: it has over {MAX_ROW_BYTES:,} bytes, the most of a row; cut it into passages")
+    return BadDocument(f"{where}: it has over {MAX_ROW_BYTES:,} bytes, the limit of a row; cut it into passages")

@@ -160,7 +160,7 @@ def list_files(folder: Path, rules: SourceRules, most: int = MAX_FILES) -> list[
                 times = about.st_mtime_ns, about.st_ctime_ns
                 found.append(FoundFile(os.path.relpath(path, folder), kind, about.st_size, *times, about.st_ino))
             if len(found) > most:
-                raise InvalidRequest(f"{folder} has over {most:,} files, the most of a source: index parts of it")
+                raise InvalidRequest(f"{folder} has over {most:,} files, the limit of a source: index parts of it")
     return sorted(found)
 
 
