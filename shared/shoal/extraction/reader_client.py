@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from itertools import chain
 from multiprocessing.connection import Connection, Pipe
 from threading import Timer
-from typing import Self
 
 from shoal.errors import MissingExtra
+from shoal.process.closing import Closing
 from shoal.process.extra import install_command
 
 #: The kind of a file by the ending of its name.
@@ -57,7 +57,7 @@ class Extracted:
     title: str = ""
 
 
-class ReaderClient:
+class ReaderClient(Closing):
     """The client of a process that reads files one at a time. It starts the process for the first file.
 
     The end of a `with` block ends the process. Reading may use `pdf_s` seconds of processor time for a PDF file, and
@@ -142,9 +142,3 @@ class ReaderClient:
         finally:
             limit.cancel()
             limit.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

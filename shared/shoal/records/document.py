@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, FileError
+from shoal.process.closing import Closing
 from shoal.task_progress import MAX_SHOWN
 
 #: The values of a row by the names of their columns.
@@ -69,7 +70,7 @@ class BadRow:
     reason: str
 
 
-class BadRows:
+class BadRows(Closing):
     """The bad rows of a source: their number `num`, the messages of the `first` few, and a file with all of them.
 
     Each line of the file is a JSON object `{"row", "reason"}`. The first `num_kept` lines, which an earlier run wrote,
@@ -108,10 +109,8 @@ class BadRows:
         if len(self.first) < MAX_SHOWN:
             self.first += (row.reason,)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 

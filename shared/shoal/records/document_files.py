@@ -11,12 +11,13 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple, NoReturn, Self
+from typing import NamedTuple, NoReturn
 
 from shoal import __version__
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
 from shoal.extraction.reader_client import KINDS, ReaderClient, UnreadableFile
+from shoal.process.closing import Closing
 from shoal.records.document import Record
 from shoal.records.source_file import BLOCK_BYTES, SourceFile, SourceRules, open_file
 
@@ -56,7 +57,7 @@ class FoundFile(NamedTuple):
     inode: int
 
 
-class ReadFiles:
+class ReadFiles(Closing):
     """A SQLite file with the records that were read from files, each stored under a mark of its file. For one thread.
 
     A mark is a hash of the path, the size, the inode, the two times of change and the version of Shoal. If the SQLite
@@ -117,12 +118,6 @@ class ReadFiles:
             with suppress(sqlite3.Error):
                 connection.commit()
             connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open(self) -> None:
         self._connection = sqlite3.connect(self._path)
