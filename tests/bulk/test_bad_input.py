@@ -113,9 +113,7 @@ def assert_still_serving(running: Service, good_vector: Any) -> None:
     assert len(running.ask("POST", "/search", {"queries": "storm", "k": 3}).body["results"][0]) == 3
 
 
-def test_a_bad_request_is_refused_in_the_words_of_the_page(
-    running: Service, producer: Client, good_vector: Any
-) -> None:
+def test_a_bad_request_is_refused_in_words_of_the_page(running: Service, producer: Client, good_vector: Any) -> None:
     def check(name: str) -> None:
         (path, body), row = REFUSED[name], BadInput.row(name)
         response = running.ask("POST", path, body)
@@ -190,9 +188,7 @@ def test_a_redis_that_is_absent_is_waited_for_and_when_it_goes_jobs_are_kept(
         assert_still_serving(running, good_vector)
 
 
-def test_a_key_of_another_type_in_any_lane_is_reported_at_once(
-    own_redis: RedisServer, usual: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_lane_key_of_another_type_is_reported(own_redis: RedisServer, usual: dict[str, Any], tmp_path: Path) -> None:
     keys = Keys(usual["key_prefix"], usual["pool"])
     needed = [keys.of_lane("interactive", what) for what in ("jobs", "load", "new", "old", "credit")]
     of_puts = [keys.of_lane("bulk", what) for what in ("jobs", "load", "new", "old", "credit")]
@@ -253,9 +249,7 @@ def test_a_command_says_why_it_cannot_start(
     assert_ended("Redis absent at start of `shoal serve`", run("serve", **usual | nowhere))
 
 
-def test_on_a_full_disk_the_old_index_stays(
-    usual: dict[str, Any], index_folder: Path, tmp_path: Path, index: Index
-) -> None:
+def test_a_full_disk_keeps_the_index(usual: dict[str, Any], index_folder: Path, tmp_path: Path, index: Index) -> None:
     folder, source = tmp_path / "my-index", tmp_path / "source.txt"
     shutil.copytree(index_folder, folder)
     source.write_text("storm\n" * 1_000)

@@ -162,9 +162,7 @@ class TestFolder:
         assert fractions == sorted(fractions)
         assert all(report.fraction == pytest.approx(report.rows / NUM_ROWS) for report in reports[-8:])
 
-    def test_texts_that_are_too_long_are_named_and_without_a_good_row_it_fails(
-        self, embed: EmbedSource, tmp_path: Path
-    ) -> None:
+    def test_too_long_texts_are_named_and_without_a_good_row_it_fails(self, embed: EmbedSource, tmp_path: Path) -> None:
         result = embed(settings=Settings(max_text_chars=7))
         assert result.num_vectors == 9
         assert "7 (SHOAL_MAX_TEXT_CHARS)" in result.first_bad[-1]
@@ -189,9 +187,7 @@ def undisturbed(embed: EmbedSource, tmp_path: Path, steady: SteadyWorker) -> Fil
 
 
 class TestContinuing:
-    def test_after_a_process_was_killed_at_any_moment(
-        self, embed: EmbedSource, tmp_path: Path, undisturbed: Files
-    ) -> None:
+    def test_after_a_kill_at_any_moment(self, embed: EmbedSource, tmp_path: Path, undisturbed: Files) -> None:
         out, states = tmp_path / "out", []
 
         def snapshot(progress: TaskProgress) -> None:
@@ -232,9 +228,7 @@ class TestContinuing:
             embed()
         assert files_in(out) == (left if message else undisturbed)
 
-    def test_a_part_of_two_models_is_made_again(
-        self, embed: EmbedSource, tmp_path: Path, client: Client, undisturbed: Files
-    ) -> None:
+    def test_a_part_of_two_models(self, embed: EmbedSource, tmp_path: Path, client: Client, undisturbed: Files) -> None:
         def join(progress: TaskProgress) -> None:
             if progress.rows > PART_ROWS:
                 client.pool.announce("other", OTHER_MODEL)
@@ -283,9 +277,7 @@ def _num_parts(out: Path) -> int:
 
 
 class TestRefused:
-    def test_other_arguments_and_sources(
-        self, embed: EmbedSource, source: Path, tmp_path: Path, undisturbed: Files
-    ) -> None:
+    def test_other_arguments(self, embed: EmbedSource, source: Path, tmp_path: Path, undisturbed: Files) -> None:
         for change, message in (
             ({"format": "npy"}, 'begun with format "safetensors", not "npy"'),
             ({"part_rows": 32}, "begun with part_rows 16, not 32"),
@@ -303,9 +295,7 @@ class TestRefused:
             embed("undisturbed", source=str(other))
         assert files_in(tmp_path / "undisturbed") == undisturbed
 
-    def test_a_source_that_changes_during_the_run(
-        self, embed: EmbedSource, source: Path, steady: SteadyWorker, tmp_path: Path
-    ) -> None:
+    def test_a_changing_source(self, embed: EmbedSource, source: Path, steady: SteadyWorker, tmp_path: Path) -> None:
         def touch(progress: TaskProgress) -> None:
             if progress.rows == 2 * PART_ROWS:
                 source.touch()
@@ -332,9 +322,7 @@ class TestRefused:
         assert found == ModelInfo("m", "d", "mean", 8, "document", "f")
         assert served_model([about | {"prompts": 5}]) == ModelInfo("m", "d", "mean", 8, "", "f")
 
-    def test_a_folder_that_another_run_writes_or_with_other_files(
-        self, embed: EmbedSource, steady: SteadyWorker
-    ) -> None:
+    def test_a_folder_of_another_run_or_with_other_files(self, embed: EmbedSource, steady: SteadyWorker) -> None:
         def run_again(progress: TaskProgress) -> None:
             with pytest.raises(FolderBusy, match="another process writes into"):
                 embed()
@@ -409,11 +397,9 @@ def group_of(*texts: str) -> Group:
     return Group([Document(str(n), text, {}) for n, text in enumerate(texts)])
 
 
-def stream(
-    client: Client, groups: Iterable[Group], waiting: Callable[[str], None] = lambda _: None
-) -> Generator[Group, None, None]:
+def stream(client: Client, groups: Iterable[Group], wait: Callable[[str], None] = lambda _: None) -> Generator[Group]:
     """Yield the groups as a stream answers them. The stream sends lost jobs again at once."""
-    yield from JobStream(client, Options(), FINGERPRINT, DIMENSION, waiting, send_again_s=0.0).embed(iter(groups))
+    yield from JobStream(client, Options(), FINGERPRINT, DIMENSION, wait, send_again_s=0.0).embed(iter(groups))
 
 
 class TestWaiting:
@@ -513,9 +499,7 @@ class TestWaiting:
         with pytest.raises(Internal):
             next(stream(client, [group_of(*[BROKEN] * job_stream.MAX_INTERNAL)]))
 
-    def test_jobs_that_a_slow_worker_has_are_not_sent_again(
-        self, client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_jobs_of_a_slow_worker_stay(self, client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(job_stream, "WAITING_EVERY_S", 0.01)
         worker, taken, num_calls = SteadyWorker(queue), [], 0
         worker.announce()

@@ -106,9 +106,7 @@ def test_the_script_works_in_a_zsh_that_has_not_loaded_completion(tmp_path: Path
 
 
 @pytest.mark.usefixtures("serving")
-def test_vectors_are_printed_or_saved_in_order(
-    shoal: CliRunner, client: Client, pool_settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_vectors_are_in_order(shoal: CliRunner, client: Client, pool_settings: dict[str, str], tmp_path: Path) -> None:
     lines = succeed(shoal.invoke(main, ["embed", "storm", "rain", "--no-normalize"])).splitlines()
     wanted = client.embed(["storm", "rain"], normalize=False)
     assert np.array([json.loads(line) for line in lines]) == pytest.approx(wanted, abs=1e-5)
@@ -133,9 +131,7 @@ def test_vectors_are_printed_or_saved_in_order(
     assert "[disk_full]" in done.stderr
 
 
-def test_texts_and_files_that_cannot_be_used_are_refused_before_anything_is_embedded(
-    shoal: CliRunner, tmp_path: Path
-) -> None:
+def test_texts_and_files_that_cannot_be_used_are_refused_before_embedding(shoal: CliRunner, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
     file = ["--file", str(tmp_path / "latin.txt")]
     for command in (["embed"], ["rerank", "q"]):

@@ -107,9 +107,7 @@ def test_the_store_follows_each_change(shoal: CliRunner, source: Path, tmp_path:
 
 
 @pytest.mark.usefixtures("pool")
-def test_the_pool_makes_the_same_vectors_as_this_process_and_fields_have_kinds(
-    shoal: CliRunner, tmp_path: Path, encoder: Encoder
-) -> None:
+def test_the_pool_makes_the_vectors_of_this_process(shoal: CliRunner, tmp_path: Path, encoder: Encoder) -> None:
     (source := tmp_path / "source.csv").write_text("text,year,size\nstorm,2001,10\nrain,2002,20x5\nsun,2003,30\n")
     result = shoal.invoke(main, ["index", "build", str(source), "--out", str(tmp_path / "news")])
     assert "fields: size (keyword), year (number)" in succeed(result)

@@ -105,9 +105,7 @@ def pool(own_redis: RedisServer) -> Iterator[Pool]:
     pool.jobs.close()
 
 
-def test_a_failure_is_logged_as_an_error_only_if_the_job_is_not_tried_again(
-    pool: Pool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_is_an_error_in_the_log_only_without_a_retry(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     for retries_left, level in ((1, "WARNING"), (0, "ERROR")):
         pool.renew()
         run = pool.begin()
@@ -287,9 +285,7 @@ def test_a_worker_that_was_away_itself_watches_for_a_while_before_it_takes_a_job
         assert pool.status == status
 
 
-def test_a_worker_that_is_killed_during_its_maintenance_keeps_the_lock_for_seconds(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_maintenance_that_is_killed_keeps_the_lock_for_seconds(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool.queue, "release_maintenance_lock", lambda: None)  # as if it was killed before this call
     pool.maintenance.run()
     assert 0 < pool.connection.ttl(pool.queue.registry_cleaning_key) <= LOCK_S
@@ -304,9 +300,7 @@ def test_a_job_of_another_queue_is_no_job_of_this_one(pool: Pool) -> None:
     assert pool.connection.llen(pool.queue.intermediate_queue_key) == 0
 
 
-def test_a_fault_of_the_maintenance_is_logged_once_until_it_is_mended(
-    pool: Pool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fault_of_the_maintenance_is_logged_once_until_mended(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     for is_faulty in (True, True, False, True):
         pool.connection.delete(key := pool.queue.scheduled_job_registry.key)
         if is_faulty:

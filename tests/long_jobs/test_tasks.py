@@ -75,9 +75,7 @@ def test_a_build_of_an_index_that_the_runner_cannot_write_is_refused(settings: S
 
 @pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("has_store", [False, True])
-def test_an_index_is_built_and_its_versions_are_managed_and_stored(
-    settings: Settings, tmp_path: Path, has_store: bool
-) -> None:
+def test_an_index_is_built_managed_and_stored(settings: Settings, tmp_path: Path, has_store: bool) -> None:
     folder, reports = settings.index_home_folder / "news", list[TaskProgress]()
     if has_store:
         (tmp_path / "store").mkdir()
@@ -113,9 +111,7 @@ def test_a_build_folds_in_the_changes_of_its_index(queue: Queue, settings: Setti
 
 
 @pytest.mark.usefixtures("served")
-def test_changes_are_kept_until_the_store_has_the_version(
-    queue: Queue, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_stay_until_they_are_stored(queue: Queue, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     ChangeLog(queue.broker, queue.keys).append("news", change(["new"]))
 
     def fail(*arguments: object, **others: object) -> None:

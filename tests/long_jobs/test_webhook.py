@@ -63,9 +63,7 @@ def test_a_runner_reports_the_end_of_each_job(own_redis: RedisServer, tmp_path: 
     assert not any(secret in place.log for secret in (SECRET, "a=b"))
 
 
-def test_without_a_secret_it_is_not_signed_and_no_proxy_is_used(
-    receiver: CannedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_secret_it_is_unsigned_and_unproxied(receiver: CannedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert send(f"{receiver.url}/a b?q=ü&x=%20", {"a": 1}, "", LOOPBACK) == 200
     ((path, headers),) = receiver.requests
@@ -91,9 +89,7 @@ def test_an_answer_other_than_success_is_an_error_that_shows_no_query(receiver: 
 
 
 @pytest.mark.skipif(not has_openssl(), reason="needs openssl 3")
-def test_the_certificate_is_checked_against_the_name(
-    receiver: CannedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_certificate_is_checked(receiver: CannedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate(tmp_path, "authority")
     certificate(tmp_path, "server", "authority", "DNS:localhost")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

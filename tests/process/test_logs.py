@@ -89,9 +89,7 @@ def about(caplog: pytest.LogCaptureFixture, logger: str) -> list[dict[str, Any]]
     ]
 
 
-def test_a_worker_and_a_client_have_a_line_for_each_job(
-    worker: Worker, client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_worker_and_client_log_a_line_a_job(worker: Worker, client: Client, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with running(worker):
         client.call(Embed([MARKER], id="good", traceparent=CALLER), client="web")

@@ -223,9 +223,7 @@ class TestReadFiles:
             connection.execute(f"UPDATE texts SET {damage}")
         assert texts(docs, store) == {"a.md": "Storm", "b.txt": "rain"}
 
-    def test_a_build_reuses_the_texts_of_the_last_build_if_it_may(
-        self, docs: Path, store: Path, tmp_path: Path
-    ) -> None:
+    def test_a_build_reuses_the_texts_of_the_last_one_if_it_may(self, docs: Path, store: Path, tmp_path: Path) -> None:
         def built(reuses: bool) -> list[str]:
             build(Source(docs), tmp_path / "index", MadeVectors(), reuses=reuses)
             index = Index.open(tmp_path / "index")

@@ -148,9 +148,7 @@ class TestColumns:
             with pytest.raises(InvalidRequest, match=re.escape(f"its first line has the columns {columns}; name the")):
                 rows(path)
 
-    def test_a_warning_names_the_column_that_was_chosen_as_the_text(
-        self, write: Write, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_warning_names_the_chosen_text_column(self, write: Write, caplog: pytest.LogCaptureFixture) -> None:
         path = write("rows.csv", "topic,headline\nsea,storm\n")
         assert rows(path) == ["storm"]
         assert rows(write("texts.csv", "secret text\nstorm\n"))
@@ -260,9 +258,7 @@ class TestBadRows:
             ("a.txt", "rain\n".encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
         ],
     )
-    def test_the_reason_why_a_file_is_refused_is_named(
-        self, write: Write, name: str, content: str | bytes, part: str
-    ) -> None:
+    def test_the_reason_of_a_refusal_is_named(self, write: Write, name: str, content: str | bytes, part: str) -> None:
         assert part in refusal(write(name, content))
 
     def test_bad_rows_are_counted_shown_and_saved(self, tmp_path: Path) -> None:
@@ -340,9 +336,7 @@ def test_a_damaged_packed_file_is_refused(write: Write, packed: str) -> None:
 
 
 @pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
-def test_the_fraction_of_read_bytes_is_known_and_a_change_of_the_file_changes_its_fingerprint(
-    write: Write, packed: str
-) -> None:
+def test_the_fraction_that_is_read_and_the_fingerprint_are_known(write: Write, packed: str) -> None:
     content = random.Random(1).randbytes(500_000).hex("\n", 40).encode()
     pack: Callable[[bytes], bytes] = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}[packed]
     source = Source(path := write(f"a.txt{packed}", pack(content)))
@@ -395,9 +389,7 @@ def test_rows_of_csv_writer_are_read_back(tmp_path_factory: Any, rows: list[tupl
 
 
 @given(st.lists(st.tuples(some_text, json_values), min_size=1, max_size=9), st.booleans())
-def test_lines_of_json_dumps_are_read_back(
-    tmp_path_factory: Any, rows: list[tuple[str, Any]], ensure_ascii: bool
-) -> None:
+def test_lines_of_json_are_read_back(tmp_path_factory: Any, rows: list[tuple[str, Any]], ensure_ascii: bool) -> None:
     objects = [{"id": n, "text": text, "more": more} for n, (text, more) in enumerate(rows)]
     path = tmp_path_factory.mktemp("json") / "a.jsonl"
     path.write_bytes("\n".join(json.dumps(item, ensure_ascii=ensure_ascii) for item in objects).encode())
