@@ -14,7 +14,7 @@ import msgpack
 import pytest
 from api_stub import MakeApp, StubWorker
 from conftest import wait_until
-from http_servers import Canned, CannedServer
+from http_servers import CannedServer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -194,7 +194,6 @@ def test_processes_share_one_trace_from_the_caller_to_the_reply(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    canned.answers = [Canned()]
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", canned.url)
     (tmp_path / "texts.txt").write_text("storm\nrain\n")
     names = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
