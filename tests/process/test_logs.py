@@ -49,13 +49,13 @@ FORMATTERS = (logs.TextFormatter(), logs.JsonFormatter())
 
 
 def test_a_line_has_the_facts_as_words_or_as_fields() -> None:
-    facts = logs.about("a-1", "web", CALLER, op="embed", queue_s=0.2500000012, error=None)
+    facts = logs.about("a-1", "web", CALLER, op="embed", queue_s=0.1234567891, error=None)
     words, line = (formatter.format(record(**facts)) for formatter in FORMATTERS)
-    shown = rf"job_id=a-1 client=web trace_id={TRACE} op=embed queue_s=0\.25"
+    shown = rf"job_id=a-1 client=web trace_id={TRACE} op=embed queue_s=0\.123457"
     assert re.fullmatch(rf"[-\d]+ [\d:,]+ DEBUG shoal\.test: job done {shown}", words)
     values = json.loads(line)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", values.pop("time"))
-    about = {"job_id": "a-1", "client": "web", "trace_id": TRACE, "op": "embed", "queue_s": 0.25}
+    about = {"job_id": "a-1", "client": "web", "trace_id": TRACE, "op": "embed", "queue_s": 0.123457}
     assert values == {"level": "debug", "logger": "shoal.test", "message": "job done", **about}
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Self, TextIO, TypeVar
 
 from shoal.errors import NotReady
-from shoal.process.closing import Closing
 from shoal.process.printable import printable
 from shoal.task_progress import TaskProgress
 
@@ -133,15 +132,17 @@ class RateMeter:
         return replace(progress, rows_per_s=rows / passed_s if passed_s > 0 and rows > 0 else None, eta_s=eta_s)
 
 
-class TaskBar(Closing):
+class TaskBar:
     """The display of a long job's progress on standard error. The job calls it with each report."""
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._clock, self._meter = clock, RateMeter()
         self._status_line = _StatusLine(stream, clock)
 
-    def close(self) -> None:
-        """Remove the line on a terminal."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self._status_line.clear()
 
     def __call__(self, progress: TaskProgress) -> None:
