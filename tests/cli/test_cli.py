@@ -146,33 +146,29 @@ def test_texts_and_files_that_cannot_be_used_are_refused_before_embedding(shoal:
         assert message in fail(shoal.invoke(main, ["embed", *words]), "invalid_request")
 
 
-@pytest.mark.parametrize("command", ["embed", "search"])
-def test_a_closed_standard_input_is_an_empty_one(pool_settings: dict[str, str], command: str) -> None:
-    closed = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "shoal", command]
-    done = subprocess.run(closed, env=environment(**pool_settings), capture_output=True, text=True, timeout=PATIENCE_S)
-    empty = run(command, stdin="", cwd=None, **pool_settings)
-    assert (done.returncode, done.stdout, done.stderr) == (empty.returncode, empty.stdout, empty.stderr)
-
-
 @pytest.mark.usefixtures("serving")
-def test_what_a_closed_standard_output_would_get_is_dropped(pool_settings: dict[str, str], tmp_path: Path) -> None:
-    closed = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", sys.executable, "-m", "shoal", "embed", "a", "--out"]
-    done = subprocess.run([*closed, tmp_path / "a.npy"], env=environment(**pool_settings), timeout=PATIENCE_S)
-    assert done.returncode == 0
+def test_a_closed_standard_input_is_empty_and_output_to_a_closed_one_is_dropped(
+    pool_settings: dict[str, str], tmp_path: Path
+) -> None:
+    def run_closed(which: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        closed = ["sh", "-c", f'exec "$@" {which}', "sh", sys.executable, "-m", "shoal", *words]
+        env = environment(**pool_settings)
+        return subprocess.run(closed, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+
+    for command in ("embed", "search"):
+        done, empty = run_closed("<&-", command), run(command, stdin="", cwd=None, **pool_settings)
+        assert (done.returncode, done.stdout, done.stderr) == (empty.returncode, empty.stdout, empty.stderr)
+    assert run_closed(">&- 2>&-", "embed", "a", "--out", str(tmp_path / "a.npy")).returncode == 0
     assert np.load(tmp_path / "a.npy").shape == (1, 32)
 
 
 @pytest.mark.usefixtures("serving")
-def test_search_prints_scores_and_texts(shoal: CliRunner, client: Client) -> None:
+def test_search_has_a_flag_for_each_option_of_a_search(shoal: CliRunner, client: Client) -> None:
     hits = client.search("storm europe", k=2)
     lines = succeed(shoal.invoke(main, ["search", "storm europe", "-k", "2"])).splitlines()
     assert lines == [f"{hit['score']:.3f}  {hit['id']}  {hit['text']}" for hit in hits]
     (line,) = succeed(shoal.invoke(main, ["search", "storm europe", "-k", "2", "--json"])).splitlines()
     assert [hit["id"] for hit in json.loads(line)] == [hit["id"] for hit in hits]
-
-
-@pytest.mark.usefixtures("serving")
-def test_search_has_a_flag_for_each_option_of_a_search(shoal: CliRunner, client: Client) -> None:
     fused = client.search(["storm", "rain"], k=2, fuse=True, negative=["sun"], fields=["text"])
     words = ["search", "storm", "rain", "--fuse", "--negative", "sun", "--fields", "text", "-k", "2", "--json"]
     assert json.loads(succeed(shoal.invoke(main, words))) == fused
