@@ -60,11 +60,11 @@ class JobFolders:
 
         One owner's results may need at most the space that all results together leave free.
         """
-        num_used, num_owned = self.sizes(owner, _num_result_bytes)
-        if num_owned > self._max_result_bytes - num_used:
+        used_bytes, owned_bytes = self.sizes(owner, _result_bytes)
+        if owned_bytes > self._max_result_bytes - used_bytes:
             raise DiskFull(
-                f"results of jobs take {num_used:,} of {self._max_result_bytes:,} bytes (SHOAL_MAX_RESULTS_MB), "
-                f"{num_owned:,} of them for this client: delete jobs whose results are fetched, then try again"
+                f"results of jobs take {used_bytes:,} of {self._max_result_bytes:,} bytes (SHOAL_MAX_RESULTS_MB), "
+                f"{owned_bytes:,} of them for this client: delete jobs whose results are fetched, then try again"
             )
 
     def limited(self, owner: str, report: Report, clock: Callable[[], float] = time.monotonic) -> Report:
@@ -93,7 +93,7 @@ def file_size(file: Path | os.DirEntry[str]) -> int:
     return 0
 
 
-def _num_result_bytes(folder: Path) -> int:
+def _result_bytes(folder: Path) -> int:
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder / RESULT) as files:
         return sum(map(file_size, files))
     return 0

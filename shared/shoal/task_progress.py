@@ -1,7 +1,8 @@
 """The progress of a long job, and the function that reports it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 #: Largest number of bad rows whose messages a progress contains.
 MAX_SHOWN = 10
@@ -13,7 +14,8 @@ class TaskProgress:
 
     `rows` counts all rows of the source that are done. `num_bad` counts bad rows, which were left out, and `first_bad`
     has the messages of the first `MAX_SHOWN` of them. `fraction` is the share of the source's bytes that is done, from
-    0 to 1, or None if it is unknown. `step` names the current step, such as "reading" or "embedding".
+    0 to 1, or None if it is unknown. `step` names the current step, such as "reading" or "embedding". The
+    rate `rows_per_s` and the seconds left, `eta_s`, are None if they are unknown. The job itself leaves both out.
     """
 
     rows: int = 0
@@ -21,6 +23,37 @@ class TaskProgress:
     first_bad: tuple[str, ...] = ()
     fraction: float | None = None
     step: str = ""
+    rows_per_s: float | None = None
+    eta_s: float | None = None
+
+    def to_map(self) -> dict[str, Any]:
+        """Return the values by their names."""
+        return asdict(self) | {"first_bad": list(self.first_bad)}
+
+    @classmethod
+    def from_map(cls, values: Any) -> Self:
+        """Return the progress in a map that `to_map` made. Values of wrong types are left out."""
+        values = values if isinstance(values, dict) else {}
+        messages, step = values.get("first_bad"), values.get("step")
+        first_bad = tuple(text for text in messages if isinstance(text, str)) if isinstance(messages, list) else ()
+        return cls(
+            rows=_count(values.get("rows")),
+            num_bad=_count(values.get("num_bad")),
+            first_bad=first_bad[:MAX_SHOWN],
+            fraction=_number(values.get("fraction")),
+            step=step if isinstance(step, str) else "",
+            rows_per_s=_number(values.get("rows_per_s")),
+            eta_s=_number(values.get("eta_s")),
+        )
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63
+    return float(value) if is_number else None
 
 
 #: The function that a long job calls with its progress, at least once a second. The job's process may be killed at any

@@ -27,7 +27,6 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.index import Index, current_version
 
-Change = Callable[[bytes], bytes]
 GOOD = {"inputs": "storm in europe"}
 MANY = ["storm"] * 100_000
 LONG = "storm " * 100
@@ -102,25 +101,19 @@ def producer(redis_url: str) -> Iterator[Client]:
 
 
 @pytest.fixture
-def good_vector(encoder: Encoder) -> np.ndarray[Any, Any]:
+def good_vector(encoder: Encoder) -> Any:
     """Return the right vector for the good request."""
-    return encoder.embed([GOOD["inputs"]], Options(), prompt="")
+    return pytest.approx(encoder.embed([GOOD["inputs"]], Options(), prompt=""), abs=1e-5)
 
 
-def assert_still_serving(running: Service, good_vector: np.ndarray[Any, Any]) -> None:
+def assert_still_serving(running: Service, good_vector: Any) -> None:
     """Check that the service still answers good requests."""
     response = running.ask("POST", "/embed", GOOD)
-    assert response.status == 200
-    assert np.array(response.body) == pytest.approx(good_vector, abs=1e-5)
+    assert (response.status, np.array(response.body)) == (200, good_vector)
     assert len(running.ask("POST", "/search", {"queries": "storm", "k": 3}).body["results"][0]) == 3
 
 
-# Over HTTP
-
-
-def test_a_bad_request_is_refused_in_the_words_of_the_page(
-    running: Service, producer: Client, good_vector: np.ndarray[Any, Any]
-) -> None:
+def test_a_bad_request_is_refused_in_words_of_the_page(running: Service, producer: Client, good_vector: Any) -> None:
     def check(name: str) -> None:
         (path, body), row = REFUSED[name], BadInput.row(name)
         response = running.ask("POST", path, body)
@@ -133,61 +126,46 @@ def test_a_bad_request_is_refused_in_the_words_of_the_page(
     assert not any(queue_of(producer).backlog().values())
 
 
-@pytest.mark.parametrize(("name", "text"), [("Empty string as a text", ""), ("NUL byte", "storm\0 rain")])
-def test_an_odd_text_has_a_vector(running: Service, encoder: Encoder, name: str, text: str) -> None:
-    response = running.ask("POST", "/embed", {"inputs": text})
-    assert response.status == BadInput.row(name).status
-    assert np.array(response.body) == pytest.approx(encoder.embed([text], Options(), prompt=""), abs=1e-5)
+def test_an_odd_request_is_answered(running: Service, encoder: Encoder, index: Index) -> None:
+    def answer(name: str, path: str, body: Any) -> Any:
+        response = running.ask("POST", path, body)
+        assert response.status == BadInput.row(name).status
+        return response
 
-
-def test_a_long_text_is_cut(running: Service) -> None:
-    response = running.ask("POST", "/embed", {"inputs": LONG})
-    assert response.status == BadInput.row("Text past the model's length, `truncate` on").status
+    for name, text in (("Empty string as a text", ""), ("NUL byte", "storm\0 rain")):
+        vector = encoder.embed([text], Options(), prompt="")
+        assert np.array(answer(name, "/embed", {"inputs": text}).body) == pytest.approx(vector, abs=1e-5)
+    response = answer("Text past the model's length, `truncate` on", "/embed", {"inputs": LONG})
     assert (response.headers["x-tokens"], response.headers["x-truncated"]) == ("48", "1")
     assert response.body == running.ask("POST", "/embed", {"inputs": f"{LONG} rain"}).body
-
-
-def test_more_hits_than_documents_are_all_documents(running: Service, index: Index) -> None:
-    response = running.ask("POST", "/search", {"queries": "storm", "k": 1_000})
-    assert response.status == BadInput.row("`k` of more than there are documents").status
+    response = answer("`k` of more than there are documents", "/search", {"queries": "storm", "k": 1_000})
     assert len(response.body["results"][0]) == index.manifest.count
 
 
-# Straight into Redis
-
-
-def test_a_foreign_job_is_answered_with_its_error(
-    running: Service, producer: Client, good_vector: np.ndarray[Any, Any]
-) -> None:
-    queue = queue_of(producer)
+def test_a_foreign_job_is_answered_with_its_error_or_kept(running: Service, producer: Client, good_vector: Any) -> None:
+    queue, keys = queue_of(producer), producer.keys
     for number, (name, job) in enumerate(FOREIGN.items()):
-        queue.redis.rpush(queue.keys.lane("interactive"), msgpack.packb(job | {"id": f"foreign-{number}"}))
-        _, data = queue.redis.blpop(queue.keys.result(f"foreign-{number}"), PATIENCE_S)
+        queue.redis.rpush(keys.lane("interactive"), msgpack.packb(job | {"id": f"foreign-{number}"}))
+        _, data = queue.redis.blpop(keys.result(f"foreign-{number}"), PATIENCE_S)
         BadInput.row(name).check(**msgpack.unpackb(data)["error"])
-    assert_still_serving(running, good_vector)
-
-
-def test_a_job_without_an_address_for_its_reply_is_kept(
-    running: Service, producer: Client, good_vector: np.ndarray[Any, Any]
-) -> None:
-    redis, keys = queue_of(producer).redis, producer.keys
     for name, data in UNREADABLE.items():
-        redis.rpush(keys.lane("interactive"), data)
-        wait_until(lambda: not any(queue_of(producer).backlog().values()))
-        (letter,) = [values for _, values in redis.xrange(keys.dead) if values[b"job"] == data]
+        queue.redis.rpush(keys.lane("interactive"), data)
+        wait_until(lambda: not any(queue.backlog().values()))
+        (letter,) = [values for _, values in queue.redis.xrange(keys.dead) if values[b"job"] == data]
         code, _, message = letter[b"reason"].decode().partition(": ")
         BadInput.row(name).check(code, message)
     assert_still_serving(running, good_vector)
 
 
-# Without Redis
-
-
 def test_a_redis_that_is_absent_is_waited_for_and_when_it_goes_jobs_are_kept(
-    own_redis: RedisServer, usual: dict[str, Any], tmp_path: Path, good_vector: np.ndarray[Any, Any]
+    own_redis: RedisServer, usual: dict[str, Any], tmp_path: Path, good_vector: Any
 ) -> None:
     own_redis.stop()
-    with service(tmp_path, redis_url=own_redis.url, **usual) as running, ThreadPoolExecutor(1) as pool:
+    with (
+        service(tmp_path, redis_url=own_redis.url, **usual) as running,
+        ThreadPoolExecutor(1) as pool,
+        Client(own_redis.url, key_prefix="bad", pool="input") as producer,
+    ):
         row, response = BadInput.row("Redis absent at start of `shoal api`"), running.ask("POST", "/embed", GOOD)
         assert response.status == row.status
         row.check(**response.body["error"])
@@ -196,23 +174,21 @@ def test_a_redis_that_is_absent_is_waited_for_and_when_it_goes_jobs_are_kept(
         running.worker.send(signal.SIGSTOP)
         submitted = running.ask("POST", "/v1/jobs", {"op": "embed", **GOOD})
         waiting = pool.submit(running.ask, "POST", "/embed", GOOD)
-        wait_until(lambda: _num_unanswered(own_redis, usual) == 2)
+        wait_until(lambda: queue_of(producer).backlog()["interactive"] == 2)
         own_redis.stop()
-        row = BadInput.row("Redis gone in the middle")
-        assert waiting.result().status == row.status
-        row.check(**waiting.result().body["error"])
+        row, response = BadInput.row("Redis gone in the middle"), waiting.result()
+        assert response.status == row.status
+        row.check(**response.body["error"])
         running.worker.send(signal.SIGCONT)
         own_redis.start()
         wait_until(running.is_ready)
         result = running.ask("GET", f"{submitted.headers['location']}/result?wait=60")
         assert result.status == 200, result.body
-        assert np.array(result.body["embeddings"]) == pytest.approx(good_vector, abs=1e-5)
+        assert np.array(result.body["embeddings"]) == good_vector
         assert_still_serving(running, good_vector)
 
 
-def test_a_key_of_another_type_in_any_lane_is_reported_at_once(
-    own_redis: RedisServer, usual: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_lane_key_of_another_type_is_reported(own_redis: RedisServer, usual: dict[str, Any], tmp_path: Path) -> None:
     keys = Keys(usual["key_prefix"], usual["pool"])
     needed = [keys.of_lane("interactive", what) for what in ("jobs", "load", "new", "old", "credit")]
     of_puts = [keys.of_lane("bulk", what) for what in ("jobs", "load", "new", "old", "credit")]
@@ -235,14 +211,6 @@ def test_a_key_of_another_type_in_any_lane_is_reported_at_once(
             assert running.ask("POST", "/embed", {"inputs": f"{key} again"}).status == 200
 
 
-def _num_unanswered(server: RedisServer, usual: dict[str, Any]) -> int:
-    with Client(server.url, key_prefix=usual["key_prefix"], pool=usual["pool"]) as client:
-        return queue_of(client).backlog()["interactive"]
-
-
-# At the start of a command
-
-
 def assert_ended(name: str, done: "subprocess.CompletedProcess[str]") -> None:
     """Check that a command ended with the exit code, the error code and the message of the row, in one line."""
     line, row = done.stderr.splitlines()[-1], BadInput.row(name)
@@ -253,59 +221,35 @@ def assert_ended(name: str, done: "subprocess.CompletedProcess[str]") -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_serve_says_that_redis_is_absent(usual: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "models").symlink_to((usual["home"] / "models").absolute())
-    done = run(
-        "serve", **usual | {"home": tmp_path, "port": free_port(), "redis_url": f"redis://127.0.0.1:{free_port()}/0"}
-    )
-    assert_ended("Redis absent at start of `shoal serve`", done)
+#: Damages of an index that a worker refuses: the row of the page, the file and its change.
+DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "Index built with another model": (
+        "manifest.json",
+        lambda data: json.dumps(json.loads(data) | {"model": "a-model", "digest": "0" * 64}).encode(),
+    ),
+    "Truncated index file": ("vectors.npy", lambda data: data[: len(data) // 2]),
+    "Corrupted index file": ("documents.jsonl", lambda data: data.replace(b"storm", b"stork", 1)),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "change"),
-    [
-        (
-            "Index built with another model",
-            "manifest.json",
-            lambda data: json.dumps(json.loads(data) | {"model": "a-model", "digest": "0" * 64}).encode(),
-        ),
-        ("Truncated index file", "vectors.npy", lambda data: data[: len(data) // 2]),
-        ("Corrupted index file", "documents.jsonl", lambda data: data.replace(b"storm", b"stork", 1)),
-    ],
-)
-def test_a_worker_refuses_an_index_it_cannot_serve(
-    usual: dict[str, Any],
-    redis_url: str,
-    index_folder: Path,
-    tmp_path: Path,
-    name: str,
-    file: str,
-    change: Change,
+def test_a_command_says_why_it_cannot_start(
+    running: Service, usual: dict[str, Any], redis_url: str, index_folder: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "my-index"
-    shutil.copytree(index_folder, folder)
-    path = current_version(folder) / file
-    path.write_bytes(change(path.read_bytes()))
-    assert_ended(name, run("worker", **usual | {"indexes": folder, "redis_url": redis_url}))
-
-
-def test_a_worker_says_that_its_index_is_missing(usual: dict[str, Any], redis_url: str, tmp_path: Path) -> None:
-    nowhere = {"indexes": tmp_path / "my-index", "redis_url": redis_url}
-    assert_ended("Missing index folder", run("worker", **usual | nowhere))
-
-
-def test_a_worker_says_that_its_model_is_missing(usual: dict[str, Any], redis_url: str, tmp_path: Path) -> None:
-    nowhere = {"model": tmp_path / "my-model", "redis_url": redis_url}
-    assert_ended("Missing model folder", run("worker", **usual | nowhere))
-
-
-def test_the_api_says_that_its_port_is_in_use(running: Service) -> None:
+    usual = usual | {"redis_url": redis_url}
+    for number, (name, (file, change)) in enumerate(DAMAGES.items()):
+        shutil.copytree(index_folder, folder := tmp_path / f"{number}" / "my-index")
+        path = current_version(folder) / file
+        path.write_bytes(change(path.read_bytes()))
+        assert_ended(name, run("worker", **usual | {"indexes": folder}))
+    assert_ended("Missing index folder", run("worker", **usual | {"indexes": tmp_path / "my-index"}))
+    assert_ended("Missing model folder", run("worker", **usual | {"model": tmp_path / "my-model"}))
     assert_ended("Port in use", run("api", "--port", running.port))
+    (tmp_path / "models").symlink_to((usual["home"] / "models").absolute())
+    nowhere = {"home": tmp_path, "port": free_port(), "redis_url": f"redis://127.0.0.1:{free_port()}/0"}
+    assert_ended("Redis absent at start of `shoal serve`", run("serve", **usual | nowhere))
 
 
-def test_on_a_full_disk_the_old_index_stays(
-    usual: dict[str, Any], index_folder: Path, tmp_path: Path, index: Index
-) -> None:
+def test_a_full_disk_keeps_the_index(usual: dict[str, Any], index_folder: Path, tmp_path: Path, index: Index) -> None:
     folder, source = tmp_path / "my-index", tmp_path / "source.txt"
     shutil.copytree(index_folder, folder)
     source.write_text("storm\n" * 1_000)
@@ -314,9 +258,6 @@ def test_on_a_full_disk_the_old_index_stays(
     left = {path.name for path in folder.iterdir()} - {SCRATCH}  # the next build continues from this folder
     assert left == {path.name for path in index_folder.iterdir()}
     assert Index.open(folder).manifest == index.manifest
-
-
-# In a program
 
 
 def test_the_client_refuses_half_a_surrogate_pair_before_it_writes(client: Client) -> None:

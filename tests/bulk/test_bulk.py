@@ -4,8 +4,8 @@ import hashlib
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, closing, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from shoal import Client
 from shoal.bulk import job_stream
 from shoal.bulk.embed_file import BulkRequest, BulkResult, embed_file
 from shoal.bulk.job_stream import MAX_GROUP_ROWS, MAX_WINDOW_ROWS, Group, JobStream, Row, groups
+from shoal.bulk.part_file import SUFFIXES
 from shoal.bulk.served_model import ModelInfo, check_same_vectors, served_model
 from shoal.bulk.vector_folder import VectorFolder, VectorManifest
 from shoal.contract.keys import Keys
@@ -73,6 +74,8 @@ def source(tmp_path: Path) -> Path:
 
 GOOD = [n for n in range(NUM_ROWS) if n not in (3, 20, 40, 50)]
 
+GOOD_VECTORS = vectors_of([f"storm {n}" for n in GOOD])
+
 
 @pytest.fixture
 def steady(queue: Queue) -> Iterator[SteadyWorker]:
@@ -106,46 +109,35 @@ def files_in(folder: Path) -> Files:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def read_raw(folder: Path, load: Callable[[Path], NDArray[np.float32]], ending: str) -> tuple[list[str], Any]:
-    """Return the ids and vectors of parts that have a separate file of ids."""
-    parts = sorted(folder.glob(f"*{ending}"))
-    lines = [line for part in parts for line in part.with_suffix(".ids.jsonl").read_text().splitlines()]
-    return [json.loads(line) for line in lines], np.concatenate([load(part) for part in parts])
-
-
-def read_jsonl(folder: Path) -> tuple[list[str], Any]:
-    """Return the ids and vectors of .jsonl parts."""
-    rows = [json.loads(line) for part in sorted(folder.glob("part*")) for line in part.read_text().splitlines()]
-    return [row["id"] for row in rows], np.array([row["vector"] for row in rows], np.float32)
-
-
-def read_parquet(folder: Path) -> tuple[list[str], Any]:
-    """Return the ids and vectors of .parquet parts."""
-    parquet = pytest.importorskip("pyarrow.parquet")
-    tables = [parquet.read_table(part) for part in sorted(folder.glob("part*"))]
-    vectors = [np.stack(table["vector"].to_numpy()) for table in tables]
-    return [id_ for table in tables for id_ in table["id"].to_pylist()], np.concatenate(vectors)
-
-
-READERS: dict[str, Callable[[Path], tuple[list[str], Any]]] = {
-    "safetensors": lambda folder: read_raw(folder, lambda part: load_file(part)["vectors"], ".safetensors"),
-    "npy": lambda folder: read_raw(folder, np.load, ".npy"),
-    "jsonl": read_jsonl,
-    "parquet": read_parquet,
-}
+def read(folder: Path, format_name: str = "safetensors") -> tuple[list[str], NDArray[np.float32]]:
+    """Return the ids and vectors in all parts of a folder."""
+    parts, ids, vectors = sorted(folder.glob(f"part-*{SUFFIXES[format_name][0]}")), list[str](), list[Any]()
+    for part in parts:
+        if format_name == "parquet":
+            rows = pytest.importorskip("pyarrow.parquet").read_table(part).to_pylist()
+        else:
+            names = part if format_name == "jsonl" else part.with_suffix(".ids.jsonl")
+            rows = [json.loads(line) for line in names.read_text().splitlines()]
+        if format_name in ("parquet", "jsonl"):
+            ids += [row["id"] for row in rows]
+            vectors.append(np.array([row["vector"] for row in rows], np.float32))
+        else:
+            ids += rows
+            vectors.append(np.load(part) if format_name == "npy" else load_file(part)["vectors"])
+    return ids, np.concatenate(vectors)
 
 
 @pytest.mark.usefixtures("steady")
 class TestFolder:
-    @pytest.mark.parametrize("format_name", READERS)
+    @pytest.mark.parametrize("format_name", SUFFIXES)
     def test_every_format_has_the_good_rows(self, embed: EmbedSource, tmp_path: Path, format_name: str) -> None:
         if format_name == "parquet":
             pytest.importorskip("pyarrow")
         result = embed(format=format_name)
-        ids, vectors = READERS[format_name](tmp_path / "out")
+        ids, vectors = read(tmp_path / "out", format_name)
         assert ids == [f"ü{n}" for n in GOOD]
         assert vectors.dtype == np.float32
-        assert np.array_equal(vectors, vectors_of([f"storm {n}" for n in GOOD]))
+        assert np.array_equal(vectors, GOOD_VECTORS)
         assert (result.rows, result.num_vectors, result.num_bad, result.num_parts) == (NUM_ROWS, 96, 4, 7)
 
     def test_bad_rows_parts_and_progress_are_reported(self, embed: EmbedSource, tmp_path: Path) -> None:
@@ -170,21 +162,21 @@ class TestFolder:
         assert fractions == sorted(fractions)
         assert all(report.fraction == pytest.approx(report.rows / NUM_ROWS) for report in reports[-8:])
 
-    def test_the_settings_limit_the_length_of_a_text(self, embed: EmbedSource) -> None:
+    def test_too_long_texts_are_named_and_without_a_good_row_it_fails(self, embed: EmbedSource, tmp_path: Path) -> None:
         result = embed(settings=Settings(max_text_chars=7))
         assert result.num_vectors == 9
         assert "7 (SHOAL_MAX_TEXT_CHARS)" in result.first_bad[-1]
-
-    def test_without_rows_there_are_no_parts_and_without_a_good_one_it_fails(
-        self, embed: EmbedSource, tmp_path: Path
-    ) -> None:
-        (tmp_path / "none.txt").write_text("\n")
-        result = embed(source=str(tmp_path / "none.txt"))
-        assert (result.rows, result.num_parts) == (0, 0)
-        assert files_in(tmp_path / "out").keys() == {"manifest.json", "bad-rows.jsonl"}
-        (tmp_path / "bad.txt").write_text(f"{TOO_LONG}\n" * 3)
+        (tmp_path / "docs").mkdir()
+        for name, text in (("docs/a.txt", "storm"), ("docs/b.txt", TOO_LONG), ("bad.txt", f"{TOO_LONG}\n" * 3)):
+            (tmp_path / name).write_text(text)
+        (reason,) = embed("docs-out", source=str(tmp_path / "docs")).first_bad
+        assert reason.startswith(f"{tmp_path}/docs/b.txt: ")
         with pytest.raises(BadDocument, match=r"none of the 3 rows can be embedded; the first: .*too many tokens"):
-            embed("other", source=str(tmp_path / "bad.txt"))
+            embed("bad", source=str(tmp_path / "bad.txt"))
+        (tmp_path / "bad.txt").write_text("\n")
+        result = embed("none", source=str(tmp_path / "bad.txt"))
+        assert (result.rows, result.num_parts) == (0, 0)
+        assert files_in(tmp_path / "none").keys() == {"manifest.json", "bad-rows.jsonl"}
 
 
 @pytest.fixture
@@ -195,9 +187,7 @@ def undisturbed(embed: EmbedSource, tmp_path: Path, steady: SteadyWorker) -> Fil
 
 
 class TestContinuing:
-    def test_after_a_process_was_killed_at_any_moment(
-        self, embed: EmbedSource, tmp_path: Path, undisturbed: Files
-    ) -> None:
+    def test_after_a_kill_at_any_moment(self, embed: EmbedSource, tmp_path: Path, undisturbed: Files) -> None:
         out, states = tmp_path / "out", []
 
         def snapshot(progress: TaskProgress) -> None:
@@ -214,24 +204,31 @@ class TestContinuing:
                 embed()
                 assert files_in(out) == undisturbed
 
-    def test_with_the_same_model_under_another_name(
-        self, embed: EmbedSource, tmp_path: Path, client: Client, queue: Queue
+    @pytest.mark.parametrize(
+        ("other", "message"),
+        [
+            ({"model": "renamed"}, ""),
+            ({"model": "other", "digest": "d2"}, r"begun with the model steady \(d1\), and the workers have other"),
+            ({"fingerprint": "f2"}, "cannot be continued, as the workers had another engine or precision"),
+        ],
+    )
+    def test_with_the_same_model_even_under_another_name(
+        self, embed: EmbedSource, tmp_path: Path, client: Client, queue: Queue, other: dict[str, str], message: str
     ) -> None:
-        out, renamed = tmp_path / "out", SteadyWorker(queue)
+        out, changed = tmp_path / "out", SteadyWorker(queue)
         with SteadyWorker(queue).running():
             embed()
         undisturbed = files_in(out)
         (out / "part-00004.ids.jsonl").unlink()
+        left = files_in(out)
         queue.pool.leave("steady")
         assert client.pool.workers() == {}
-        renamed.about["model"] = "renamed"
-        with renamed.running():
+        changed.about |= other
+        with changed.running(), pytest.raises(ModelMismatch, match=message) if message else nullcontext():
             embed()
-        assert files_in(out) == undisturbed
+        assert files_in(out) == (left if message else undisturbed)
 
-    def test_a_part_of_two_models_is_made_again(
-        self, embed: EmbedSource, tmp_path: Path, client: Client, undisturbed: Files
-    ) -> None:
+    def test_a_part_of_two_models(self, embed: EmbedSource, tmp_path: Path, client: Client, undisturbed: Files) -> None:
         def join(progress: TaskProgress) -> None:
             if progress.rows > PART_ROWS:
                 client.pool.announce("other", OTHER_MODEL)
@@ -242,17 +239,7 @@ class TestContinuing:
         embed()
         assert files_in(tmp_path / "out") == undisturbed
 
-    def test_parts_keep_their_number_of_rows(self, embed: EmbedSource, tmp_path: Path, undisturbed: Files) -> None:
-        out = tmp_path / "undisturbed"
-        (out / "part-00004.ids.jsonl").unlink()
-        assert embed("undisturbed", part_rows=None).num_parts == 7
-        assert files_in(out) == undisturbed
-        embed(part_rows=None)
-        assert (
-            VectorManifest.read(tmp_path / "out").part_rows == 8_192
-        )  # a run that was stopped repeats less than a minute of work
-
-    def test_only_a_lost_part_is_made_again(
+    def test_only_a_lost_part_is_made_again_and_parts_keep_their_number_of_rows(
         self, embed: EmbedSource, tmp_path: Path, undisturbed: Files, steady: SteadyWorker
     ) -> None:
         out, before = tmp_path / "undisturbed", steady.num_answered
@@ -261,8 +248,10 @@ class TestContinuing:
         assert files_in(out) == undisturbed
         (out / "part-00002.safetensors").write_bytes(b"cut")
         (out / "part-00004.ids.jsonl").unlink()
-        embed("undisturbed")
+        assert embed("undisturbed", part_rows=None).num_parts == 7
         assert files_in(out) == undisturbed
+        embed(part_rows=None)  # in a new folder: a run that was stopped repeats less than a minute of work
+        assert VectorManifest.read(tmp_path / "out").part_rows == 8_192
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
     def test_a_process_that_is_ended_within_a_part_goes_on(
@@ -280,7 +269,7 @@ class TestContinuing:
                 assert second.wait() == 0, second.output
         assert "96 vectors in 7 parts" in second.output
         assert ("the same command goes on" in second.output) == (number == signal.SIGINT)
-        assert np.array_equal(READERS["safetensors"](out)[1], vectors_of([f"storm {n}" for n in GOOD]))
+        assert np.array_equal(read(out)[1], GOOD_VECTORS)
 
 
 def _num_parts(out: Path) -> int:
@@ -288,9 +277,7 @@ def _num_parts(out: Path) -> int:
 
 
 class TestRefused:
-    def test_other_arguments_and_sources(
-        self, embed: EmbedSource, source: Path, tmp_path: Path, undisturbed: Files
-    ) -> None:
+    def test_other_arguments(self, embed: EmbedSource, source: Path, tmp_path: Path, undisturbed: Files) -> None:
         for change, message in (
             ({"format": "npy"}, 'begun with format "safetensors", not "npy"'),
             ({"part_rows": 32}, "begun with part_rows 16, not 32"),
@@ -308,9 +295,7 @@ class TestRefused:
             embed("undisturbed", source=str(other))
         assert files_in(tmp_path / "undisturbed") == undisturbed
 
-    def test_a_source_that_changes_during_the_run(
-        self, embed: EmbedSource, source: Path, steady: SteadyWorker, tmp_path: Path
-    ) -> None:
+    def test_a_changing_source(self, embed: EmbedSource, source: Path, steady: SteadyWorker, tmp_path: Path) -> None:
         def touch(progress: TaskProgress) -> None:
             if progress.rows == 2 * PART_ROWS:
                 source.touch()
@@ -319,52 +304,35 @@ class TestRefused:
             embed(report=touch)
         assert _num_parts(tmp_path / "out") < 3
 
-    @pytest.mark.parametrize(
-        ("other", "message"),
-        [
-            ({"model": "other", "digest": "d2"}, r"begun with the model steady \(d1\), and the workers have other"),
-            ({"fingerprint": "f2"}, "cannot be continued, as the workers had another engine or precision"),
-        ],
-    )
-    def test_a_folder_of_another_model_or_of_other_settings(
-        self, embed: EmbedSource, tmp_path: Path, queue: Queue, other: dict[str, str], message: str
-    ) -> None:
-        with SteadyWorker(queue).running():
-            embed()
-        (tmp_path / "out" / "part-00004.ids.jsonl").unlink()
-        files = files_in(tmp_path / "out")
-        queue.pool.leave("steady")
-        changed = SteadyWorker(queue)
-        changed.about |= other
-        with changed.running(), pytest.raises(ModelMismatch, match=message):
-            embed()
-        assert files_in(tmp_path / "out") == files
-
-    @pytest.mark.parametrize(
-        ("other", "words"),
-        [
+    def test_the_reason_why_vectors_of_workers_differ_is_named(self) -> None:
+        about = {"digest": "d", "precision": "f32", "engine": "openvino", "max_tokens": 256, "prompts": ["query"]}
+        others: list[tuple[dict[str, Any], str]] = [
             ({"precision": "bf16"}, r"different precision \(bf16; f32\): set SHOAL_PRECISION"),
             ({"max_tokens": 128}, r"different max tokens \(128; 256\): start all"),
             ({"prompts": ["document", "query"]}, r"different prompts \(document, query; query\): start all"),
             ({}, "different files of the model, such as another tokenizer"),
             ({"fingerprint": None}, "update all workers"),
-        ],
-    )
-    def test_the_reason_why_vectors_of_workers_differ_is_named(self, other: dict[str, Any], words: str) -> None:
-        about = {"digest": "d", "precision": "f32", "engine": "openvino", "max_tokens": 256, "prompts": ["query"]}
-        with pytest.raises(NotReady, match=words):
-            check_same_vectors([about | {"fingerprint": "f1"}, about | {"fingerprint": "f2"} | other])
+        ]
+        for other, words in others:
+            with pytest.raises(NotReady, match=words):
+                check_same_vectors([about | {"fingerprint": "f1"}, about | {"fingerprint": "f2"} | other])
+        about = {"model": "m", "digest": "d", "dimension": 8, "pooling": "mean", "fingerprint": "f"}
+        assert served_model([{"state": "ready"}, about | {"dimension": "8"}]) is None
+        found = served_model([{"model": 5}, about | {"prompts": ["query", "document"]}])
+        assert found == ModelInfo("m", "d", "mean", 8, "document", "f")
+        assert served_model([about | {"prompts": 5}]) == ModelInfo("m", "d", "mean", 8, "", "f")
 
-    def test_a_folder_that_another_run_writes(self, embed: EmbedSource, steady: SteadyWorker) -> None:
+    def test_a_folder_of_another_run_or_with_other_files(self, embed: EmbedSource, steady: SteadyWorker) -> None:
         def run_again(progress: TaskProgress) -> None:
             with pytest.raises(FolderBusy, match="another process writes into"):
                 embed()
 
         assert embed(report=run_again).num_vectors == 96
-
-    def test_a_folder_with_other_files(self, embed: EmbedSource) -> None:
-        with pytest.raises(InvalidRequest, match=r"holds other files, such as rows.jsonl, and no manifest.json"):
+        with pytest.raises(InvalidRequest, match=r"holds other files, such as .*, and no manifest.json"):
             embed(".")
+        with pytest.raises(MalformedJob, match=r"vectors of the shape \[15, 8\], not \[15, 4\]"):
+            embed("other", options={"dimensions": 4})
+        assert embed("other").num_vectors == 96  # options that were refused have left the folder free
 
     def test_a_damaged_manifest(self, embed: EmbedSource, tmp_path: Path, undisturbed: object) -> None:
         manifest = tmp_path / "undisturbed" / "manifest.json"
@@ -394,46 +362,44 @@ class TestRefused:
             with pytest.raises(InvalidRequest, match=message):
                 BulkRequest(**{"source": "a.txt", "out": "out", **arguments})
 
-    def test_refused_options_leave_the_folder_free(self, embed: EmbedSource, steady: SteadyWorker) -> None:
-        with pytest.raises(MalformedJob, match=r"vectors of the shape \[15, 8\], not \[15, 4\]"):
-            embed(options={"dimensions": 4})
-        assert embed().num_vectors == 96
-
-
-def test_a_document_that_cannot_be_embedded_is_named(embed: EmbedSource, steady: SteadyWorker, tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    for name, text in (("a.txt", "storm"), ("long.txt", TOO_LONG)):
-        (tmp_path / "docs" / name).write_text(text)
-    (reason,) = embed(source=str(tmp_path / "docs")).first_bad
-    assert reason.startswith(f"{tmp_path}/docs/long.txt: ")
-
 
 @pytest.mark.parametrize("format_name", ["safetensors", "npy"])
-def test_a_part_that_has_no_room_is_a_full_disk(
-    source: Path, steady: SteadyWorker, tmp_path: Path, pool_settings: dict[str, str], format_name: str
-) -> None:
-    words = ("embed", "--file", source, "--out", tmp_path / "out", "--format", format_name)
-    done = run_on_small_disk(2_000, *words, **pool_settings)  # a part has 3,072 bytes of vectors
-    assert f"no room to write {tmp_path / 'out'}" in done.stderr
-
-
 def test_on_a_full_disk_finished_parts_stay(
-    embed: EmbedSource, source: Path, tmp_path: Path, undisturbed: Files, pool_settings: dict[str, str]
+    embed: EmbedSource,
+    source: Path,
+    tmp_path: Path,
+    undisturbed: Files,
+    pool_settings: dict[str, str],
+    format_name: str,
 ) -> None:
+    def run(out: Path, max_file_bytes: int, *words: Any) -> None:
+        command = ("embed", "--file", source, "--out", out, "--format", format_name, *words)
+        done = run_on_small_disk(max_file_bytes, *command, **pool_settings)
+        assert f"no room to write {out}" in done.stderr
+        assert "[disk_full]" in done.stderr
+
     out = tmp_path / "out"
-    words = ("embed", "--file", source, "--out", out, "--part-rows", PART_ROWS)
-    done = run_on_small_disk(1_800, *words, **pool_settings)
-    assert f"no room to write {out}" in done.stderr
-    assert "[disk_full]" in done.stderr
+    run(out, 1_800, "--part-rows", PART_ROWS)
     assert 0 < _num_parts(out) < 7
-    embed()
-    assert files_in(out) == undisturbed
+    embed(format=format_name)
+    assert format_name != "safetensors" or files_in(out) == undisturbed
+    run(tmp_path / "other", 2_000)  # a single part has 3,072 bytes of vectors
 
 
 def test_a_part_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
     with VectorFolder.open(tmp_path / "out") as folder, pytest.raises(UnicodeEncodeError):
         folder.write_part(0, "npy", ["\ud800"], np.zeros((1, 2), np.float32))
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def group_of(*texts: str) -> Group:
+    """Return a group of documents with these texts."""
+    return Group([Document(str(n), text, {}) for n, text in enumerate(texts)])
+
+
+def stream(client: Client, groups: Iterable[Group], wait: Callable[[str], None] = lambda _: None) -> Generator[Group]:
+    """Yield the groups as a stream answers them. The stream sends lost jobs again at once."""
+    yield from JobStream(client, Options(), FINGERPRINT, DIMENSION, wait, send_again_s=0.0).embed(iter(groups))
 
 
 class TestWaiting:
@@ -481,10 +447,12 @@ class TestWaiting:
 
         with Client(own_redis.url) as client, SteadyWorker(queue).running():
             request = BulkRequest(str(source), str(tmp_path / "out"), part_rows=PART_ROWS)
-            result = embed_file(request, client, restart)
+            assert embed_file(request, client, restart).num_vectors == 96
+            assert np.array_equal(read(tmp_path / "out")[1], GOOD_VECTORS)
         queue.close()
-        assert result.num_vectors == 96
-        assert np.array_equal(READERS["safetensors"](tmp_path / "out")[1], vectors_of([f"storm {n}" for n in GOOD]))
+        own_redis.stop()
+        with Client(own_redis.url) as client, pytest.raises(Unavailable):  # it is not waited for at the start
+            embed_file(request, client, ignore)
 
     def test_for_redis_to_take_the_jobs(self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(dispatcher, "GRACE_S", 0.0)
@@ -493,10 +461,9 @@ class TestWaiting:
         worker = SteadyWorker(queue)
 
         def rows() -> Iterator[Group]:
-            for number in range(3):
-                if number == 1:
-                    own_redis.stop()  # before it takes all jobs
-                yield Group([Document(str(number), f"storm {number}", {})])
+            yield group_of("storm 0")
+            own_redis.stop()  # before it takes all jobs
+            yield from (group_of("storm 1"), group_of("storm 2"))
 
         def restart(step: str) -> None:
             if not steps:
@@ -507,18 +474,10 @@ class TestWaiting:
                 worker.step()
 
         with Client(own_redis.url) as client:
-            stream = JobStream(client, Options(), FINGERPRINT, DIMENSION, restart, send_again_s=0.0)
-            found = [group.vectors for group in stream.embed(rows()) if group.vectors is not None]
+            found = [group.vectors for group in stream(client, rows(), restart) if group.vectors is not None]
         queue.close()
         assert steps[0] == "waiting for Redis"
         assert np.array_equal(np.concatenate(found), vectors_of(["storm 0", "storm 1", "storm 2"]))
-
-    def test_but_a_redis_that_is_absent_at_the_start_is_an_error(
-        self, source: Path, tmp_path: Path, own_redis: RedisServer
-    ) -> None:
-        own_redis.stop()
-        with Client(own_redis.url) as client, pytest.raises(Unavailable):
-            embed_file(BulkRequest(str(source), str(tmp_path / "out")), client, ignore)
 
     def test_jobs_that_redis_lost_are_sent_again(self, client: Client, queue: Queue) -> None:
         worker, steps = SteadyWorker(queue), []
@@ -530,24 +489,17 @@ class TestWaiting:
                 queue.redis.flushdb()
             worker.step()
 
-        stream = JobStream(client, Options(), FINGERPRINT, DIMENSION, lose, send_again_s=0.0)
-        groups = [Group([Document(str(n), f"storm {n}", {})]) for n in range(3)]
-        found = [group.vectors for group in stream.embed(iter(groups)) if group.vectors is not None]
+        groups = [group_of("storm 0"), group_of("storm 1"), group_of("storm 2")]
+        found = [group.vectors for group in stream(client, groups, lose) if group.vectors is not None]
         assert np.array_equal(np.concatenate(found), vectors_of(["storm 0", "storm 1", "storm 2"]))
 
     def test_internal_errors_of_some_texts_and_of_all(self, client: Client, steady: SteadyWorker) -> None:
-        def embed(texts: list[str]) -> list[Group]:
-            group = Group([Document(str(n), text, {}) for n, text in enumerate(texts)])
-            return list(JobStream(client, Options(), FINGERPRINT, DIMENSION, lambda _: None).embed(iter([group])))
-
-        (group,) = embed([BROKEN, "storm"] * job_stream.MAX_INTERNAL)
+        (group,) = stream(client, [group_of(*[BROKEN, "storm"] * job_stream.MAX_INTERNAL)])
         assert len(group.errors) == job_stream.MAX_INTERNAL
         with pytest.raises(Internal):
-            embed([BROKEN] * job_stream.MAX_INTERNAL)
+            next(stream(client, [group_of(*[BROKEN] * job_stream.MAX_INTERNAL)]))
 
-    def test_jobs_that_a_slow_worker_has_are_not_sent_again(
-        self, client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_jobs_of_a_slow_worker_stay(self, client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(job_stream, "WAITING_EVERY_S", 0.01)
         worker, taken, num_calls = SteadyWorker(queue), [], 0
         worker.announce()
@@ -561,9 +513,8 @@ class TestWaiting:
                 job = delivery.job()
                 assert queue.reply([Answer(delivery, steady_reply(job), job.reply_to)]) == 1
 
-        stream = JobStream(client, Options(), FINGERPRINT, DIMENSION, compute, send_again_s=0.0)
-        groups = [Group([Document(str(n), "storm", {}) for n in range(33)]) for _ in range(3)]
-        assert all(group.vectors is not None for group in stream.embed(iter(groups)))
+        groups = [group_of(*["storm"] * 33) for _ in range(3)]
+        assert all(group.vectors is not None for group in stream(client, groups, compute))
         assert taken == []
 
 
@@ -577,11 +528,10 @@ def test_few_rows_of_a_long_source_are_read_ahead(client: Client, steady: Steady
             num_read += MAX_GROUP_ROWS
             yield Group([row] * MAX_GROUP_ROWS)
 
-    stream = JobStream(client, Options(), FINGERPRINT, DIMENSION, lambda _: None).embed(endless())
-    for num_done, _ in enumerate(islice(stream, 100)):
-        assert num_read - num_done * MAX_GROUP_ROWS <= MAX_WINDOW_ROWS
+    with closing(stream(client, endless())) as answered:
+        for num_done, _ in enumerate(islice(answered, 100)):
+            assert num_read - num_done * MAX_GROUP_ROWS <= MAX_WINDOW_ROWS
     assert num_done == 99  # the stream goes on, though the texts are longer than its window
-    stream.close()
 
 
 @pytest.mark.parametrize("row", [{"text": "storm", "page": "x" * 2**20}, {"text": "storm", "id": "x" * 2**20}])
@@ -602,14 +552,6 @@ def test_unanswered_rows_need_little_memory(
     assert held <= 2**20 + 2
 
 
-def test_heartbeats_describe_a_model_by_their_sound_fields() -> None:
-    about = {"model": "m", "digest": "d", "dimension": 8, "pooling": "mean", "fingerprint": "f"}
-    assert served_model([{"state": "ready"}, about | {"dimension": "8"}]) is None
-    found = served_model([{"model": 5}, about | {"prompts": ["query", "document"]}])
-    assert found == ModelInfo("m", "d", "mean", 8, "document", "f")
-    assert served_model([about | {"prompts": 5}]) == ModelInfo("m", "d", "mean", 8, "", "f")
-
-
 def test_a_real_worker_gives_the_vectors_of_the_client(tmp_path: Path, client: Client, worker: Worker) -> None:
     texts = [f"storm europe {n}" for n in range(150)]
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
@@ -618,6 +560,6 @@ def test_a_real_worker_gives_the_vectors_of_the_client(tmp_path: Path, client: C
         result = embed_file(request, client, ignore)
         expected = client.embed(texts, dimensions=8)
     assert (result.num_vectors, result.dimension) == (150, 8)
-    ids, vectors = READERS["safetensors"](tmp_path / "out")
+    ids, vectors = read(tmp_path / "out")
     assert ids == [str(n) for n in range(150)]
     assert vectors == pytest.approx(expected, abs=1e-5)

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from socket import gethostname
@@ -27,8 +27,6 @@ from shoal.contract.replies import Reply
 from shoal.settings import Settings, variable
 
 pytest_plugins = ["cli_fixtures"]
-
-SETTINGS = {item.name for item in fields(Settings)}
 
 
 def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -57,34 +55,25 @@ def fail(result: Result, code: str) -> str:
     return line
 
 
-@pytest.mark.parametrize(
-    ("library", "extra"), [("torch", "export"), ("pyarrow", "parquet"), ("rq", "jobs"), ("flask", "all")]
-)
-def test_a_missing_library_is_named_with_the_extra_that_installs_it(library: str, extra: str) -> None:
-    def use() -> None:
-        raise ModuleNotFoundError(name=library)
+def test_a_missing_library_is_named_with_the_extra_that_installs_it() -> None:
+    for library, extra in {"torch": "export", "pyarrow": "parquet", "rq": "jobs", "flask": "all"}.items():
 
-    result = CliRunner().invoke(type(main)("shoal", callback=use, invoke_without_command=True))
-    said = f"needs '{library}', which is not installed: {sys.executable} -m pip install -c {ROOT}/constraints.txt -e "
-    assert f"{said}'{ROOT}[{extra}]'" in fail(result, "missing_extra")
+        def use(library: str = library) -> None:
+            raise ModuleNotFoundError(name=library)
 
-
-def test_a_folder_with_a_dot_in_its_name_needs_a_slash() -> None:
-    done = CliRunner().invoke(main, ["embed", "--file", "texts.txt", "--out", "vectors.v2"])
-    assert done.exit_code
-    assert "a folder with a slash at its end, as vectors.v2/" in f"{done.output}{done.exception}"
+        result = CliRunner().invoke(type(main)("shoal", callback=use, invoke_without_command=True))
+        said = f"needs '{library}', which is not installed: {sys.executable} -m pip install -c {ROOT}/constraints.txt"
+        assert f"{said} -e '{ROOT}[{extra}]'" in fail(result, "missing_extra")
 
 
-def test_help_names_the_variable_of_every_setting() -> None:
+def test_help_names_the_variable_of_every_setting_and_has_every_command_once_below_its_purpose() -> None:
+    settings = {item.name for item in fields(Settings)}
     for path, command in commands():
         text = " ".join(succeed(CliRunner().invoke(main, [*path, "--help"])).split())
         assert command.help
         for parameter in command.params:
             assert isinstance(parameter, click.Argument) or getattr(parameter, "help", None), (path, parameter.name)
-            assert parameter.name not in SETTINGS or variable(parameter.name) in text, (path, parameter.name)
-
-
-def test_help_has_every_command_once_below_its_purpose() -> None:
+            assert parameter.name not in settings or variable(parameter.name) in text, (path, parameter.name)
     lines = succeed(CliRunner().invoke(main, ["--help"])).partition("\n\nStart:\n")[2].splitlines()
     names = [line.split()[0] for line in lines if line.startswith("  ")]
     assert names[0] == "serve"
@@ -117,89 +106,69 @@ def test_the_script_works_in_a_zsh_that_has_not_loaded_completion(tmp_path: Path
 
 
 @pytest.mark.usefixtures("serving")
-class TestEmbed:
-    def test_vectors_are_printed_one_a_line(self, shoal: CliRunner, client: Client) -> None:
-        lines = succeed(shoal.invoke(main, ["embed", "storm", "rain", "--no-normalize"])).splitlines()
-        wanted = client.embed(["storm", "rain"], normalize=False)
-        assert np.array([json.loads(line) for line in lines]) == pytest.approx(wanted, abs=1e-5)
-        (line,) = succeed(shoal.invoke(main, ["embed", "--prompt-name", "query"], input="storm\n")).splitlines()
-        assert json.loads(line) == pytest.approx(client.embed("storm", prompt_name="query"), abs=1e-5)
-
-    @pytest.mark.parametrize("ending", ["npy", "safetensors", "jsonl"])
-    def test_lines_of_a_file_are_saved_in_order(
-        self, shoal: CliRunner, client: Client, tmp_path: Path, ending: str
-    ) -> None:
-        source, out = tmp_path / "texts.txt", tmp_path / f"vectors.{ending}"
-        source.write_text("".join(f"{word}\n" for word in WORDS * 20))
-        result = shoal.invoke(main, ["embed", "--file", str(source), "--out", str(out), "--dimensions", "8"])
+def test_vectors_are_in_order(shoal: CliRunner, client: Client, pool_settings: dict[str, str], tmp_path: Path) -> None:
+    lines = succeed(shoal.invoke(main, ["embed", "storm", "rain", "--no-normalize"])).splitlines()
+    wanted = client.embed(["storm", "rain"], normalize=False)
+    assert np.array([json.loads(line) for line in lines]) == pytest.approx(wanted, abs=1e-5)
+    (line,) = succeed(shoal.invoke(main, ["embed", "--prompt-name", "query"], input="storm\n")).splitlines()
+    assert json.loads(line) == pytest.approx(client.embed("storm", prompt_name="query"), abs=1e-5)
+    (tmp_path / "texts.txt").write_text("".join(f"{word}\n" for word in WORDS * 20))
+    wanted = client.embed(WORDS * 20, dimensions=8)
+    loads: dict[str, Callable[[Path], Any]] = {
+        "npy": np.load,
+        "safetensors": lambda path: load_file(path)["vectors"],
+        "jsonl": lambda path: np.array([json.loads(line) for line in path.read_text().splitlines()]),
+    }
+    for ending, load in loads.items():
+        out, source = tmp_path / f"vectors.{ending}", ["--file", str(tmp_path / "texts.txt")]
+        result = shoal.invoke(main, ["embed", *source, "--out", str(out), "--dimensions", "8"])
         succeed(result)
         assert "160 vectors" in result.stderr
-        saved = {
-            "npy": lambda: np.load(out),
-            "safetensors": lambda: load_file(out)["vectors"],
-            "jsonl": lambda: np.array([json.loads(line) for line in out.read_text().splitlines()]),
-        }[ending]()  # type: ignore[no-untyped-call]
-        assert saved == pytest.approx(client.embed(WORDS * 20, dimensions=8), abs=1e-5)
-
-    def test_a_full_disk_is_named(self, serving: object, pool_settings: dict[str, str], tmp_path: Path) -> None:
-        done = run_on_small_disk(100, "embed", "storm", "--out", tmp_path / "a.safetensors", **pool_settings)
-        assert "[disk_full]" in done.stderr
-
-    def test_no_texts_make_an_empty_file(self, shoal: CliRunner, tmp_path: Path) -> None:
-        out = tmp_path / "none.npy"
-        succeed(shoal.invoke(main, ["embed", "--out", str(out)], input=""))
-        assert len(np.load(out)) == 0
+        assert load(out) == pytest.approx(wanted, abs=1e-5)
+    succeed(shoal.invoke(main, ["embed", "--out", str(tmp_path / "none.npy")], input=""))
+    assert len(np.load(tmp_path / "none.npy")) == 0
+    done = run_on_small_disk(100, "embed", "storm", "--out", tmp_path / "a.safetensors", **pool_settings)
+    assert "[disk_full]" in done.stderr
 
 
-@pytest.mark.parametrize("command", [["embed"], ["rerank", "q"]])
-def test_a_file_of_texts_that_is_not_utf_8_is_one_line(shoal: CliRunner, tmp_path: Path, command: list[str]) -> None:
+def test_texts_and_files_that_cannot_be_used_are_refused_before_embedding(shoal: CliRunner, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
-    result = shoal.invoke(main, [*command, "--file", str(tmp_path / "latin.txt")])
-    assert "the input is not UTF-8" in fail(result, "invalid_text")
-
-
-@pytest.mark.parametrize("command", [["embed"], ["rerank", "q"]])
-def test_texts_and_a_file_of_texts_are_refused(shoal: CliRunner, tmp_path: Path, command: list[str]) -> None:
-    (tmp_path / "a.txt").write_text("rain")
-    result = shoal.invoke(main, [*command, "storm", "--file", str(tmp_path / "a.txt")])
-    assert "give one of them" in fail(result, "invalid_request")
-
-
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_embedded(shoal: CliRunner, tmp_path: Path) -> None:
-    assert ".npy" in fail(shoal.invoke(main, ["embed", "a", "--out", str(tmp_path / "x.csv")]), "invalid_request")
-    records = ["embed", "--file", "News.CSV.gz", "--out", str(tmp_path / "x.npy")]
-    assert "News.CSV.gz has records: name a folder" in fail(shoal.invoke(main, records), "invalid_request")
-    nowhere = tmp_path / "nowhere" / "x.npy"
-    assert "nowhere" in fail(shoal.invoke(main, ["embed", "a", "--out", str(nowhere)]), "invalid_request")
-
-
-@pytest.mark.parametrize("command", ["embed", "search"])
-def test_a_closed_standard_input_is_an_empty_one(pool_settings: dict[str, str], command: str) -> None:
-    closed = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "shoal", command]
-    done = subprocess.run(closed, env=environment(**pool_settings), capture_output=True, text=True, timeout=PATIENCE_S)
-    empty = run(command, stdin="", cwd=None, **pool_settings)
-    assert (done.returncode, done.stdout, done.stderr) == (empty.returncode, empty.stdout, empty.stderr)
+    file = ["--file", str(tmp_path / "latin.txt")]
+    for command in (["embed"], ["rerank", "q"]):
+        assert "the input is not UTF-8" in fail(shoal.invoke(main, [*command, *file]), "invalid_text")
+        assert "give one of them" in fail(shoal.invoke(main, [*command, "storm", *file]), "invalid_request")
+    for words, message in (
+        (["a", "--out", str(tmp_path / "x.csv")], ".npy"),
+        (["--file", "News.CSV.gz", "--out", str(tmp_path / "x.npy")], "News.CSV.gz has records: name a folder"),
+        (["a", "--out", str(tmp_path / "nowhere" / "x.npy")], "nowhere"),
+        ([*file, "--out", "vectors.v2"], "a folder with a slash at its end, as vectors.v2/"),
+    ):
+        assert message in fail(shoal.invoke(main, ["embed", *words]), "invalid_request")
 
 
 @pytest.mark.usefixtures("serving")
-def test_what_a_closed_standard_output_would_get_is_dropped(pool_settings: dict[str, str], tmp_path: Path) -> None:
-    closed = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", sys.executable, "-m", "shoal", "embed", "a", "--out"]
-    done = subprocess.run([*closed, tmp_path / "a.npy"], env=environment(**pool_settings), timeout=PATIENCE_S)
-    assert done.returncode == 0
+def test_a_closed_standard_input_is_empty_and_output_to_a_closed_one_is_dropped(
+    pool_settings: dict[str, str], tmp_path: Path
+) -> None:
+    def run_closed(which: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        closed = ["sh", "-c", f'exec "$@" {which}', "sh", sys.executable, "-m", "shoal", *words]
+        env = environment(**pool_settings)
+        return subprocess.run(closed, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+
+    for command in ("embed", "search"):
+        done, empty = run_closed("<&-", command), run(command, stdin="", cwd=None, **pool_settings)
+        assert (done.returncode, done.stdout, done.stderr) == (empty.returncode, empty.stdout, empty.stderr)
+    assert run_closed(">&- 2>&-", "embed", "a", "--out", str(tmp_path / "a.npy")).returncode == 0
     assert np.load(tmp_path / "a.npy").shape == (1, 32)
 
 
 @pytest.mark.usefixtures("serving")
-def test_search_prints_scores_and_texts(shoal: CliRunner, client: Client) -> None:
+def test_search_has_a_flag_for_each_option_of_a_search(shoal: CliRunner, client: Client) -> None:
     hits = client.search("storm europe", k=2)
     lines = succeed(shoal.invoke(main, ["search", "storm europe", "-k", "2"])).splitlines()
     assert lines == [f"{hit['score']:.3f}  {hit['id']}  {hit['text']}" for hit in hits]
     (line,) = succeed(shoal.invoke(main, ["search", "storm europe", "-k", "2", "--json"])).splitlines()
     assert [hit["id"] for hit in json.loads(line)] == [hit["id"] for hit in hits]
-
-
-@pytest.mark.usefixtures("serving")
-def test_search_has_a_flag_for_each_option_of_a_search(shoal: CliRunner, client: Client) -> None:
     fused = client.search(["storm", "rain"], k=2, fuse=True, negative=["sun"], fields=["text"])
     words = ["search", "storm", "rain", "--fuse", "--negative", "sun", "--fields", "text", "-k", "2", "--json"]
     assert json.loads(succeed(shoal.invoke(main, words))) == fused
@@ -239,61 +208,42 @@ def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> Non
     indexes = {"default": {"count": 1_234}}
     pool = Pool(client.broker, client.keys, alive_s=3_600)
     about = {"state": "ready", "model": "tiny", "engine": "openvino", "precision": "bf16", "indexes": indexes}
-    pool.announce("w1", about | {"index_errors": {"news": "v2/vectors.npy is not what was built"}})
-    printed = succeed(shoal.invoke(main, ["status"]))
-    assert "lane interactive: 1 unanswered jobs, 1 texts\n" in printed
-    assert "results not read: 2, 3,000 bytes\ndead letters: 0\nworkers alive: 1\n" in printed
-    assert (
-        "w1 ready tiny openvino bf16: default (1,234)\n    index news: v2/vectors.npy is not what was built\n"
-        in printed
-    )
-
-
-def test_the_exit_code_of_status_shows_if_a_worker_of_this_machine_is_alive(shoal: CliRunner, client: Client) -> None:
-    pool = Pool(client.broker, client.keys, alive_s=3_600)
+    about |= {"index_errors": {"news": "v2/vectors.npy is not what was built"}}
     for host, code in (("another", 1), (gethostname(), 0)):
-        pool.announce("w1", {"state": "ready", "host": host})
+        pool.announce("w1", about | {"host": host})
         assert shoal.invoke(main, ["status", "--this-worker"]).exit_code == code
+    assert succeed(shoal.invoke(main, ["status"])).splitlines() == [
+        *("lane interactive: 1 unanswered jobs, 1 texts", "lane bulk: 0 unanswered jobs, 0 texts"),
+        *("results not read: 2, 3,000 bytes", "dead letters: 0", "workers alive: 1"),
+        *("  w1 ready tiny openvino bf16: default (1,234)", "    index news: v2/vectors.npy is not what was built"),
+    ]
 
 
-def test_redis_that_does_not_answer(shoal: CliRunner) -> None:
+def test_an_error_is_one_line_with_its_code(shoal: CliRunner, tmp_path: Path) -> None:
     for command in (["status"], ["embed", "storm"], ["search", "storm"], ["job", "list"]):
         fail(shoal.invoke(main, [*command, "--redis-url", "redis://127.0.0.1:1/0"]), "unavailable")
-
-
-def test_a_setting_that_cannot_work(shoal: CliRunner) -> None:
     result = shoal.invoke(main, ["status"], env={"SHOAL_PORT": "eighty"})
     assert 'SHOAL_PORT is "eighty": it takes a whole number' in fail(result, "bad_setting")
+    (tmp_path / "file").write_text("in the way")
+    result = CliRunner().invoke(main, ["index", "build", "--local", "--out", str(tmp_path / "file" / "index")])
+    assert "check its name and permissions" in fail(result, "file_error")
 
 
 def test_an_index_is_built_and_described(tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "news.csv", tmp_path / "index"
-    source.write_text("headline,topic\nstorm over europe,weather\nmarket falls,money\n")
     usual: dict[str, Any] = {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
-    nowhere = f"redis://127.0.0.1:{free_port()}/0"
-    done = run("index", "build", source, "--text-column", "headline", "--out", out, redis_url=nowhere, **usual)
+    usual |= {"redis_url": f"redis://127.0.0.1:{free_port()}/0"}
+    build = ("index", "build", source, "--text-column", "headline", "--out", out)
+    source.write_text("headline,topic\nstorm,weather\nmarket\n")
+    done = run(*build, **usual)
+    assert (done.returncode, out.exists()) == (1, False)
+    assert "line 3" in done.stderr.splitlines()[-1]
+    assert done.stderr.endswith("[bad_document]\n")
+    source.write_text("headline,topic\nstorm over europe,weather\nmarket falls,money\n")
+    done = run(*build, **usual)
     assert done.returncode == 0, done.stderr
     assert "no pool answers: this process embeds the texts" in done.stderr
     assert "2 documents" in done.stdout
     info = json.loads(succeed(CliRunner().invoke(main, ["index", "info", str(out)])))
     assert (info["count"], info["source"], info["model"]) == (2, "news.csv", str(tiny_source))
     assert info["fields"] == {"topic": "keyword"}
-
-
-def test_a_bad_row_is_named_by_its_line(tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path) -> None:
-    source = tmp_path / "news.csv"
-    source.write_text("headline,topic\nstorm,weather\nmarket\n")
-    usual: dict[str, Any] = {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
-    done = run("index", "build", "--local", source, "--out", tmp_path / "index", **usual)
-    assert done.returncode == 1
-    assert "line 3" in done.stderr.splitlines()[-1]
-    assert done.stderr.endswith("[bad_document]\n")
-    assert not (tmp_path / "index").exists()
-
-
-def test_a_place_that_cannot_be_written_is_one_line(index_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    result = CliRunner().invoke(main, ["index", "build", "--local", "--out", str(tmp_path / "file" / "index")])
-    assert result.exit_code == 1
-    assert result.stderr.startswith("shoal: ")
-    assert result.stderr.endswith("check its name and permissions [file_error]\n")

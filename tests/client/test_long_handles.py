@@ -29,7 +29,8 @@ from shoal.errors import (
     Unavailable,
     UnknownJob,
 )
-from shoal.long_jobs.status import LongJobStatus, Progress
+from shoal.long_jobs.status import LongJobStatus
+from shoal.task_progress import TaskProgress
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 
@@ -65,7 +66,7 @@ def handle(*states: LongJobStatus | Exception) -> LongHandle:
 
 class TestLongHandle:
     def test_a_wait_lasts_until_the_job_is_done(self) -> None:
-        progress = Progress(rows=7, fraction=0.5)
+        progress = TaskProgress(rows=7, fraction=0.5)
         job = handle(status("queued"), status("running", progress=progress), status("done", result={"rows": 14}))
         seen: list[str] = []
         assert job.wait(PATIENCE_S, lambda state: seen.append(state.status)) == {"rows": 14}
@@ -214,7 +215,7 @@ class TestOverHttp:
             http.bulk(tmp_path / "\udcff.csv")
 
     def test_all_fields_of_a_state_are_read(self, http: HttpClient, canned: CannedServer) -> None:
-        running = status("running", progress=Progress(rows=7, rows_per_s=3.5), worker="w1", started_at=2.0)
+        running = status("running", progress=TaskProgress(rows=7, rows_per_s=3.5), worker="w1", started_at=2.0)
         canned.answers = [answer(**running.to_map())]
         assert http.long_job(ID).jobs.status(ID) == running
 
@@ -287,7 +288,7 @@ class TestOverHttp:
         parts = {"part-00000.npy": b"first", "part-00001.npy": b"second"}
         (tmp_path / "part-00000.npy").write_bytes(b"first")
         (tmp_path / "part-00001.npy").write_bytes(b"damaged")
-        bad = answer(**status("done", progress=Progress(num_bad=1)).to_map())
+        bad = answer(**status("done", progress=TaskProgress(num_bad=1)).to_map())
         canned.answers = [*files(result(parts), b"second"), bad, *files(b"{}\n")]
         http.long_job(ID).save(tmp_path)
         assert [path.rpartition("/")[2] for path, _ in canned.requests] == [

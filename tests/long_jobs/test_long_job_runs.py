@@ -28,24 +28,18 @@ from shoal_workers.long_jobs.rq_worker import ALIVE_S, LongJobWorker
 from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, ProgressLog, RunnableJob
 
 
-def fetch(queue: Queue, job_id: str) -> Any:
-    """Return the job, read with the class of the queue's jobs."""
-    return queue.job_class.fetch(job_id, queue.connection)
-
-
 class Run:
     """A run of a job by a worker."""
 
     def __init__(self, worker: LongJobWorker, broker: Broker, queue: Queue, job_id: str):
-        self.worker, self.queue = worker, queue
-        self.translated = broker.translated
-        self.job: Any = fetch(queue, job_id)
-        self.execution: Any = self.job.begin(worker.name, ALIVE_S)
-        self.progress = ProgressLog(self.job, self.execution.id if self.execution else "", broker.translated)
+        self.worker, self.queue, self.broker = worker, queue, broker
+        job: Any = queue.job_class.fetch(job_id, queue.connection)
+        self.job, self.execution = job, job.begin(worker.name, ALIVE_S)
+        self.progress = ProgressLog(job, self.execution.id if self.execution else "", broker.translated)
 
     def succeed(self) -> bool:
         """End the run with a result."""
-        with self.translated():
+        with self.broker.translated():
             return bool(self.job.succeed(self.worker.name, self.execution, {"rows": 3}))
 
     def fail(self, error: ShoalError) -> bool:
@@ -72,6 +66,9 @@ class Pool:
         client = self.broker.library_client()
         self.queue = Queue(name, client, job_class=job_class, serializer=MsgpackSerializer)
         self.connection: Any = self.queue.connection
+        self.now_s = 100.0
+        self.maintenance = Maintenance(self.queue, lambda: self.now_s)
+        self.worker = LongJobWorker(self.queue, "worker", self.broker)
         self.renew()
 
     def renew(self) -> None:
@@ -79,20 +76,14 @@ class Pool:
         self.connection.delete(self.queue.key)
         self.job_id = self.jobs.submit("embed_file", {"source": "a.csv", "out": "a"})
 
-    def begin(self, name: str) -> Run:
+    def begin(self, name: str = "worker") -> Run:
         """Let a worker with this name begin the job."""
         self.connection.lmove(self.queue.key, self.queue.intermediate_queue_key)
         return Run(LongJobWorker(self.queue, name, self.broker), self.broker, self.queue, self.job_id)
 
-    def hand_over(self) -> tuple[Run, Run]:
-        """Let a worker begin the job, and then another one, as if the first had missed its heartbeats."""
-        old = self.begin("old")
-        self.put_back()
-        return old, self.begin("new")
-
     def put_back(self) -> None:
         """Put the job back into its queue, from any state."""
-        job = fetch(self.queue, self.job_id)
+        job: Any = self.queue.job_class.fetch(self.job_id, self.connection)
         job.change(job.enqueue)
 
     @property
@@ -104,42 +95,25 @@ class Pool:
         """The fields of the job in Redis."""
         return self.connection.hgetall(f"rq:job:{self.job_id}")
 
-    def close(self) -> None:
-        """Close the connections."""
-        self.broker.close()
-        self.jobs.close()
-
 
 @pytest.fixture
 def pool(own_redis: RedisServer) -> Iterator[Pool]:
     """A pool with one job."""
     pool = Pool(own_redis.url)
     yield pool
-    pool.close()
+    pool.broker.close()
+    pool.jobs.close()
 
 
-def test_a_failure_is_logged_as_an_error_only_if_the_job_is_not_tried_again(
-    pool: Pool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_is_an_error_in_the_log_only_without_a_retry(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     for retries_left, level in ((1, "WARNING"), (0, "ERROR")):
         pool.renew()
-        run = pool.begin("worker")
+        run = pool.begin()
         pool.connection.hset(run.job.key, "retries_left", retries_left)
         caplog.clear()
         run.die()
         (record,) = (record for record in caplog.records if record.levelno > logging.INFO)
         assert (record.levelname, "tried again" in record.getMessage()) == (level, bool(retries_left))
-
-
-def test_an_earlier_run_of_the_same_worker_does_not_end_the_present_one(pool: Pool) -> None:
-    old = pool.begin("worker")
-    pool.put_back()
-    new = pool.begin("worker")
-    assert pool.fields()[RUN.encode()] == new.execution.id.encode()
-    old.die()
-    assert pool.status == "running"
-    assert new.fail(Unavailable("away"))
-    assert RUN.encode() not in pool.fields()
 
 
 #: Ends of a run that has lost its job. Each returns True if it changes the job.
@@ -154,56 +128,63 @@ LATE_ENDS: dict[str, Callable[[Run], object]] = {
 
 
 def test_a_run_that_lost_its_job_changes_nothing(pool: Pool) -> None:
-    for name, end in LATE_ENDS.items():
-        pool.renew()
-        old, new = pool.hand_over()
-        before = pool.fields()
-        assert not end(old), name
-        assert pool.fields() == before, name
-        left = pool.connection.zrange(pool.queue.started_job_registry.key, 0, -1)
-        assert f"{pool.job_id}:{new.execution.id}".encode() in left
-        assert len(left) == (2 if name == "report" else 1), name
-        pool.connection.delete(pool.queue.started_job_registry.key)
+    for worker in ("new", "old"):  # a run may lose its job to a later run of its own worker
+        for name, end in LATE_ENDS.items():
+            pool.renew()
+            old = pool.begin("old")
+            pool.put_back()  # as if the worker had missed its heartbeats
+            new, before = pool.begin(worker), pool.fields()
+            assert before[RUN.encode()] == new.execution.id.encode()
+            assert not end(old), name
+            assert pool.fields() == before, name
+            left = pool.connection.zrange(pool.queue.started_job_registry.key, 0, -1)
+            assert f"{pool.job_id}:{new.execution.id}".encode() in left
+            assert len(left) == (2 if name == "report" else 1), name
+            assert new.fail(Unavailable("away"))
+            assert RUN.encode() not in pool.fields()
+            pool.connection.delete(pool.queue.started_job_registry.key)
 
 
-@pytest.mark.parametrize(("wanted", "status"), [("cancel", "cancelled"), ("pause", "paused"), ("resume", "queued")])
-def test_the_last_request_of_the_submitter_is_done(pool: Pool, wanted: str, status: str) -> None:
-    for is_stopped in (True, False):
-        pool.renew()
-        run = pool.begin("worker")
-        pool.jobs.pause(pool.job_id)
-        getattr(pool.jobs, wanted)(pool.job_id)
-        run.die(is_stopped=is_stopped)
-        assert pool.status == status
-        assert pool.connection.zcard(pool.queue.started_job_registry.key) == 0
-
-
-def test_a_job_that_was_cancelled_when_it_was_taken_does_not_begin(pool: Pool) -> None:
+def test_the_last_request_of_the_submitter_is_done(pool: Pool) -> None:
+    for wanted, status in (("cancel", "cancelled"), ("pause", "paused"), ("resume", "queued")):
+        for is_stopped in (True, False):
+            pool.renew()
+            run = pool.begin()
+            pool.jobs.pause(pool.job_id)
+            getattr(pool.jobs, wanted)(pool.job_id)
+            run.die(is_stopped=is_stopped)
+            assert pool.status == status
+            assert pool.connection.zcard(pool.queue.started_job_registry.key) == 0
+    pool.renew()
     pool.jobs.cancel(pool.job_id)
-    assert pool.begin("worker").execution is None
+    assert pool.begin().execution is None  # it was cancelled when it was taken
     assert pool.status == "cancelled"
 
 
-def test_an_error_is_kept_without_the_folders_of_the_runner(pool: Pool) -> None:
+def test_an_error_is_kept_without_the_folders_of_the_runner_until_the_job_is_done(pool: Pool) -> None:
     for message, shown in (
         ("/indexes/news has no version v1; it has v2", "news has no version v1; it has v2"),
-        (
-            "/own/a/v1/a.json cannot be read: build /own/a again",
-            "default/v1/a.json cannot be read: build default again",
-        ),
+        ("/own/a/v1/a.json is wrong: build /own/a again", "default/v1/a.json is wrong: build default again"),
         ("/files/news.csv, line 17: it is empty", "news.csv, line 17: it is empty"),
         ("/own/another is no folder", "/own/another is no folder"),
     ):
         pool.renew()
-        pool.begin("worker").fail(IndexNotFound(message))
+        pool.begin().fail(IndexNotFound(message))
         assert pool.jobs.status(pool.job_id).error == {"code": "index_not_found", "message": shown}
+    pool.put_back()
+    run = pool.begin()
+    assert pool.jobs.status(pool.job_id).error
+    run.succeed()
+    status = pool.jobs.status(pool.job_id)
+    assert (status.status, status.error, status.result) == ("done", None, {"rows": 3})
 
 
 def test_a_job_waits_while_its_old_process_locks_the_folder(pool: Pool) -> None:
     for error in (FolderBusy, IndexBusy):
         pool.renew()
-        old, new = pool.hand_over()
-        new.fail(error("another process has it"))
+        old = pool.begin("old")
+        pool.put_back()
+        pool.begin("new").fail(error("another process has it"))
         assert pool.status == "queued"
         old.die(is_stopped=True)
         pool.begin("new").succeed()
@@ -214,7 +195,7 @@ def test_a_job_waits_while_its_old_process_locks_the_folder(pool: Pool) -> None:
 def test_a_failure_of_redis_at_the_end_of_a_run_does_not_fail_the_job(pool: Pool, when: str) -> None:
     for at, status in ((1, "queued"), (3, "done")):
         pool.renew()
-        run = pool.begin("worker")
+        run = pool.begin()
         pool.plan.breaks(when, at)
         with suppress(Unavailable):
             run.succeed()
@@ -230,7 +211,6 @@ class Meddling(Plan):
         self.at, self.meddle = at, meddle
 
     def reach(self, when: str) -> None:
-        """Call `meddle` if this is the round trip."""
         super().reach(when)
         if when == "before" and self.num_round_trips == self.at:
             self.meddle()
@@ -253,7 +233,7 @@ def test_a_change_applies_to_the_state_that_it_finds_when_it_is_written(
         with suppress(ShoalError):
             if before:
                 {"pause": pool.jobs.resume, "cancel": pool.jobs.retry}[before](pool.job_id)
-            pool.begin("worker")
+            pool.begin()
 
     for at in range(1, 7):
         pool.renew()
@@ -271,93 +251,63 @@ def test_a_change_applies_to_the_state_that_it_finds_when_it_is_written(
 
 
 def test_a_job_that_makes_progress_has_all_its_retries_again_and_keeps_its_progress(pool: Pool) -> None:
-    run = pool.begin("worker")
-    for rows, expected in ((0, 1), (5, len(KINDS["embed_file"].retry_after_s)), (5, 1)):
+    def report(run: Run, rows: int) -> int:
+        """Report rows when one retry is left, and return the number of retries afterwards."""
         pool.connection.hset(run.job.key, "retries_left", 1)
         run.progress.report(TaskProgress(rows=rows))
         run.progress.save()
-        assert fetch(pool.queue, pool.job_id).retries_left == expected
+        return int(pool.fields()[b"retries_left"])
+
+    run = pool.begin()
+    assert [report(run, rows) for rows in (0, 5, 5)] == [1, len(KINDS["embed_file"].retry_after_s), 1]
     run.die(is_stopped=True)
     status = pool.jobs.status(pool.job_id)
     assert (status.status, status.progress.rows) == ("queued", 5)
-    run = pool.begin("worker")
-    pool.connection.hset(run.job.key, "retries_left", 1)
-    run.progress.report(TaskProgress(rows=5))  # no progress since the earlier run
-    assert fetch(pool.queue, pool.job_id).retries_left == 1
-
-
-def test_a_done_job_has_no_error_from_an_earlier_try(pool: Pool) -> None:
-    run = pool.begin("worker")
-    run.fail(Unavailable("away"))
-    pool.put_back()
-    run = pool.begin("worker")
-    assert pool.jobs.status(pool.job_id).error == {"code": "unavailable", "message": "away"}
-    run.succeed()
-    status = pool.jobs.status(pool.job_id)
-    assert (status.status, status.error, status.result) == ("done", None, {"rows": 3})
+    assert report(pool.begin(), 5) == 1  # no progress since the earlier run
 
 
 def test_the_retry_of_a_webhook_comes_after_the_other_webhooks(pool: Pool) -> None:
     *_, name = queue_names(Settings().keys)
     queue = Queue(name, pool.connection, job_class=pool.queue.job_class, serializer=MsgpackSerializer)
     hooks = [pool.jobs.submit("send_webhook", {"url": "http://example.org", "id": str(n)}) for n in range(3)]
-    run = Run(LongJobWorker(queue, "worker", pool.broker), pool.broker, queue, hooks[0])
-    run.fail(Unavailable("away"))
+    Run(LongJobWorker(queue, "worker", pool.broker), pool.broker, queue, hooks[0]).fail(Unavailable("away"))
     pool.connection.zadd(queue.scheduled_job_registry.key, {hooks[0]: 1})
     Maintenance(queue).run()
     assert queue.job_ids == [*hooks[1:], hooks[0]]
 
 
 def test_a_worker_that_was_away_itself_watches_for_a_while_before_it_takes_a_job_over(pool: Pool) -> None:
-    now_s = [100.0]
-    maintenance = Maintenance(pool.queue, lambda: now_s[0])
-    maintenance.run()
-    run = pool.begin("worker")
-    pool.connection.delete(run.execution.key)  # as if its heartbeat had expired
-    for later_s, status in (
-        (200.0, "running"),
-        (200.0 + LOOK_FIRST_S / 2, "running"),
-        (200.0 + LOOK_FIRST_S, "queued"),
-    ):
-        now_s[0] = later_s
-        maintenance.run()
+    pool.maintenance.run()
+    pool.connection.delete(pool.begin().execution.key)  # as if its heartbeat had expired
+    for later_s, status in ((0, "running"), (LOOK_FIRST_S / 2, "running"), (LOOK_FIRST_S, "queued")):
+        pool.now_s = 200.0 + later_s
+        pool.maintenance.run()
         assert pool.status == status
 
 
-def test_a_worker_that_is_killed_during_its_maintenance_keeps_the_lock_for_seconds(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_maintenance_that_is_killed_keeps_the_lock_for_seconds(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = pool.jobs.submit("send_webhook", {"url": "http://example.org", "id": "a"})  # a job of another queue
+    pool.connection.lpush(pool.queue.intermediate_queue_key, hook)
+    pool.maintenance.run()
+    pool.now_s += BETWEEN_S
+    pool.maintenance.run()
+    assert pool.connection.llen(pool.queue.intermediate_queue_key) == 0
     monkeypatch.setattr(pool.queue, "release_maintenance_lock", lambda: None)  # as if it was killed before this call
-    Maintenance(pool.queue).run()
+    pool.maintenance.run()
     assert 0 < pool.connection.ttl(pool.queue.registry_cleaning_key) <= LOCK_S
 
 
-def test_a_job_of_another_queue_is_no_job_of_this_one(pool: Pool) -> None:
-    now_s = [100.0]
-    maintenance = Maintenance(pool.queue, lambda: now_s[0])
-    hook = pool.jobs.submit("send_webhook", {"url": "http://example.org", "id": "a"})
-    pool.connection.lpush(pool.queue.intermediate_queue_key, hook)
-    maintenance.run()
-    now_s[0] += BETWEEN_S
-    maintenance.run()
-    assert pool.connection.llen(pool.queue.intermediate_queue_key) == 0
-
-
-def test_a_fault_of_the_maintenance_is_logged_once_until_it_is_mended(
-    pool: Pool, caplog: pytest.LogCaptureFixture
-) -> None:
-    worker = LongJobWorker(pool.queue, "worker", pool.broker)
+def test_a_fault_of_the_maintenance_is_logged_once_until_mended(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
     for is_faulty in (True, True, False, True):
         pool.connection.delete(key := pool.queue.scheduled_job_registry.key)
         if is_faulty:
             pool.connection.set(key, "no registry")
-        worker.run_maintenance_tasks()
+        pool.worker.run_maintenance_tasks()
     assert ["the maintenance of the queue" in message for message in caplog.messages] == [True, True]
 
 
 def test_a_worker_stops_even_if_the_signal_comes_during_a_log_call(pool: Pool) -> None:
-    worker = LongJobWorker(pool.queue, "worker", pool.broker)
     with suppress(Exception):  # a log call suppresses it too
-        worker.request_stop(signal.SIGTERM, None)
+        pool.worker.request_stop(signal.SIGTERM, None)
     with pytest.raises(StopRequested):
-        worker.dequeue_job_and_maintain_ttl(1)
+        pool.worker.dequeue_job_and_maintain_ttl(1)

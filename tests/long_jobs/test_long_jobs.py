@@ -9,7 +9,7 @@ from typing import Any
 from zlib import compress
 
 import pytest
-from api_stub import close_app
+from api_stub import MakeApp
 from conftest import RedisServer
 from long_job_callers import Rq
 from long_job_tasks import queue_names
@@ -29,7 +29,6 @@ from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal.supervisor.supervisor import runs_jobs
 from shoal.task_progress import TaskProgress
-from shoal_api.app import create_app
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.scratch import SCRATCH, remove_interrupted
 from shoal_workers.long_jobs.runner import Runner, remove_unwanted_builds
@@ -50,50 +49,48 @@ def submit(jobs: LongJobs, **options: Any) -> str:
 
 
 def test_a_job_is_queued_until_a_runner_takes_it(jobs: LongJobs) -> None:
-    job_id = submit(jobs, client="ann")
-    status = jobs.status(job_id)
-    assert len(job_id) == 24
-    assert status.client == "ann"
+    status = jobs.status(job_id := submit(jobs, client="ann"))
+    assert (len(job_id), status.client, jobs.num_runners()) == (24, "ann", 0)
     shown = status.to_map()
-    assert (shown["id"], shown["kind"], shown["status"]) == (job_id, "embed_file", "queued")
-    assert shown["arguments"] == {"source": "a.csv", "out": "a"}
-    assert [shown[name] for name in ("started_at", "ended_at", "result", "error", "webhook")] == [None] * 5
     unknown = dict.fromkeys(("fraction", "rows_per_s", "eta_s"))
-    assert shown["progress"] == {"rows": 0, "num_bad": 0, "first_bad": [], "step": ""} | unknown
-    assert "client" not in shown
-    assert jobs.num_runners() == 0
+    assert shown.pop("submitted_at") > 0
+    assert shown == {
+        **{"id": job_id, "kind": "embed_file", "status": "queued", "arguments": {"source": "a.csv", "out": "a"}},
+        "progress": {"rows": 0, "num_bad": 0, "first_bad": [], "step": ""} | unknown,
+        **dict.fromkeys(("started_at", "ended_at", "result", "error", "webhook")),
+        "worker": "",
+    }
 
 
 def test_a_queued_job_is_paused_resumed_cancelled_and_retried(jobs: LongJobs, rq: Rq, keys: Keys) -> None:
-    queue, job_id = f"rq:queue:{queue_names(keys)[0]}", submit(jobs)
+    def queued() -> list[Any]:
+        return rq.connection.lrange(f"rq:queue:{queue_names(keys)[0]}", 0, -1)
+
+    job_id = submit(jobs)
     with pytest.raises(InvalidRequest, match="is queued: it cannot be retried"):
         jobs.retry(job_id)
-    assert [jobs.pause(job_id), jobs.pause(job_id)] == ["paused", "paused"]
-    assert rq.connection.lrange(queue, 0, -1) == []
-    assert [jobs.resume(job_id), jobs.resume(job_id)] == ["queued", "queued"]
-    assert rq.connection.lrange(queue, 0, -1) == [job_id.encode()]
-    assert [jobs.cancel(job_id), jobs.cancel(job_id)] == ["cancelled", "cancelled"]
-    assert rq.connection.lrange(queue, 0, -1) == []
+    for change, status, waits in (
+        (jobs.pause, "paused", []),
+        (jobs.resume, "queued", [job_id.encode()]),
+        (jobs.cancel, "cancelled", []),
+    ):
+        assert [change(job_id), change(job_id), queued()] == [status, status, waits]
     assert 0 < rq.connection.ttl(f"rq:job:{job_id}") <= 30 * 86_400
+    assert jobs.status(job_id).ended_at
     for change in (jobs.pause, jobs.resume):
         with pytest.raises(InvalidRequest, match="is cancelled: it cannot be"):
             change(job_id)
-    assert jobs.status(job_id).ended_at
     assert jobs.retry(job_id) == "queued"
     assert rq.connection.ttl(f"rq:job:{job_id}") == -1
     assert jobs.status(job_id).ended_at is None
-    rq.set(job_id, status="finished")
-    assert jobs.cancel(job_id) == "done"
-
-
-def test_a_job_that_is_being_cancelled_is_neither_paused_nor_resumed(jobs: LongJobs, rq: Rq) -> None:
-    job_id = submit(jobs)
     rq.set(job_id, status="started")
     assert jobs.cancel(job_id) == "running"
     for change in (jobs.pause, jobs.resume):
         with pytest.raises(InvalidRequest, match="is being cancelled: it cannot be"):
             change(job_id)
     assert rq.connection.hget(f"rq:job:{job_id}", "shoal_wanted") == b"cancel"
+    rq.set(job_id, status="finished")
+    assert jobs.cancel(job_id) == "done"
 
 
 def test_a_deleted_job_leaves_no_keys(jobs: LongJobs, rq: Rq, keys: Keys) -> None:
@@ -149,21 +146,17 @@ def test_the_newest_jobs_are_listed_first(jobs: LongJobs, rq: Rq, keys: Keys, mo
     assert [status.id for status in jobs.list("ann", 2)] == [ids[-2], ids[-3]]
 
 
-@pytest.mark.parametrize(
-    ("kind", "arguments", "options", "message"),
-    [
-        ("os.system", {}, {}, 'kind is "os.system": it takes one of embed_file'),
-        *(("embed_file", {"a": value}, {}, "takes JSON with 64-bit numbers") for value in (b"b", math.nan, 2**64)),
-        ("embed_file", {"a": "b" * 100_000}, {}, "of at most 65,536 bytes"),
-        ("embed_file", {}, {"webhook": "ftp://a/b"}, '"ftp://a/b" is no URL that can be used'),
-        ("embed_file", {}, {"webhook": "http://me:secret@a/b"}, "has a user name"),
-    ],
-)
-def test_a_wrong_submission_is_refused(
-    jobs: LongJobs, kind: str, arguments: dict[str, Any], options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=message):
-        jobs.submit(kind, arguments, **options)
+def test_a_wrong_submission_is_refused(jobs: LongJobs) -> None:
+    cases: list[tuple[str, dict[str, Any], str | None, str]] = [
+        ("os.system", {}, None, 'kind is "os.system": it takes one of embed_file'),
+        *(("embed_file", {"a": value}, None, "takes JSON with 64-bit numbers") for value in (b"b", math.nan, 2**64)),
+        ("embed_file", {"a": "b" * 100_000}, None, "of at most 65,536 bytes"),
+        ("embed_file", {}, "ftp://a/b", '"ftp://a/b" is no URL that can be used'),
+        ("embed_file", {}, "http://me:secret@a/b", "has a user name"),
+    ]
+    for kind, arguments, webhook, message in cases:
+        with pytest.raises(InvalidRequest, match=message):
+            jobs.submit(kind, arguments, webhook=webhook)
 
 
 def test_an_id_of_no_long_job_is_unknown(jobs: LongJobs, rq: Rq) -> None:
@@ -198,17 +191,13 @@ def test_a_job_that_another_program_wrote_is_unknown(jobs: LongJobs, rq: Rq, fie
     assert jobs.list() == []
 
 
-def test_a_forged_result_is_not_read(jobs: LongJobs, rq: Rq) -> None:
-    rq.set(job_id := submit(jobs), status="finished")
+def test_a_forged_result_or_error_is_not_read(jobs: LongJobs, rq: Rq) -> None:
+    rq.set(job_id := submit(jobs), status="finished", meta=MsgpackSerializer.dumps({"error": {"why": 1}}))
+    assert jobs.status(job_id).error == {"code": "", "message": ""}  # `shoal job list` prints both
     assert jobs.status(job_id).result is None
     for value in ("gASVAAAA", "not base64!", "é"):
         rq.connection.xadd(f"rq:results:{job_id}", {"type": "1", "return_value": value})
         assert jobs.status(job_id).result is None
-
-
-def test_a_forged_error_has_a_code_and_a_message(jobs: LongJobs, rq: Rq) -> None:
-    rq.set(job_id := submit(jobs), meta=MsgpackSerializer.dumps({"error": {"why": 1}}))
-    assert jobs.status(job_id).error == {"code": "", "message": ""}  # `shoal job list` prints both
 
 
 def test_without_redis_methods_raise_unavailable() -> None:
@@ -218,41 +207,45 @@ def test_without_redis_methods_raise_unavailable() -> None:
                 ask()
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "code"),
-    [
+def test_the_status_shows_the_outcome_of_the_webhook(jobs: LongJobs, rq: Rq) -> None:
+    jobs.cancel(job_id := submit(jobs, webhook="http://a/reports?key=secret"))
+    about = {"url": "http://a/reports", "status": "pending", "answer": None, "error": None}
+    assert jobs.status(job_id).webhook == about
+    error = {"code": "unavailable", "message": "no answer"}
+    rq.set(sender := f"{job_id}-webhook", meta=MsgpackSerializer.dumps({"error": error}))
+    assert jobs.status(job_id).webhook == about | {"error": error}  # it is sent again later
+    rq.set(sender, status="failed")
+    assert jobs.status(job_id).webhook == about | {"status": "failed", "error": error}
+    rq.connection.delete(f"rq:job:{sender}")
+    assert jobs.status(job_id).webhook is None
+
+
+def test_only_failed_and_cancelled_jobs_have_a_failure() -> None:
+    for status, error, code in (
         ("queued", {"code": "unavailable"}, None),
         ("failed", {"code": "unavailable"}, "unavailable"),
         ("failed", {"code": "of-later", "message": "new"}, "internal"),
         ("failed", None, "internal"),
         ("cancelled", {"code": "unavailable"}, "cancelled"),
-    ],
-)
-def test_only_failed_and_cancelled_jobs_have_a_failure(
-    status: str, error: dict[str, str] | None, code: str | None
-) -> None:
-    failure = LongJobStatus("a", "embed_file", status, {}, 0.0, error=error).failure()
-    assert (failure and failure.code) == code
+    ):
+        failure = LongJobStatus("a", "embed_file", status, {}, 0.0, error=error).failure()
+        assert (failure and failure.code) == code
 
 
-def test_a_cluster_has_no_long_jobs_without_another_redis(own_redis: RedisServer) -> None:
+def test_a_cluster_has_no_long_jobs_without_another_redis(own_redis: RedisServer, make_app: MakeApp) -> None:
     cluster = Settings(redis_url="redis+cluster://127.0.0.1:1", long_jobs=1)
     assert not runs_jobs(cluster)
     with LongJobs(cluster) as jobs:
         assert jobs.is_empty()
-        with pytest.raises(Unsupported, match="SHOAL_LONG_JOBS_REDIS_URL"):
-            jobs.list()
-    with pytest.raises(Unsupported, match="SHOAL_LONG_JOBS_REDIS_URL"):
-        Runner(cluster)
+        for use in (jobs.list, lambda: Runner(cluster)):
+            with pytest.raises(Unsupported, match="SHOAL_LONG_JOBS_REDIS_URL"):
+                use()
     beside = replace(cluster, long_jobs_redis_url=own_redis.url)
     assert runs_jobs(beside)
     with LongJobs(beside) as jobs, Client.from_settings(beside) as client:
         assert jobs.list() == client.long_jobs.list() == []
-    app = create_app(beside)
-    try:
-        assert app.own.long_jobs.list() == []
-    finally:
-        close_app(app)
+    app = make_app(redis_url=cluster.redis_url, long_jobs_redis_url=own_redis.url)
+    assert app.own.long_jobs.list() == []
 
 
 def interrupt(out: Path, key: str) -> Path:
@@ -281,29 +274,20 @@ def test_files_of_cancelled_and_deleted_builds_are_removed(settings: Settings, j
     assert all(folder.exists() for folder in others)
 
 
-def test_files_of_a_build_that_goes_on_stay(settings: Settings, jobs: LongJobs, tmp_path: Path) -> None:
-    """The job was cancelled, and a retry has begun just now."""
+def test_files_of_a_build_that_has_just_begun_stay(settings: Settings, jobs: LongJobs, tmp_path: Path) -> None:
     settings = replace(settings, indexes=f"faq={tmp_path}/faq")
     job_id = jobs.submit("build_index", {"name": "faq", "source": "a.csv"})
     jobs.cancel(job_id)
-    interrupt(tmp_path / "faq", job_id)
-    found = []
+    scratch, found = interrupt(tmp_path / "faq", job_id), []
 
     def look(progress: TaskProgress) -> None:
         remove_unwanted_builds(settings, jobs)
-        found.append((tmp_path / "faq" / SCRATCH).exists())
+        found.append(scratch.exists())
 
-    build(Source(tmp_path / "source.txt"), tmp_path / "faq", MadeVectors(), look, key=job_id)
-    assert found
-    assert all(found)
-
-
-def test_files_of_another_build_that_began_meanwhile_stay(tmp_path: Path) -> None:
-    def is_unwanted(key: str) -> bool:
-        return bool(interrupt(tmp_path / "faq", "b" * 24))
-
-    scratch = interrupt(tmp_path / "faq", "a" * 24)
-    remove_interrupted(tmp_path / "faq", is_unwanted)
+    build(Source(tmp_path / "source.txt"), tmp_path / "faq", MadeVectors(), look, key=job_id)  # a retry
+    assert set(found) == {True}
+    scratch = interrupt(tmp_path / "news", "a" * 24)
+    remove_interrupted(tmp_path / "news", lambda _: bool(interrupt(tmp_path / "news", "b" * 24)))  # another build
     assert scratch.exists()
 
 

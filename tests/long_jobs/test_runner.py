@@ -22,15 +22,6 @@ from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 
-SCRIPT = TESTS / "shared/pool/long_job_tasks.py"
-
-
-def grandchildren(runner: psutil.Popen) -> list[psutil.Process]:
-    """Return the processes that the runner's workers have started, or none if one ends meanwhile."""
-    with suppress(psutil.NoSuchProcess):
-        return [process for worker in runner.children() for process in worker.children()]
-    return []
-
 
 def has_ended(process: psutil.Process) -> bool:
     """Return True if a process has ended, even if its new parent never reads its exit code."""
@@ -52,10 +43,9 @@ class Place:
     def start(self, **settings: Any) -> psutil.Popen:
         """Start a runner."""
         values = {"redis_url": self.server.url, "long_jobs": 1} | settings
+        env = environment(**values) | {"PYTHONPATH": os.pathsep.join(sys.path)}
         with (self.folder / "runner.log").open("ab") as output:
-            command = [sys.executable, str(SCRIPT)]
-            path = os.pathsep.join(sys.path)
-            env = environment(**values) | {"PYTHONPATH": path}
+            command = [sys.executable, str(TESTS / "shared/pool/long_job_tasks.py")]
             self.runners.append(psutil.Popen(command, env=env, stdout=output, stderr=output))
         return self.runners[-1]
 
@@ -68,47 +58,41 @@ class Place:
         (self.folder / "new").write_text(str(until))
         (self.folder / "new").rename(self.folder / "go")
 
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers that the counting job has written."""
-        path = self.folder / "numbers"
-        return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of a file that jobs write: `numbers` or `tries`."""
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
 
     @property
     def log(self) -> str:
         """The log of the runners."""
         return (self.folder / "runner.log").read_text()
 
-    def count_to(self, until: int) -> tuple[str, psutil.Popen]:
-        """Submit a counting job of six rows, let a runner count `until` rows; return the job's id and the runner."""
+    def count_to(self, until: int) -> tuple[str, psutil.Popen, psutil.Process]:
+        """Let a runner count `until` of six rows; return the job's id, the runner, and the process of the job."""
         job_id = self.submit("count", rows=6)
         self.let_go(until)
-        runner = self.start()
-        wait_until(lambda: len(self.numbers) == until)
-        return job_id, runner
+        runner, found = self.start(), list[psutil.Process]()
+
+        def counts() -> bool:
+            with suppress(psutil.NoSuchProcess):
+                found[:] = [process for worker in runner.children() for process in worker.children()]
+            return len(found) == 1 and len(self.lines("numbers")) == until
+
+        wait_until(counts)
+        return job_id, runner, found[0]
 
     def finish(self, job_id: str) -> LongJobStatus:
         """Let the counting job finish, and check that it has counted each number once."""
         self.let_go()
         status = self.wait(job_id, "done")
-        assert self.numbers == list(range(6))
+        assert self.lines("numbers") == list("012345")
         return status
 
     def wait(self, job_id: str, status: str) -> LongJobStatus:
         """Wait until the job has the status."""
         wait_until(lambda: self.jobs.status(job_id).status == status)
         return self.jobs.status(job_id)
-
-    def process_of(self, runner: psutil.Popen) -> psutil.Process:
-        """Wait for the process of the runner's only job, and return it."""
-        found = list[psutil.Process]()
-
-        def is_one() -> bool:
-            found[:] = grandchildren(runner)
-            return len(found) == 1
-
-        wait_until(is_one)
-        return found[0]
 
     def close(self) -> None:
         """Kill the runners, and wait until all their processes have ended."""
@@ -168,12 +152,12 @@ def test_a_job_reports_its_progress_and_its_result(place: Place) -> None:
 
 
 def test_a_running_job_is_paused_resumed_and_cancelled(place: Place) -> None:
-    job_id, _ = place.count_to(2)
+    job_id, *_ = place.count_to(2)
     assert place.jobs.pause(job_id) == "running"
     place.wait(job_id, "paused")
     assert place.jobs.resume(job_id) == "queued"
     place.let_go(4)
-    wait_until(lambda: len(place.numbers) == 4)
+    wait_until(lambda: len(place.lines("numbers")) == 4)
     place.jobs.cancel(job_id)
     place.wait(job_id, "cancelled")
     assert place.jobs.retry(job_id) == "queued"
@@ -183,13 +167,19 @@ def test_a_running_job_is_paused_resumed_and_cancelled(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "whom", ["worker", *(pytest.param(whom, marks=pytest.mark.wide) for whom in ("runner", "job"))]
+    "whom", ["worker", *(pytest.param(whom, marks=pytest.mark.wide) for whom in ("runner", "job", "stopped runner"))]
 )
 def test_a_job_goes_on_when_a_process_was_killed(place: Place, whom: str) -> None:
-    job_id, runner = place.count_to(3)
-    process = place.process_of(runner)
-    {"runner": runner, "worker": process.parent(), "job": process}[whom].kill()
-    if whom == "runner":
+    job_id, runner, process = place.count_to(3)
+    if whom == "stopped runner":
+        runner.terminate()
+        assert runner.wait(PATIENCE_S) == 0
+        assert not process.is_running()
+        status = place.jobs.status(job_id)
+        assert (status.status, status.progress.rows) == ("queued", 3)
+    else:
+        {"runner": runner, "worker": process.parent(), "job": process}[whom].kill()
+    if "runner" in whom:
         runner.wait()
         place.start()
     wait_until(lambda: has_ended(process))  # else it might finish the job before the kill reaches it
@@ -198,8 +188,8 @@ def test_a_job_goes_on_when_a_process_was_killed(place: Place, whom: str) -> Non
 
 @pytest.mark.wide
 def test_no_worker_outlives_a_runner_that_is_killed_without_redis(place: Place) -> None:
-    _, runner = place.count_to(0)
-    process, workers = place.process_of(runner), runner.children()
+    _, runner, process = place.count_to(0)
+    workers = runner.children()
     place.server.stop(signal.SIGKILL)
     process.kill()
     wait_until(lambda: "waiting for Redis" in place.log)
@@ -210,27 +200,13 @@ def test_no_worker_outlives_a_runner_that_is_killed_without_redis(place: Place) 
 
 @pytest.mark.wide
 def test_a_job_goes_on_while_redis_is_started_again(place: Place) -> None:
-    job_id, runner = place.count_to(2)
-    process = place.process_of(runner)
+    job_id, _, process = place.count_to(2)
     place.server.stop()
     place.let_go(4)
-    wait_until(lambda: len(place.numbers) == 4)
+    wait_until(lambda: len(place.lines("numbers")) == 4)
     place.server.start()
     wait_until(lambda: place.jobs.status(job_id).progress.rows == 4)
     assert process.is_running()
-    place.finish(job_id)
-
-
-@pytest.mark.wide
-def test_a_runner_that_is_stopped_leaves_its_job_to_the_next(place: Place) -> None:
-    job_id, runner = place.count_to(3)
-    process = place.process_of(runner)
-    runner.terminate()
-    assert runner.wait(PATIENCE_S) == 0
-    assert not process.is_running()
-    status = place.jobs.status(job_id)
-    assert (status.status, status.progress.rows) == ("queued", 3)
-    place.start()
     place.finish(job_id)
 
 
@@ -259,11 +235,10 @@ def test_a_job_is_tried_again_a_few_times(place: Place) -> None:
     (place.folder / "tries").unlink()
     lost = place.wait(place.submit("recover", times=9, dies=False), "failed")
     assert lost.error
-    assert lost.error["code"] == "unavailable"
-    assert len((place.folder / "tries").read_text().splitlines()) == 4
+    assert (lost.error["code"], len(place.lines("tries"))) == ("unavailable", 4)
     assert place.jobs.retry(lost.id) == "queued"  # with all its retries
     place.wait(lost.id, "failed")
-    assert len((place.folder / "tries").read_text().splitlines()) == 8
+    assert len(place.lines("tries")) == 8
 
 
 @pytest.mark.wide
@@ -287,8 +262,6 @@ def test_rqs_own_tools_show_the_jobs(place: Place) -> None:
     failed = place.submit("refuse")
     place.start(long_jobs=2)
     wait_until(lambda: [status.status for status in place.jobs.list()].count("running") == 2)
-    place.let_go(3)
-    place.wait(failed, "queued")
     command = [str(Path(sys.executable).parent / "rq"), "info", "--url", place.server.url, "--raw"]
     command += ["--serializer", "shoal.long_jobs.serializer.MsgpackSerializer"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout

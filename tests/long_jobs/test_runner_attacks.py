@@ -49,13 +49,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     server.stop()
 
 
-def forge(place: Place, job_id: str, data: Any, **fields: Any) -> None:
-    """Write a forged job into RQ's keys and its queue."""
-    name = queue_names(place.settings.keys)[0]
+def forge(place: Place, job_id: str, data: Any, **fields: Any) -> str:
+    """Write a forged job into RQ's keys and its queue, and return its id."""
+    name, job_id = queue_names(place.settings.keys)[0], job_id.replace(" ", "-")
     packed = data if isinstance(data, bytes) else MsgpackSerializer.dumps(data)
     values: Any = {"data": zlib.compress(packed), "status": "queued", "origin": name, **fields}
     place.connection.hset(f"rq:job:{job_id}", mapping=values)
     place.connection.rpush(f"rq:queue:{name}", job_id)
+    return job_id
 
 
 def is_refused(place: Place, job_id: str) -> bool:
@@ -66,10 +67,10 @@ def is_refused(place: Place, job_id: str) -> bool:
     return entry not in (*lists[0], *lists[1]) and status in (b"queued", b"failed")
 
 
-def right(place: Place, kind: str = "recover") -> list[Any]:
+def right(place: Place) -> list[Any]:
     """Return the data of a valid job."""
     arguments = {"folder": str(place.folder), "times": 0, "dies": False}
-    return [kind, None, [], {"arguments": arguments, "webhook": "", "client": ""}]
+    return ["recover", None, [], {"arguments": arguments, "webhook": "", "client": ""}]
 
 
 def assert_goes_on(place: Place) -> None:
@@ -81,46 +82,36 @@ def assert_goes_on(place: Place) -> None:
     assert "is started again" not in place.log
 
 
-def wrong_data(folder: Path) -> dict[str, Any]:
-    """Return wrong data of jobs, by the name of its fault."""
-    command, touched = f"touch {folder / TOUCHED}", folder / TOUCHED
+def test_jobs_with_wrong_data_or_fields_are_refused(place: Place) -> None:
+    command, pickled = f"touch {place.folder / TOUCHED}", pickle.dumps(Touch(place.folder / TOUCHED))
     options = {"arguments": {}, "webhook": "", "client": ""}
-    return {
-        "pickle": pickle.dumps(Touch(touched)),
+    wrong_data: dict[str, Any] = {
+        "pickle": pickled,
         "function": ["os.system", None, [command], {}],
         "method": ["long_job_tasks.recover", None, [], options],
         "instance": ["recover", {"__class__": "os"}, [], options],
         "positional arguments": ["recover", None, [command], options],
-        "bytes": ["recover", None, [], options | {"arguments": {"folder": pickle.dumps(Touch(touched))}}],
+        "bytes": ["recover", None, [], options | {"arguments": {"folder": pickled}}],
         "odd bytes": b"\xc1",
         "json": json.dumps(["os.system", None, [command], {}]).encode(),
     }
-
-
-def test_jobs_with_wrong_data_or_fields_are_refused(place: Place) -> None:
-    pickled = pickle.dumps(Touch(place.folder / TOUCHED))
-    fields: dict[str, Any] = {
-        "meta": pickled,
-        "retries_left": "-1e99",
-        "created_at": "\xff",
-        "started_at": "now",
-        "worker_name": b"\xff",
-        "origin": "another",
+    wrong_fields: dict[str, Any] = {
+        **{"meta": pickled, "retries_left": "-1e99", "created_at": "\xff", "started_at": "now"},
+        **{"worker_name": b"\xff", "origin": "another"},
     }
-    for name, data in wrong_data(place.folder).items():
-        forge(place, f"wrong-{name.replace(' ', '-')}", data, retries_left="3", retry_intervals="[0]")
-    for name, value in fields.items():
-        forge(place, f"wrong-{name}", right(place), **{name: value})
-    ids = [f"wrong-{name.replace(' ', '-')}" for name in (*wrong_data(place.folder), *fields)]
+    ids = [
+        forge(place, f"wrong-{name}", data, retries_left="3", retry_intervals="[0]")
+        for name, data in wrong_data.items()
+    ]
+    ids += [forge(place, f"wrong-{name}", right(place), **{name: value}) for name, value in wrong_fields.items()]
     wait_until(lambda: all(is_refused(place, job_id) for job_id in ids))
     assert_goes_on(place)
 
 
-def wrong_fields(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return fields that a runner must ignore, by their subject."""
-    pickled = pickle.dumps(Touch(folder / TOUCHED))
+def test_fields_that_long_jobs_do_not_have_are_ignored(place: Place) -> None:
+    pickled = pickle.dumps(Touch(place.folder / TOUCHED))
     hook = {"url": "http://127.0.0.1:1/", "job_status": "finished", "method": "POST", "headers": None, "timeout": 1}
-    return {
+    odd: dict[str, dict[str, Any]] = {
         "callbacks": {f"{when}_callback_name": "os.abort" for when in ("success", "failure", "stopped")},
         "webhooks": {"webhooks": json.dumps([hook])},
         "result": {"result": pickled, "exc_info": pickled},
@@ -131,15 +122,10 @@ def wrong_fields(folder: Path) -> dict[str, dict[str, Any]]:
         "flags": dict.fromkeys(("enqueue_at_front", "allow_dependency_failures", "number_of_retries"), "x"),
         "worker": {"worker_name": "\n[31m", "description": "\n[31m"},
     }
-
-
-def test_fields_that_long_jobs_do_not_have_are_ignored(place: Place) -> None:
-    ids = {name: f"odd-{name}" for name in wrong_fields(place.folder)}
     forge(place, "dependent", right(place), status="deferred")
-    for name, fields in wrong_fields(place.folder).items():
-        place.connection.sadd(f"rq:job:{ids[name]}:dependents", b"\xff", "dependent")
-        forge(place, ids[name], right(place), **fields)
-    for job_id in ids.values():
+    for name in odd:
+        place.connection.sadd(f"rq:job:odd-{name}:dependents", b"\xff", "dependent")
+    for job_id in [forge(place, f"odd-{name}", right(place), **fields) for name, fields in odd.items()]:
         place.wait(job_id, "done")
     assert_goes_on(place)
     assert place.connection.hget("rq:job:dependent", "status") == b"deferred"
@@ -173,10 +159,10 @@ def test_a_registry_of_another_type_stops_no_job(place: Place) -> None:
 def test_a_finished_job_in_the_queue_is_not_done_again(place: Place) -> None:
     job_id = place.submit("recover", times=0, dies=False)
     place.wait(job_id, "done")
-    tries = len((place.folder / "tries").read_text().splitlines())
+    tries = len(place.lines("tries"))
     place.connection.rpush(f"rq:queue:{queue_names(place.settings.keys)[0]}", job_id, job_id)
     assert_goes_on(place)
-    assert len((place.folder / "tries").read_text().splitlines()) == tries + 1
+    assert len(place.lines("tries")) == tries + 1
 
 
 def test_commands_over_pub_sub_are_ignored(place: Place) -> None:

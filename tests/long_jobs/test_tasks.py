@@ -49,17 +49,6 @@ def write(settings: Settings, *texts: str) -> str:
     return "a.jsonl"
 
 
-def test_there_is_a_function_for_each_kind() -> None:
-    assert functions(Settings()).keys() == KINDS.keys()
-
-
-@pytest.mark.usefixtures("served")
-def test_a_file_is_embedded_below_the_root(settings: Settings) -> None:
-    result = do(settings, "embed_file", source=write(settings, *WORDS), out="vectors", format="npy")
-    assert (result["rows"], result["num_vectors"]) == (len(WORDS), len(WORDS))
-    assert (settings.files_folder / "vectors" / "manifest.json").exists()
-
-
 @pytest.mark.usefixtures("served")
 def test_results_over_http_have_a_limit_and_the_job_goes_on_when_there_is_room(settings: Settings) -> None:
     settings = replace(settings, max_results_mb=2)
@@ -70,10 +59,10 @@ def test_results_over_http_have_a_limit_and_the_job_goes_on_when_there_is_room(s
     with pytest.raises(DiskFull, match="of them for this client: delete jobs whose results are fetched"):
         do(settings, "embed_file", source=source, out=str(new))
     assert (old / "part-00000.npy").exists()
-    result = do(settings, "embed_file", source=source, out=str(settings.files_folder / "of-its-own"))
-    assert result["rows"] == len(WORDS)
+    assert do(settings, "embed_file", source=source, out="of-its-own")["rows"] == len(WORDS)
+    assert (settings.files_folder / "of-its-own" / "manifest.json").exists()
     (old / "part-00000.npy").unlink()
-    assert do(settings, "embed_file", source=source, out=str(new))["rows"] == len(WORDS)
+    assert do(settings, "embed_file", source=source, out=str(new))["num_vectors"] == len(WORDS)
 
 
 @pytest.mark.skipif(not os.geteuid(), reason="root may write everywhere")
@@ -85,36 +74,24 @@ def test_a_build_of_an_index_that_the_runner_cannot_write_is_refused(settings: S
 
 
 @pytest.mark.usefixtures("served")
-def test_an_index_is_built_and_its_versions_are_managed(settings: Settings) -> None:
+@pytest.mark.parametrize("has_store", [False, True])
+def test_an_index_is_built_managed_and_stored(settings: Settings, tmp_path: Path, has_store: bool) -> None:
+    folder, reports = settings.index_home_folder / "news", list[TaskProgress]()
+    if has_store:
+        (tmp_path / "store").mkdir()
+        settings, folder = replace(settings, index_store=f"file://{tmp_path}/store"), tmp_path / "store" / "news"
     source = write(settings, *WORDS)
-    reports: list[TaskProgress] = []
     first = do(settings, "build_index", report=reports.append, name="news", source=source)
     assert (first["count"], first["is_published"]) == (len(WORDS), True)
-    assert reports
+    assert ((reports[-1].step, reports[-1].rows) == ("uploading", len(WORDS))) is has_store
     assert do(settings, "build_index", name="news", source=source) == first  # again, as after the kill of its process
     source = write(settings, *WORDS[1:])
     second = do(settings, "build_index", "b" * 24, name="news", source=source)
-    assert second["num_embedded"] == 0
+    assert (second["num_embedded"], current_version(folder).name) == (0, second["version"])
     back = do(settings, "manage_index", name="news", action="rollback")
-    assert back["current"] == first["version"]
+    assert back["current"] == Index.open(folder).manifest.version == first["version"]
     gone = do(settings, "manage_index", name="news", action="delete", version=second["version"])
     assert [version["version"] for version in gone["versions"]] == [first["version"]]
-
-
-@pytest.mark.usefixtures("served")
-def test_the_store_gets_versions_that_are_built_and_published(settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    settings = replace(settings, index_store=f"file://{tmp_path}/store")
-    source = write(settings, *WORDS)
-    reports: list[TaskProgress] = []
-    first = do(settings, "build_index", report=reports.append, name="news", source=source)
-    assert (reports[-1].step, reports[-1].rows) == ("uploading", len(WORDS))
-    stored = tmp_path / "store" / "news"
-    assert current_version(stored).name == first["version"]
-    do(settings, "build_index", "b" * 24, name="news", source=source, full=True)
-    assert current_version(stored).name != first["version"]
-    do(settings, "manage_index", name="news", action="publish", version=first["version"])
-    assert Index.open(stored).manifest.version == first["version"]
 
 
 @pytest.mark.usefixtures("served")
@@ -134,9 +111,7 @@ def test_a_build_folds_in_the_changes_of_its_index(queue: Queue, settings: Setti
 
 
 @pytest.mark.usefixtures("served")
-def test_changes_are_kept_until_the_store_has_the_version(
-    queue: Queue, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_stay_until_they_are_stored(queue: Queue, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     ChangeLog(queue.broker, queue.keys).append("news", change(["new"]))
 
     def fail(*arguments: object, **others: object) -> None:
@@ -153,24 +128,21 @@ def test_changes_are_kept_until_the_store_has_the_version(
     assert queue.redis.xlen(queue.keys.changes("news")) == 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "arguments", "error"),
-    [
-        ("embed_file", {"source": "/etc/passwd", "out": "a"}, PathNotAllowed),
-        ("embed_file", {"source": "a.jsonl", "out": "../a"}, PathNotAllowed),
-        ("embed_file", {"source": "a.jsonl", "out": "s3://bucket/a"}, InvalidRequest),
-        ("embed_file", {"source": "a.jsonl", "out": "a", "client": 1}, InvalidRequest),
-        ("build_index", {"name": "news", "source": "/etc/passwd"}, PathNotAllowed),
-        ("build_index", {"name": "../news", "source": "a.jsonl"}, InvalidRequest),
-        ("build_index", {"name": "news"}, InvalidRequest),
-        ("build_index", {"name": "news", "source": "a.jsonl", "folder": "/etc"}, InvalidRequest),
-        ("manage_index", {"name": "/etc", "action": "delete", "version": "a"}, InvalidRequest),
-        ("send_webhook", {"url": 1, "id": "a"}, InvalidRequest),
-        ("build_index", {"name": "news", "source": "a.jsonl"}, NotReady),
-    ],
-)
-def test_wrong_arguments_are_refused(
-    settings: Settings, kind: str, arguments: dict[str, Any], error: type[ShoalError]
-) -> None:
-    with pytest.raises(error):
-        do(settings, kind, **arguments)
+def test_wrong_arguments_are_refused(settings: Settings) -> None:
+    assert functions(Settings()).keys() == KINDS.keys()
+    cases: list[tuple[str, type[ShoalError], dict[str, Any]]] = [
+        ("embed_file", PathNotAllowed, {"source": "/etc/passwd", "out": "a"}),
+        ("embed_file", PathNotAllowed, {"source": "a.jsonl", "out": "../a"}),
+        ("embed_file", InvalidRequest, {"source": "a.jsonl", "out": "s3://bucket/a"}),
+        ("embed_file", InvalidRequest, {"source": "a.jsonl", "out": "a", "client": 1}),
+        ("build_index", PathNotAllowed, {"name": "news", "source": "/etc/passwd"}),
+        ("build_index", InvalidRequest, {"name": "../news", "source": "a.jsonl"}),
+        ("build_index", InvalidRequest, {"name": "news"}),
+        ("build_index", InvalidRequest, {"name": "news", "source": "a.jsonl", "folder": "/etc"}),
+        ("build_index", NotReady, {"name": "news", "source": "a.jsonl"}),
+        ("manage_index", InvalidRequest, {"name": "/etc", "action": "delete", "version": "a"}),
+        ("send_webhook", InvalidRequest, {"url": 1, "id": "a"}),
+    ]
+    for kind, error, arguments in cases:
+        with pytest.raises(error):
+            do(settings, kind, **arguments)

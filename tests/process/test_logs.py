@@ -3,21 +3,29 @@
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from conftest import running, wait_until
 from process import Process
+from queues import Queue, work_off
 from service import Service, service
 
 from shoal import Client
+from shoal.contract.jobs import LANES
 from shoal.errors import ShoalError
 from shoal.operations import Embed, Search
 from shoal.process import logs
 from shoal.settings import Settings
 from shoal_api.access import api_keys
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.index.index import Index
+from shoal_workers.loop.admission import MAX_DEATHS, Limits
 from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
@@ -37,57 +45,41 @@ def record(message: str = "job done", error: BaseException | None = None, **extr
     return logging.getLogger("shoal.test").makeRecord("shoal.test", 10, "a.py", 1, message, (), info, extra=extra)
 
 
-def raised() -> ValueError:
+FORMATTERS = (logs.TextFormatter(), logs.JsonFormatter())
+
+
+def test_a_line_has_the_facts_as_words_or_as_fields() -> None:
+    facts = logs.about("a-1", "web", CALLER, op="embed", queue_s=0.1234567891, error=None)
+    words, line = (formatter.format(record(**facts)) for formatter in FORMATTERS)
+    shown = rf"job_id=a-1 client=web trace_id={TRACE} op=embed queue_s=0\.123457"
+    assert re.fullmatch(rf"[-\d]+ [\d:,]+ DEBUG shoal\.test: job done {shown}", words)
+    values = json.loads(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", values.pop("time"))
+    about = {"job_id": "a-1", "client": "web", "trace_id": TRACE, "op": "embed", "queue_s": 0.123457}
+    assert values == {"level": "debug", "logger": "shoal.test", "message": "job done", **about}
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[31m", 'a" b', "a\u2028b"])
+def test_no_name_or_message_begins_another_line_or_controls_the_terminal(name: str) -> None:
+    for formatter in FORMATTERS:
+        line = formatter.format(record(f"claimed {name}", **logs.about("a", name)))
+        assert len(line.splitlines()) == 1
+        assert "\x1b" not in line
+    assert json.loads(line)["client"] == name
+
+
+def test_a_traceback_is_indented_and_on_the_same_line_in_json() -> None:
     try:
         raise ValueError(f"two\nlines of {MARKER}")
-    except ValueError as error:
-        return error
-
-
-class TestForms:
-    def test_a_line_of_words_ends_with_its_facts(self) -> None:
-        facts = logs.about("a-1", "web", CALLER, op="embed", queue_s=0.2500000012, error=None)
-        line = logs.TextFormatter().format(record(**facts))
-        assert re.fullmatch(
-            r"[-\d]+ [\d:,]+ DEBUG shoal\.test: job done "
-            rf"job_id=a-1 client=web trace_id={TRACE} op=embed queue_s=0\.25",
-            line,
-        )
-
-    def test_a_line_of_json_has_the_facts_as_fields(self) -> None:
-        line = logs.JsonFormatter().format(record(**logs.about("a-1", "web", CALLER, texts=3)))
-        values = json.loads(line)
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", values.pop("time"))
-        assert values == {
-            "level": "debug",
-            "logger": "shoal.test",
-            "message": "job done",
-            "job_id": "a-1",
-            "client": "web",
-            "trace_id": TRACE,
-            "texts": 3,
-        }
-
-    @pytest.mark.parametrize("name", ["two\nlines", "\x1b[31m", 'a" b', "a\u2028b"])
-    def test_no_name_or_message_begins_another_line_or_controls_the_terminal(self, name: str) -> None:
-        for formatter in (logs.TextFormatter(), logs.JsonFormatter()):
-            line = formatter.format(record(f"claimed {name}", **logs.about("a", name)))
-            assert len(line.splitlines()) == 1
-            assert "\x1b" not in line
-        assert json.loads(line)["client"] == name
-
-    def test_a_traceback_is_indented_and_on_the_same_line_in_json(self) -> None:
-        first, *rest = logs.TextFormatter().format(record("it failed", raised())).splitlines()
-        assert first.endswith("it failed")
-        assert len(rest) > 3
-        assert all(line.startswith("    ") for line in rest)
-        line = logs.JsonFormatter().format(record("it failed", raised()))
-        assert "\n" not in line
-        assert "in raised" in json.loads(line)["traceback"]
-
-    def test_the_places_of_an_error_are_one_line_without_its_message(self) -> None:
-        assert re.fullmatch(r"ValueError at process/test_logs\.py:\d+ raised", logs.places(raised()))
-        assert logs.places(ValueError(MARKER)) == "ValueError"
+    except ValueError as caught:
+        error = caught
+    (first, *rest), line = (formatter.format(record("it failed", error)).splitlines() for formatter in FORMATTERS)
+    assert first.endswith("it failed")
+    assert len(rest) > 3
+    assert all(part.startswith("    ") for part in rest)
+    assert "in test_a_traceback" in json.loads(*line)["traceback"]
+    assert re.fullmatch(r"ValueError at process/test_logs\.py:\d+ test_a_traceback\w+", logs.places(error))
+    assert logs.places(ValueError(MARKER)) == "ValueError"
 
 
 def about(caplog: pytest.LogCaptureFixture, logger: str) -> list[dict[str, Any]]:
@@ -97,32 +89,96 @@ def about(caplog: pytest.LogCaptureFixture, logger: str) -> list[dict[str, Any]]
     ]
 
 
-class TestJobs:
-    def test_a_worker_and_a_client_have_a_line_for_each_job(
-        self, worker: Worker, client: Client, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        caplog.set_level(logging.DEBUG)
-        with running(worker):
-            client.call(Embed([MARKER], id="good", traceparent=CALLER), client="web")
-            with pytest.raises(ShoalError):
-                client.call(Search([MARKER], id="bad", index="none", traceparent=CALLER), client="web")
-        for logger, facts in (("shoal.client", {}), ("shoal_workers.process.measurements", {"computed": 1})):
-            good, bad = about(caplog, logger)
-            names = {"client": "web", "trace_id": TRACE, "texts": 1}
-            assert good.items() >= {"message": "job done", "job_id": "good", "op": "embed", **names, **facts}.items()
-            assert {"queue_s", "tokenize_s", "encode_s", "search_s"} <= good.keys()
-            expected = {"message": "job failed", "job_id": "bad", "op": "search", "error": "unknown_index"}
-            assert bad.items() >= (expected | names).items()
-        assert MARKER not in caplog.text
+def test_worker_and_client_log_a_line_a_job(worker: Worker, client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with running(worker):
+        client.call(Embed([MARKER], id="good", traceparent=CALLER), client="web")
+        with pytest.raises(ShoalError):
+            client.call(Search([MARKER], id="bad", index="none", traceparent=CALLER), client="web")
+    for logger, facts in (("shoal.client", {}), ("shoal_workers.process.measurements", {"computed": 1})):
+        good, bad = about(caplog, logger)
+        names = {"client": "web", "trace_id": TRACE, "texts": 1}
+        assert good.items() >= {"message": "job done", "job_id": "good", "op": "embed", **names, **facts}.items()
+        assert {"queue_s", "tokenize_s", "encode_s", "search_s"} <= good.keys()
+        expected = {"message": "job failed", "job_id": "bad", "op": "search", "error": "unknown_index"}
+        assert bad.items() >= (expected | names).items()
+    assert MARKER not in caplog.text
 
-    def test_a_job_that_is_given_up_has_a_line(self, client: Client, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.DEBUG)
-        for text, timeout_s in ((MARKER, 0.05), (f"{MARKER}\ud800", None)):
-            with pytest.raises(ShoalError):
-                client.call(Embed([text], id="a"), timeout_s=timeout_s)
-        (line, _) = about(caplog, "shoal.client")
-        assert line.items() >= {"message": "job given up", "job_id": "a", "error": "timeout"}.items()
-        assert MARKER not in caplog.text
+
+def test_a_job_that_is_given_up_has_a_line(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for text, timeout_s in ((MARKER, 0.05), (f"{MARKER}\ud800", None)):
+        with pytest.raises(ShoalError):
+            client.call(Embed([text], id="a"), timeout_s=timeout_s)
+    (line, _) = about(caplog, "shoal.client")
+    assert line.items() >= {"message": "job given up", "job_id": "a", "error": "timeout"}.items()
+    assert MARKER not in caplog.text
+
+
+class LeakyEncoder(Encoder):
+    fails_on = ""
+
+    def tokenize(self, texts: Sequence[str], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
+        if self.fails_on == "tokenize":
+            raise RuntimeError(f"cannot tokenize {texts}")
+        return super().tokenize(texts, truncation_side, is_query)
+
+    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
+        if self.fails_on == "encode":
+            raise ValueError(f"cannot encode {MARKER}") from KeyError(MARKER)
+        return super().start(texts)
+
+
+class LeakyIndex:
+    fault = group_field = ""
+    default_mode = "dense"
+
+    def search(self, *_: object) -> None:
+        raise RuntimeError(f"cannot search for {MARKER}")
+
+
+def job(**fields: object) -> bytes:
+    return bytes(msgpack.packb({"v": 1, "id": "a", "op": "embed", "texts": [f"{MARKER} pie"]} | fields))
+
+
+JOBS = {
+    "not msgpack": MARKER.encode(),
+    "no id": job(id=MARKER + " pie"),
+    "an id that is no text": job(id=[MARKER]),
+    "no text": job(texts=MARKER),
+    "an operation that is a text": job(op=MARKER),
+    "an option that is a text": job(pooling=MARKER),
+    "a text that is not UTF-8": job().replace(b" pie", b"\xffpie"),
+    "too many texts": job(texts=[MARKER] * 9),
+    "too long a text": job(texts=[MARKER * 99]),
+    "too long for the model": job(texts=[f"{MARKER} " * 45], truncate=False),
+    "expired": job(deadline=1),
+    "an unknown index": job(op="search", index=MARKER),
+    "an unknown prompt": job(prompt_name=MARKER),
+    "a broken index": job(op="search", index="broken"),
+    "good": job(),
+}
+
+
+@pytest.mark.parametrize("fails_on", ["", "tokenize", "encode"])
+def test_a_worker_logs_no_text(
+    queue: Queue, encoder: Encoder, index: Index, caplog: pytest.LogCaptureFixture, fails_on: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    engine = LeakyEncoder(encoder.model, encoder.tokenizer, encoder.engine)
+    indexes: dict[str, Any] = {"default": index, "broken": LeakyIndex()}
+    limits = Limits(max_job_texts=3, max_text_chars=500)
+    leaky, engine.fails_on = Worker(queue.consumer(), engine, indexes, Bucketing(4_096), limits), fails_on
+    queue.redis.rpush(queue.keys.lane("interactive"), job(id="poison"))
+    for n in range(MAX_DEATHS):
+        assert queue.take(f"dead{n}", LANES, 1)
+        queue.die()
+    for data in JOBS.values():
+        queue.redis.rpush(queue.keys.lane("interactive"), data)
+    work_off(leaky, queue)
+    assert "dead letter: poisoned" in caplog.text
+    assert "failed" in caplog.text or fails_on != "encode"
+    assert MARKER not in caplog.text
 
 
 def example(schema: dict[str, Any], schemas: dict[str, Any], depth: int = 0) -> Any:
@@ -145,26 +201,10 @@ def example(schema: dict[str, Any], schemas: dict[str, Any], depth: int = 0) -> 
     return schema.get("enum", [MARKER])[0]
 
 
-def ask_every_route(running: Service, headers: dict[str, str]) -> set[int]:
-    """Send each route valid and wrong requests in which every text is the marker; return the answers' statuses."""
-    description = running.ask("GET", "/openapi.json", headers=headers).body
-    statuses = set()
-    for path, methods in description["paths"].items():
-        for method, route in methods.items():
-            content = route.get("requestBody", {}).get("content", {})
-            schema: dict[str, Any] = next((kind["schema"] for kind in content.values() if "schema" in kind), {})
-            body = example(schema, description["components"]["schemas"])
-            address = re.sub(r"{\w+}", "no-such", path)  # a name may be in a log, so it is not the marker
-            for sent in (body, {MARKER: MARKER}, MARKER.encode()):
-                statuses.add(running.ask(method.upper(), address, sent, headers).status)
-    return statuses
-
-
-@pytest.fixture
-def processes(
+@pytest.mark.wide
+def test_no_process_logs_a_text_or_a_secret_and_each_job_has_a_line(
     settings: Settings, tiny_source: Path, reranker_source: Path, home: Path, index_folder: Path, tmp_path: Path
-) -> Iterator[tuple[Service, str]]:
-    """Yield a service with a runner, whose processes log in JSON at the level debug, and an API key."""
+) -> None:
     key = api_keys.add(tmp_path / "keys", "web", "admin", "")
     names = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool, "home": home}
     values: dict[str, Any] = names | {"model": tiny_source, "reranker": reranker_source, "precision": "f32"}
@@ -172,15 +212,18 @@ def processes(
     values |= {"api_keys_file": tmp_path / "keys", "roots": tmp_path / "files"}
     with service(tmp_path, **values) as running, Process(tmp_path / "jobs.log", "jobs", **values) as runner:
         wait_until(running.is_ready)
-        yield running, key
+        use(running, key)
         assert runner.terminate() == 0, runner.output
+    for name, message in (("api", "job done"), ("worker", "job done"), ("jobs", "the long job is done")):
+        text = (tmp_path / f"{name}.log").read_text()
+        assert [word for word in (MARKER, SECRET, key) if word in text] == [], name
+        found = [line for line in map(json.loads, text.splitlines()) if line["message"] == message]
+        assert found[0]["job_id"]
+        assert (found[0]["client"], found[0]["trace_id"]) == ("web", TRACE)
 
 
-@pytest.mark.wide
-def test_no_process_logs_a_text_or_a_secret_and_each_job_has_a_line(
-    processes: tuple[Service, str], tmp_path: Path
-) -> None:
-    running, key = processes
+def use(running: Service, key: str) -> None:
+    """Send jobs, and to each route valid and wrong requests, in which every text is the marker."""
     headers = {"Authorization": f"Bearer {key}", "Traceparent": CALLER}
     unknown = {"Authorization": f"Bearer {SECRET}", "X-API-Key": MARKER, "Idempotency-Key": MARKER}
     for path, body in (
@@ -195,12 +238,14 @@ def test_no_process_logs_a_text_or_a_secret_and_each_job_has_a_line(
     assert uploaded.status == 202
     place = f"/v1/jobs/{uploaded.body['id']}"
     wait_until(lambda: running.ask("GET", place, headers=headers).body["status"] == "done")
-    assert ask_every_route(running, headers) >= {200, 404, 422}
-    lines = {name: (tmp_path / f"{name}.log").read_text() for name in ("api", "worker", "jobs")}
-    for name, text in lines.items():
-        assert [word for word in (MARKER, SECRET, key) if word in text] == [], name
-    found = {name: [json.loads(line) for line in text.splitlines()] for name, text in lines.items()}
-    for name, message in (("api", "job done"), ("worker", "job done"), ("jobs", "the long job is done")):
-        line = next(line for line in found[name] if line["message"] == message)
-        assert line["job_id"]
-        assert (line["client"], line["trace_id"]) == ("web", TRACE)
+    description, statuses = running.ask("GET", "/openapi.json", headers=headers).body, set[int]()
+    for path, method, route in (
+        (path, method, route) for path, methods in description["paths"].items() for method, route in methods.items()
+    ):
+        content = route.get("requestBody", {}).get("content", {})
+        schema: dict[str, Any] = next((kind["schema"] for kind in content.values() if "schema" in kind), {})
+        address = re.sub(r"{\w+}", "no-such", path)  # a name may be in a log, so it is not the marker
+        valid = example(schema, description["components"]["schemas"])
+        for sent in (valid, {MARKER: MARKER}, MARKER.encode()):
+            statuses.add(running.ask(method.upper(), address, sent, headers).status)
+    assert statuses >= {200, 404, 422}

@@ -1,22 +1,22 @@
 """A trace leads from the caller through HTTP and the queue to the worker. Without tracing, no library is loaded."""
 
+import gzip
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import pytest
 from api_stub import MakeApp, StubWorker
-from collector import Collector, collecting
 from conftest import wait_until
-from flask.testing import FlaskClient
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from http_servers import CannedServer
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from process import Process, run
@@ -30,14 +30,12 @@ from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
 from shoal.process.tracing import Tracer
 from shoal.settings import Settings
-from shoal_api.server.async_flask import AsyncFlask
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.loop.worker import Worker
 
-pytest_plugins = ["api_fixtures"]
-
+pytest_plugins = ["api_fixtures", "http_fixtures"]
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -51,16 +49,18 @@ MALFORMED = [
 
 
 class Spans:
+    """The spans of a tracer, kept in memory."""
+
     def __init__(self) -> None:
-        self.exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer, self.provider = Tracer(provider), provider
+        self.exporter, self.provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = Tracer(self.provider)
 
     @property
     def names(self) -> list[str]:
         return sorted(span.name for span in self.exporter.get_finished_spans())
 
-    def named(self, name: str) -> ReadableSpan:
+    def named(self, name: str) -> Any:
         (found,) = [span for span in self.exporter.get_finished_spans() if span.name == name]
         return found
 
@@ -80,137 +80,121 @@ def put(queue: Queue, **fields: Any) -> None:
     queue.redis.rpush(queue.keys.lane("interactive"), msgpack.packb(job))
 
 
-class TestTraceparent:
-    def test_a_valid_one_is_read_unchanged(self) -> None:
-        later = f"01{CALLER[2:]}-what a later version has"
-        assert (traceparent.valid(CALLER), traceparent.valid(later)) == (CALLER, later)
-        assert (traceparent.trace_id(CALLER), traceparent.trace_id(None)) == (TRACE, "")
+def test_a_job_has_a_valid_trace_on_the_wire() -> None:
+    later = f"01{CALLER[2:]}-what a later version has"
+    assert (traceparent.valid(CALLER), traceparent.valid(later)) == (CALLER, later)
+    assert (traceparent.trace_id(CALLER), traceparent.trace_id(None)) == (TRACE, "")
+    assert [value for value in MALFORMED if traceparent.valid(value)] == []
+    job = Embed(["a"], traceparent=CALLER)
+    assert msgpack.unpackb(job.pack())["traceparent"] == CALLER
+    assert operations.unpack(job.pack()) == job
+    for other in (Embed(["a"]), Embed(["a"], traceparent="no")):
+        assert "traceparent" not in msgpack.unpackb(other.pack())
+        assert job.digest() == other.digest()  # the trace is no part of the question
 
-        assert [value for value in MALFORMED if traceparent.valid(value)] == []
 
-    def test_a_job_has_it_on_the_wire(self) -> None:
-        job = Embed(["a"], traceparent=CALLER)
-        assert msgpack.unpackb(job.pack())["traceparent"] == CALLER
-        assert operations.unpack(job.pack()) == job
-        assert "traceparent" not in msgpack.unpackb(Embed(["a"]).pack())
-        assert "traceparent" not in msgpack.unpackb(Embed(["a"], traceparent="no").pack())
-        assert job.digest() == Embed(["a"]).digest()  # the trace is no part of the question
-
-    def test_a_thread_belongs_to_the_trace_that_it_continues(self, spans: Spans) -> None:
-        assert traceparent.current() is None
-        with spans.provider.get_tracer("program").start_as_current_span("program") as span:
-            own = traceparent.current()
-            assert own == traceparent.format_traceparent(span.get_span_context())
-            with traceparent.continued(CALLER):
-                assert traceparent.current() == CALLER
-            assert traceparent.current() == own
+def test_a_thread_belongs_to_the_trace_that_it_continues(spans: Spans) -> None:
+    assert traceparent.current() is None
+    with spans.provider.get_tracer("program").start_as_current_span("program") as span:
+        own = traceparent.current()
+        assert own == traceparent.format_traceparent(span.get_span_context())
+        with traceparent.continued(CALLER):
+            assert traceparent.current() == CALLER
+        assert traceparent.current() == own
 
 
 def test_a_job_with_a_malformed_trace_is_answered(traced: Worker, queue: Queue, spans: Spans) -> None:
     for value in MALFORMED:
         put(queue, traceparent=value)
         assert traced.step(block_s=0) == 1
-    assert [span.parent for span in spans.exporter.get_finished_spans() if span.name == "job"] == [None] * len(
-        MALFORMED
-    )
+    parents = [span.parent for span in spans.exporter.get_finished_spans() if span.name == "job"]
+    assert parents == [None] * len(MALFORMED)
 
 
-class TestWorker:
-    def test_each_step_of_a_job_has_a_span_within_the_span_of_the_job(
-        self, traced: Worker, queue: Queue, spans: Spans
-    ) -> None:
-        put(queue, op="search", texts=["storm europe"], traceparent=CALLER)
-        traced.step(block_s=0)
-        job = spans.named("job")
-        assert job.context
-        assert job.parent
-        assert (f"{job.context.trace_id:032x}", f"{job.parent.span_id:016x}") == (TRACE, "00f067aa0ba902b7")
-        assert spans.names == ["encode", "job", "queue", "reply", "search", "tokenize"]
-        assert job.attributes
-        found = {name: job.attributes[f"shoal.{name}"] for name in ("job_id", "op", "texts", "lane", "worker")}
-        assert found == {"job_id": "a", "op": "search", "texts": 1, "lane": "interactive", "worker": traced.id}
-        for name in ("queue", "tokenize", "encode", "search", "reply"):
-            step = spans.named(name)
-            assert step.parent
-            assert step.parent.span_id == job.context.span_id
-            assert (step.start_time or 0) <= (step.end_time or 0)
-
-    def test_a_failed_job_has_a_span_with_the_code_of_its_error(
-        self, traced: Worker, queue: Queue, spans: Spans
-    ) -> None:
-        put(queue, op="search", index="no such", traceparent=CALLER)
-        traced.step(block_s=0)
-        assert (spans.names, spans.named("job").status.description) == (["job"], "unknown_index")
+def test_each_step_of_a_job_has_a_span_within_the_span_of_the_job(traced: Worker, queue: Queue, spans: Spans) -> None:
+    put(queue, op="search", texts=["storm europe"], traceparent=CALLER)
+    traced.step(block_s=0)
+    job = spans.named("job")
+    assert (f"{job.context.trace_id:032x}", f"{job.parent.span_id:016x}") == (TRACE, "00f067aa0ba902b7")
+    assert spans.names == ["encode", "job", "queue", "reply", "search", "tokenize"]
+    found = {name: job.attributes[f"shoal.{name}"] for name in ("job_id", "op", "texts", "lane", "worker")}
+    assert found == {"job_id": "a", "op": "search", "texts": 1, "lane": "interactive", "worker": traced.id}
+    for name in ("queue", "tokenize", "encode", "search", "reply"):
+        step = spans.named(name)
+        assert step.parent.span_id == job.context.span_id
+        assert step.start_time <= step.end_time
+    unknown = msgpack.packb({"v": 1, "id": "b", "op": "search", "texts": ["storm"], "index": "no such"})
+    for data, code in ((unknown, "unknown_index"), (b"\xff\x00", "malformed_job")):
         spans.exporter.clear()
-        queue.redis.rpush(queue.keys.lane("interactive"), b"\xff\x00")
+        queue.redis.rpush(queue.keys.lane("interactive"), data)
         traced.step(block_s=0)
-        assert spans.named("job").status.description == "malformed_job"
-
-    def test_the_flag_of_the_caller_and_the_sampler_of_the_environment_decide_whether_a_trace_is_kept(
-        self, queue: Queue, encoder: Encoder, index: Index, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for sampler, trace, has_spans in (
-            ("", UNSAMPLED, False),
-            ("always_off", CALLER, False),
-            ("always_on", UNSAMPLED, True),
-            ("parentbased_always_off", None, False),
-            ("parentbased_always_off", CALLER, True),
-        ):
-            if sampler:
-                monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
-            spans = Spans()
-            worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), tracer=spans.tracer)
-            put(queue, traceparent=trace)
-            assert worker.step(block_s=0) == 1
-            assert bool(spans.names) == has_spans, (sampler, trace)
+        assert (spans.names, spans.named("job").status.description) == (["job"], code)
 
 
-class TestApi:
-    def test_a_request_has_a_span_and_its_job_belongs_to_it(
-        self, make_app: MakeApp, stub: StubWorker, spans: Spans
-    ) -> None:
-        answer = with_spans(make_app(), spans).post("/embed", json={"inputs": "a"}, headers={"Traceparent": CALLER})
-        assert answer.status_code == 200
-        request = spans.named("POST /embed")
-        assert request.parent
-        assert f"{request.parent.span_id:016x}" == "00f067aa0ba902b7"
-        assert dict(request.attributes or {})["http.response.status_code"] == 200
-        assert request.context
-        assert stub.traces == [traceparent.format_traceparent(request.context)]
-
-    def test_without_spans_the_trace_of_the_request_is_passed_to_the_job(
-        self, make_app: MakeApp, stub: StubWorker
-    ) -> None:
-        make_app().test_client().post("/embed", json={"inputs": "a"}, headers={"Traceparent": CALLER})
-        make_app().test_client().post("/embed", json={"inputs": "b"}, headers={"Traceparent": "malformed"})
-        body = {"op": "embed", "inputs": ["a"]}
-        make_app().test_client().post("/v1/jobs", json=body, headers={"Traceparent": CALLER})
-        wait_until(lambda: stub.traces == [CALLER, None, CALLER])
-
-    def test_an_unknown_path_has_a_span_and_a_probe_has_none(self, make_app: MakeApp, spans: Spans) -> None:
-        api = with_spans(make_app(), spans)
-        for path in ("/nowhere/marshmallow", "/health", "/ready", "/v1/jobs/none"):
-            api.get(path)
-        assert spans.names == ["GET /v1/jobs/<id>", "HTTP unmatched"]
+def test_the_flag_of_the_caller_and_the_sampler_of_the_environment_decide_whether_a_trace_is_kept(
+    queue: Queue, encoder: Encoder, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for sampler, trace, has_spans in (
+        ("", UNSAMPLED, False),
+        ("always_off", CALLER, False),
+        ("always_on", UNSAMPLED, True),
+        ("parentbased_always_off", None, False),
+        ("parentbased_always_off", CALLER, True),
+    ):
+        if sampler:
+            monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+        spans = Spans()
+        worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), tracer=spans.tracer)
+        put(queue, traceparent=trace)
+        assert worker.step(block_s=0) == 1
+        assert bool(spans.names) == has_spans, (sampler, trace)
 
 
-def with_spans(app: AsyncFlask, spans: Spans) -> FlaskClient:
-    """Return a client of an application that records spans in memory."""
+def test_a_request_has_a_span_and_its_job_belongs_to_it(make_app: MakeApp, stub: StubWorker, spans: Spans) -> None:
+    app = make_app()
     app.own = replace(app.own, tracer=spans.tracer)
-    return app.test_client()
+    api = app.test_client()
+    assert api.post("/embed", json={"inputs": "a"}, headers={"Traceparent": CALLER}).status_code == 200
+    request = spans.named("POST /embed")
+    assert f"{request.parent.span_id:016x}" == "00f067aa0ba902b7"
+    assert request.attributes["http.response.status_code"] == 200
+    assert stub.traces == [traceparent.format_traceparent(request.context)]
+    spans.exporter.clear()
+    for path in ("/nowhere/marshmallow", "/health", "/ready", "/v1/jobs/none"):
+        api.get(path)
+    assert spans.names == ["GET /v1/jobs/<id>", "HTTP unmatched"]  # a probe has no span
 
 
-@pytest.fixture
-def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    with collecting() as collector:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-        yield collector
+def test_without_spans_the_trace_of_the_request_is_passed_to_the_job(make_app: MakeApp, stub: StubWorker) -> None:
+    api = make_app().test_client()
+    api.post("/embed", json={"inputs": "a"}, headers={"Traceparent": CALLER})
+    api.post("/embed", json={"inputs": "b"}, headers={"Traceparent": "malformed"})
+    api.post("/v1/jobs", json={"op": "embed", "inputs": ["a"]}, headers={"Traceparent": CALLER})
+    wait_until(lambda: stub.traces == [CALLER, None, CALLER])
+
+
+class Received(NamedTuple):
+    """A span that the collector received, with the name of its service."""
+
+    service: str
+    span: Any
+
+    def attribute(self, name: str) -> Any:
+        (value,) = [item.value for item in self.span.attributes if item.key == f"shoal.{name}"]
+        return getattr(value, value.WhichOneof("value"))
 
 
 @pytest.mark.wide
 def test_processes_share_one_trace_from_the_caller_to_the_reply(
-    collector: Collector, settings: Settings, tiny_source: Path, home: Path, index_folder: Path, tmp_path: Path
+    canned: CannedServer,
+    settings: Settings,
+    tiny_source: Path,
+    home: Path,
+    index_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", canned.url)
     (tmp_path / "texts.txt").write_text("storm\nrain\n")
     names = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
     values: dict[str, Any] = names | {"home": home, "model": tiny_source, "precision": "f32", "tracing": "otlp"}
@@ -225,20 +209,23 @@ def test_processes_share_one_trace_from_the_caller_to_the_reply(
             job_id = jobs.submit("embed_file", asdict(BulkRequest(str(tmp_path / "texts.txt"), str(tmp_path / "out"))))
             wait_until(lambda: jobs.status(job_id).has_ended)
         assert runner.terminate() == 0, runner.output
-    assert [span for span in collector.spans if span.trace_id != TRACE] == []
-    (request,), (run_,) = collector.named("POST /search"), collector.named("long job")
-    services = {"POST /search": "shoal-api", "long job": "shoal-jobs"}
-    assert [(span.service, span.parent_id) for span in (request, run_)] == [
-        (name, "00f067aa0ba902b7") for name in services.values()
-    ]
-    (search,), (embed,) = (
-        [job for job in collector.named("job") if job.parent_id == s.span_id] for s in (request, run_)
-    )
-    assert (search.service, search.attributes["shoal.op"]) == ("shoal-worker", "search")
-    assert (embed.attributes["shoal.op"], embed.attributes["shoal.texts"]) == ("embed", 2)
-    steps = {span.name: span for span in collector.spans if span.parent_id == search.span_id}
+    bodies = [gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body for _, body in canned.bodies]
+    found = []
+    for group in (group for body in bodies for group in ExportTraceServiceRequest.FromString(body).resource_spans):
+        (name,) = [item.value.string_value for item in group.resource.attributes if item.key == "service.name"]
+        found += [Received(name, span) for scope in group.scope_spans for span in scope.spans]
+    assert {one.span.trace_id.hex() for one in found} == {TRACE}
+    caller, children = bytes.fromhex("00f067aa0ba902b7"), dict[str, Received]()
+    for name, of, op, texts in (("POST /search", "api", "search", 1), ("long job", "jobs", "embed", 2)):
+        (parent,) = [one for one in found if one.span.name == name]
+        assert (parent.service, parent.span.parent_span_id) == (f"shoal-{of}", caller)
+        (job,) = [one for one in found if one.span.name == "job" and one.span.parent_span_id == parent.span.span_id]
+        assert (job.service, job.attribute("op"), job.attribute("texts")) == ("shoal-worker", op, texts)
+        children[op] = job
+    end = children["search"].span
+    steps = {one.span.name: one.span for one in found if one.span.parent_span_id == end.span_id}
     assert steps.keys() == {"queue", "tokenize", "encode", "search", "reply"}
-    assert all(step.end_ns <= search.end_ns for step in steps.values())
+    assert all(step.end_time_unix_nano <= end.end_time_unix_nano for step in steps.values())
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["refuses", "hangs"])

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,10 +56,8 @@ class TestWebPages:
             *("Storms", "", "Rain in Europe & Asia.", "", "The second", "has two lines.", "", "a b", "c", ""),
             *("  kept", "   as is ", "", "one", "two"),
         ]
-
-    def test_the_text_comes_from_the_main_element_if_there_is_one(self, reader: ReaderClient) -> None:
         page = "<body>Menu<main><p>Storm</main><article>One</article><article>Other</article>"
-        assert read(reader, "html", page.encode()).text == "Storm"
+        assert read(reader, "html", page.encode()).text == "Storm"  # the main element, if there is one
         assert read(reader, "html", page.replace("main", "div").encode()).text.split("\n") == [
             *("Menu", "", "Storm", "", "One", "", "Other")
         ]
@@ -93,28 +90,24 @@ class TestWebPages:
 
 @needs_pdf
 class TestPdfFiles:
-    def test_the_text_has_all_pages(self, reader: ReaderClient) -> None:
-        assert read(reader, "pdf", pdf(["Storm\\000 in Europe.", "Rain."], "News", packed=True)) == Extracted(
-            "Storm in Europe.\n\nRain.", "News"
-        )
-
-    def test_divided_words_are_joined(self, reader: ReaderClient) -> None:
-        lines = ["a exam-", "ple of X-", "Rays"]
-        content = "BT /F1 12 Tf 72 700 Td 14 TL " + " ".join(f"({line}) Tj T*" for line in lines) + " ET"
-        assert read(reader, "pdf", pdf_of([content.encode()])).text == "a example of X-\nRays"
+    def test_the_text_has_all_pages_and_divided_words_are_joined(self, reader: ReaderClient) -> None:
+        found = read(reader, "pdf", pdf(["Storm\\000 in Europe.", "Rain."], "News", packed=True))
+        assert found == Extracted("Storm in Europe.\n\nRain.", "News")
+        lines = " ".join(f"({line}) Tj T*" for line in ("a exam-", "ple of X-", "Rays"))
+        content = f"BT /F1 12 Tf 72 700 Td 14 TL {lines} ET".encode()
+        assert read(reader, "pdf", pdf_of([content])).text == "a example of X-\nRays"
 
     def test_an_encrypted_file_is_read_only_without_a_password(self, reader: ReaderClient) -> None:
         from pypdf import PdfReader, PdfWriter
 
-        for password, algorithm, is_read in (("", "RC4-128", True), ("secret", "RC4-128", False)):
+        for password in ("", "secret"):
             writer = PdfWriter(clone_from=PdfReader(io.BytesIO(pdf(["Storm."]))))
-            writer.encrypt(password, "owner", algorithm=algorithm)
-            file = io.BytesIO()
-            writer.write(file)
-            if is_read:
-                assert read(reader, "pdf", file.getvalue()).text == "Storm."
-            else:
+            writer.encrypt(password, "owner", algorithm="RC4-128")
+            writer.write(file := io.BytesIO())
+            if password:
                 assert fault(reader, "pdf", file.getvalue()) == "it is encrypted: save it without a password"
+            else:
+                assert read(reader, "pdf", file.getvalue()).text == "Storm."
 
     def test_a_file_that_cannot_be_read_says_why(self, reader: ReaderClient) -> None:
         for data, reason in (
@@ -135,11 +128,9 @@ class TestPdfFiles:
         assert read(reader, "pdf", pdf(["Rain."])).text == "Rain."
 
     def test_damaged_files_are_read_or_refused(self, reader: ReaderClient) -> None:
-        looped = pdf(["Storm."]).replace(b"/Kids [4 0 R]", b"/Kids [2 0 R]")
-        assert fault(reader, "pdf", looped)
-        random = Random(7)
+        assert fault(reader, "pdf", pdf(["Storm."]).replace(b"/Kids [4 0 R]", b"/Kids [2 0 R]"))  # it is its own child
+        random, num_read = Random(7), 0
         whole = pdf(["Storm in Europe.", "Rain."], "News", packed=True)
-        num_read = 0
         for _ in range(60):
             data = bytearray(whole)
             for _ in range(random.choice((1, 3, 10))):
@@ -163,8 +154,7 @@ class TestMarkdown:
             *("| a | b |\n| 1 | 2 |", "# code_stays = **1**\nend"),
         ]
 
-    def test_the_title_is_the_first_heading(self) -> None:
-        assert extract_markdown(b"text\n\n## Storms\n# Rain").title == "Storms"
+        assert extract_markdown(b"text\n\n## Storms\n# Rain").title == "Storms"  # the first heading
         for line in (b"======", b"---"):
             assert extract_markdown(b"Storms\n" + line + b"\ntext") == Extracted("Storms\ntext", "Storms")
         assert extract_markdown(b"text\n").title == ""
@@ -187,7 +177,7 @@ class TestMarkdown:
 class TestTheReader:
     def test_a_file_or_a_text_that_is_too_large_is_refused(self, reader: ReaderClient) -> None:
         pieces = (bytes(2**24) for _ in range(MAX_FILE_BYTES // 2**24 + 1))
-        with pytest.raises(UnreadableFile, match=f"it has over {MAX_FILE_BYTES:,} bytes, the most of a file"):
+        with pytest.raises(UnreadableFile, match=f"it has over {MAX_FILE_BYTES:,} bytes, the limit of a file"):
             reader.read("text", pieces)
         assert f"its text has over {MAX_TEXT_BYTES:,} bytes" in fault(reader, "text", b"a" * (MAX_TEXT_BYTES + 1))
         assert read(reader, "text", b"a" * MAX_TEXT_BYTES).text == "a" * MAX_TEXT_BYTES
@@ -202,17 +192,14 @@ class TestTheReader:
         assert read(reader, "text", b"rain").text == "rain"
 
     def test_the_death_of_the_process_fails_one_file_only(self, reader: ReaderClient) -> None:
-        assert read(reader, "text", b"rain").text == "rain"
-        assert reader._process is not None
-
         def pieces() -> Iterator[bytes]:
             yield b"storm"
-            assert reader._process is not None
-            os.kill(reader._process.pid, 9)
+            assert reader._process
+            reader._process.kill()
             reader._process.wait()
             yield b"storm"
 
-        with pytest.raises(UnreadableFile, match=r"ended the process that did \(exit code -9\)"):
+        with pytest.raises(UnreadableFile, match=r"the process that read it has ended \(exit code -9\)"):
             reader.read("text", pieces())
         assert read(reader, "text", b"rain").text == "rain"
 

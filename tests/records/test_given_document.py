@@ -33,11 +33,19 @@ WRONG: list[tuple[Any, type[ShoalError], str]] = [
     (GOOD | {"id": "8", "a": b"a"}, BadDocument, 'document 1 (id "8"): "a" has a value that JSON cannot hold'),
     (GOOD | {"id": "8", "a": np.float32(1)}, BadDocument, '"a" has a value that JSON cannot hold'),
     (GOOD | {"id": "8", "a": nested(MAX_FIELD_DEPTH + 1)}, BadDocument, "nested over 63 levels deep"),
-    (GOOD | {"id": "8", "a": [math.nan]}, BadDocument, '"a" has a number that is infinite or none (NaN)'),
+    (GOOD | {"id": "8", "a": [math.nan]}, BadDocument, '"a" has a value that is infinite or not a number (NaN)'),
     (GOOD | {"id": "8", "a": 2**64}, BadDocument, '"a" has a whole number of over 64 bits'),
     (GOOD | {"id": "8", "text": "a \ud83c"}, InvalidText, "document 1 (id \"8\"): lone surrogate '\\ud83c'"),
     (GOOD | {"id": "8", "\ud83c": 1}, InvalidText, 'document 1 (id "8"): lone surrogate'),
     (GOOD | {"id": "\ud83c"}, InvalidText, "document 1 (id "),
+]
+
+
+WRONG_IDS: list[tuple[Any, type[ShoalError], str]] = [
+    (7, InvalidRequest, "id 1 is 7: it takes a string that is not blank"),
+    ("", InvalidRequest, 'id 1 is "": it takes'),
+    ("7", InvalidRequest, 'id 1 is "7", as another one: send each id once'),
+    ("\ud83c", InvalidText, "id 1: lone surrogate"),
 ]
 
 
@@ -62,32 +70,30 @@ def test_documents_with_too_many_values_are_refused_before_the_values_are_read()
             documents_of(given, 10, 100, 95)
 
 
-def test_a_bad_document_is_named() -> None:
+def test_a_bad_document_or_id_is_named() -> None:
     for wrong, error, words in WRONG:
         with pytest.raises(error) as raised:
             documents_of([GOOD, wrong], 10, 100)
         assert words in raised.value.message
         assert len(raised.value.message) < 400
+    for wrong, error, words in WRONG_IDS:
+        with pytest.raises(error) as raised:
+            ids_of(["7", wrong], 10)
+        assert words in raised.value.message
+    assert ids_of(["b", "a"], 2) == ["b", "a"]
 
 
-def test_all_values_of_json_stay_as_they_are() -> None:
+def test_all_values_of_json_stay_as_they_are_up_to_the_depth_of_a_hit(tmp_path: Path) -> None:
     fields = {"a": [1, 2.5, None, True, {"b": "é"}], "": "", "deep": nested(MAX_FIELD_DEPTH), "big": 2**64 - 1}
     (document,) = documents_of([GOOD | fields], 1, 100)
     assert document == Document("7", "storm", fields)
     assert wire.is_json({"id": document.id, "text": document.text, **document.fields})
-
-
-def test_a_row_of_a_source_is_at_most_as_deep_as_a_hit_may_be(tmp_path: Path) -> None:
     rows = [GOOD | {"deep": nested(MAX_FIELD_DEPTH + more)} for more in (0, 1)]
     (path := tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    document, bad = Source(path).rows()
-    assert isinstance(document, Document)
-    assert wire.is_json({"id": document.id, "text": document.text, **document.fields})
+    found, bad = Source(path).rows()
+    assert found == Document("7", "storm", {"deep": fields["deep"]})
     assert isinstance(bad, BadRow)
     assert "nested over 63 levels deep" in bad.reason
-
-
-def test_documents_of_a_source_can_be_given() -> None:
     given = [Document("7", "storm", {"topic": "sea"}, 17), Document("8", "rain", {})]
     assert documents_of(iter(given), 2, 100) == given
     with pytest.raises(BadDocument, match='a hit has its own "score"'):
@@ -107,17 +113,3 @@ def test_reading_stops_at_the_first_document_or_id_too_many() -> None:
     with pytest.raises(TooLarge, match="more than 3 ids"):
         ids_of((document["id"] for document in endless()), 3)
     assert len(read) == 8
-
-
-def test_a_bad_id_is_named() -> None:
-    wrong_ids: list[tuple[Any, type[ShoalError], str]] = [
-        (7, InvalidRequest, "id 1 is 7: it takes a string that is not blank"),
-        ("", InvalidRequest, 'id 1 is "": it takes'),
-        ("7", InvalidRequest, 'id 1 is "7", as another one: send each id once'),
-        ("\ud83c", InvalidText, "id 1: lone surrogate"),
-    ]
-    for wrong, error, words in wrong_ids:
-        with pytest.raises(error) as raised:
-            ids_of(["7", wrong], 10)
-        assert words in raised.value.message
-    assert ids_of(["b", "a"], 2) == ["b", "a"]

@@ -35,20 +35,17 @@ def save(tmp_path: Path) -> Save:
     return write_table
 
 
-def invalid(*values: bytes) -> Any:
-    """Return an array of strings that may have any bytes."""
-    array = pyarrow.array(values)
-    return pyarrow.Array.from_buffers(pyarrow.string(), len(values), array.buffers())
-
-
-def test_rows_are_documents(save: Save) -> None:
+def test_rows_are_documents(save: Save, tmp_path: Path) -> None:
     numbers = range(5_000)
     path = save({"id": [*numbers], "text": [f"text {n % 7}" for n in numbers], "tags": [["a", None]] * 5_000})
     source = Source(path)
-    found = list(source)
+    found, fractions = zip(*((document, source.fraction) for document in source), strict=True)
     assert (len(found), found[4_999]) == (5_000, Document("4999", "text 1", {"tags": ["a", None]}))
+    assert {*fractions} == {n * 1_024 / 5_000 for n in range(5)}
     assert source.fraction == 1.0
     assert rows(save({"text": pyarrow.array([], pyarrow.string())})) == []
+    parquet.write_table(pyarrow.Table.from_arrays([["a"], ["b"]], names=["text", "text"]), path)
+    assert '"text"' in refusal(path)
 
 
 def test_maps_are_lists_of_pairs(save: Save) -> None:
@@ -60,15 +57,22 @@ def test_maps_are_lists_of_pairs(save: Save) -> None:
 
 
 def test_bad_rows_are_left_out(save: Save) -> None:
-    assert rows(save({"text": ["one", None, " ", "two"]})) == ["one", 2, 3, "two"]
-    assert rows(save({"text": ["one"] * 3_000 + [None]}))[-1] == 3_001
-    assert rows(save({"id": ["a", None], "text": ["one", "two"]})) == ["one", 2]
-    assert rows(save({"text": invalid(b"one", b"\xff", b"two")})) == ["one", 2, "two"]
-    assert rows(save({"text": [1, 2]})) == [1, 2]
+    def invalid(*values: bytes) -> Any:
+        """Return an array of strings that may have any bytes."""
+        return pyarrow.Array.from_buffers(pyarrow.string(), len(values), pyarrow.array(values).buffers())
+
+    large = "x" * (MAX_ROW_BYTES + 1)
+    for columns, found in (
+        ({"text": ["one", None, " ", "two"]}, ["one", 2, 3, "two"]),
+        ({"text": ["one"] * 3_000 + [None]}, ["one"] * 3_000 + [3_001]),
+        ({"id": ["a", None], "text": ["one", "two"]}, ["one", 2]),
+        ({"text": invalid(b"one", b"\xff", b"two")}, ["one", 2, "two"]),
+        ({"text": [1, 2]}, [1, 2]),
+        ({"text": ["one", "two", "three"], "page": ["", large, ""]}, ["one", 2, "three"]),
+    ):
+        assert rows(save(columns)) == found
     path = save({"text": invalid(*[b"one"] * 3_000, b"\xff")})
     assert refusal(path).startswith(f"{path}, row 3001: a value cannot be read")
-    large = "x" * (MAX_ROW_BYTES + 1)
-    assert rows(save({"text": ["one", "two", "three"], "page": ["", large, ""]})) == ["one", 2, "three"]
     path = save({"text": ["one"], "score": [1.0]})
     assert refusal(path).startswith(f'{path}, row 1: a hit has its own "score"')
 
@@ -95,12 +99,6 @@ def test_values_become_values_of_json(save: Save) -> None:
     assert second.fields == {**dict.fromkeys(first.fields), "x": 0.5, "tags": [None]}
 
 
-def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    table = pyarrow.Table.from_arrays([["a"], ["b"]], names=["text", "text"])
-    parquet.write_table(table, tmp_path / "a.parquet")
-    assert '"text"' in refusal(tmp_path / "a.parquet")
-
-
 def test_a_damaged_file_or_one_of_another_format_is_refused(save: Save) -> None:
     path = save({"text": [f"text {n}" for n in range(5_000)]})
     for content in (b"", b"text\none\n", b"PAR1" + b"\0" * 64 + b"PAR1", path.read_bytes()[:-1_000]):
@@ -117,12 +115,6 @@ def test_without_pyarrow_the_extra_is_named(write: Write, tmp_path: Path) -> Non
     child = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert "MissingExtra: reading parquet needs pyarrow" in child.stderr
     assert "[parquet]'" in child.stderr
-
-
-def test_the_fraction_of_read_rows_is_known(tmp_path: Path) -> None:
-    parquet.write_table(pyarrow.table({"text": ["one"] * 3_000}), tmp_path / "a.parquet")
-    source = Source(tmp_path / "a.parquet")
-    assert {source.fraction for _ in source} == {0.0, 1_024 / 3_000, 2_048 / 3_000}
 
 
 class TestMemory:

@@ -33,14 +33,14 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the index, not its name.")
 @click.option("--text-column", help="Column to embed and search. [default: text, else the only candidate]")
 @click.option("--id-column", help="Column of the documents' ids. [default: id, else _id, else numbers from 0]")
-@click.option("--skip-bad", is_flag=True, help="Leave bad rows out, in place of refusing the source.")
+@click.option("--skip-bad", is_flag=True, help="Leave bad rows out instead of refusing the source.")
 @click.option(
     "--language",
     type=click.Choice(LANGUAGES),
     metavar="LANGUAGE",
     help="Language of the words: english, none, …; learned: the model's tokens and weights. [default: detected]",
 )
-@click.option("--chunk-tokens", type=int, help="Cut documents into chunks of at most so many tokens.")
+@click.option("--chunk-tokens", type=int, help="Cut documents into chunks of at most this many tokens.")
 @click.option("--chunk-overlap", type=int, default=0, help="Most tokens that two neighbouring chunks share.")
 @click.option(
     "--field",

@@ -52,7 +52,7 @@ def _check_finite(context: click.Context, parameter: click.Parameter, number: fl
     type=click.FloatRange(min=0, min_open=True),
     required=True,
     callback=_check_finite,
-    help="Most memory of all.",
+    help="Largest memory of all models together.",
 )
 @click.option(
     "--idle-s",

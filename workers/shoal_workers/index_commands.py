@@ -107,16 +107,13 @@ def push(settings: Settings, index_name: str, to: str) -> None:
     from shoal_workers.index.versions import changing, remove_old
 
     folder = _folder(settings, index_name)
-    progress = StepBar("pushing", unit=" documents")
 
     def report(num: int, count: int) -> None:
         progress.done, progress.total = num, count
-        progress.tick()
 
-    with Client.from_settings(settings) as client:
+    with Client.from_settings(settings) as client, StepBar("pushing", unit=" documents") as progress:
         changes = changes_of(name_of(settings, folder), client)
         version = push(folder, to, settings.engine_password, report, changes)
-    progress.finish()
     _switch(settings, index_name, version)
     with changing(folder):
         remove_old(folder, version, settings.kept_versions)

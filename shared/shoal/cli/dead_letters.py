@@ -6,7 +6,6 @@ import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines, when
-from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.settings import Settings
@@ -21,7 +20,7 @@ def dead() -> None:
 
 
 @dead.command("list")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The newest so many.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Largest number of letters.")
 @settings_options(*REDIS_SETTINGS)
 def list_(settings: Settings, limit: int) -> None:
     """List dead letters, the newest first."""
@@ -59,13 +58,9 @@ def show(settings: Settings, letter_id: str) -> None:
 @settings_options(*REDIS_SETTINGS)
 def retry(settings: Settings, letter_ids: tuple[str, ...]) -> None:
     """Put jobs into the queue again under new ids. Their results can be fetched by these ids."""
-
-    async def retry_all(own: AsyncClient) -> None:
-        for letter_id in letter_ids:
-            echo(f"{letter_id} is job {await DeadLetters(own.queue).retry(letter_id)}")
-
     with Client.from_settings(settings) as client:
-        client.run(retry_all)
+        for letter_id in letter_ids:
+            echo(f"{letter_id} is job {client.run(lambda own: DeadLetters(own.queue).retry(letter_id))}")  # noqa: B023
 
 
 @dead.command()
@@ -73,14 +68,10 @@ def retry(settings: Settings, letter_ids: tuple[str, ...]) -> None:
 @settings_options(*REDIS_SETTINGS)
 def drop(settings: Settings, letter_ids: tuple[str, ...]) -> None:
     """Delete dead letters."""
-
-    async def drop_all(own: AsyncClient) -> None:
-        for letter_id in letter_ids:
-            await DeadLetters(own.queue).drop(letter_id)
-            echo(f"{letter_id} is gone")
-
     with Client.from_settings(settings) as client:
-        client.run(drop_all)
+        for letter_id in letter_ids:
+            client.run(lambda own: DeadLetters(own.queue).drop(letter_id))  # noqa: B023
+            echo(f"{letter_id} is gone")
 
 
 def _describe(letter: DeadLetter) -> str:

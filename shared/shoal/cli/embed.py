@@ -94,13 +94,13 @@ def _embed_lines(
     ):
         lines = list(texts) or (line.rstrip("\r\n") for line in file)
         vectors = client.embed_stream(lines, **options)
-        progress = StepBar("embedding", len(texts), unit=" texts")
         if out is None:
             for vector in vectors:
                 click.echo(json.dumps(vector.tolist()))
         else:
-            count = _save_vectors(out, progress.over(vectors))
-            click.echo(f"{count:,} vectors in {out}", err=True)
+            with StepBar("embedding", len(texts), unit=" texts") as progress:
+                _save_vectors(out, progress.over(vectors))
+            click.echo(f"{progress.done:,} vectors in {out}", err=True)
 
 
 def _embed_into_folder(settings: Settings, request: BulkRequest) -> None:
@@ -130,14 +130,11 @@ def _check_path(path: Path) -> Path:
     return path
 
 
-def _save_vectors(path: Path, vectors: Iterable[NDArray[np.float32]]) -> int:
-    """Write the vectors as rows `[texts, dimension]`, and return their number. The file's ending says the format."""
+def _save_vectors(path: Path, vectors: Iterable[NDArray[np.float32]]) -> None:
+    """Write the vectors as rows `[texts, dimension]`. The file's ending says the format."""
     if path.suffix == ".jsonl":
-        count = 0
         with path.open("w", encoding="utf-8") as file:
-            for count, vector in enumerate(vectors, 1):  # noqa: B007
-                file.write(json.dumps(vector.tolist()) + "\n")
-        return count
-    rows = list(vectors)
-    write_files(path.suffix[1:], [path], (), np.stack(rows) if rows else np.empty((0, 0), np.float32))
-    return len(rows)
+            file.writelines(f"{json.dumps(vector.tolist())}\n" for vector in vectors)
+    else:
+        rows = list(vectors)
+        write_files(path.suffix[1:], [path], (), np.stack(rows) if rows else np.empty((0, 0), np.float32))

@@ -75,9 +75,9 @@ def watch(settings: Settings, job_id: str) -> None:
 
         def report(status: "LongJobStatus") -> None:
             if status.status == "running":
-                bar(status.progress, status.progress.rows_per_s, status.progress.eta_s)
+                bar(status.progress)
             elif not status.has_ended:
-                bar(replace(status.progress, step=status.status), 0.0)
+                bar(replace(status.progress, step=status.status, rows_per_s=0.0, eta_s=None))
 
         try:
             with TaskBar() as bar:
@@ -105,11 +105,11 @@ def _change_command(name: str, help_text: str, soon: str = "") -> None:
                 echo(f"{job_id} is {status}" + (f", and {soon} in a moment" if soon and status == "running" else ""))
 
 
-_change_command("pause", "Stop long jobs for a while; what is complete is kept.", "paused")
-_change_command("resume", "Let paused long jobs go on with what they have completed.")
+_change_command("pause", "Stop long jobs for a while; their complete parts are kept.", "paused")
+_change_command("resume", "Let paused long jobs continue after their complete parts.")
 _change_command("cancel", "End long jobs; the parts of a result that they have written stay.", "cancelled")
-_change_command("retry", "Put long jobs that failed or were cancelled again; each goes on with what it has completed.")
-_change_command("delete", "Forget long jobs that have ended; the folders that they have written stay.")
+_change_command("retry", "Let long jobs that failed or were cancelled continue after their complete parts.")
+_change_command("delete", "Delete long jobs that have ended from the list; the folders that they have written stay.")
 
 
 def long_jobs(settings: Settings) -> "LongJobs":
@@ -145,7 +145,7 @@ def _outline(status: "LongJobStatus") -> str:
     names = ("action", "source", "out", "name", "version")
     words.append(" ".join(f"{name} {about[name]}" for name in names if about.get(name)))
     if status.status in ("running", "paused"):
-        words.append(f"({task_line(progress, progress.rows_per_s, progress.eta_s)})")
+        words.append(f"({task_line(progress)})")
     elif status.error:
         words.append(f"({status.error['code']}: {status.error['message']})")
     return "  ".join(words)
@@ -155,7 +155,7 @@ def _print_details(status: "LongJobStatus") -> None:
     """Print a line for each known value of a job, and for each of the first rows that it left out."""
     progress, times = status.progress, ("submitted_at", "started_at", "ended_at")
     shown = {"id": status.id, "kind": status.kind, "status": status.status, **status.arguments}
-    shown["progress"] = task_line(progress, progress.rows_per_s, None if status.has_ended else progress.eta_s)
+    shown["progress"] = task_line(replace(progress, eta_s=None) if status.has_ended else progress)
     shown |= {name: when(time_s) for name in times if (time_s := getattr(status, name)) is not None}
     shown |= {"runner": status.worker, "webhook": status.webhook, "result": status.result, "error": status.error}
     for name, value in shown.items():

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from shoal.client.job_source import File, Item
 from shoal.contract.checks import check_known
 from shoal.errors import Timeout, Unavailable
-from shoal.long_jobs.status import LongJobStatus, Progress
+from shoal.long_jobs.status import LongJobStatus
 from shoal.records.given_document import Given
+from shoal.task_progress import TaskProgress
 
 if TYPE_CHECKING:
     from shoal.client.http.long_jobs import HttpLongJobs
@@ -41,7 +42,7 @@ class LongHandle:
         """Return one of queued, running, paused, done, failed and cancelled."""
         return self.jobs.status(self.id).status
 
-    def progress(self) -> Progress:
+    def progress(self) -> TaskProgress:
         """Return the numbers of rows and bad rows, messages of the first bad rows, the speed, and the time left."""
         return self.jobs.status(self.id).progress
 

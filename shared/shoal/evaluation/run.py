@@ -67,7 +67,7 @@ class Setting:
                 place[last] = value
         if unknown := [name for name in options if name not in _ALLOWED]:
             raise InvalidRequest(
-                f"the setting has {excerpt(unknown[0])}: it takes options of a search with one list of hits a query"
+                f"the setting has {excerpt(unknown[0])}: it takes options of a search with one list of hits for a query"
             )
         return cls(" ".join(text.split()) or "defaults", options)
 

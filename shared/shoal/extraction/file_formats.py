@@ -20,7 +20,7 @@ _DECLARED = re.compile(
     rb"""<(?:meta\b[^>]{0,200}?\bcharset|\?xml\b[^>]{0,100}?\bencoding)\s*=\s*["']?\s*([\w:.-]{1,40})""", re.IGNORECASE
 )
 
-#: Encodings for which browsers use another one. A declaration of UTF-16 is wrong, because it was read as ASCII.
+#: Encodings that browsers replace with others. A declaration of UTF-16 is wrong, because it was read as ASCII.
 _READ_AS = {
     **{"iso8859-1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gbk"},
     **dict.fromkeys(("utf-16", "utf-16-le", "utf-16-be"), "utf-8"),

@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from itertools import chain
 from multiprocessing.connection import Connection, Pipe
 from threading import Timer
-from typing import Self
 
 from shoal.errors import MissingExtra
+from shoal.process.closing import Closing
 from shoal.process.extra import install_command
 
 #: The kind of a file by the ending of its name.
@@ -22,9 +22,6 @@ KINDS = {
     **dict.fromkeys((".md", ".markdown"), "markdown"),
     ".pdf": "pdf",
 }
-
-#: Version of the code that extracts texts from files. It rises by one whenever a file's text comes out differently.
-TEXTS_VERSION = 2
 
 #: Size limits of a file and of its text, in bytes.
 MAX_FILE_BYTES, MAX_TEXT_BYTES = 256 * 2**20, 8 * 2**20
@@ -60,7 +57,7 @@ class Extracted:
     title: str = ""
 
 
-class ReaderClient:
+class ReaderClient(Closing):
     """The client of a process that reads files one at a time. It starts the process for the first file.
 
     The end of a `with` block ends the process. Reading may use `pdf_s` seconds of processor time for a PDF file, and
@@ -97,7 +94,7 @@ class ReaderClient:
             elif exit_code == -signal.SIGXCPU:
                 fault = "reading it takes too much of the processor's time"
             else:
-                fault = f"reading it ended the process that did (exit code {exit_code})"
+                fault = f"the process that read it has ended (exit code {exit_code})"
             raise UnreadableFile(f"{fault}: save it anew, or leave it out")
         fault, text, title = answer
         if fault:
@@ -130,7 +127,7 @@ class ReaderClient:
         size = 0
         for piece in chain([kind.encode()], filter(None, pieces), [b""]):
             if (size := size + len(piece)) > MAX_FILE_BYTES + len(kind):
-                raise UnreadableFile(f"it has over {MAX_FILE_BYTES:,} bytes, the most of a file: cut it into several")
+                raise UnreadableFile(f"it has over {MAX_FILE_BYTES:,} bytes, the limit of a file: cut it into several")
             with suppress(ConnectionError):  # the process has ended, and `_receive` will notice it
                 self._connection.send_bytes(piece)
 
@@ -145,9 +142,3 @@ class ReaderClient:
         finally:
             limit.cancel()
             limit.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

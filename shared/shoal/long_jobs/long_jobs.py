@@ -173,48 +173,19 @@ class LongJobs(Closing):
 
     def pause(self, job_id: str) -> str:
         """Pause a job and return its status. A running job stops soon. Raises InvalidRequest if the job has ended."""
-
-        def change(job: "LongJob", pipeline: "Pipeline") -> None:
-            _refuse_end(job, "paused")
-            if job.status == "running":
-                job.want("pause", pipeline)
-            elif job.status == "queued":
-                job.mark_paused(pipeline)
-
-        return self._change(job_id, change)
+        return self._change(job_id, lambda job, pipeline: job.request("paused", pipeline))
 
     def resume(self, job_id: str) -> str:
         """Let a paused job continue, and return its status. Raises InvalidRequest if the job has ended."""
-
-        def change(job: "LongJob", pipeline: "Pipeline") -> None:
-            _refuse_end(job, "resumed")
-            if job.status == "running":
-                job.want("", pipeline)
-            elif job.status == "paused":
-                job.go_on(pipeline)
-
-        return self._change(job_id, change)
+        return self._change(job_id, lambda job, pipeline: job.request("resumed", pipeline))
 
     def cancel(self, job_id: str) -> str:
         """Cancel a job that has not ended, and return its status. A running job stops a moment later."""
-
-        def change(job: "LongJob", pipeline: "Pipeline") -> None:
-            if job.status == "running":
-                job.want("cancel", pipeline)
-            elif job.status not in ENDED:
-                job.mark_cancelled(pipeline)
-
-        return self._change(job_id, change)
+        return self._change(job_id, lambda job, pipeline: job.request("cancelled", pipeline))
 
     def retry(self, job_id: str) -> str:
         """Let a failed or cancelled job continue, and return its status. Raises InvalidRequest for other jobs."""
-
-        def change(job: "LongJob", pipeline: "Pipeline") -> None:
-            if job.status not in ("failed", "cancelled"):
-                raise InvalidRequest(f"job {job.id} is {job.status}: it cannot be retried")
-            job.go_on(pipeline)
-
-        return self._change(job_id, change)
+        return self._change(job_id, lambda job, pipeline: job.request("retried", pipeline))
 
     def delete(self, job_id: str) -> None:
         """Delete the record of an ended job, but not the files that the job wrote. Raises JobNotEnded."""
@@ -316,10 +287,3 @@ def _are_sound(arguments: dict[str, Any]) -> bool:
 
 def _unknown(job_id: str) -> UnknownJob:
     return UnknownJob(f"no long job {excerpt(job_id)}: check the id; an ended job is forgotten after some days")
-
-
-def _refuse_end(job: "LongJob", done: str) -> None:
-    """Raise InvalidRequest if the job has ended, or is being cancelled."""
-    if job.status in ENDED or job.wanted == "cancel":
-        state = job.status if job.status in ENDED else "being cancelled"
-        raise InvalidRequest(f"job {job.id} is {state}: it cannot be {done}")

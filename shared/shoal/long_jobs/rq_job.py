@@ -8,6 +8,7 @@ callbacks, webhooks, dependencies and repetitions are ignored.
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from rq.exceptions import NoSuchJobError
@@ -18,11 +19,12 @@ from rq.utils import now, str_to_date
 from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from shoal.contract import wire
-from shoal.errors import ShoalError
+from shoal.errors import InvalidRequest, ShoalError
 from shoal.long_jobs.serializer import MsgpackSerializer
-from shoal.long_jobs.status import ENDED, LongJobStatus, Progress, Status
+from shoal.long_jobs.status import ENDED, LongJobStatus, Status
 from shoal.long_jobs.submission import WEBHOOK, Kind, Submission, queue_name
 from shoal.process import logs
+from shoal.task_progress import TaskProgress
 
 if TYPE_CHECKING:
     from redis.client import Pipeline
@@ -145,7 +147,7 @@ class LongJob(Job):
             self.created_at.timestamp(),
             self.started_at.timestamp() if self.started_at else None,
             ended_at.timestamp() if ended_at else None,
-            Progress.from_map(self.meta.get("progress")),
+            TaskProgress.from_map(self.meta.get("progress")),
             error=error,
             worker=self.worker_name or "",
             client=self.submission.client,
@@ -181,7 +183,16 @@ class LongJob(Job):
 
         return bool(self.connection.transaction(attempt, self.key, value_from_callable=True))
 
-    def want(self, wish: str, pipeline: "Pipeline") -> None:
+    def request(self, done: str, pipeline: "Pipeline") -> None:
+        """Take the step for a client's request: `done` is a key of `STEPS`. Raises InvalidRequest."""
+        steps, is_doomed = STEPS[done], self.wanted == CANCEL and done != "cancelled"
+        if self.status not in steps or is_doomed:
+            state = self.status if self.status not in steps else "being cancelled"
+            raise InvalidRequest(f"job {self.id} is {state}: it cannot be {done}")
+        if step := steps[self.status]:
+            step(self, pipeline)
+
+    def want(self, pipeline: "Pipeline", wish: str) -> None:
         """Ask the worker of the running job to pause or cancel the job. An empty wish withdraws the request."""
         pipeline.hset(self.key, WANTED, wish)
 
@@ -257,6 +268,20 @@ class LongJob(Job):
         pipeline.hdel(self.key, WANTED, RUN)
         pipeline.persist(self.key)
         return queue
+
+
+#: The steps of a job for each request of a client, by the state of the job. With None, the job stays as it is. In other
+#: states, the request is refused.
+STEPS: Mapping[str, Mapping[Status, Callable[[LongJob, "Pipeline"], None] | None]] = {
+    "paused": {"running": partial(LongJob.want, wish=PAUSE), "queued": LongJob.mark_paused, "paused": None},
+    "resumed": {"running": partial(LongJob.want, wish=""), "queued": None, "paused": LongJob.go_on},
+    "cancelled": {
+        "running": partial(LongJob.want, wish=CANCEL),
+        **dict.fromkeys(("queued", "paused"), LongJob.mark_cancelled),
+        **dict.fromkeys(ENDED),
+    },
+    "retried": dict.fromkeys(("failed", "cancelled"), LongJob.go_on),
+}
 
 
 def job_class_of(kinds: Mapping[str, Kind], base: type[LongJob] = LongJob, **values: Any) -> type[LongJob]:

@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from shoal.errors import BY_CODE, Cancelled, Internal, ShoalError
 from shoal.settings import Settings
-from shoal.task_progress import MAX_SHOWN, TaskProgress
+from shoal.task_progress import TaskProgress
 
 #: The states of a long job.
 Status = Literal["queued", "running", "paused", "done", "failed", "cancelled"]
@@ -17,36 +17,7 @@ Status = Literal["queued", "running", "paused", "done", "failed", "cancelled"]
 STATUSES: tuple[str, ...] = get_args(Status)
 
 #: The states of a job that has ended.
-ENDED: tuple[str, ...] = ("done", "failed", "cancelled")
-
-
-@dataclass(frozen=True, slots=True)
-class Progress(TaskProgress):
-    """The progress of a long job, with its rate in rows per second and the seconds left if they are known."""
-
-    rows_per_s: float | None = None
-    eta_s: float | None = None
-
-    def to_map(self) -> dict[str, Any]:
-        """Return the values by their names."""
-        return asdict(self) | {"first_bad": list(self.first_bad)}
-
-    @classmethod
-    def from_map(cls, values: Any) -> Self:
-        """Return the progress in a map that `to_map` made. Values of wrong types are left out."""
-        values = values if isinstance(values, dict) else {}
-        messages = values.get("first_bad")
-        first_bad = tuple(text for text in messages if isinstance(text, str)) if isinstance(messages, list) else ()
-        step = values.get("step")
-        return cls(
-            rows=_count(values.get("rows")),
-            num_bad=_count(values.get("num_bad")),
-            first_bad=first_bad[:MAX_SHOWN],
-            fraction=_number(values.get("fraction")),
-            step=step if isinstance(step, str) else "",
-            rows_per_s=_number(values.get("rows_per_s")),
-            eta_s=_number(values.get("eta_s")),
-        )
+ENDED: tuple[Status, ...] = ("done", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +36,7 @@ class LongJobStatus:
     submitted_at: float
     started_at: float | None = None
     ended_at: float | None = None
-    progress: Progress = field(default_factory=Progress)
+    progress: TaskProgress = field(default_factory=TaskProgress)
     result: Any = None
     error: Mapping[str, str] | None = None
     worker: str = ""
@@ -115,15 +86,6 @@ def public_values(value: Any, settings: Settings) -> Any:
     for name, folder in settings.index_folders().items():
         words |= {rf"{re.escape(str(path))}(?![\w-])": name for path in (folder.resolve(), folder)}
     return _replaced(value, {re.compile(pattern): word for pattern, word in words.items()})
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63
-    return float(value) if is_number else None
 
 
 def _replaced(value: Any, words: dict[re.Pattern[str], str]) -> Any:

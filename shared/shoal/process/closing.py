@@ -14,5 +14,5 @@ class Closing(ABC):
         self.close()
 
     @abstractmethod
-    def close(self) -> None:
+    def close(self) -> object:
         """Close the object."""

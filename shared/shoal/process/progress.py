@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Self, TextIO, TypeVar
 
 from shoal.errors import NotReady
@@ -58,8 +59,8 @@ class _StatusLine:
 class StepBar:
     """The progress of one step on standard error: nothing in the first second, then a line every few seconds.
 
-    A line has the finished part, the speed and, if `total` is known, the time left. If a step is one call, a `with`
-    statement writes the lines from a thread. A loop calls `tick`, or iterates `over` its items.
+    A line has the finished part, the speed and, if `total` is known, the time left. During a `with` statement, a thread
+    writes the lines.
     """
 
     def __init__(
@@ -83,18 +84,10 @@ class StepBar:
         self._status_line.show(self._line)
 
     def over(self, items: Iterable[T]) -> Generator[T, None, None]:
-        """Yield the items, count each one, and write the lines of progress."""
-        try:
-            for item in items:
-                yield item
-                self.done += 1
-                self.tick()
-        finally:
-            self.finish()
-
-    def finish(self) -> None:
-        """End the line on a terminal."""
-        self._status_line.clear()
+        """Yield the items, and count each one."""
+        for item in items:
+            self.done += 1
+            yield item
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -103,7 +96,7 @@ class StepBar:
     def __exit__(self, *error: object) -> None:
         self._ended.set()
         self._thread.join()
-        self.finish()
+        self._status_line.clear()
 
     def _run(self) -> None:
         while not self._ended.wait(EVERY_S_ON_TERMINAL):
@@ -127,8 +120,8 @@ class RateMeter:
         self._begin_s = 0.0
         self._first: TaskProgress | None = None
 
-    def measure(self, progress: TaskProgress, now_s: float) -> tuple[float | None, float | None]:
-        """Return the rows per second and the seconds left, each None if it is unknown."""
+    def measure(self, progress: TaskProgress, now_s: float) -> TaskProgress:
+        """Return the progress with its rate and the seconds left, each None if it is unknown."""
         if self._first is None or (progress.step != self._first.step and not progress.step.startswith("waiting")):
             self._first, self._begin_s = progress, now_s
         passed_s, rows = now_s - self._begin_s, progress.rows - self._first.rows
@@ -136,7 +129,7 @@ class RateMeter:
         if progress.fraction is not None and begun is not None and progress.fraction > begun:
             # Each byte of the rest is assumed to take the time of a finished byte.
             eta_s = passed_s * (1 - progress.fraction) / (progress.fraction - begun)
-        return rows / passed_s if passed_s > 0 and rows > 0 else None, eta_s
+        return replace(progress, rows_per_s=rows / passed_s if passed_s > 0 and rows > 0 else None, eta_s=eta_s)
 
 
 class TaskBar:
@@ -152,22 +145,20 @@ class TaskBar:
     def __exit__(self, *error: object) -> None:
         self._status_line.clear()
 
-    def __call__(self, progress: TaskProgress, rows_per_s: float | None = None, eta_s: float | None = None) -> None:
-        """Show the progress if it is time for a line. A missing rate or time is measured here."""
-        own_rate, own_eta_s = self._meter.measure(progress, self._clock())
-        rows_per_s = own_rate if rows_per_s is None else rows_per_s
-        eta_s = own_eta_s if eta_s is None else eta_s
-        self._status_line.show(lambda: task_line(progress, rows_per_s, eta_s))
+    def __call__(self, progress: TaskProgress) -> None:
+        """Show the progress if it is time for a line. Without a rate, the rate and the time left are measured here."""
+        measured = self._meter.measure(progress, self._clock())
+        self._status_line.show(lambda: task_line(measured if progress.rows_per_s is None else progress))
 
 
-def task_line(progress: TaskProgress, rows_per_s: float | None = None, eta_s: float | None = None) -> str:
+def task_line(progress: TaskProgress) -> str:
     """Return the progress of a long job in words."""
     words = [] if progress.fraction is None else [f"{100 * progress.fraction:.0f} %"]
     words.append(f"{progress.rows:,} rows")
-    if rows_per_s:
-        words.append(f"{rows_per_s:,.0f} a second")
-    if eta_s is not None:
-        words.append(f"{duration(eta_s)} left")
+    if progress.rows_per_s:
+        words.append(f"{progress.rows_per_s:,.0f} a second")
+    if progress.eta_s is not None:
+        words.append(f"{duration(progress.eta_s)} left")
     if progress.num_bad:
         words.append(f"{progress.num_bad:,} bad")
     return f"{progress.step or 'waiting'}: {', '.join(words)}"
@@ -186,14 +177,11 @@ _POLL_EVERY_S = 0.02
 
 def wait_until(what: str, is_done: Callable[[], bool], within_s: float = 120.0) -> None:
     """Wait with lines of progress until `is_done` returns True. Raises NotReady after `within_s` seconds."""
-    started = time.monotonic()
-    progress = StepBar(f"waiting for {what}")
-    while not is_done():
-        waited_s = time.monotonic() - started
-        if waited_s > within_s:
-            raise NotReady(
-                f"waited {within_s:g} s for {what}: see the lines above, or run the command with --log-level debug"
-            )
-        progress.tick()
-        time.sleep(_POLL_EVERY_S)
-    progress.finish()
+    until_s = time.monotonic() + within_s
+    with StepBar(f"waiting for {what}"):
+        while not is_done():
+            if time.monotonic() > until_s:
+                raise NotReady(
+                    f"waited {within_s:g} s for {what}: see the lines above, or run the command with --log-level debug"
+                )
+            time.sleep(_POLL_EVERY_S)

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, FileError
+from shoal.process.closing import Closing
 from shoal.task_progress import MAX_SHOWN
 
 #: The values of a row by the names of their columns.
@@ -24,7 +25,7 @@ Records = Iterator[tuple[int, Record | BadDocument]]
 #: Size limit of a record, in bytes. A larger record becomes a bad row.
 MAX_ROW_BYTES = 8 * 2**20
 
-#: Largest number of bad rows of a source. Each needs a line on disk, and a byte of a packed file may make a thousand.
+#: Largest number of bad rows of a source. Each needs a line on disk, and one byte of a packed file can make a thousand.
 MAX_BAD_ROWS = 10_000_000
 
 #: Largest number of names of columns that a message lists.
@@ -69,7 +70,7 @@ class BadRow:
     reason: str
 
 
-class BadRows:
+class BadRows(Closing):
     """The bad rows of a source: their number `num`, the messages of the `first` few, and a file with all of them.
 
     Each line of the file is a JSON object `{"row", "reason"}`. The first `num_kept` lines, which an earlier run wrote,
@@ -108,10 +109,8 @@ class BadRows:
         if len(self.first) < MAX_SHOWN:
             self.first += (row.reason,)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 
@@ -164,7 +163,7 @@ class DocumentColumns:
 
 
 def _json_value(value: Any) -> Any:
-    """Return the value as JSON has it: dates and bytes of UTF-8 as strings, NaN and infinity as None."""
+    """Return the value as JSON can express it: dates and bytes of UTF-8 as strings, NaN and infinity as None."""
     if value is None or isinstance(value, str | int):
         return value
     return json.loads(json.dumps(value, default=_written), parse_constant=lambda _: None)
@@ -188,4 +187,4 @@ def refuse_duplicate_columns(where: str, columns: list[str]) -> None:
 
 def too_long(where: str) -> BadDocument:
     """Return the error of a record that has more than `MAX_ROW_BYTES`."""
-    return BadDocument(f"{where}: it has over {MAX_ROW_BYTES:,} bytes, the most of a row; cut it into passages")
+    return BadDocument(f"{where}: it has over {MAX_ROW_BYTES:,} bytes, the limit of a row; cut it into passages")

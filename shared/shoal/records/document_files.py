@@ -11,12 +11,13 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple, NoReturn, Self
+from typing import NamedTuple, NoReturn
 
 from shoal import __version__
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
-from shoal.extraction.reader_client import KINDS, TEXTS_VERSION, ReaderClient, UnreadableFile
+from shoal.extraction.reader_client import KINDS, ReaderClient, UnreadableFile
+from shoal.process.closing import Closing
 from shoal.records.document import Record
 from shoal.records.source_file import BLOCK_BYTES, SourceFile, SourceRules, open_file
 
@@ -56,11 +57,11 @@ class FoundFile(NamedTuple):
     inode: int
 
 
-class ReadFiles:
+class ReadFiles(Closing):
     """A SQLite file with the records that were read from files, each stored under a mark of its file. For one thread.
 
-    A mark is a hash of the path, the size, the inode, the two times of change and the version of the code that reads
-    files. If the SQLite file is damaged or cannot be written, no record is found, and a build reads all files.
+    A mark is a hash of the path, the size, the inode, the two times of change and the version of Shoal. If the SQLite
+    file is damaged or cannot be written, no record is found, and a build reads all files.
     """
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time):
@@ -118,12 +119,6 @@ class ReadFiles:
                 connection.commit()
             connection.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _open(self) -> None:
         self._connection = sqlite3.connect(self._path)
         self._connection.execute(_TABLE)
@@ -160,7 +155,7 @@ def list_files(folder: Path, rules: SourceRules, most: int = MAX_FILES) -> list[
                 times = about.st_mtime_ns, about.st_ctime_ns
                 found.append(FoundFile(os.path.relpath(path, folder), kind, about.st_size, *times, about.st_ino))
             if len(found) > most:
-                raise InvalidRequest(f"{folder} has over {most:,} files, the most of a source: index parts of it")
+                raise InvalidRequest(f"{folder} has over {most:,} files, the limit of a source: index parts of it")
     return sorted(found)
 
 
@@ -229,6 +224,6 @@ def read_folder(
 
 
 def _mark(file: FoundFile) -> bytes:
-    numbers = (file.size_bytes, file.inode, file.modified_ns, file.changed_ns, TEXTS_VERSION)
+    numbers = (file.size_bytes, file.inode, file.modified_ns, file.changed_ns)
     marked = "\0".join((file.path, file.kind, __version__, *map(str, numbers)))
     return blake2b(marked.encode(errors="surrogateescape"), digest_size=16).digest()

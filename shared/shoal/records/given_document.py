@@ -100,4 +100,4 @@ def _check_field(name: Any, value: Any) -> None:
     except OverflowError:
         raise BadDocument(f"{excerpt(name)} has a whole number of over 64 bits: send it as text") from None
     except ValueError:
-        raise BadDocument(f"{excerpt(name)} has a number that is infinite or none (NaN): send null") from None
+        raise BadDocument(f"{excerpt(name)} has a value that is infinite or not a number (NaN): send null") from None

@@ -225,8 +225,8 @@ def _rows(file: SourceFile, label: SourceLabel) -> _Rows:
                     found = BadDocument(f"{where}: {error}{until}; is a quote not closed, or not doubled?")
             if num_open_quotes > MAX_OPEN_QUOTES:
                 raise BadDocument(
-                    f"{label.at(row[0].number)}: over {MAX_OPEN_QUOTES} quotes are not closed: double those that are "
-                    "part of a text, or save the table as .tsv, in which quotes have no meaning"
+                    f"{label.at(row[0].number)}: over {MAX_OPEN_QUOTES} quotes are not closed: double each quote that "
+                    "is part of a text, or save the table as .tsv, in which quotes have no meaning"
                 )
             if found:
                 errors = [line.error for line in row if line.error]

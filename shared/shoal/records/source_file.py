@@ -61,8 +61,8 @@ class SourceFile:
         self._num_unpacked += num_rows * ROW_BYTES + num_bytes
         if self._num_unpacked > max(FREE_BYTES, MAX_EXPANSION * self.size_bytes):
             raise BadDocument(
-                f"{where}: the {self.size_bytes:,} bytes of the file give rows of over {self._num_unpacked:,}, more "
-                f"than {MAX_EXPANSION} times as many: if they are right, unpack the file, or cut it into several"
+                f"{where}: the {self.size_bytes:,} bytes of the file become over {self._num_unpacked:,} bytes of rows, "
+                f"more than {MAX_EXPANSION} times as many: if they are right, unpack the file, or cut it into several"
             )
 
     def _fraction_of_bytes(self) -> float | None:

@@ -202,7 +202,9 @@ def _reply(job: Job, about: Mapping[str, Any]) -> Reply:
     if "fail" in job.texts:
         raise Internal("the stub was told to fail")
     if isinstance(job, Tokenize):
-        return Reply(job.id, pieces=[[_piece(job, text)] for text in job.texts])
+        rest = {"special": job.special_tokens, "start": 0}
+        found = [{"id": len(text), "text": text, "stop": len(text)} | rest for text in job.texts]
+        return Reply(job.id, pieces=[[piece] for piece in found])
     if isinstance(job, Decode):
         return Reply(job.id, decoded=[f"text {ids}, {job.special_tokens}" for ids in job.texts])
     lengths = [len(text.split()) + 2 for text in job.texts]
@@ -236,7 +238,9 @@ def _outputs(job: Embed, tokens: list[int], known: list[str]) -> dict[str, Any]:
         raise Unsupported(f"the model stub makes no {unknown[0]}: it makes {', '.join(known)}")
     made: dict[str, Any] = {"output": outputs[0]}
     if outputs[0] in ("vector", "tokens"):
-        made["vectors"] = _vectors(job, tokens)
+        vectors = np.array([vector_of(text) for text in job.texts])
+        is_long = outputs[0] == "tokens"
+        made["vectors"] = np.repeat(vectors, tokens, axis=0) if is_long else vectors[:, : job.options.dimensions]
     if "sparse" in outputs:
         made["sparse"] = list(map(sparse_of, job.texts))
     if "multivector" in outputs:
@@ -252,17 +256,6 @@ def _chunks(text: str) -> list[dict[str, Any]]:
     return [{"start": start, "stop": stop, "tokens": 3} for start, stop in places]
 
 
-def _piece(job: Tokenize, text: str) -> dict[str, Any]:
-    return {"id": len(text), "text": text, "special": job.special_tokens, "start": 0, "stop": len(text)}
-
-
-def _vectors(job: Embed, tokens: list[int]) -> NDArray[np.float32]:
-    vectors = np.array([vector_of(text) for text in job.texts])
-    return (
-        np.repeat(vectors, tokens, axis=0) if job.options.output == "tokens" else vectors[:, : job.options.dimensions]
-    )
-
-
 def _scores(job: Rerank) -> NDArray[np.float32]:
     if "unscored" in job.texts:
         raise Unsupported("this worker has no reranker")
@@ -271,14 +264,10 @@ def _scores(job: Rerank) -> NDArray[np.float32]:
 
 
 def _hits(job: Search) -> list[list[dict[str, Any]]]:
-    _check_index(job)
-    hits = [{"id": str(n), "score": 1 - n / 10, "text": f"document {n}", "topic": "sea"} for n in range(3)]
-    return [hits[: job.k] for _ in job.texts]
-
-
-def _check_index(job: Search) -> None:
     if job.index != "default":
         raise UnknownIndex(f"no index {job.index!r}: there is default")
+    hits = [{"id": str(n), "score": 1 - n / 10, "text": f"document {n}", "topic": "sea"} for n in range(3)]
+    return [hits[: job.k] for _ in job.texts]
 
 
 def error_of(response: TestResponse, status: int) -> tuple[str, str]:

@@ -22,13 +22,13 @@ class Canned(NamedTuple):
 
 
 class CannedServer(ThreadingHTTPServer):
-    """A server that sends the answers of a list one after the other, and repeats the last answer."""
+    """A server that sends the answers of a list, by default one answer, and repeats the last of them."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers: list[Canned] = []
+        self.answers = [Canned()]
         #: The path and the headers of each request so far.
         self.requests: list[tuple[str, dict[str, str]]] = []
         #: The method and the body of each request.

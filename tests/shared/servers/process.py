@@ -5,11 +5,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from conftest import PATIENCE_S
 
+from shoal.process.system_limits import die_with_parent
 from shoal.settings import variable
 
 
@@ -23,16 +23,8 @@ def run(
     *arguments: Any, stdin: str | None = None, cwd: Path | None = None, **settings: Any
 ) -> "subprocess.CompletedProcess[str]":
     """Run `shoal` to its end and return its output."""
-    command = [sys.executable, "-m", "shoal", *map(str, arguments)]
-    return subprocess.run(
-        command,
-        env=environment(**settings),
-        input=stdin,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    command, env = [sys.executable, "-m", "shoal", *map(str, arguments)], environment(**settings)
+    return subprocess.run(command, env=env, input=stdin, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 #: A program that runs `shoal`. Its first argument is the size limit of a file in bytes, the others are `shoal`'s.
@@ -51,7 +43,7 @@ def run_on_small_disk(max_file_bytes: int, *arguments: Any, **settings: Any) -> 
 
 
 class Process:
-    """A running command of `shoal`. The end of the `with` block kills it if it still runs."""
+    """A running command of `shoal`. The end of the `with` block kills it, and the end of the tests terminates it."""
 
     #: Words of the command before `python -m shoal`.
     launcher: ClassVar[tuple[str, ...]] = ()
@@ -60,14 +52,14 @@ class Process:
         self.log = log
         command = [*self.launcher, sys.executable, "-m", "shoal", *map(str, arguments)]
         with log.open("ab") as output:
-            self._process = subprocess.Popen(command, env=environment(**settings), stdout=output, stderr=output)
+            self._process = subprocess.Popen(
+                command, env=environment(**settings), stdout=output, stderr=output, preexec_fn=die_with_parent
+            )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.kill()
 
     @property

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from rq.executions import Execution
@@ -27,7 +26,6 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.long_jobs.rq_job import CANCEL, PAUSE, RUN, LongJob
-from shoal.long_jobs.status import Progress
 from shoal.process.progress import RateMeter
 from shoal.task_progress import Report, TaskProgress
 
@@ -151,14 +149,13 @@ class ProgressLog:
         self._translated = translated
         self._meter = RateMeter()
         self._due_s = time.monotonic()
-        self._latest: Progress | None = None
-        self._most_rows = Progress.from_map(job.meta.get("progress")).rows
+        self._latest: TaskProgress | None = None
+        self._most_rows = TaskProgress.from_map(job.meta.get("progress")).rows
 
     def report(self, progress: TaskProgress) -> None:
         """Record the progress, and write it every `NOTE_EVERY_S` seconds."""
         now_s = time.monotonic()
-        rows_per_s, eta_s = self._meter.measure(progress, now_s)
-        self._latest = Progress(**asdict(progress), rows_per_s=rows_per_s, eta_s=eta_s)
+        self._latest = self._meter.measure(progress, now_s)
         if now_s >= self._due_s:
             self._due_s = now_s + NOTE_EVERY_S
             self.save()

@@ -21,9 +21,10 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import bounded_groups
 from shoal.contract.keys import NAME, NAME_RULE
 from shoal.errors import FileError, InvalidRequest, MalformedJob, NotReady, UnknownJob
-from shoal.long_jobs.status import STATUSES, LongJobStatus, Progress
+from shoal.long_jobs.status import STATUSES, LongJobStatus
 from shoal.records.given_document import Given, documents_of, ids_of
 from shoal.settings import DEFAULTS
+from shoal.task_progress import TaskProgress
 
 if TYPE_CHECKING:
     from shoal.client.http.client import HttpClient
@@ -69,7 +70,7 @@ class HttpLongJobs:
             submitted_at=submitted_at or 0.0,
             started_at=started_at,
             ended_at=ended_at,
-            progress=Progress.from_map(values.get("progress")),
+            progress=TaskProgress.from_map(values.get("progress")),
             result=values.get("result"),
             error={name: str(error.get(name)) for name in ("code", "message")} if isinstance(error, dict) else None,
             worker=str(values.get("worker") or ""),
