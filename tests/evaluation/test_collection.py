@@ -1,12 +1,13 @@
 """Test collections: files in the formats of BEIR and TREC, and bad files."""
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
 
 from shoal.errors import BadDocument, InvalidRequest
-from shoal.evaluation.collection import Collection, file_of, read_judgements, read_queries
+from shoal.evaluation.collection import Collection, file_of, read_judgements, read_queries, write_source
 from shoal.records.source_file import SourceRules
 
 RULES = SourceRules()
@@ -73,12 +74,31 @@ def test_queries_are_read_and_a_bad_one_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_of_beir_is_read(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
-    packed = written(tmp_path, "queries.jsonl.gz", "1\ta\n2\tb\n3\tc")
+    written(tmp_path, "corpus.jsonl.gz", "{}")
+    written(tmp_path, "queries.jsonl", "1\ta\n2\tb\n3\tc")
     written(tmp_path, "qrels/dev.tsv", "query-id\tcorpus-id\tscore\n1\td\t1\n2\td\t0\n9\td\t1\n")
-    assert file_of(str(tmp_path), "queries.jsonl") == packed
+    assert file_of(str(tmp_path), "corpus.jsonl") == str(tmp_path / "corpus.jsonl.gz")
     collection = Collection.read(str(tmp_path), "dev", RULES)
     assert collection == Collection({"1": "a"}, {"1": {"d": 1}}, num_left_out=2)
     for qrels, what in (("8 0 d 1", "judges none"), ("1 0 d 0", "no document relevant")):
         written(tmp_path, "qrels/test.tsv", qrels)
         with pytest.raises(InvalidRequest, match=what):
             Collection.read(str(tmp_path), "test", RULES)
+
+
+def test_a_corpus_becomes_a_source_and_a_line_that_is_no_document_is_named(tmp_path: Path) -> None:
+    text = (
+        '{"_id": "a", "title": "Storm", "text": "in Europe", "metadata": {}}\n{"_id": "b", "text": "rain"}\n'
+        '{"_id": "c", "title": "", "text": ""}\n{"_id": 7, "title": "Only a title", "text": null}\n'
+    )
+    source = tmp_path / "source.jsonl"
+    write_source(written(tmp_path, "corpus.jsonl", text), source, RULES)
+    assert [json.loads(line) for line in source.read_text().splitlines()] == [
+        {"id": "a", "text": "Storm in Europe", "title": "Storm"},
+        {"id": "b", "text": "rain"},
+        {"id": "7", "text": "Only a title", "title": "Only a title"},
+    ]
+    for line in ('{"text": "a"}', "[]", "[" * 100_000, '{"_id": "1", "text": 3}'):
+        corpus = written(tmp_path, "corpus.jsonl", f'{{"_id": "a", "text": "b"}}\n{line}\n')
+        with pytest.raises(BadDocument, match="line 2"):
+            write_source(corpus, source, RULES)

@@ -36,6 +36,7 @@ from shoal.evaluation.evaluation import (
 from shoal.evaluation.report import tables
 from shoal.evaluation.run import NUM_ROUNDS, Setting, Times, run, times
 from shoal_api.access import api_keys
+from shoal_workers.build_command import build
 
 pytest_plugins = ["api_fixtures", "cli_fixtures", "http_fixtures"]
 
@@ -192,46 +193,55 @@ def test_a_setting_is_compared_with_the_first_one_and_tables_show_measures_times
 
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
-    """A BEIR folder with three queries for the tests' index. For q3, another document is relevant."""
+    """A BEIR folder with the documents of the tests' index, and three queries. For q3, another document is relevant."""
     (tmp_path / "qrels").mkdir()
     chosen = {"q1": PAIRS[1], "q2": PAIRS[12], "q3": PAIRS[33]}
-    lines = [json.dumps({"_id": name, "text": text}) for name, text in chosen.items()]
-    (tmp_path / "queries.jsonl").write_text("\n".join(lines))
+    lines = {
+        "corpus.jsonl": [{"_id": str(n), "text": text} for n, text in enumerate(PAIRS)],
+        "queries.jsonl": [{"_id": name, "text": text} for name, text in chosen.items()],
+    }
+    for name, values in lines.items():
+        (tmp_path / name).write_text("\n".join(map(json.dumps, values)))
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\t1\t1\nq2\t12\t1\nq3\t63\t1\n")
     return tmp_path
 
 
 @pytest.mark.usefixtures("serving")
 class TestCommands:
-    def test_eval_measures_a_service_over_redis_and_over_http_with_a_key(
-        self, shoal: CliRunner, beir: Path, client: Client, listen: Listen, make_app: MakeApp, tmp_path: Path
-    ) -> None:
-        key = api_keys.add(tmp_path / "keys", "eval", "user", "")
-        words = ["eval", str(beir), "-k", "5", "--depth", "64", "--json"]
-        done = shoal.invoke(main, [*words, str(tmp_path / "redis.json")])
+    def test_eval_measures_the_service(self, shoal: CliRunner, beir: Path, client: Client, tmp_path: Path) -> None:
+        out = tmp_path / "out.json"
+        done = shoal.invoke(main, ["eval", str(beir), "-k", "5", "--depth", "64", "--json", str(out)])
         assert done.exit_code == 0, done.output
-        assert "| defaults |" in done.stdout
-        redis, http = tmp_path / "redis.json", tmp_path / "http.json"
-        found = json.loads(redis.read_text())["settings"][0]
+        found = json.loads(out.read_text())["settings"][0]
         hits = client.search([PAIRS[1], PAIRS[12], PAIRS[33]], k=64)
         ranks = [[hit["id"] for hit in of].index(wanted) for of, wanted in zip(hits, ("1", "12", "63"), strict=True)]
         expected = [1 / np.log2(rank + 2) if rank < 5 else 0.0 for rank in ranks]
         assert list(found["values"]["nDCG@5"].values()) == pytest.approx(expected)
         assert found["measures"]["recall@64"]["mean"] == 1.0
         assert found["times"]["p50_ms"] > 0
+        assert found["values"].keys() == found["measures"].keys()
+        assert "| defaults |" in done.stdout
+
+    def test_eval_measures_a_service_over_http_with_a_key(
+        self, shoal: CliRunner, beir: Path, listen: Listen, make_app: MakeApp, tmp_path: Path
+    ) -> None:
+        key = api_keys.add(tmp_path / "keys", "eval", "user", "")
+        words = ["eval", str(beir), "--no-times", "--json"]
         elsewhere = CliRunner(env={"SHOAL_API_KEY": key})
-        asked = ["--no-times", "--url", listen(make_app(api_keys_file=str(tmp_path / "keys")))]
-        done = elsewhere.invoke(main, [*words, str(http), *asked])
+        asked = ["--url", listen(make_app(api_keys_file=str(tmp_path / "keys")))]
+        assert shoal.invoke(main, [*words, str(tmp_path / "redis.json")]).exit_code == 0
+        done = elsewhere.invoke(main, [*words, str(tmp_path / "http.json"), *asked])
         assert done.exit_code == 0, done.output
+        assert (tmp_path / "http.json").read_text() == (tmp_path / "redis.json").read_text()
         assert key not in done.output
-        assert json.loads(http.read_text())["settings"] == [found | {"times": None}]
-        redis.write_text("of an earlier run")
-        for out in (redis, tmp_path / "no.json"):
+        kept = tmp_path / "kept.json"
+        kept.write_text("of an earlier run")
+        for out in (kept, tmp_path / "no.json"):
             refused = CliRunner().invoke(main, [*words, str(out), *asked])
             assert (refused.exit_code, "[unauthorized]" in refused.stderr) == (1, True)
-        assert (redis.read_text(), (tmp_path / "no.json").exists()) == ("of an earlier run", False)
+        assert (kept.read_text(), (tmp_path / "no.json").exists()) == ("of an earlier run", False)
         other = elsewhere.invoke(main, [*words, str(tmp_path / "no.json"), *asked, "--index", "other"])
-        assert "[unknown_index]" in other.stderr
+        assert "has no index other: name one with --index, or build it there" in other.stderr
 
     def test_eval_compares_settings(self, shoal: CliRunner, beir: Path) -> None:
         (beir / "queries.jsonl").write_text(f"7\t{PAIRS[1]}\n")
@@ -247,6 +257,23 @@ class TestCommands:
             (["--json", "no/such/a.json"], "no/such is no folder"),
         ):
             assert message in shoal.invoke(main, ["eval", "x", *wrong]).stderr
+
+    def test_an_index_is_built_with_the_given_home(
+        self, shoal: CliRunner, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given: list[str] = []
+
+        def note(source: str, home: str, name: str, **_: Any) -> None:
+            given.extend([Path(source).read_text().splitlines()[1], home, name])
+            raise InvalidRequest("it is noted")
+
+        monkeypatch.setattr(build, "callback", note)
+        done = shoal.invoke(main, ["eval", str(beir), "--index", "other", "--home", str(tmp_path / "home")])
+        assert "it is noted" in done.stderr
+        assert given == [json.dumps({"id": "1", "text": PAIRS[1]}), str(tmp_path / "home"), "other"]
+        (beir / "corpus.jsonl").unlink()
+        done = shoal.invoke(main, ["eval", str(beir), "--index", "other"])
+        assert "no worker serves an index other: name one with --index, or put its documents into " in done.stderr
 
     def test_the_page_tunes_a_search(self, shoal: CliRunner, beir: Path) -> None:
         """The first command tries the modes, the program names the best one, and the second command reranks it."""

@@ -286,15 +286,18 @@ def test_a_worker_that_was_away_itself_watches_for_a_while_before_it_takes_a_job
 
 
 def test_a_maintenance_that_is_killed_keeps_the_lock_for_seconds(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    hook = pool.jobs.submit("send_webhook", {"url": "http://example.org", "id": "a"})  # a job of another queue
+    monkeypatch.setattr(pool.queue, "release_maintenance_lock", lambda: None)  # as if it was killed before this call
+    pool.maintenance.run()
+    assert 0 < pool.connection.ttl(pool.queue.registry_cleaning_key) <= LOCK_S
+
+
+def test_a_job_of_another_queue_is_no_job_of_this_one(pool: Pool) -> None:
+    hook = pool.jobs.submit("send_webhook", {"url": "http://example.org", "id": "a"})
     pool.connection.lpush(pool.queue.intermediate_queue_key, hook)
     pool.maintenance.run()
     pool.now_s += BETWEEN_S
     pool.maintenance.run()
     assert pool.connection.llen(pool.queue.intermediate_queue_key) == 0
-    monkeypatch.setattr(pool.queue, "release_maintenance_lock", lambda: None)  # as if it was killed before this call
-    pool.maintenance.run()
-    assert 0 < pool.connection.ttl(pool.queue.registry_cleaning_key) <= LOCK_S
 
 
 def test_a_fault_of_the_maintenance_is_logged_once_until_mended(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:

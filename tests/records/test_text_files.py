@@ -17,11 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.errors import BadDocument, InvalidRequest
+from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
 from shoal.process.system_limits import limited_memory
 from shoal.records.document import MAX_ROW_BYTES, BadRow, BadRows, Document
 from shoal.records.line_records import MAX_BLANK_CHARS, MAX_LINE_CHARS, MAX_OPEN_QUOTES
 from shoal.records.source import Source
+from shoal.records.source_file import SourceRules
 from shoal.task_progress import MAX_SHOWN
 
 Write = Callable[[str, str | bytes], Path]
@@ -349,6 +350,22 @@ def test_the_fraction_that_is_read_and_the_fingerprint_are_known(write: Write, p
     assert (before["name"], before["size_bytes"]) == (path.name, path.stat().st_size)
     write(path.name, pack(content[:-1] + b"x"))
     assert source.fingerprint() != before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_link_from_below_a_root_stays_below_it(write: Write, tmp_path: Path) -> None:
+    (root := tmp_path / "root").mkdir()
+    other, path, rules = write("secret.txt", "secret\n"), root / "a.txt", SourceRules(root_folders=[root])
+    path.symlink_to(other)
+    source = Source(path, rules=rules)
+    for use in (source.fingerprint, lambda: list(source)):
+        with pytest.raises(PathNotAllowed, match=r"root/a.txt is a link to a file that is below none"):
+            use()
+    assert rows(path) == ["secret"]  # there is no root
+    assert rows(other, rules=rules) == ["secret"]  # the caller has allowed it
+    path.unlink()
+    path.symlink_to(write("root/b.txt", "two\n"))
+    assert [document.text for document in source] == ["two"]
 
 
 any_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))

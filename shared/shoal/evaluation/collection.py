@@ -132,6 +132,24 @@ def read_judgements(path: str, rules: SourceRules) -> dict[str, dict[str, int]]:
     return judgements
 
 
+def write_source(corpus: str, source: Path, rules: SourceRules) -> None:
+    """Write the documents of a BEIR corpus into a file for `shoal index build`.
+
+    The new text of a document is its title and its text, as in BEIR's own evaluations. Documents without title and text
+    are left out. Raises BadDocument for a line that is not a document, and the errors of `lines_of`.
+    """
+    with source.open("w", encoding="utf-8") as file, closing(lines_of(corpus, rules)) as lines:
+        for where, line in lines:
+            values = _object(where, line)
+            document = _value_of(where, values, _IDS, str | int)
+            title, text = (_value_of(where, values, [name]) for name in ("title", "text"))
+            if not document:
+                raise BadDocument(f"{where}: the document has no id: fill it in")
+            if title or text:
+                about = {"id": document, "text": f"{title} {text}".strip()} | ({"title": title} if title else {})
+                file.write(json.dumps(about) + "\n")
+
+
 def _object(where: str, line: str) -> dict[str, Any]:
     try:
         return dict(json.loads(line))
