@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,15 +12,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from changes import unit_vectors
+from hypothesis import given
+from hypothesis import strategies as st
+from made_documents import DIMENSION
 from numpy.typing import NDArray
+from test_search_modes import Scene
 
 from shoal.contract.languages import LANGUAGES, NO_LANGUAGE
 from shoal.contract.vectors import SparseVector
 from shoal.errors import IndexCorrupt
+from shoal.records.document import Document
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
 from shoal_workers.index.lexical.analyzer import Analyzer, find_language, find_words, split_words
 from shoal_workers.index.lexical.lexical_file import WEIGHTS, Runs, weights_of, write_learned, write_lexical
 from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, MAX_QUERY_CHARS, B, LexicalIndex
+from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
 
 ENGLISH = [
@@ -275,3 +283,66 @@ def test_postings_that_no_build_wrote_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / STARTS, np.load(tmp_path / STARTS)[::-1].copy())
     with pytest.raises(IndexCorrupt, match="where postings begin"):
         LexicalIndex.open(tmp_path, 2)
+
+
+#: Words, and the texts between them.
+MADE_WORDS = st.sampled_from(["storm", "rain", "wind", "snow", "sunshine"])
+WORD_ENDS = st.sampled_from([" ", ". ", "\n", ", ", "  "])
+
+TEXT = (
+    "The committee met on Monday. It spoke of roads. The old bridge over the river was closed after the flood. "
+    "Repairs of the bridge will take two years, the mayor said, and cost more than was planned. "
+    + "Nothing else. "
+    * 40
+)
+
+
+def test_a_snippet_has_the_words_of_the_query(tmp_path: Path) -> None:
+    texts = {"a": TEXT, "b": "東京の橋は古いです。京都の寺も古いです。", "c": f"{' ' * 300}..."}
+    documents = [Document(name, text, {}) for name, text in texts.items()]
+    scene = Scene.of(tmp_path / "v1", documents, np.eye(3, DIMENSION, dtype=np.float32), 3)
+
+    def found(text: str, name: str, max_chars: int) -> dict[str, Any]:
+        hits = scene.answer(unit_vectors(1, DIMENSION)[0], 3, text, snippet={"max_chars": max_chars}).hits[0]
+        made: dict[str, Any] = next(hit["snippet"] for hit in hits if hit["id"] == name)
+        assert made["text"] == texts[name][made["start"] : made["stop"]]
+        assert len(made["text"]) <= max_chars
+        return made
+
+    of_words = found("cost of repairs BRIDGE", "a", 100)
+    assert {of_words["text"][start:stop] for start, stop in of_words["highlights"]} >= {"Repairs", "bridge", "cost"}
+    assert of_words["text"].startswith("Repairs")
+    of_runs = found("京都の寺", "b", 20)
+    assert [of_runs["text"][start:stop] for start, stop in of_runs["highlights"]][-1] == "京都の寺"
+    beginning = found("unknown", "a", 60)
+    assert (beginning["start"], beginning["highlights"]) == (0, [])
+    assert found("unknown", "c", 240)["text"] == "..."
+    (hit,) = scene.answer(unit_vectors(1, DIMENSION)[0], 3, "京橋", mode="lexical", explain=True).hits[0]
+    assert set(hit["explain"]["words"]) == {"京", "橋"}
+    assert sum(hit["explain"]["words"].values()) == pytest.approx(hit["score"])
+
+
+@given(st.lists(st.tuples(MADE_WORDS, WORD_ENDS), max_size=60), st.sets(MADE_WORDS), st.integers(20, 120))
+def test_a_snippet_marks_each_word_of_the_query_in_it_and_nothing_else(
+    parts: list[tuple[str, str]], query: set[str], max_chars: int
+) -> None:
+    text, analyzer = "".join(word + end for word, end in parts), Analyzer(NO_LANGUAGE)
+    weights = {int(term): 1.0 for word in query for term in analyzer.terms(word)}
+    found = snippet(text, analyzer, weights, max_chars, len(text))
+    assert found["text"] == text[found["start"] : found["stop"]] == found["text"].rstrip()
+    assert found["stop"] <= len(text)
+    assert len(found["text"]) <= max_chars
+    marked = [found["text"][start:stop] for start, stop in found["highlights"]]
+    assert marked == [word for word in re.findall(r"\w+", found["text"]) if word in query]
+    assert bool(marked) == any(word in query for word, _ in parts)
+
+
+def test_of_a_long_text_a_snippet_searches_the_beginning() -> None:
+    analyzer = Analyzer(NO_LANGUAGE)
+    weights = dict.fromkeys(map(int, analyzer.terms("storm")), 1.0)
+    assert snippet("rain and storm", analyzer, weights, 40, len("rain and")) == {
+        "text": "rain and storm",
+        "start": 0,
+        "stop": 14,
+        "highlights": [],
+    }
