@@ -109,14 +109,11 @@ def test_the_value_that_made_a_field_one_of_keywords_is_reported() -> None:
         ([True, "a"], {}),
     ]
     for values, odd in expected:
-        fields = DocumentFields({})
-        for value in values:
-            fields.add({} if value is None else {"f": value})
-        assert fields.kinds_found() == {"f": {"kind": "keyword"} | odd}
-    fields = DocumentFields({"f": "keyword"})
-    fields.add({"f": "1"})
-    fields.add({"f": "x"})
-    assert fields.kinds_found() == {"f": {"kind": "keyword"}}
+        for kinds in ({}, {"f": "keyword"}):
+            fields = DocumentFields(kinds)
+            for value in values:
+                fields.add({} if value is None else {"f": value})
+            assert fields.kinds_found() == {"f": {"kind": "keyword"} | ({} if kinds else odd)}
 
 
 def test_a_build_makes_the_columns(tmp_path: Path) -> None:
@@ -131,12 +128,6 @@ def test_a_build_makes_the_columns(tmp_path: Path) -> None:
     with pytest.raises(BadDocument, match='document 2: "tags" is "a", but --field tags=date'):
         build(Source(source), tmp_path / "index", MadeVectors(), kinds={"tags": "date"})
     assert BuildIndex("n", "a.csv", field_kinds=["a=b=date", "n=number"]).kinds() == {"a=b": "date", "n": "number"}
-
-
-def test_of_a_stored_field_the_documents_with_a_value_are_known() -> None:
-    column = columns_of(["a", {"b": 1}, None, 3, "", "x" * 999, [], {}, 2**70])["f"]
-    assert (column.kind, column.rows.tolist()) == ("stored", [0, 1, 3, 5, 7, 8])
-    assert column.lowest.tolist() == [0, 0, -1, 0, -1, 0, -1, 0, 0]
 
 
 def test_a_date_spans_all_of_its_time() -> None:
@@ -177,11 +168,14 @@ def test_a_value_of_another_kind_than_the_one_given_is_refused_and_none_in_added
         assert (column.kind, column.rows.tolist()) == (kind, [0, 2])
 
 
-def test_a_given_kind_goes_before_the_kind_of_the_values() -> None:
+def test_a_given_kind_goes_before_the_kind_of_the_values_and_a_stored_field_has_rows_alone() -> None:
     assert columns_of(["1.10", "1.1"], {"f": "keyword"})["f"].terms[1] == b"1.10"
     assert columns_of(["20030219", 1_045_612_800], {"f": "date"})["f"].terms.tolist() == [1_045_612_800 * SECOND_US]
     assert columns_of([], {"f": "date"})["f"].rows.tolist() == []
     assert columns_of(["x" * 999], {"f": "keyword"})["f"].kind == "keyword"
+    column = columns_of(["a", {"b": 1}, None, 3, "", "x" * 999, [], {}, 2**70])["f"]
+    assert (column.kind, column.rows.tolist()) == ("stored", [0, 1, 3, 5, 7, 8])
+    assert column.lowest.tolist() == [0, 0, -1, 0, -1, 0, -1, 0, 0]
 
 
 def test_fields_whose_texts_would_fill_the_memory_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,32 +216,25 @@ def test_columns_are_read_as_they_were_written(tmp_path_factory: Any, documents:
     shutil.rmtree(folder)
 
 
-def test_fields_that_do_not_fit_their_columns_are_refused(tmp_path: Path) -> None:
-    save_columns(tmp_path, columns_of([["a", "b"]]).values(), 0)
-    values = json.loads((tmp_path / FIELDS).read_text())
+def test_columns_that_no_build_of_these_documents_wrote_are_refused(tmp_path: Path) -> None:
+    columns, path = columns_of([["a", "b"]]), tmp_path / FIELDS
+    save_columns(tmp_path, columns.values(), 0)
+    (about,) = json.loads(path.read_text())["fields"]
     changes: list[dict[str, Any]] = [
         *({"num_terms": 3}, {"num_terms": -1}, {"num_terms": 2**60}, {"num_terms": True}, {"num_bytes": 10**6}),
         *({"kind": "word"}, {"kind": None}, {"is_list": 1}, {"name": 5}, {"new": 2}),
     ]
-    for changed in changes:
-        fields = [values["fields"][0] | changed]
-        (tmp_path / FIELDS).write_text(json.dumps({"fields": fields, "num_left_out": 0}))
-        with pytest.raises(IndexCorrupt, match=f"{FIELDS}|{COLUMNS}"):
-            Columns.open(tmp_path, 1)
-
-
-def test_columns_of_other_documents_are_refused(tmp_path: Path) -> None:
-    save_columns(tmp_path, columns_of(["a"]).values(), 0)
+    texts = [json.dumps({"fields": [about | change], "num_left_out": 0}) for change in changes]
     with pytest.raises(IndexCorrupt, match=COLUMNS):
         Columns.open(tmp_path, 99)
-    for damaged in ("[]", '{"fields": 1, "num_left_out": 0}', '{"fields": [7], "num_left_out": 0}', "{" * 9_999):
-        (tmp_path / FIELDS).write_text(damaged)
-        with pytest.raises(IndexCorrupt, match=FIELDS):
+    for text in (*texts, "[]", '{"fields": 1, "num_left_out": 0}', '{"fields": [7], "num_left_out": 0}', "{" * 9_999):
+        path.write_text(text)
+        with pytest.raises(IndexCorrupt, match=f"{FIELDS}|{COLUMNS}"):
             Columns.open(tmp_path, 1)
     save_columns(tmp_path, [replace(columns_of(["a"])["f"], starts=np.array([0, 5]))], 0)
     with pytest.raises(IndexCorrupt, match=f"{COLUMNS} does not fit"):
         Columns.open(tmp_path, 1)
     save_array(tmp_path / COLUMNS, np.zeros(3, np.uint8))
-    (tmp_path / FIELDS).write_text('{"fields": [], "num_left_out": 0}')
+    path.write_text('{"fields": [], "num_left_out": 0}')
     with pytest.raises(IndexCorrupt, match=COLUMNS):
         Columns.open(tmp_path, 1)
