@@ -1,7 +1,6 @@
 """An index in PostgreSQL, pushed by the command, and searched through the API."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,6 @@ REFUSED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture
-def server() -> Iterator[PostgreSQL]:
-    with own_postgresql() as server:
-        yield server
-
-
 def test_an_index_in_an_engine_is_searched_like_any_other(
     home: Path,
     tiny_source: Path,
@@ -41,20 +34,19 @@ def test_an_index_in_an_engine_is_searched_like_any_other(
     keys: Keys,
     index_folder: Path,
     tmp_path: Path,
-    server: PostgreSQL,
 ) -> None:
     indexes = tmp_path / "indexes"
     for name in ("files", "pushed"):
         shutil.copytree(index_folder, indexes / name)
     settings: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home}
     settings |= {"model": tiny_source, "precision": "f32", "threads": 1, "index_home": indexes}
-    with service(tmp_path, **settings) as pool:
+    with own_postgresql() as server, service(tmp_path, **settings) as pool:
         wait_until(pool.is_ready)
         body = {"queries": ["storm europe", "rain"], "k": 5}
         expected = pool.ask("POST", "/search", body | {"index": "files"}).body
         done = run("index", "push", "pushed", "--to", server.url, engine_password="unused", **settings)
         assert done.returncode == 0, done.stderr
-        wait_until(lambda: about(pool)["engine"] == "postgresql")
+        wait_until(lambda: "postgresql" in [one["engine"] for one in pool.ask("GET", "/v1/indexes").body["indexes"]])
         found = pool.ask("POST", "/search", body | {"index": "pushed"}).body
         assert scores(found) == pytest.approx(scores(expected), abs=1e-5)
         check_options(pool)
@@ -82,14 +74,7 @@ def check_changed_rows(pool: Service, server: PostgreSQL) -> None:
     assert pool.ask("POST", "/search", {"queries": ["storm"], "index": "pushed", "fields": ["text"]}).status == 200
 
 
-def about(pool: Service) -> dict[str, Any]:
-    """Return what the API says of the index in the engine."""
-    found: list[dict[str, Any]] = pool.ask("GET", "/v1/indexes").body["indexes"]
-    return next(one for one in found if one["name"] == "pushed")
-
-
 def scores(answer: dict[str, Any]) -> list[float]:
-    """Return the scores of all hits."""
     return [hit["score"] for hits in answer["results"] for hit in hits]
 
 
