@@ -12,9 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 from changes import unit_vectors
-from field_documents import BOOSTS, FILTERS, KINDS, NAMES, SORTS, Fields, in_order, matches, values_of
+from field_documents import (
+    BOOSTS,
+    FILTERS,
+    KINDS,
+    NAMES,
+    SORTS,
+    VALUES,
+    Fields,
+    in_order,
+    matches,
+    random_fields,
+    values_of,
+)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
 from index_versions import write_version
 from made_documents import DIMENSION, Made, Vectors, apply, near_ties
 from numpy.typing import NDArray
@@ -163,26 +176,9 @@ def unit(vector: Any) -> Vectors:
     return np.asarray(exact / max(float(np.linalg.norm(exact)), 1e-12), np.float32)
 
 
-#: The values of documents' fields.
-VALUES: dict[str, list[Any]] = {
-    "tag": ["a", "b", "ab", "ä", "z"],
-    "year": [1999, 2000, 2000.5, 2001, -1],
-    "day": ["2001-05-03", "2001-05-03T10:00", "2001-06", "2002", "1969-12-31"],
-    "new": [True, False],
-    "and": ["x", "or"],
-}
-
-
 def random_document(draw: random.Random, num_ids: int) -> Document:
-    """Return a document with a few words. Most of its fields have one value, some have several or none."""
-    fields: Fields = {}
-    for name, values in VALUES.items():
-        if (luck := draw.random()) < 0.6:
-            fields[name] = draw.choice(values)
-        elif luck < 0.8:
-            fields[name] = draw.choices(values, k=draw.randint(0, 3)) if luck < 0.75 else None
     words = draw.choices(["rain", "storm", "storms", "sun", "wind and rain"], k=draw.randint(1, 4))
-    return Document(str(draw.randrange(num_ids)), " ".join(words), fields)
+    return Document(str(draw.randrange(num_ids)), " ".join(words), random_fields(draw, VALUES))
 
 
 @st.composite
@@ -282,41 +278,24 @@ def by_score(hit: Hit) -> float:
 # Diversity
 
 
-@given(st.data(), st.sampled_from([0.0, 0.3, 0.8, 1.0]))
-def test_diverse_hits_are_the_best_choice_of_all_documents(data: st.DataObject, diversity: float) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        scene = data.draw(scenes(Path(folder) / "v1"))
-        job, vectors = data.draw(jobs(scene))
-        job = replace(job, search=replace(job.search, group_by=None, group_size=1, sort=None, fields=["text"]))
-        diverse = replace(job, search=replace(job.search, diversity=diversity))
-        for hits, ranked in zip(
-            scene.index.find(diverse, vectors).answer().hits, scene.lists(job, vectors), strict=True
-        ):
-            pool = ranked[: num_candidates(job.k)]
-            left = [scene.hit(place, job.search) for place in pool]
-            chosen = []
-            for hit in hits:  # equal hits are chosen in the order of their rows
-                chosen.append(next(n for n, one in enumerate(left) if one == hit and n not in chosen))
-            assert len(hits) == min(job.k, len(pool))
-            if pool:
-                check_choice(chosen, pool, np.stack([scene.made.vectors[n] for n, _ in pool]), diversity)
-
-
-def check_choice(chosen: list[int], pool: list[Place], vectors: Vectors, diversity: float) -> None:
-    """Assert that each choice had the highest value of all that were left, as far as rounding allows."""
-    scores = [score for _, score in pool]
-    best = scores[0] if scores[0] > 0 else 1.0
-    rounding = 1e-5 * max(1.0, float(np.abs(scores).max()) / best)
+@given(
+    nps.arrays(np.float32, st.integers(1, 40), elements=st.floats(-1, 30, width=16)),
+    st.integers(0, 99),
+    st.integers(1, 50),
+    st.sampled_from([0.0, 0.3, 0.8, 1.0]),
+)
+def test_each_diverse_hit_is_the_best_choice_of_all_that_are_left(
+    scores: Numbers, seed: int, k: int, diversity: float
+) -> None:
+    scores, vectors = -np.sort(-scores), near_ties(len(scores), seed)
+    relevance = scores.astype(float) / (scores[0] if scores[0] > 0 else 1.0)
     cosines = vectors.astype(float) @ vectors.astype(float).T
-    assert chosen[0] == 0
+    chosen = most_diverse(scores, vectors, k, diversity).tolist()
+    assert (chosen[0], len(set(chosen))) == (0, min(k, len(scores)))
     for position in range(1, len(chosen)):
-        before = chosen[:position]
-        values = {
-            n: (1 - diversity) * scores[n] / best - diversity * max(cosines[n][m] for m in before)
-            for n in range(len(scores))
-            if n not in before
-        }
-        assert values[chosen[position]] >= max(values.values()) - rounding
+        values = (1 - diversity) * relevance - diversity * cosines[chosen[:position]].max(axis=0)
+        values[chosen[:position]] = -np.inf
+        assert values[chosen[position]] >= values.max() - 1e-5 * max(1.0, float(np.abs(relevance).max()))
 
 
 def test_a_copy_of_a_hit_comes_after_a_different_hit() -> None:
@@ -327,9 +306,16 @@ def test_a_copy_of_a_hit_comes_after_a_different_hit() -> None:
     assert most_diverse(30 * scores, vectors, 2, 0.5).tolist() == [0, 3]  # the scale of scores does not matter
 
 
-def test_a_pool_has_a_few_hits_for_each_chosen_one() -> None:
+def test_diverse_hits_are_chosen_from_a_few_hits_for_each(tmp_path: Path) -> None:
     sizes = {k: num_candidates(k) for k in (1, 13, 100, 400, 1_000)}
     assert sizes == {1: MIN_CANDIDATES, 13: 52, 100: 400, 400: MAX_CANDIDATES, 1_000: MAX_CANDIDATES}
+    scene, query = scene_of(tmp_path / "v1", [{}] * 80, 30, 5), QUERY
+    ranked = [place for (places,) in [[*scene.lists(Search(["storm"]), query[None])]] for place in places]
+    pool = [row for row, _ in ranked[:MIN_CANDIDATES]]
+    scores = np.array([score for _, score in ranked[:MIN_CANDIDATES]], np.float32)
+    chosen = most_diverse(scores, np.stack([scene.made.vectors[row] for row in pool]), 10, 0.5)
+    found = [hit["id"] for hit in scene.answer(query, 10, diversity=0.5).hits[0]]
+    assert found == [scene.made.documents[pool[n]].id for n in chosen]
 
 
 # Refusals
@@ -371,20 +357,11 @@ def test_an_option_that_does_not_fit_the_index_is_refused(options: dict[str, Any
     assert refusal(forty(tmp_path / "v1").index, job, unit_vectors(1, DIMENSION, 1)).startswith(words)
 
 
-def test_a_field_can_be_named_once_a_document_that_was_added_has_it(tmp_path: Path) -> None:
-    index, query = forty(tmp_path / "v1").index, unit_vectors(1, DIMENSION, 1)
-    job = Search(["a"], k=1, search=SearchOptions(fields=["topic"], group_by="topic"))
-    assert 'there is no field "topic"' in refusal(index, job, query)
-    apply(index, [Change((Document("x", "a", {"topic": "rain"}),), query, (), "d", 0.0)])
-    assert index.find(job, query).answer().hits == [[{"id": "x", "score": pytest.approx(1), "topic": "rain"}]]
-
-
-@pytest.mark.parametrize("length", [1e-300, 1e14])
-def test_a_given_vector_may_have_any_length_but_0(length: float, tmp_path: Path) -> None:
+def test_a_given_vector_may_have_any_length_but_0(tmp_path: Path) -> None:
     scene = forty(tmp_path / "v1")
-    asked = [(length * scene.made.vectors[3].astype(np.float64)).tolist()]
-    (hits,) = scene.index.find(Search([], k=1, search=SearchOptions(vectors=asked)), NO_VECTORS).answer().hits
-    assert (hits[0]["id"], hits[0]["score"]) == ("3", pytest.approx(1, abs=1e-6))
+    asked = [(length * scene.made.vectors[3].astype(np.float64)).tolist() for length in (1e-300, 1e14)]
+    for (hit,) in scene.index.find(Search([], k=1, search=SearchOptions(vectors=asked)), NO_VECTORS).answer().hits:
+        assert (hit["id"], hit["score"]) == ("3", pytest.approx(1, abs=1e-6))
 
 
 def test_a_group_has_hits_whose_values_are_equal_for_filters(tmp_path: Path) -> None:
@@ -400,14 +377,10 @@ def test_a_group_has_hits_whose_values_are_equal_for_filters(tmp_path: Path) -> 
     assert len(found) == 13
     assert len(scene.answer(query, 20, **options).hits[0]) == len(groups)
 
-
-def test_groups_differ_by_value_and_type(tmp_path: Path) -> None:
-    values: list[Any] = [1, True, "1", 1.5, [1], {"a": 1}, None, None, 1, [1]]
-    documents = [Document(str(n), "text", {"of": value}) for n, value in enumerate(values)]
-    scene = Scene.of(tmp_path / "v1", documents, unit_vectors(len(values), DIMENSION, 3), len(values))
-    for size, num_hits in ((5, 10), (1, 8)):
-        hits = scene.answer(unit_vectors(1, DIMENSION, 4)[0], group_by="of", group_size=size).hits[0]
-        assert len(hits) == num_hits
+    values = [1, True, "1", 1.5, [1], {"a": 1}, None, None, 1, [1]]
+    other = scene_of(tmp_path / "v2", [{"of": value} for value in values])
+    for size, num_hits in ((5, 10), (1, 8)):  # groups differ by value and type
+        assert len(other.answer(query, group_by="of", group_size=size).hits[0]) == num_hits
 
 
 QUERY = unit_vectors(1, DIMENSION, 99)[0]
@@ -515,10 +488,13 @@ def test_numbers_and_booleans_written_as_texts_are_equal_in_hits_and_facets(tmp_
 
 def test_fields_that_only_added_documents_have_can_be_used(tmp_path: Path) -> None:
     scene = scene_of(tmp_path / "v1", [{"year": n} for n in range(9)])
-    with pytest.raises(InvalidRequest, match=r'filter\.size: there is no field "size"'):
-        scene.answer(QUERY, filter={"size": 7})
+    options: dict[str, Any] = {"filter": {"size": 7}, "fields": ["size"], "group_by": "size"}
+    for name, value in options.items():
+        job = Search(["a"], search=SearchOptions(**{name: value}))
+        assert 'there is no field "size"' in refusal(scene.index, job, QUERY[None])
     new = Document("new", "text", {"size": 7, "year": "soon"})
     apply(scene.index, [Change((new,), QUERY[None], (), "d", 0.0)])
+    assert scene.answer(QUERY, **options).hits == [[{"id": "new", "score": pytest.approx(1), "size": 7}]]
     assert [hit["id"] for hit in scene.answer(QUERY, filter={"size": {"gt": 6}}).hits[0]] == ["new"]
     assert scene.answer(QUERY, sort=[{"field": "size"}]).hits[0][0]["id"] == "new"
     assert len(scene.answer(QUERY, 50, filter={"year": {"exists": False}}).hits[0]) == 1
@@ -531,7 +507,7 @@ def random_texts(num: int, seed: int) -> list[str]:
     return [" ".join(f"w{min(int(draw.expovariate(0.1)), 59)}" for _ in range(draw.randint(1, 12))) for _ in range(num)]
 
 
-def scene_of(folder: Path, count: int) -> Scene:
+def scene_of_words(folder: Path, count: int) -> Scene:
     """Return an index with this number of documents, some of them deleted, replaced or added since it was built."""
     ids = [*range(count - 10), *range(count - 20, count - 10)]
     texts = random_texts(len(ids), count)
@@ -544,7 +520,7 @@ def scene_of(folder: Path, count: int) -> Scene:
     "options", [{"mode": "lexical"}, *({"mode": "hybrid", "alpha": alpha} for alpha in (None, 0.0, 1.0))]
 )
 def test_hits_of_many_documents_are_as_by_scoring_all(tmp_path: Path, options: dict[str, Any]) -> None:
-    scene = scene_of(tmp_path, 3_000)
+    scene = scene_of_words(tmp_path, 3_000)
     texts = [*random_texts(12, 1), "unknown", "w59"]
     vectors = np.concatenate([near_ties(7, 1), unit_vectors(7, DIMENSION, 3)])
     for k in (10, 300):
@@ -576,7 +552,7 @@ def test_jobs_of_one_pass_get_the_hits_that_each_gets_alone(queue: Queue, encode
 
 
 def test_a_score_is_explained_by_its_parts(tmp_path: Path) -> None:
-    scene, query = scene_of(tmp_path, 300), unit_vectors(1, DIMENSION)[0]
+    scene, query = scene_of_words(tmp_path, 300), unit_vectors(1, DIMENSION)[0]
     text = "w3 w17 w1 unknown"
     explained: dict[str, Any] = {"mode": "hybrid", "explain": True}
     best = scene.answer(query, 1, text, mode="lexical").hits[0][0]["score"]
@@ -591,7 +567,7 @@ def test_a_score_is_explained_by_its_parts(tmp_path: Path) -> None:
 
 
 def test_more_lists_than_words_are_kept_for_are_explained_and_each_is_announced(tmp_path: Path) -> None:
-    scene, marks = scene_of(tmp_path, 300), list[None]()
+    scene, marks = scene_of_words(tmp_path, 300), list[None]()
     texts = [f"w{n}" for n in range(MAX_KEPT_WORDS + 5)]
     vectors = near_ties(len(texts), 4)
     options: dict[str, Any] = {"mode": "hybrid", "explain": True, "snippet": {}}

@@ -12,7 +12,7 @@ import pytest
 from blocking import ChangeLog, as_written
 from changes import change, unit_vectors
 from conftest import free_port
-from field_documents import FILTERS, KINDS, matches
+from field_documents import FILTERS, KINDS, VALUES, matches, random_fields
 from hypothesis import example, given
 from index_versions import write_version
 from numpy.typing import NDArray
@@ -37,26 +37,8 @@ DIMENSION, COUNT = 12, 1_200
 
 Numbers = NDArray[np.float32]
 
-VALUES: dict[str, list[Any]] = {
-    "tag": ["a", "b", "ab", "ä", "z", 'q"\\\x00'],
-    "year": [1999, 2000, 2000.5, 2001, -1, 1e300, 1e-7],
-    "day": ["2001-05-03", "2001-05-03T10:00", "2001-06", "2002", "1969-12-31"],
-    "new": [True, False],
-    "and": ["x", "or"],
-}
-
-
-def made_documents() -> list[Document]:
-    chosen = random.Random(3)
-    documents = []
-    for n in range(COUNT):
-        fields: dict[str, Any] = {}
-        for name, values in VALUES.items():
-            if chosen.random() < 0.7:
-                several = chosen.random() < 0.3
-                fields[name] = chosen.sample(values, 2) if several else chosen.choice(values)
-        documents.append(Document(str(n), f"text {n}", fields))
-    return documents
+#: Values of fields, with odd ones.
+ODD = VALUES | {"tag": [*VALUES["tag"], 'q"\\\x00'], "year": [*VALUES["year"], 1e300, 1e-7]}
 
 
 def pushed_to(engine: Engine, folder: Path, documents: list[Document], vectors: Numbers) -> EngineIndex:
@@ -87,7 +69,8 @@ class Scene(NamedTuple):
 
 @pytest.fixture(scope="module")
 def scene(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    folder, documents = tmp_path_factory.mktemp("index") / "news", made_documents()
+    folder, draw = tmp_path_factory.mktemp("index") / "news", random.Random(3)
+    documents = [Document(str(n), f"text {n}", random_fields(draw, ODD)) for n in range(COUNT)]
     vectors = unit_vectors(COUNT, DIMENSION, 1)
     return Scene(pushed_to(engine, folder, documents, vectors), Index.open(folder), documents, vectors)
 

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
@@ -15,11 +14,9 @@ from conftest import repeating, wait_until
 from index_versions import add_version, maps_of, publish_version
 from process import Process
 from queues import Queue
-from service import service
 
 from shoal import Client
 from shoal.contract.jobs import LANES, TEXTS_PER_JOB
-from shoal.contract.keys import Keys
 from shoal.errors import UnknownIndex
 from shoal.operations import Embed, Search
 from shoal_workers.index.files.manifest import VECTORS
@@ -101,31 +98,6 @@ def test_workers_switch_under_load(
         with pytest.raises(UnknownIndex):
             client.search("storm", index="news")
         assert [worker.terminate() for worker in workers] == [0, 0]
-
-
-#: Number of requests, and of clients that send them at the same time.
-NUM_ASKED, NUM_CLIENTS = 300, 8
-
-
-@pytest.mark.wide
-def test_every_search_reaches_a_worker_that_serves_the_index(
-    home: Path, tiny_source: Path, redis_url: str, keys: Keys, client: Client, index_folder: Path, tmp_path: Path
-) -> None:
-    settings: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home}
-    settings |= {"model": tiny_source, "precision": "f32", "threads": 1}
-    with ExitStack() as stack, service(tmp_path, **settings, indexes=index_folder) as pool:
-        for n in range(2):
-            stack.enter_context(Process(tmp_path / f"bare-{n}.log", "worker", **settings, index_home=tmp_path / "none"))
-        wait_until(lambda: len(client.pool.ready()) == 3)
-
-        def search(number: int) -> int:
-            return pool.ask("POST", "/search", {"queries": f"storm {number}", "k": 1}).status
-
-        with ThreadPoolExecutor(NUM_CLIENTS) as clients:
-            assert set(clients.map(search, range(NUM_ASKED))) == {200}
-        jobs = [client.submit("search", "storm", k=1) for _ in range(30)]
-        assert [job.result().status for job in jobs] == ["done"] * len(jobs)
-        assert pool.ask("POST", "/search", {"queries": "storm", "index": "other"}).status == 404
 
 
 @pytest.mark.parametrize("died_of_it", [False, True])
