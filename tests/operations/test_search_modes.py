@@ -298,14 +298,6 @@ def test_each_diverse_hit_is_the_best_choice_of_all_that_are_left(
         assert values[chosen[position]] >= values.max() - 1e-5 * max(1.0, float(np.abs(relevance).max()))
 
 
-def test_a_copy_of_a_hit_comes_after_a_different_hit() -> None:
-    vectors = np.eye(2, dtype=np.float32)[[0, 0, 0, 1]]
-    scores = vectors @ np.array([0.8, 0.6], np.float32)
-    assert most_diverse(scores, vectors, 2, 0.0).tolist() == [0, 1]
-    assert most_diverse(scores, vectors, 2, 0.5).tolist() == [0, 3]
-    assert most_diverse(30 * scores, vectors, 2, 0.5).tolist() == [0, 3]  # the scale of scores does not matter
-
-
 def test_diverse_hits_are_chosen_from_a_few_hits_for_each(tmp_path: Path) -> None:
     sizes = {k: num_candidates(k) for k in (1, 13, 100, 400, 1_000)}
     assert sizes == {1: MIN_CANDIDATES, 13: 52, 100: 400, 400: MAX_CANDIDATES, 1_000: MAX_CANDIDATES}
