@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from shoal.cache.cache import Cache, Table
 from shoal.contract.options import Options
-from shoal.contract.replies import Chunk, Reply
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.operations import Embed
 from shoal.queue.consumer import Consumer
@@ -195,11 +195,6 @@ class TestTruncated:
         assert (reply.truncated, reply.characters) == ([True, False, True], expected)
 
 
-def chunks_of(reply: Reply) -> list[list[Chunk]]:
-    assert reply.error is None, reply.error
-    return reply.chunks_by_text()
-
-
 TEXT = "The storm hit Europe. Rain falls in the market! Is the climate of Europe in change? The market rises. " * 20
 
 
@@ -208,7 +203,7 @@ class TestChunked:
     def test_a_chunk_has_the_vector_of_its_part_of_the_text(self, worker: Worker, options: dict[str, Any]) -> None:
         texts = [TEXT, "storm", "", TEXT[3:400]]
         reply = embed(worker, *texts, output="chunks", chunk_tokens=40, chunk_overlap=9, **options)
-        found = chunks_of(reply)
+        found = reply.chunks_by_text()
         assert [len(part) > 10 for part in found] == [True, False, False, False]
         assert [len(part) for part in found[1:3]] == [1, 1]
         parts = [text[c.start : c.stop] for text, part in zip(texts, found, strict=True) for c in part]
@@ -224,10 +219,9 @@ class TestChunked:
     ) -> None:
         texts = [TEXT, "storm in europe", "  ", TEXT[:300]]
         options |= {"chunk_tokens": 30}
-        found = chunks_of(embed(worker, *texts, output="chunks", **options))
-        means = np.stack(
-            [np.average([c.vector for c in part], axis=0, weights=[c.tokens for c in part]) for part in found]
-        )
+        found = embed(worker, *texts, output="chunks", **options).chunks_by_text()
+        parts = [([c.vector for c in part], [c.tokens for c in part]) for part in found]
+        means = np.stack([np.average(rows, axis=0, weights=tokens) for rows, tokens in parts])
         if options.get("normalize", True):
             means /= np.linalg.norm(means, axis=1, keepdims=True)
         reply = embed(worker, *texts, **options)

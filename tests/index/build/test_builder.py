@@ -347,17 +347,17 @@ def test_a_second_build_at_once_is_refused(builds: Builds) -> None:
         with pytest.raises(IndexBusy, match=f"^{builds.out} has a build already: wait until it has ended, or stop it$"):
             builds.run(["storm", "rain"])
 
-    assert builds.names == {builds.run(["storm", "rain"], report=build_another).version, CURRENT, HISTORY}
+    first = builds.run(["storm", "rain"], report=build_another)
+    assert builds.names == {first.version, CURRENT, HISTORY}
 
 
-def test_a_folder_that_is_a_link_is_not_emptied(builds: Builds, tmp_path: Path) -> None:
-    (other := tmp_path / "other").mkdir()
-    (other / "mine.txt").write_text("mine")
+def test_a_folder_that_is_a_link_is_not_emptied(builds: Builds) -> None:
+    (builds.folder / "mine.txt").write_text("mine")
     builds.out.mkdir(parents=True)
-    (builds.out / SCRATCH).symlink_to(other)
+    (builds.out / SCRATCH).symlink_to(builds.folder)
     with pytest.raises(FileError, match="is a link, but a build empties this folder: remove the link"):
         builds.run(["storm"])
-    assert (other / "mine.txt").exists()
+    assert (builds.folder / "mine.txt").exists()
 
 
 def test_a_search_that_misses_documents_is_noticed(builds: Builds) -> None:
@@ -431,12 +431,9 @@ def test_a_build_with_another_option_or_of_a_damaged_version_makes_a_version(bui
         assert builds.current.name == again.version not in names
         names.append(again.version)
     assert Index.open(builds.out).documents.document(0)["text"] == "storm"
-
-
-def test_ids_in_place_of_equal_positions_make_another_version(tmp_path: Path) -> None:
-    for name, line in (("a.txt", "storm"), ("a.jsonl", '{"id": "0", "text": "storm"}')):
-        (tmp_path / name).write_text(line)
-        assert not build(Source(tmp_path / name), tmp_path / "index", MadeVectors()).is_unchanged
+    for name, line in (("a.txt", "storm"), ("a.jsonl", '{"id": "0", "text": "storm"}')):  # ids for positions
+        (builds.folder / name).write_text(line)
+        assert not build(Source(builds.folder / name), builds.out, MadeVectors()).is_unchanged
 
 
 def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:

@@ -273,7 +273,9 @@ class TestCopies:
         assert len(FILES) < number < 999
         assert scene.served == "v2"
 
-    def test_an_index_that_is_gone_for_a_while_is_removed(self, scene: Scene) -> None:
+    def test_an_index_that_is_gone_for_a_while_is_removed_but_not_by_an_empty_store(
+        self, scene: Scene, caplog: pytest.LogCaptureFixture
+    ) -> None:
         scene.send()
         (scene.store.folder / "other").mkdir()
         scene.look(0)
@@ -281,26 +283,23 @@ class TestCopies:
         scene.look(1)
         (scene.store.folder / "current").rename(scene.stored / CURRENT)
         scene.look(2)
-        shutil.rmtree(scene.stored)
-        scene.look(3)
-        scene.look(2 + GONE_AFTER_S)
-        assert scene.served == "v1"
-        scene.look(3 + GONE_AFTER_S)
-        assert versions_in(scene.copied) == set()
-
-    def test_a_store_that_has_nothing_takes_nothing_away(self, scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-        scene.send()
-        scene.look(0)
-        shutil.rmtree(scene.store.folder)
-        scene.look(1)
-        scene.look(2 + GONE_AFTER_S)
-        assert scene.served == "v1"
-        assert "the store of indexes has no indexes: check its address" in scene.error
+        shutil.move(scene.store.folder, away := scene.store.folder.with_name("away"))
+        for now in (3, 4 + GONE_AFTER_S):
+            scene.look(now)
+            assert scene.served == "v1"
+            assert "the store of indexes has no indexes: check its address" in scene.error
         assert caplog.text.count("has no indexes") == 1
-        scene.store.folder.mkdir()
-        scene.send()
-        scene.look(3 + GONE_AFTER_S)
+        shutil.move(away, scene.store.folder)
+        scene.look(5 + GONE_AFTER_S)
         assert scene.error == ""
+        shutil.rmtree(scene.stored)
+        for now, copies in (
+            (6 + GONE_AFTER_S, {"news"}),
+            (5 + 2 * GONE_AFTER_S, {"news"}),
+            (6 + 2 * GONE_AFTER_S, set()),
+        ):
+            scene.look(now)
+            assert versions_in(scene.copied) == copies
 
 
 class TestFaults:
@@ -366,16 +365,13 @@ class TestFaults:
         assert sum(map(len, scene.store.read(f"news/v2/{VECTORS}", size))) == size
 
     @pytest.mark.usefixtures("broken")
-    def test_a_version_that_is_larger_than_the_disk(self, scene: Scene) -> None:
+    def test_a_version_that_is_larger_than_the_disk_and_a_full_disk(self, scene: Scene) -> None:
         scene.store.heal()
         scene.store.faults.sizes = {VECTORS: 10**18}
         scene.look()
-        assert scene.served == "v1"
+        assert (scene.served, scene.downloaded) == ("v1", [])
         assert f"and {scene.copied / 'news'} has " in scene.error
-        assert scene.downloaded == []
-
-    @pytest.mark.usefixtures("broken")
-    def test_a_full_disk(self, scene: Scene) -> None:
+        scene.store.heal()
         script = (
             "import resource, signal, sys\n"
             "from pathlib import Path\n"
@@ -389,7 +385,7 @@ class TestFaults:
         assert scene.served == "v1"
         assert "no room to copy a version into" in scene.error
         assert versions_in(scene.copied / "news") == {"v1"}
-        scene.look()
+        scene.look(RETRY_AFTER_S)
         assert scene.served == "v2"
 
     @pytest.mark.usefixtures("broken")
@@ -440,15 +436,22 @@ class TestDamagedCopy:
         with served_in(scene.copied, encoder.model, are_copies=True) as indexes:
             yield indexes
 
-    def test_a_version_with_damaged_and_missing_files_is_copied_again(self, indexes: OpenIndexes, scene: Scene) -> None:
+    def test_a_version_with_damaged_and_missing_files_is_copied_again_but_not_without_end(
+        self, indexes: OpenIndexes, scene: Scene
+    ) -> None:
         version = scene.copied / "news" / "v1"
         damage(version / VECTORS)
         (version / DOCUMENTS).unlink()
         indexes.look(0)
         assert not indexes
+        scene.look(1)
+        assert scene.downloaded == []
         scene.look(DAMAGED_RETRY_AFTER_S)
         indexes.look(RETRY_AFTER_S)
         assert (scene.served, list(indexes), indexes.errors) == ("v1", ["news"], {})
+        report_damage(version)
+        scene.look(2 * DAMAGED_RETRY_AFTER_S - 1)
+        assert len(scene.downloaded) == len(FILES)
 
     def test_a_wrong_large_file_is_found_while_it_is_served(
         self, indexes: OpenIndexes, scene: Scene, monkeypatch: pytest.MonkeyPatch
@@ -464,13 +467,6 @@ class TestDamagedCopy:
         assert mapped.tobytes() != (mended := np.load(path)).tobytes()
         indexes.check_files(RETRY_AFTER_S)
         assert (indexes["news"].vectors.tobytes(), indexes.errors) == (mended.tobytes(), {})
-
-    @pytest.mark.usefixtures("indexes")
-    def test_a_version_that_is_found_damaged_again_is_not_copied_without_end(self, scene: Scene) -> None:
-        for now, num_copies in ((1, 0), (DAMAGED_RETRY_AFTER_S, 1), (2 * DAMAGED_RETRY_AFTER_S - 1, 1)):
-            report_damage(scene.copied / "news" / "v1")
-            scene.look(now)
-            assert len(scene.downloaded) == num_copies * len(FILES)
 
 
 def test_errors_that_cannot_be_read_are_none(tmp_path: Path) -> None:
