@@ -15,9 +15,7 @@ from shoal.errors import IndexCorrupt
 from shoal_workers.index.files.manifest import BASIS, QUANTISED, SCALES
 from shoal_workers.index.vectors.exact_search import MAX_BOUNDS, ExactSearch, SearchThreads, TopK
 from shoal_workers.index.vectors.quantisation import (
-    CACHE_LINE,
     MAX_CODE,
-    NUM_TAIL_CODES,
     QuantisationBasis,
     QuantisedVectors,
 )
@@ -120,20 +118,6 @@ def test_several_threads_may_search_at_a_time() -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda start: nearest.top_k(vectors[start : start + 40], 5)[0], range(0, 400, 40)))
     assert (np.concatenate(found) == expected).all()
-
-
-def in_a_tail_that_rounding_hides(dimension: int, generator: np.random.Generator) -> tuple[Vectors, Vectors]:
-    """Return vectors with a tail so short that float32 hides it in squared lengths, and queries along that tail."""
-    main = min(CACHE_LINE - NUM_TAIL_CODES, dimension - 1)  # the number of directions in a basis of the least width
-    vectors = np.zeros((3_000, dimension), np.float32)
-    vectors[:, :main] = random(3_000, main, int(generator.integers(2**32)))
-    vectors[:, -1] = generator.uniform(0, 2e-4, 3_000)
-    return vectors, np.eye(dimension, dtype=np.float32)[-1:].copy()
-
-
-@pytest.mark.parametrize("dimension", [8, 60, 200])
-def test_tails_that_rounding_hides_are_searched(dimension: int) -> None:
-    check(*in_a_tail_that_rounding_hides(dimension, np.random.default_rng(1)), 1, 10, 300)
 
 
 def misleading(seed: int, dimension: int, count: int, num_queries: int) -> tuple[Vectors, Vectors]:
@@ -258,6 +242,9 @@ def test_vectors_outside_of_the_basis_are_bounded_by_their_tails() -> None:
     query = outside[np.linalg.norm(outside, axis=1).argmax()][None]
     shorter = query * np.linspace(0.01, 1, 400, dtype=np.float32)[:, None]
     assert excess(encoded(quantised.basis, shorter), shorter, query).min() >= 0
+    vectors = np.hstack([random(3_000, 60), np.zeros((3_000, 70), np.float32)])
+    vectors[:, -1] = np.linspace(0, 5e-4, 3_000)  # so short that float32 hides it in squared lengths
+    assert excess(quantise(vectors), vectors, np.eye(130, dtype=np.float32)[-1:]).min() >= 0
 
 
 @pytest.mark.parametrize(("extent", "width"), [(0.9, 64), (0.985, 128), (1, 384)], ids=["narrow", "usual", "even"])

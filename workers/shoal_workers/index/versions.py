@@ -61,7 +61,7 @@ class Version:
         return self.folder.name
 
     def to_map(self) -> dict[str, Any]:
-        """Return the properties of the version that are of interest to people, as plain values; sizes are in bytes."""
+        """Return the properties of the version for people, as plain values; sizes are in bytes."""
         about = self.manifest
         names = ("built_at", "source", "model", "digest", "num_embedded", "num_bad")
         return {
