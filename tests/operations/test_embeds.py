@@ -246,41 +246,28 @@ class TestChunked:
         assert "more chunks of 10 tokens than the 20 for whose vectors a reply has room" in refused.message
         assert vectors(embed(worker, TEXT, chunk_tokens=10)).shape == (1, 32)
 
-    def test_a_long_text_lets_other_jobs_go_first_and_is_read_piece_by_piece(
-        self, queue: Queue, encoder: Encoder
+    @pytest.mark.parametrize("text", [TEXT * 200, "storm " * 50_000])
+    def test_a_long_text_lets_other_jobs_go_first_and_is_cut_little_by_little(
+        self, queue: Queue, encoder: Encoder, text: str
     ) -> None:
         worker = Worker(queue.consumer(), engine := Noting(encoder), {}, Bucketing(256))
-        long = Embed([TEXT * 200], Options(chunk_tokens=46), reply_to="me")
-        queue.put("interactive", [long])
-        assert queue.loads()["interactive"].num_texts == long.num_lane_texts > 2_000
-        worker.step(block_s=0)
-        (work,) = worker.scheduler.works
-        short = Embed(["storm"], reply_to="me")
-        queue.put("interactive", [short])
-        num_passes = len(engine.passes)
-        for _ in range(3):
-            worker.step(block_s=0)
-        assert [reply.id for reply in queue.inbox("me").wait()] == [short.id]
-        assert len(engine.passes) <= num_passes + 3
-        assert isinstance(work, ChunksWork)
-        assert work.num_waiting < long.num_lane_texts
-        assert len(work.tokenized) < long.num_lane_texts / 4
-        worker.scheduler.works.clear()
-
-    def test_a_text_that_repeats_itself_is_cut_little_by_little(self, worker: Worker, queue: Queue) -> None:
-        long = Embed(["storm " * 50_000], Options(chunk_tokens=46), reply_to="me")
-        queue.put("interactive", [long])
-        piece_chars = PIECE_CHUNKS * MAX_CHARS_PER_TOKEN * 46
+        queue.put("interactive", [long := Embed([text], Options(chunk_tokens=46), reply_to="me")])
+        assert queue.loads()["interactive"].num_texts == long.num_lane_texts > 1_000
         worker.step(block_s=0)
         (work,) = worker.scheduler.works
         assert isinstance(work, ChunksWork)
         for n in range(3):
-            before, _ = work._place
+            before, num_passes = work._place[0], len(engine.passes)
             queue.put("interactive", [short := Embed([f"rain {n}"], reply_to="me")])
             for _ in range(3):
                 worker.step(block_s=0)
-            assert short.id in [reply.id for reply in queue.inbox("me").wait()]
+            answered = {reply.id for reply in queue.inbox("me").wait()}
+            assert (short.id in answered, long.id in answered) == (True, False)
+            piece_chars = PIECE_CHUNKS * MAX_CHARS_PER_TOKEN * 46
             assert 0 < work._place[0] - before <= 3 * (ENOUGH_CHUNK_CHARS + piece_chars)
+            assert len(engine.passes) <= num_passes + 3
+        assert work.num_waiting < long.num_lane_texts
+        assert len(work.tokenized) < long.num_lane_texts / 4
         worker.scheduler.works.clear()
 
     def test_jobs_of_the_same_lane_take_turns_with_a_long_text(self, queue: Queue, encoder: Encoder) -> None:

@@ -145,7 +145,7 @@ def test_a_change_of_another_shape_is_refused() -> None:
         with pytest.raises(MalformedJob):
             Change.unpack(msgpack.packb(FIELDS | wrong))
     for large in LARGE:
-        with pytest.raises(TooLarge, match="split it$"):
+        with pytest.raises(TooLarge, match=r"split it$"):
             Change.unpack(msgpack.packb(FIELDS | large))
     for name in FIELDS:
         with pytest.raises(MalformedJob, match=f"^{name} is missing"):
