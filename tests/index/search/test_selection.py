@@ -1,6 +1,7 @@
 """Filters, orders, boosts and facets by columns give exactly the results of looking at each document."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,12 +65,16 @@ def rank_alike(selected: NDArray[np.bool_], most: int) -> TopK:
     return TopK(rows, np.zeros(len(rows), np.float32))
 
 
-@pytest.mark.parametrize(("name", "values"), [("year", [1, 5, 3, 2, 5, 9, 0]), ("tag", [*"bfdcfza"])])
-def test_added_documents_have_their_places_among_others_in_an_order(name: str, values: list[Any]) -> None:
+@pytest.mark.parametrize(("name", "values"), [("year", [1, 5, [3, 7], 2, 5, [9, 1], 0]), ("tag", [*"bfdcfza"])])
+@pytest.mark.parametrize(("order", "best"), [("asc", min), ("desc", max)])
+def test_added_documents_have_their_places_among_others_in_an_order(
+    name: str, values: list[Any], order: str, best: Callable[[Any], Any]
+) -> None:
     documents: list[Fields] = [{name: value} for value in values]
-    order = FieldOrder(parse_sort([{"field": name}]), fields_of(documents[:2], documents[2:]))
-    found, _ = order.top(np.ones(len(values), bool), len(values), rank_alike)
-    assert found.tolist() == sorted(range(len(values)), key=values.__getitem__)
+    ordered = FieldOrder(parse_sort([{"field": name, "order": order}]), fields_of(documents[:3], documents[3:]))
+    found, _ = ordered.top(np.ones(len(values), bool), len(values), rank_alike)
+    keys = [best(values_of(document, name)) for document in documents]
+    assert found.tolist() == sorted(range(len(values)), key=keys.__getitem__, reverse=order == "desc")
 
 
 def test_an_order_of_many_fields_with_many_values() -> None:
