@@ -1,7 +1,9 @@
-"""Columns of documents' fields: their kinds are found, and they have exactly the values of the documents."""
+"""The files of an index: columns have the values of the documents, and any file that no build wrote is refused."""
 
+import io
 import json
 import shutil
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,15 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_builder import MadeVectors
 
-from shoal.errors import BadDocument, IndexCorrupt
+from shoal.errors import BadDocument, IndexCorrupt, IndexNotFound
+from shoal.index_folder import CURRENT
 from shoal.records.source import Source
+from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.array_file import MAX_HEADER_BYTES, open_array, save_array
 from shoal_workers.index.files.columns import Columns, save_columns
 from shoal_workers.index.files.field_kinds import DAY_US, SECOND_US, date_span
 from shoal_workers.index.files.field_values import MAX_COLUMNS, MAX_KEYWORD_CHARS, DocumentFields
-from shoal_workers.index.files.manifest import COLUMNS, FIELDS
-from shoal_workers.index.index import Index
+from shoal_workers.index.files.manifest import CHANGES, COLUMNS, FIELDS, FILES, MANIFEST
+from shoal_workers.index.index import Index, check_model, current_version
 from shoal_workers.index.long_jobs import BuildIndex
 
 #: Values of each kind. Some are equal as values but not as texts.
@@ -238,3 +242,124 @@ def test_columns_that_no_build_of_these_documents_wrote_are_refused(tmp_path: Pa
     path.write_text('{"fields": [], "num_left_out": 0}')
     with pytest.raises(IndexCorrupt, match=COLUMNS):
         Columns.open(tmp_path, 1)
+
+
+#: The files of an index without changes, except the file of changes, which is empty.
+NOT_EMPTY = [name for name in FILES if name != CHANGES]
+
+Damage = Callable[[bytes], bytes]
+
+
+@pytest.fixture
+def copy(index_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(index_folder, tmp_path / "index"))
+
+
+def test_an_opened_index_is_read_only_and_finds_nothing_for_no_query(index: Index, encoder: Encoder) -> None:
+    assert (set(index.manifest.checksums), index.manifest.quantised_width) == (set(FILES), 64)
+    check_model(index.folder, index.manifest, encoder.model)
+    assert not index.vectors.flags.writeable
+    assert index.search(np.empty((0, 32), np.float32), 5) == []
+
+
+@pytest.mark.parametrize("how", [lambda data: data[:-2], lambda data: data[:-9] + b"?" * 9], ids=["short", "changed"])
+def test_a_damaged_or_missing_file_is_named(copy: Path, how: Damage) -> None:
+    for name in (*NOT_EMPTY, MANIFEST):
+        path = current_version(copy) / name
+        right = path.read_bytes()
+        path.write_bytes(how(right))
+        with pytest.raises(IndexCorrupt, match=name):
+            Index.open(copy)
+        path.unlink()
+        with pytest.raises(IndexCorrupt, match=name):
+            Index.open(copy)
+        path.write_bytes(right)
+
+
+def test_a_manifest_of_another_layout_or_that_does_not_fit_its_files_is_refused(copy: Path) -> None:
+    path = current_version(copy) / MANIFEST
+    manifest = json.loads(path.read_bytes())
+    wrong: list[tuple[dict[str, object], str]] = [
+        *(({"count": count}, "build the index again") for count in (65, 2**63)),
+        *(({"quantised_width": width}, "build the index again") for width in (128, 0)),
+        *(({name: value}, "build the index again") for name, value in (("num_bad", -1), ("built_at", "\ud800"))),
+        *(({name: value}, "build the index again") for name, value in (("dimension", 32.0), ("checksums", []))),
+        *(({name: value}, "build the index again") for name, value in (("digest", 5), ("layout", 5.0))),
+        ({"new": 1}, 'another version of Shoal built it, with "new"'),
+        *(
+            ({"layout": layout}, f"the index has layout {named}.*, this version of Shoal reads .*build")
+            for layout, named in ((None, "null"), (4, "4"), (99, "99"), ("x" * 999, '"xxx'))
+        ),
+    ]
+    for changed, said in wrong:
+        values = {name: value for name, value in (manifest | changed).items() if value is not None}
+        path.write_text(json.dumps(values))
+        with pytest.raises(IndexCorrupt, match=said):
+            Index.open(copy)
+
+
+def test_a_folder_without_an_index_and_a_pointer_to_nothing_are_refused(copy: Path, tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(IndexNotFound, match="shoal index build"):
+            Index.open(folder)
+    for content in (b"", b"nowhere\n", b"\xff\xfe"):
+        (copy / CURRENT).write_bytes(content)
+        with pytest.raises(IndexCorrupt):
+            Index.open(copy)
+
+
+ARRAY = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def npy(header: str, version: bytes = b"\1\0") -> bytes:
+    """Return a file with this text as its header."""
+    return b"\x93NUMPY" + version + struct.pack("<H", len(header)) + header.encode() + ARRAY.tobytes()
+
+
+#: The header of the array.
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }\n"
+
+
+def whole(save_as: np.ndarray) -> bytes:
+    """Return the bytes that numpy itself writes for an array."""
+    file = io.BytesIO()
+    np.save(file, save_as)
+    return file.getvalue()
+
+
+def test_an_array_is_written_as_by_numpy_and_mapped_read_only(tmp_path: Path) -> None:
+    save_array(tmp_path / "a.npy", ARRAY)
+    assert (tmp_path / "a.npy").read_bytes() == whole(ARRAY)
+    array = open_array(tmp_path / "a.npy", np.float32, (3, 4))
+    assert (array == ARRAY).all()
+    assert isinstance(array.base, np.memmap)
+    assert array.ctypes.data % 64 == 0
+    assert not array.flags.writeable
+    for path in (tmp_path / "missing.npy", tmp_path):
+        with pytest.raises(IndexCorrupt, match="build the index again"):
+            open_array(path, np.float32, (3, 4))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        pytest.param(b"", "magic string", id="empty"),
+        pytest.param(whole(ARRAY)[:60], "header", id="cut in the header"),
+        pytest.param(whole(ARRAY)[:-1], "file size", id="one byte short"),
+        pytest.param(whole(ARRAY) + b"\0", "1 bytes after", id="one byte too long"),
+        pytest.param(whole(ARRAY.T.copy()), r"\[4, 3\]", id="another shape"),
+        pytest.param(whole(ARRAY.astype(">f4")), ">f4", id="another type"),
+        pytest.param(whole(np.asfortranarray(ARRAY)), "in Fortran order", id="Fortran order"),
+        pytest.param(whole(ARRAY.astype(object)), "object", id="pickled objects"),
+        pytest.param(npy(HEADER + " " * MAX_HEADER_BYTES), "large", id="huge header"),
+        pytest.param(npy("[" * 900), "parse|EOF|nested", id="deep nesting"),
+        pytest.param(npy("-" * 900 + "1"), "", id="many signs"),
+        pytest.param(npy(HEADER, version=b"\2\0"), "version", id="version 2"),
+    ],
+)
+def test_any_other_file_is_refused(tmp_path: Path, data: bytes, reason: str) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(data)
+    with pytest.raises(IndexCorrupt, match=rf"a\.npy cannot be read \((?s:.*)({reason})(?s:.*): build") as caught:
+        open_array(path, np.float32, (3, 4))
+    assert len(caught.value.message) < 400 + len(str(path))
