@@ -176,7 +176,9 @@ def test_a_given_kind_goes_before_the_kind_of_the_values_and_a_stored_field_has_
     assert columns_of(["1.10", "1.1"], {"f": "keyword"})["f"].terms[1] == b"1.10"
     assert columns_of(["20030219", 1_045_612_800], {"f": "date"})["f"].terms.tolist() == [1_045_612_800 * SECOND_US]
     assert columns_of([], {"f": "date"})["f"].rows.tolist() == []
-    assert columns_of(["x" * 999], {"f": "keyword"})["f"].kind == "keyword"
+    long = columns_of(["x" * 999], {"f": "keyword"})["f"]
+    assert (long.kind, long.value(0)) == ("keyword", b"x" * 999)
+    assert columns_of([3, {"b": 1}])["f"].rows.tolist() == [0, 1]
     column = columns_of(["a", {"b": 1}, None, 3, "", "x" * 999, [], {}, 2**70])["f"]
     assert (column.kind, column.rows.tolist()) == ("stored", [0, 1, 3, 5, 7, 8])
     assert column.lowest.tolist() == [0, 0, -1, 0, -1, 0, -1, 0, 0]
@@ -302,9 +304,10 @@ def test_a_folder_without_an_index_and_a_pointer_to_nothing_are_refused(copy: Pa
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(IndexNotFound, match="shoal index build"):
             Index.open(folder)
-    for content in (b"", b"nowhere\n", b"\xff\xfe"):
+    no_name = "which is no version|does not name a version"
+    for content, said in ((b"", no_name), (b"../x", no_name), (b"\xff\xfe", no_name), (b"nowhere\n", MANIFEST)):
         (copy / CURRENT).write_bytes(content)
-        with pytest.raises(IndexCorrupt):
+        with pytest.raises(IndexCorrupt, match=said):
             Index.open(copy)
 
 
