@@ -266,7 +266,8 @@ def test_changes_that_a_rollback_took_back_count_again(news: News, queue: Queue)
     for num_folded in (b"2", b"0"):
         news.forget()
         assert queue.broker.execute("HGET", queue.keys.changed, INDEX).split()[1:4:2] == [b"2", num_folded]
-        rollback(news.out) if num_folded == b"2" else None
+        if num_folded == b"2":
+            rollback(news.out)
 
 
 def test_a_redis_that_does_not_answer_fails_nothing_that_was_done(news: News, caplog: pytest.LogCaptureFixture) -> None:
