@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from field_documents import DOCUMENTS, KINDS, NAMES, Fields, matches, span, values_of
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -140,25 +140,23 @@ def share(boost: Boost, document: Fields, documents: list[Fields]) -> float:
     return float(max(min(1, max(0, (value - least) / ((largest - least) or 1))) for value in values))
 
 
-BOOSTS = st.lists(
-    st.sampled_from(
-        [
-            {"field": "tag", "weight": 0.5, "value": "a"},
-            {"field": "tag", "weight": -0.25, "value": ["b", "nothing"]},
-            {"field": "year", "weight": 1},
-            {"field": "day", "weight": 2},
-            {"field": "new", "weight": 0.125},
-            {"field": "year", "weight": 1, "half_life": 2, "origin": 2000},
-            {"field": "year", "weight": 1, "half_life": 5e-324, "origin": 2000},
-            {"field": "day", "weight": 1, "half_life_days": 300},
-            {"field": "day", "weight": 1, "half_life_days": 30, "origin": "2001-08-10T01:46:40"},
-        ]
-    ),
-    min_size=1,
-    max_size=4,
-)
+ALL_BOOSTS: list[dict[str, Any]] = [
+    {"field": "tag", "weight": 0.5, "value": "a"},
+    {"field": "tag", "weight": -0.25, "value": ["b", "nothing"]},
+    {"field": "year", "weight": 1},
+    {"field": "day", "weight": 2},
+    {"field": "new", "weight": 0.125},
+    {"field": "year", "weight": 1, "half_life": 2, "origin": 2000},
+    {"field": "year", "weight": 1, "half_life": 5e-324, "origin": 2000},
+    {"field": "day", "weight": 1, "half_life_days": 300},
+    {"field": "day", "weight": 1, "half_life_days": 30, "origin": "2001-08-10T01:46:40"},
+]
+BOOSTS = st.lists(st.sampled_from(ALL_BOOSTS), min_size=1, max_size=4)
+
+TAGGED: Fields = {"tag": "b", "year": 2001, "day": "2001-07-11"}
 
 
+@example(([TAGGED, {"day": "2001-08-10", "new": True}], [{"tag": ["a", "b"], "day": "2001-09-09"}]), ALL_BOOSTS[1:])
 @given(BOTH, BOOSTS)
 def test_boosts_are_sums_of_shares(both: tuple[list[Fields], list[Fields]], given: list[dict[str, Any]]) -> None:
     fields, documents = fields_of(*both), [*both[0], *both[1]]
