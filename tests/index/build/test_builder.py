@@ -217,7 +217,8 @@ def test_all_texts_are_embedded_if_the_former_version_cannot_be_used(
 
 
 def test_learned_words_are_reused_with_their_vectors_unless_they_are_damaged(builds: Builds) -> None:
-    texts, learned = ["storm", "rain rain", "storm", "sun"], {"language": "learned"}
+    texts = ["storm", "rain rain", "storm", "sun"]
+    learned: dict[str, Any] = {"language": "learned"}
     builds.run(texts, first := MadeVectors(), **learned)
     builds.run(["wind", *texts], second := MadeVectors(), **learned)
     assert (first.num_texts, second.num_texts) == (3 + 4, 1 + 5)  # with the texts of the validation
@@ -297,7 +298,8 @@ def test_an_interrupted_build_of_another_model_takes_away_what_was_saved(builds:
 
 def test_an_interrupted_build_is_of_use_to_a_build_of_other_documents_with_other_options(builds: Builds) -> None:
     builds.fail(MANY, stopping(SYNC_EVERY + 64), key="one")
-    changed, options = ["new", *MANY[100:200], MANY[100], *MANY[:50]], {"kinds": {"n": "keyword"}, "language": "none"}
+    changed = ["new", *MANY[100:200], MANY[100], *MANY[:50]]
+    options: dict[str, Any] = {"kinds": {"n": "keyword"}, "language": "none"}
     result = builds.run(changed, again := MadeVectors(), **options)
     assert (again.num_texts, result.num_embedded, result.num_repeated) == (1 + 20, 151, 1)
     assert builds.same_as_in_full(changed, **options)

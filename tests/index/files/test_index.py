@@ -281,7 +281,7 @@ def test_a_damaged_or_missing_file_is_named(copy: Path, how: Damage) -> None:
 def test_a_manifest_of_another_layout_or_that_does_not_fit_its_files_is_refused(copy: Path) -> None:
     path = current_version(copy) / MANIFEST
     manifest = json.loads(path.read_bytes())
-    wrong: list[tuple[dict[str, object], str]] = [
+    wrong: list[tuple[Any, str]] = [
         *(({"count": count}, "build the index again") for count in (65, 2**63)),
         *(({"quantised_width": width}, "build the index again") for width in (128, 0)),
         *(({name: value}, "build the index again") for name, value in (("num_bad", -1), ("built_at", "\ud800"))),

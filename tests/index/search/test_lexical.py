@@ -115,7 +115,12 @@ def test_words_take_memory_once_for_all_indexes() -> None:
 
 
 def test_words_show_the_language() -> None:
-    unknown = [], ["the of and"], ["Lorem ipsum dolor sit amet consectetur " * 20], ["東京タワー" * 50]
+    unknown: list[list[str]] = [
+        [],
+        ["the of and"],
+        ["Lorem ipsum dolor sit amet consectetur " * 20],
+        ["東京タワー" * 50],
+    ]
     for texts, language in ((ENGLISH, "english"), (GERMAN, "german")):
         assert find_language(iter(texts)) == language
     for texts in (*unknown, [*ENGLISH, *GERMAN]):
