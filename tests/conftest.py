@@ -54,7 +54,7 @@ WORDS = ("storm", "europe", "climate", "change", "rain", "market", "falls", "ris
 #: Files with slow tests, the slowest file last.
 SLOW_FILES = (
     "test_redis_restart",
-    "test_store_process",
+    "test_index_copies",
     "test_api_security",
     "test_api_server",
     "test_stop",

@@ -1,9 +1,10 @@
 """A late-interaction model as the reranker: its scores equal the library's, and a job reads its query once."""
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.reranker import LateReranker, QueryText, Reranker, max_sim, token_vectors
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder
+from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.build.token_texts import LENGTHS
 from shoal_workers.index.files.manifest import TOKENS
 from shoal_workers.index.index import Index
@@ -42,6 +44,8 @@ from shoal_workers.loop.worker import Worker
 from shoal_workers.service import service
 
 Texts = list[TokenizedText]
+
+ASKED = ("storm", "rain in europe")
 
 
 def score(late: Reranker, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
@@ -55,7 +59,6 @@ def score(late: Reranker, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float3
 
 @pytest.fixture(scope="module")
 def late_source(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a tiny late-interaction model."""
     folder = tmp_path_factory.mktemp("late") / "late"
     late_model.save(folder, tiny_source)
     return folder
@@ -112,7 +115,6 @@ class CountingReranker(Noting, LateReranker):
 
 @pytest.fixture
 def counting(late: LateReranker) -> CountingReranker:
-    """Return the model for one test."""
     return CountingReranker(late)
 
 
@@ -144,17 +146,21 @@ def test_a_job_reads_its_query_once_and_keeps_no_vectors_of_texts(
     assert second.model == late.model.name
 
 
+def check_hits(late: LateReranker, queries: Sequence[str], found: list[list[dict[str, Any]]], error: float) -> None:
+    """Assert that the hits of each query come in the order of the model's scores."""
+    for query, of_query in zip(queries, found, strict=True):
+        scores = [hit["score"] for hit in of_query]
+        assert scores == sorted(scores, reverse=True)
+        expected = score(late, [(query, hit["text"]) for hit in of_query]) / late_model.QUERY_TOKENS
+        assert scores == pytest.approx(np.maximum(expected, 0), abs=error)
+
+
 def test_the_hits_of_a_search_come_in_the_order_of_the_scores(
     worker: Worker, counting: CountingReranker, late: LateReranker
 ) -> None:
-    asked = ["storm", "rain in europe"]
-    (reply,) = ask(worker, search(*asked, k=10, rerank={"top_n": 10}))
-    for query, found in zip(asked, hits(reply), strict=True):
-        scores = [hit["score"] for hit in found]
-        assert scores == sorted(scores, reverse=True)
-        expected = score(late, [(query, hit["text"]) for hit in found]) / late_model.QUERY_TOKENS
-        assert scores == pytest.approx(expected, abs=MAX_ERROR)
-    assert sum(counting.num_queries) == len(asked)
+    (reply,) = ask(worker, search(*ASKED, k=10, rerank={"top_n": 10}))
+    check_hits(late, ASKED, hits(reply), MAX_ERROR)
+    assert sum(counting.num_queries) == len(ASKED)
 
 
 def test_a_cut_text_is_reported_and_a_cut_query_is_refused_if_that_is_asked_for(worker: Worker) -> None:
@@ -176,9 +182,6 @@ def test_a_text_that_the_engine_fails_on_harms_only_its_own_job(
     failed, done = ask(worker, rerank("rain", "poison", query=query), rerank("rain"))
     assert error(failed).message.startswith(f"the engine failed on {name}")
     assert done.error is None
-
-
-Damage = Callable[[bytes], bytes]
 
 
 class TestStoredTokenVectors:
@@ -207,18 +210,13 @@ class TestStoredTokenVectors:
         vectors = unit_vectors(1, encoder.model.dimension)
         apply(index, [Change((Document("new", "rain rain", {}),), vectors, (), encoder.model.digest, 0.0)])
         worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), reranker=counting)
-        asked = ["storm", "rain in europe"]
-        (reply,) = ask(worker, search(*asked, k=index.count, rerank={"top_n": index.count}))
-        for query, found in zip(asked, hits(reply), strict=True):
+        (reply,) = ask(worker, search(*ASKED, k=index.count, rerank={"top_n": index.count}))
+        check_hits(late, ASKED, hits(reply), 0.01)
+        for found in hits(reply):
             assert {hit["id"] for hit in found} == {*map(str, range(len(self.TEXTS) + 2)), "new"}
-            expected = score(late, [(query, hit["text"]) for hit in found]) / late_model.QUERY_TOKENS
-            assert [hit["score"] for hit in found] == pytest.approx(np.maximum(expected, 0), abs=0.01)
-        assert sum(counting.num_queries) == len(asked)
-        assert sum(counting.passes) == len(asked) + 1  # the document that was added
-
-    def test_of_another_model_are_not_used(self, folder: Path, late: LateReranker) -> None:
-        index = Index.open(folder)
-        find = index.find(Search(["storm"]), np.zeros((1, index.manifest.dimension), np.float32))
+        assert sum(counting.num_queries) == len(ASKED)
+        assert sum(counting.passes) == len(ASKED) + 1  # the document that was added
+        find = Index.open(folder).find(Search(["storm"]), vectors)  # vectors of another model are not used
         assert len(find.token_codes(late.token_digest)) == 5
         assert find.token_codes("") == find.token_codes("f" * 32) == {}
         assert Reranker.token_digest.fget(late) == ""  # type: ignore[attr-defined]
@@ -245,51 +243,31 @@ class TestStoredTokenVectors:
         self.build(tmp_path, texts, encoder, counting)
         assert sum(counting.passes) == 1 + len({*texts})
 
-    @pytest.mark.parametrize(
-        ("name", "damage", "num_again"),
-        [
-            (TOKENS, lambda data: data + bytes(1_000_000), 0),
-            (TOKENS, lambda data: data[:-8], SYNC_EVERY),
-            (LENGTHS, lambda data: data[:-8], SYNC_EVERY),
-        ],
-    )
+    @pytest.mark.parametrize(("num_former", "damaged"), [(1, ""), (0, TOKENS), (0, LENGTHS)])
     def test_of_an_interrupted_build_are_kept_unless_their_files_are_damaged(
-        self, tmp_path: Path, encoder: Encoder, counting: CountingReranker, name: str, damage: Damage, num_again: int
+        self, tmp_path: Path, encoder: Encoder, counting: CountingReranker, num_former: int, damaged: str
     ) -> None:
         texts, seen = [f"storm {n}" for n in range(SYNC_EVERY + 100)], list[str]()
+        if num_former:
+            self.build(tmp_path, texts[:num_former], encoder, counting)
 
         def stop(progress: TaskProgress) -> None:
             seen.append(progress.step)
-            if seen.count("embedding tokens") == SYNC_EVERY // GROUP or progress.step == "quantising":
+            num_groups = SYNC_EVERY // GROUP + bool(num_former)
+            if seen.count("embedding tokens") == num_groups or progress.step == "quantising":
                 raise Unavailable("stop")
 
         for _ in range(3):
             with pytest.raises(Unavailable):
                 self.build(tmp_path, texts, encoder, counting, report=stop)
-        (path,) = (tmp_path / "index").rglob(name)
-        path.write_bytes(damage(path.read_bytes()))
+        path = tmp_path / "index" / SCRATCH / (damaged or TOKENS)
+        os.truncate(path, path.stat().st_size + (-8 if damaged else 1_000_000))
         self.build(tmp_path, texts, encoder, counting)
-        assert sum(counting.passes) == len(texts) + num_again
+        assert sum(counting.passes) == len(texts) + (SYNC_EVERY if damaged else 0)
         tokens = Index.open(tmp_path / "index").token_vectors
         (last,) = counting.encoded(texts[-1:], Options(output="multivector"), counting.prefix)
         assert tokens
         np.testing.assert_allclose(restored(tokens.of(len(texts) - 1)), token_vectors(last), atol=0.01)
-
-    def test_of_an_interrupted_build_are_kept_after_a_former_version(
-        self, tmp_path: Path, encoder: Encoder, counting: CountingReranker
-    ) -> None:
-        texts, steps = [f"storm {n}" for n in range(SYNC_EVERY + GROUP)], list[str]()
-
-        def stop(progress: TaskProgress) -> None:
-            steps.append(progress.step)
-            if steps.count("embedding tokens") == 1 + SYNC_EVERY // GROUP:
-                raise Unavailable("stop")
-
-        self.build(tmp_path, texts[:1], encoder, counting)
-        with pytest.raises(Unavailable):
-            self.build(tmp_path, texts, encoder, counting, report=stop)
-        self.build(tmp_path, texts, encoder, counting)
-        assert sum(counting.passes) == len(texts)
 
     def test_need_a_late_interaction_model(
         self, tmp_path: Path, encoder: Encoder, reranker_source: Path, home: Path

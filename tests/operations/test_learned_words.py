@@ -76,13 +76,11 @@ def built(folder: Path, encoder: Encoder, language: str | None) -> Index:
 
 @pytest.fixture(scope="module")
 def learned(sparse_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    """Return an index of the documents with learned words."""
     return built(tmp_path_factory.mktemp("learned"), sparse_encoder, "learned")
 
 
 @pytest.fixture(scope="module")
 def words_alone(words_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    """Return an index of the documents with learned words and no vectors."""
     return built(tmp_path_factory.mktemp("words-alone"), words_encoder, None)
 
 
@@ -97,7 +95,6 @@ def worker(queue: Queue, sparse_encoder: Encoder, learned: Index) -> Worker:
 
 
 def search(*texts: str, **options: Any) -> Search:
-    """Return a search for some texts."""
     return Search(list(texts), reply_to="me", k=len(DOCUMENTS), search=SearchOptions(**options))
 
 
@@ -135,28 +132,24 @@ def test_scores_are_the_products_of_sparse_vectors(worker: Worker, sparse_encode
     assert {hit["score"] for hit in fused} != {hit["score"] for hit in hybrid}
 
 
-def test_chunks_have_vectors_if_the_model_has_sparse_vectors_too(sparse_encoder: Encoder, encoder: Encoder) -> None:
-    options = Options(output="chunks", chunk_tokens=10)
-    (one,), (other,) = (each.encoded(["storm"], options, "") for each in (sparse_encoder, encoder))
-    assert one.vectors is not None
-    assert other.vectors is not None
-    np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-6)
-
-
 def test_several_texts_as_one_query_add_up(worker: Worker, sparse_encoder: Encoder) -> None:
     (reply,) = ask(worker, search("storm", "rain", mode="lexical", fuse=True, snippet={}))
-    (found,) = hits(reply)
     one, other = products(sparse_encoder, "storm"), products(sparse_encoder, "rain")
-    assert {hit["id"] for hit in found} == {document_id for document_id in one if one[document_id] + other[document_id]}
-    for hit in found:
+    assert {hit["id"] for hit in hits(reply)[0]} == {name for name in one if one[name] + other[name]}
+    for hit in hits(reply)[0]:
         assert hit["score"] == pytest.approx(one[hit["id"]] + other[hit["id"]], rel=0.02)
         assert bool(hit["snippet"]["highlights"]) == ("storm" in hit["text"] or "rain" in hit["text"])
 
 
-def test_a_search_by_meaning_alone_uses_the_cache(worker: Worker) -> None:
+def test_a_search_by_meaning_alone_uses_the_cache_and_may_replace_the_pooling(worker: Worker) -> None:
     found = [ask(worker, search("storm", mode=mode))[0] for mode in ("dense", "dense", "lexical", "hybrid")]
     assert [reply.cached for reply in found] == [0, 1, 0, 0]
-    assert hits(found[2])[0]
+    pooled = [Search(["storm"], Options(pooling="cls"), search=SearchOptions(**one)) for one in POOLED]
+    assert all(hits(reply)[0] for reply in (found[2], *ask(worker, *pooled)))
+
+
+#: Options of searches by words.
+POOLED: list[dict[str, Any]] = [{"mode": "hybrid"}, {"snippet": {}}]
 
 
 def test_a_search_is_answered_from_a_version_with_learned_words_that_was_published_meanwhile(
@@ -173,16 +166,6 @@ def test_a_search_is_answered_from_a_version_with_learned_words_that_was_publish
     assert [hits(reply) for reply in replies(worker, *jobs)] == [hits(later)] * 2
 
 
-def test_the_models_pooling_may_be_replaced(worker: Worker) -> None:
-    options = SearchOptions(mode="hybrid"), SearchOptions(snippet={})
-    found = ask(worker, *(Search(["storm"], Options(pooling="cls"), search=one) for one in options))
-    assert all(hits(reply)[0] for reply in found)
-
-
-def test_earlier_releases_refuse_the_words_alone(learned: Index) -> None:
-    assert json.loads((learned.folder / LEXICAL).read_text())["version"] == 2  # earlier releases read version 1
-
-
 def test_a_model_without_sparse_vectors_is_refused(
     queue: Queue, encoder: Encoder, learned: Index, sparse_encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -191,6 +174,7 @@ def test_a_model_without_sparse_vectors_is_refused(
     assert error(refused).code == "index_mismatch"
     assert "learned weights, and this worker's model makes no sparse vectors" in error(refused).message
     assert len(hits(dense)[0]) == len(DOCUMENTS)
+    assert json.loads((learned.folder / LEXICAL).read_text())["version"] == 2  # earlier releases refuse it too
     (tmp_path / "texts.txt").write_text("storm\n")
     with pytest.raises(Unsupported, match=r"makes no sparse vectors, which the language learned needs: build"):
         build(Source(tmp_path / "texts.txt"), tmp_path / "index", LocalEncoder(encoder), language="learned")
@@ -259,10 +243,9 @@ class TestWordsAlone:
         built(tmp_path, words_encoder, None)
         with (tmp_path / "texts.csv").open("a") as file:
             file.write("new,rain storm\n")
-        result = build(Source(tmp_path / "texts.csv"), tmp_path / "index", LocalEncoder(words_encoder))
-        assert (result.num_embedded, result.num_reused) == (1, len(DOCUMENTS))
-        again = build(Source(tmp_path / "texts.csv"), tmp_path / "index", LocalEncoder(words_encoder))
-        assert again.is_unchanged
+        source, encoder = Source(tmp_path / "texts.csv"), LocalEncoder(words_encoder)
+        result, again = (build(source, tmp_path / "index", encoder) for _ in range(2))
+        assert (result.num_embedded, result.num_reused, again.is_unchanged) == (1, len(DOCUMENTS), True)
 
     def test_are_searched_by_the_weights_that_a_table_gives_queries(
         self, queue: Queue, words_encoder: Encoder, words_alone: Index
@@ -286,20 +269,13 @@ class TestWordsAlone:
         index = Index.open(out)
         assert index.manifest.language == kept
         assert index.manifest.dimension == (0 if kept == "learned" else encoder.model.dimension)
-
-    def test_are_the_only_words_of_such_a_model(self, words_encoder: Encoder, tmp_path: Path) -> None:
         with pytest.raises(Unsupported, match=r"makes no vectors: .* alone, so name the language learned"):
             built(tmp_path, words_encoder, "english")
 
 
 @pytest.mark.parametrize("has_vectors", [True, False])
 def test_added_documents_have_learned_words_too(
-    queue: Queue,
-    client: Client,
-    sparse_encoder: Encoder,
-    words_encoder: Encoder,
-    tmp_path: Path,
-    has_vectors: bool,
+    queue: Queue, client: Client, sparse_encoder: Encoder, words_encoder: Encoder, tmp_path: Path, has_vectors: bool
 ) -> None:
     encoder = sparse_encoder if has_vectors else words_encoder
     index, log = built(tmp_path, encoder, "learned"), ChangeLog(queue.broker, queue.keys)
@@ -314,8 +290,8 @@ def test_added_documents_have_learned_words_too(
     (reply,) = ask(worker, search("storm", mode="lexical"))
     scores = {hit["id"]: hit["score"] for hit in hits(reply)[0]}
     asked = weights(encoder, "storm", QUERY_PROMPTS)
-    for name in ("new", "long"):
-        of_text = weights(encoder, texts[name], DOCUMENT_PROMPTS)
+    for added in ("new", "long"):
+        of_text = weights(encoder, texts[added], DOCUMENT_PROMPTS)
         expected = sum(weight * of_text.get(token, 0.0) for token, weight in asked.items())
-        assert scores[name] == pytest.approx(expected, rel=0.02)
+        assert scores[added] == pytest.approx(expected, rel=0.02)
     assert "newer" not in scores

@@ -1,7 +1,9 @@
 """Searches with options find the same hits as scoring all documents, before and after changes of the index."""
 
+import math
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,12 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 from changes import unit_vectors
-from field_documents import BOOSTS, FILTERS, KINDS, NAMES, SORTS, Fields, in_order, matches, values_of
+from field_documents import (
+    BOOSTS,
+    FILTERS,
+    KINDS,
+    NAMES,
+    SORTS,
+    VALUES,
+    Fields,
+    in_order,
+    matches,
+    random_fields,
+    values_of,
+)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
 from index_versions import write_version
 from made_documents import DIMENSION, Made, Vectors, apply, near_ties
 from numpy.typing import NDArray
+from queues import Queue, drive
 
 from shoal.changes.change import Change
 from shoal.errors import InvalidRequest
@@ -23,12 +39,15 @@ from shoal.operations import Search
 from shoal.operations.search_fields import parse_boosts
 from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.query import NEGATIVE_WEIGHT
 from shoal_workers.index.ranked_search import SearchAnswer
-from shoal_workers.index.ranker import ALPHA
+from shoal_workers.index.ranker import ALPHA, MAX_KEPT_WORDS
 from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.diversity import MAX_CANDIDATES, MIN_CANDIDATES, most_diverse, num_candidates
+from shoal_workers.loop.worker import Worker
 
 Hit = dict[str, Any]
 Numbers = NDArray[np.float32]
@@ -157,26 +176,9 @@ def unit(vector: Any) -> Vectors:
     return np.asarray(exact / max(float(np.linalg.norm(exact)), 1e-12), np.float32)
 
 
-#: The values of documents' fields.
-VALUES: dict[str, list[Any]] = {
-    "tag": ["a", "b", "ab", "ä", "z"],
-    "year": [1999, 2000, 2000.5, 2001, -1],
-    "day": ["2001-05-03", "2001-05-03T10:00", "2001-06", "2002", "1969-12-31"],
-    "new": [True, False],
-    "and": ["x", "or"],
-}
-
-
 def random_document(draw: random.Random, num_ids: int) -> Document:
-    """Return a document with a few words. Most of its fields have one value, some have several or none."""
-    fields: Fields = {}
-    for name, values in VALUES.items():
-        if (luck := draw.random()) < 0.6:
-            fields[name] = draw.choice(values)
-        elif luck < 0.8:
-            fields[name] = draw.choices(values, k=draw.randint(0, 3)) if luck < 0.75 else None
     words = draw.choices(["rain", "storm", "storms", "sun", "wind and rain"], k=draw.randint(1, 4))
-    return Document(str(draw.randrange(num_ids)), " ".join(words), fields)
+    return Document(str(draw.randrange(num_ids)), " ".join(words), random_fields(draw, VALUES))
 
 
 @st.composite
@@ -276,54 +278,36 @@ def by_score(hit: Hit) -> float:
 # Diversity
 
 
-@given(st.data(), st.sampled_from([0.0, 0.3, 0.8, 1.0]))
-def test_diverse_hits_are_the_best_choice_of_all_documents(data: st.DataObject, diversity: float) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        scene = data.draw(scenes(Path(folder) / "v1"))
-        job, vectors = data.draw(jobs(scene))
-        job = replace(job, search=replace(job.search, group_by=None, group_size=1, sort=None, fields=["text"]))
-        diverse = replace(job, search=replace(job.search, diversity=diversity))
-        for hits, ranked in zip(
-            scene.index.find(diverse, vectors).answer().hits, scene.lists(job, vectors), strict=True
-        ):
-            pool = ranked[: num_candidates(job.k)]
-            left = [scene.hit(place, job.search) for place in pool]
-            chosen = []
-            for hit in hits:  # equal hits are chosen in the order of their rows
-                chosen.append(next(n for n, one in enumerate(left) if one == hit and n not in chosen))
-            assert len(hits) == min(job.k, len(pool))
-            if pool:
-                check_choice(chosen, pool, np.stack([scene.made.vectors[n] for n, _ in pool]), diversity)
-
-
-def check_choice(chosen: list[int], pool: list[Place], vectors: Vectors, diversity: float) -> None:
-    """Assert that each choice had the highest value of all that were left, as far as rounding allows."""
-    scores = [score for _, score in pool]
-    best = scores[0] if scores[0] > 0 else 1.0
-    rounding = 1e-5 * max(1.0, float(np.abs(scores).max()) / best)
+@given(
+    nps.arrays(np.float32, st.integers(1, 40), elements=st.floats(-1, 30, width=16)),
+    st.integers(0, 99),
+    st.integers(1, 50),
+    st.sampled_from([0.0, 0.3, 0.8, 1.0]),
+)
+def test_each_diverse_hit_is_the_best_choice_of_all_that_are_left(
+    scores: Numbers, seed: int, k: int, diversity: float
+) -> None:
+    scores, vectors = -np.sort(-scores), near_ties(len(scores), seed)
+    relevance = scores.astype(float) / (scores[0] if scores[0] > 0 else 1.0)
     cosines = vectors.astype(float) @ vectors.astype(float).T
-    assert chosen[0] == 0
+    chosen = most_diverse(scores, vectors, k, diversity).tolist()
+    assert (chosen[0], len(set(chosen))) == (0, min(k, len(scores)))
     for position in range(1, len(chosen)):
-        before = chosen[:position]
-        values = {
-            n: (1 - diversity) * scores[n] / best - diversity * max(cosines[n][m] for m in before)
-            for n in range(len(scores))
-            if n not in before
-        }
-        assert values[chosen[position]] >= max(values.values()) - rounding
+        values = (1 - diversity) * relevance - diversity * cosines[chosen[:position]].max(axis=0)
+        values[chosen[:position]] = -np.inf
+        assert values[chosen[position]] >= values.max() - 1e-5 * max(1.0, float(np.abs(relevance).max()))
 
 
-def test_a_copy_of_a_hit_comes_after_a_different_hit() -> None:
-    vectors = np.eye(2, dtype=np.float32)[[0, 0, 0, 1]]
-    scores = vectors @ np.array([0.8, 0.6], np.float32)
-    assert most_diverse(scores, vectors, 2, 0.0).tolist() == [0, 1]
-    assert most_diverse(scores, vectors, 2, 0.5).tolist() == [0, 3]
-    assert most_diverse(30 * scores, vectors, 2, 0.5).tolist() == [0, 3]  # the scale of scores does not matter
-
-
-def test_a_pool_has_a_few_hits_for_each_chosen_one() -> None:
+def test_diverse_hits_are_chosen_from_a_few_hits_for_each(tmp_path: Path) -> None:
     sizes = {k: num_candidates(k) for k in (1, 13, 100, 400, 1_000)}
     assert sizes == {1: MIN_CANDIDATES, 13: 52, 100: 400, 400: MAX_CANDIDATES, 1_000: MAX_CANDIDATES}
+    scene, query = scene_of(tmp_path / "v1", [{}] * 80, 30, 5), QUERY
+    ranked = [place for (places,) in [[*scene.lists(Search(["storm"]), query[None])]] for place in places]
+    pool = [row for row, _ in ranked[:MIN_CANDIDATES]]
+    scores = np.array([score for _, score in ranked[:MIN_CANDIDATES]], np.float32)
+    chosen = most_diverse(scores, np.stack([scene.made.vectors[row] for row in pool]), 10, 0.5)
+    found = [hit["id"] for hit in scene.answer(query, 10, diversity=0.5).hits[0]]
+    assert found == [scene.made.documents[pool[n]].id for n in chosen]
 
 
 # Refusals
@@ -365,20 +349,11 @@ def test_an_option_that_does_not_fit_the_index_is_refused(options: dict[str, Any
     assert refusal(forty(tmp_path / "v1").index, job, unit_vectors(1, DIMENSION, 1)).startswith(words)
 
 
-def test_a_field_can_be_named_once_a_document_that_was_added_has_it(tmp_path: Path) -> None:
-    index, query = forty(tmp_path / "v1").index, unit_vectors(1, DIMENSION, 1)
-    job = Search(["a"], k=1, search=SearchOptions(fields=["topic"], group_by="topic"))
-    assert 'there is no field "topic"' in refusal(index, job, query)
-    apply(index, [Change((Document("x", "a", {"topic": "rain"}),), query, (), "d", 0.0)])
-    assert index.find(job, query).answer().hits == [[{"id": "x", "score": pytest.approx(1), "topic": "rain"}]]
-
-
-@pytest.mark.parametrize("length", [1e-300, 1e14])
-def test_a_given_vector_may_have_any_length_but_0(length: float, tmp_path: Path) -> None:
+def test_a_given_vector_may_have_any_length_but_0(tmp_path: Path) -> None:
     scene = forty(tmp_path / "v1")
-    asked = [(length * scene.made.vectors[3].astype(np.float64)).tolist()]
-    (hits,) = scene.index.find(Search([], k=1, search=SearchOptions(vectors=asked)), NO_VECTORS).answer().hits
-    assert (hits[0]["id"], hits[0]["score"]) == ("3", pytest.approx(1, abs=1e-6))
+    asked = [(length * scene.made.vectors[3].astype(np.float64)).tolist() for length in (1e-300, 1e14)]
+    for (hit,) in scene.index.find(Search([], k=1, search=SearchOptions(vectors=asked)), NO_VECTORS).answer().hits:
+        assert (hit["id"], hit["score"]) == ("3", pytest.approx(1, abs=1e-6))
 
 
 def test_a_group_has_hits_whose_values_are_equal_for_filters(tmp_path: Path) -> None:
@@ -394,11 +369,202 @@ def test_a_group_has_hits_whose_values_are_equal_for_filters(tmp_path: Path) -> 
     assert len(found) == 13
     assert len(scene.answer(query, 20, **options).hits[0]) == len(groups)
 
+    values = [1, True, "1", 1.5, [1], {"a": 1}, None, None, 1, [1]]
+    other = scene_of(tmp_path / "v2", [{"of": value} for value in values])
+    for size, num_hits in ((5, 10), (1, 8)):  # groups differ by value and type
+        assert len(other.answer(query, group_by="of", group_size=size).hits[0]) == num_hits
 
-def test_groups_differ_by_value_and_type(tmp_path: Path) -> None:
-    values: list[Any] = [1, True, "1", 1.5, [1], {"a": 1}, None, None, 1, [1]]
-    documents = [Document(str(n), "text", {"of": value}) for n, value in enumerate(values)]
-    scene = Scene.of(tmp_path / "v1", documents, unit_vectors(len(values), DIMENSION, 3), len(values))
-    for size, num_hits in ((5, 10), (1, 8)):
-        hits = scene.answer(unit_vectors(1, DIMENSION, 4)[0], group_by="of", group_size=size).hits[0]
-        assert len(hits) == num_hits
+
+QUERY = unit_vectors(1, DIMENSION, 99)[0]
+
+
+def scene_of(folder: Path, fields: list[Fields], num_added: int = 0, num_deleted: int = 0) -> Scene:
+    """Return an index of documents with these fields. The last ones were added and the first ones deleted later."""
+    documents = [Document(str(n), f"text {n}", one) for n, one in enumerate(fields)]
+    deleted = [str(n) for n in range(num_deleted)]
+    return Scene.of(folder, documents, near_ties(len(documents), 0), len(documents) - num_added, deleted)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """Return an index of 3,000 documents with few values, of which 100 were added and 50 deleted later."""
+    fields: list[Fields] = [{"year": n % 3, "tag": f"t{n % 7}", "and": "x"} for n in range(3_000)]
+    return scene_of(tmp_path_factory.mktemp("many") / "v1", fields, 100, 50)
+
+
+@pytest.mark.parametrize("wanted", [{"year": 2}, {"not": {"tag": "t0"}}, {"tag": "t6", "year": 0}])
+def test_many_documents_are_filtered_whatever_part_matches(many: Scene, wanted: dict[str, Any]) -> None:
+    expected = many.expected(QUERY, filter=wanted)
+    for k in (1, 1_000):
+        assert many.answer(QUERY, k, filter=wanted).hits == [expected[:k]]
+
+
+def test_a_boost_by_the_largest_numbers_is_exact(tmp_path: Path) -> None:
+    scene = scene_of(tmp_path / "v1", [{"size": -1.7e308}, {"size": 0}, {"size": 1.7e308}, {}])
+    hits = scene.answer(QUERY, boost=[{"field": "size", "weight": 10}], explain=True).hits[0]
+    assert {hit["id"]: hit["explain"]["boost"] for hit in hits} == {"0": 0, "1": 5, "2": 10, "3": 0}
+    assert all(hit["score"] == pytest.approx(hit["explain"]["cosine"] + hit["explain"]["boost"]) for hit in hits)
+
+
+def test_the_least_score_is_compared_alike_with_and_without_an_order(tmp_path: Path) -> None:
+    scene = scene_of(tmp_path / "v1", [{"year": 1}])
+    score = scene.answer(QUERY).hits[0][0]["score"]
+    for least, num in ((score, 1), (math.nextafter(score, 2), 0)):
+        for order in (None, [{"field": "year"}]):
+            assert len(scene.answer(QUERY, min_score=least, sort=order).hits[0]) == num
+
+
+def test_facets_count_the_documents_that_may_be_in_each_list(many: Scene) -> None:
+    like = Search([], search=SearchOptions(like=["60"], facets=["year"], cursor=""))
+    found = many.index.find(like, NO_VECTORS).answer()
+    assert found.totals == [len(many.made.documents) - 1]
+    assert found.facets
+    assert found.facets[0]["year"]["num_documents"] == len(many.made.documents) - 1
+    words = Search(["60", "61"], search=SearchOptions(mode="lexical", facets=["year"], filter={"tag": "t4"}))
+    answer = many.index.find(words, near_ties(2, 0)).answer()
+    one = {"num_documents": 1, "values": [{"value": 0, "count": 1}]}
+    assert (answer.totals, answer.facets) == ([1, 0], [{"year": one}, {"year": {"num_documents": 0, "values": []}}])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"filter": {"tag": {"in": ["t1", "t2"]}}},
+        {"sort": [{"field": "year", "order": "desc"}]},
+        {"min_score": 0.5},
+        {"group_by": "tag", "group_size": 2},
+        {"mode": "hybrid"},
+        {"like": ["60"]},
+    ],
+)
+def test_facets_may_count_only_the_best_documents(many: Scene, options: dict[str, Any]) -> None:
+    texts = [] if "like" in options else ["text storm"]
+    vectors = QUERY[None][: len(texts)]
+    ungrouped = {"group_by": ""} | {name: value for name, value in options.items() if not name.startswith("group")}
+    for num in (1, 7, 1_000):
+        (hits,) = many.index.find(Search(texts, k=num, search=SearchOptions(**ungrouped)), vectors).answer().hits
+        counted = Search(texts, k=2, search=SearchOptions(**options, cursor="", facets=["year"], facets_top_n=num))
+        found = many.index.find(counted, vectors).answer()
+        counts = sorted(Counter(hit["year"] for hit in hits).items(), key=lambda item: (-item[1], item[0]))
+        values = [{"value": year, "count": n} for year, n in counts]
+        assert found.facets == [{"year": {"num_documents": len(hits), "values": values}}]
+        (cursor,) = found.cursors or [None]
+        later = replace(counted, search=replace(counted.search, cursor=cursor))
+        assert cursor is None or many.index.find(later, vectors).answer().facets == found.facets
+
+
+def test_numbers_and_booleans_written_as_texts_are_equal_in_hits_and_facets(tmp_path: Path) -> None:
+    kinds = {"year": "number", "new": "boolean", "tag": "keyword", "day": "date"}
+    written: list[Fields] = [
+        {"year": "2001", "new": "true", "tag": "7", "day": "2001"},
+        {"year": ["2.50", ""], "new": None, "tag": 7, "day": "2001-05-03T00:00"},
+        {"year": 7, "new": "FALSE"},
+    ]
+    documents, vectors = [Document(str(n), "storm", one) for n, one in enumerate(written)], near_ties(3, 0)
+    write_version(tmp_path / "v1", documents[:2], vectors[:2], kinds=kinds)
+    index = Index.open_version(tmp_path / "v1")
+    apply(index, [Change((documents[2],), vectors[2:], (), "d", 0.0)])
+    expected: dict[str, Fields] = {
+        "0": {"year": 2001, "new": True, "tag": "7", "day": "2001"},
+        "1": {"year": [2.5, ""], "new": None, "tag": 7, "day": "2001-05-03T00:00"},
+        "2": {"year": 7, "new": False},
+    }
+    asked = Search(["storm"], search=SearchOptions(facets=["year", "new"]))
+    (facets,) = index.find(asked, vectors[:1]).answer().facets or [{}]
+    for hits in (index.search(vectors[:1], 3)[0], index.find(asked, vectors[:1]).answer().hits[0]):
+        assert {hit["id"]: {name: hit[name] for name in expected[hit["id"]]} for hit in hits} == expected
+        assert isinstance(next(hit["year"] for hit in hits if hit["id"] == "0"), int)
+    assert [one["value"] for one in facets["year"]["values"]] == [2.5, 7, 2001]
+    assert [one["value"] for one in facets["new"]["values"]] == [False, True]
+
+
+def test_fields_that_only_added_documents_have_can_be_used(tmp_path: Path) -> None:
+    scene = scene_of(tmp_path / "v1", [{"year": n} for n in range(9)])
+    options: dict[str, Any] = {"filter": {"size": 7}, "fields": ["size"], "group_by": "size"}
+    for name, value in options.items():
+        job = Search(["a"], search=SearchOptions(**{name: value}))
+        assert 'there is no field "size"' in refusal(scene.index, job, QUERY[None])
+    new = Document("new", "text", {"size": 7, "year": "soon"})
+    apply(scene.index, [Change((new,), QUERY[None], (), "d", 0.0)])
+    assert scene.answer(QUERY, **options).hits == [[{"id": "new", "score": pytest.approx(1), "size": 7}]]
+    assert [hit["id"] for hit in scene.answer(QUERY, filter={"size": {"gt": 6}}).hits[0]] == ["new"]
+    assert scene.answer(QUERY, sort=[{"field": "size"}]).hits[0][0]["id"] == "new"
+    assert len(scene.answer(QUERY, 50, filter={"year": {"exists": False}}).hits[0]) == 1
+    assert scene.answer(QUERY, filter={"size": {"exists": False}}, cursor="").totals == [9]
+
+
+def random_texts(num: int, seed: int) -> list[str]:
+    """Return texts of a few words each; the words are numbers, and low numbers are frequent."""
+    draw = random.Random(seed)
+    return [" ".join(f"w{min(int(draw.expovariate(0.1)), 59)}" for _ in range(draw.randint(1, 12))) for _ in range(num)]
+
+
+def scene_of_words(folder: Path, count: int) -> Scene:
+    """Return an index with this number of documents, some of them deleted, replaced or added since it was built."""
+    ids = [*range(count - 10), *range(count - 20, count - 10)]
+    texts = random_texts(len(ids), count)
+    documents = [Document(str(n), text, {}) for n, text in zip(ids, texts, strict=True)]
+    vectors = np.concatenate([near_ties(count // 2, 1), unit_vectors(count - count // 2, DIMENSION, 2)])
+    return Scene.of(folder / "v1", documents, vectors, count - 15, ["0", "1", "2"])
+
+
+@pytest.mark.parametrize(
+    "options", [{"mode": "lexical"}, *({"mode": "hybrid", "alpha": alpha} for alpha in (None, 0.0, 1.0))]
+)
+def test_hits_of_many_documents_are_as_by_scoring_all(tmp_path: Path, options: dict[str, Any]) -> None:
+    scene = scene_of_words(tmp_path, 3_000)
+    texts = [*random_texts(12, 1), "unknown", "w59"]
+    vectors = np.concatenate([near_ties(7, 1), unit_vectors(7, DIMENSION, 3)])
+    for k in (10, 300):
+        job = Search(texts, k=k, search=SearchOptions(**options))
+        found = scene.index.find(job, vectors).answer().hits
+        with scene.index.exact_search.shared(vectors[1:]) as shared:
+            assert scene.index.find(job, vectors, shared=shared).answer().hits == found
+        for hits, ranked in zip(found, scene.lists(job, vectors), strict=True):
+            assert hits == [scene.hit(place, job.search) for place in ranked[:k]]
+
+
+def test_jobs_of_one_pass_get_the_hits_that_each_gets_alone(queue: Queue, encoder: Encoder, index: Index) -> None:
+    hybrid, odd = SearchOptions(mode="hybrid"), SearchOptions(mode="hybrid", fields=["no-such"])
+    queries = [f"{text} {n}" for n, text in enumerate(["storm", "rain europe", "unknown", "sun"] * 10)]
+    jobs = [Search([query], k=3, reply_to="me", search=hybrid) for query in queries]
+    bad = [Search([query], reply_to="me", search=odd) for query in queries[:3]]
+    again = [Search([query], k=3, reply_to="me", search=hybrid) for query in queries[::10]]
+    worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(256))
+    queue.put("interactive", [*jobs[:20], *bad, *jobs[20:]])
+    drive(worker)
+    for job in again:
+        queue.put("interactive", [job])
+        drive(worker)
+    found = {reply.id: reply for reply in queue.inbox("me").wait()}
+    for one, other in zip(jobs[::10], again, strict=True):
+        together, alone = (found[job.id].hits or [[{}]] for job in (one, other))
+        assert [hit["score"] for hit in together[0]] == pytest.approx([hit["score"] for hit in alone[0]], abs=1e-5)
+    assert all(isinstance(found[job.id].error, InvalidRequest) for job in bad)
+
+
+def test_a_score_is_explained_by_its_parts(tmp_path: Path) -> None:
+    scene, query = scene_of_words(tmp_path, 300), unit_vectors(1, DIMENSION)[0]
+    text = "w3 w17 w1 unknown"
+    explained: dict[str, Any] = {"mode": "hybrid", "explain": True}
+    best = scene.answer(query, 1, text, mode="lexical").hits[0][0]["score"]
+    for hit in scene.answer(query, 300, text, **explained).hits[0]:
+        parts = hit["explain"]
+        assert hit["score"] == pytest.approx(ALPHA * parts["cosine"] + (1 - ALPHA) * parts["bm25"] / best, abs=1e-5)
+        assert sum(parts["words"].values()) == pytest.approx(parts["bm25"], rel=1e-4)
+        assert set(parts["words"]) == set(hit["text"].split()) & set(text.split())
+    reranked = Search([text], k=2, search=SearchOptions(rerank={"top_n": 3}, **explained))
+    (hits,) = scene.index.find(reranked, query[None]).answer([0.1, 0.2, 0.3]).hits
+    assert [hit["explain"]["rerank"] for hit in hits] == [0.3, 0.2]
+
+
+def test_more_lists_than_words_are_kept_for_are_explained_and_each_is_announced(tmp_path: Path) -> None:
+    scene, marks = scene_of_words(tmp_path, 300), list[None]()
+    texts = [f"w{n}" for n in range(MAX_KEPT_WORDS + 5)]
+    vectors = near_ties(len(texts), 4)
+    options: dict[str, Any] = {"mode": "hybrid", "explain": True, "snippet": {}}
+    job = Search(texts, k=5, search=SearchOptions(**options))
+    found = scene.index.find(job, vectors, lambda: marks.append(None)).answer().hits
+    alone = [scene.answer(vector, 5, text, **options).hits[0] for text, vector in zip(texts, vectors, strict=True)]
+    assert found == alone
+    assert len(marks) >= 2 * len(texts)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import islice
@@ -34,9 +34,9 @@ from shoal.errors import (
 )
 from shoal.index_folder import CURRENT
 from shoal.records.source import Source
-from shoal.task_progress import TaskProgress
+from shoal.task_progress import Report, TaskProgress
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, Encoded, LocalEncoder, Waiting, no_wait
 from shoal_workers.index.build.scratch import SCRATCH, BuildState
 from shoal_workers.index.build.validation import SEARCHED_AT_ONCE, Sample
@@ -85,49 +85,62 @@ def letters_of(text: str) -> SparseVector:
     return SparseVector(found.astype(np.int32), np.sqrt(counts, dtype=np.float32))
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    """Return the folder for the index."""
-    return tmp_path / "out" / "index"
+class Builds:
+    """Builds of the index in `out`."""
 
+    def __init__(self, folder: Path):
+        self.folder, self.out = folder, folder / "out" / "index"
 
-@pytest.fixture
-def source(tmp_path: Path) -> Callable[[Iterable[str]], Source]:
-    """Return a function that writes a source of texts."""
-
-    def write(texts: Iterable[str]) -> Source:
-        path = tmp_path / "source.jsonl"
-        lines = (json.dumps({"id": f"d{n}", "text": text, "n": n}) + "\n" for n, text in enumerate(texts))
-        path.write_text("".join(lines))
+    def source(self, texts: Iterable[str]) -> Source:
+        path = self.folder / "source.jsonl"
+        path.write_text(
+            "".join(json.dumps({"id": f"d{n}", "text": text, "n": n}) + "\n" for n, text in enumerate(texts))
+        )
         return Source(path)
 
-    return write
+    def run(self, texts: Iterable[str], encoder: Any = None, report: Report = print, **options: Any) -> BuildResult:
+        return build(self.source(texts), self.out, encoder or MadeVectors(), report, **options)
+
+    def fail(self, texts: Iterable[str], encoder: Any = None, report: Report = print, **options: Any) -> None:
+        with pytest.raises(Unavailable):
+            self.run(texts, encoder, report, **options)
+
+    def run_elsewhere(self, texts: Iterable[str], max_bytes: int = 2**30) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", PROGRAM, self.source(texts).path, str(self.out), str(max_bytes)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    def same_as_in_full(self, texts: Iterable[str], **options: Any) -> bool:
+        """Return True if the files of the current version are as after a build of these texts in another folder."""
+        build(self.source(texts), full := self.folder / "full", MadeVectors(), **options)
+        pairs = [(self.current / name, current_version(full) / name) for name in FILES]
+        return all(one.read_bytes() == other.read_bytes() for one, other in pairs)
+
+    @property
+    def names(self) -> set[str]:
+        """The names in the folder of the index, except the file with the lock of its versions."""
+        return {path.name for path in self.out.iterdir()} - {LOCK}
+
+    @property
+    def current(self) -> Path:
+        return current_version(self.out)
 
 
-Write = Callable[[Iterable[str]], Source]
+@pytest.fixture
+def builds(tmp_path: Path) -> Builds:
+    return Builds(tmp_path)
 
 
-def names(out: Path) -> set[str]:
-    """Return the names in the folder of the index, except the file with the lock of its versions."""
-    return {path.name for path in out.iterdir()} - {LOCK}
-
-
-def contents(out: Path) -> dict[str, bytes]:
-    """Return the contents of the current version's files; of its manifest, without the entries of this build alone."""
-    folder = current_version(out)
-    found = {name: (folder / name).read_bytes() for name in FILES}
-    manifest = json.loads((folder / MANIFEST).read_text())
-    return found | {MANIFEST: repr({**manifest, "version": "", "built_at": ""}).encode()}
-
-
-def stop_at(step: str) -> Callable[[TaskProgress], None]:
-    """Return a report that stops a build at a step."""
-
+def stop_at(step: str) -> Report:
     def report(progress: TaskProgress) -> None:
         if progress.step == step:
             raise Unavailable("stop")
 
     return report
+
+
+def stopping(before: int, digest: str = "a" * 64) -> MadeVectors:
+    return MadeVectors(digest, breaks=Unavailable("stop"), before=before)
 
 
 #: The program of a process that builds. It ends at its 4,500th text, or writes no file of over `sys.argv[3]` bytes.
@@ -147,22 +160,17 @@ except DiskFull as error:
     print(error)
 """
 
-
-def build_elsewhere(source: Source, out: Path, max_bytes: int = 2**30) -> subprocess.CompletedProcess[str]:
-    """Run a build in another process."""
-    command = [sys.executable, "-c", PROGRAM, source.path, str(out), str(max_bytes)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+#: Texts of which an interrupted build saves the first `SYNC_EVERY`.
+MANY = [f"text {n}" for n in range(SYNC_EVERY + 100)]
 
 
-def test_an_index_has_the_documents_in_their_order_with_their_vectors(
-    source: Write, out: Path, encoder: Encoder
-) -> None:
+def test_an_index_has_the_documents_in_their_order_with_their_vectors(builds: Builds, encoder: Encoder) -> None:
+    model = replace(encoder.model, prompts={"document": "rain "})
     texts = ["storm", "market falls", "rain " * 100, "Zürich", "storm", *(f"storm {n}" for n in range(GROUP))]
     reports: list[TaskProgress] = []
-    result = build(source(texts), out, LocalEncoder(encoder), reports.append)
-    index = Index.open(out)
-    assert index.vectors == pytest.approx(encoder.embed(texts, Options(), encoder.model.prompts["document"]), abs=1e-5)
+    result = builds.run(texts, LocalEncoder(Encoder(model, encoder.tokenizer, encoder.engine)), reports.append)
+    index = Index.open(builds.out)
+    assert index.vectors == pytest.approx(encoder.embed([f"rain {text}" for text in texts], Options(), ""), abs=1e-5)
     assert [index.documents.document(n) for n in range(5)] == [
         {"id": f"d{n}", "text": texts[n], "n": n} for n in range(5)
     ]
@@ -174,298 +182,260 @@ def test_an_index_has_the_documents_in_their_order_with_their_vectors(
     assert list(dict.fromkeys(report.step for report in reports)) == steps
 
 
-def test_documents_have_the_prompt_for_documents(encoder: Encoder) -> None:
-    model = replace(encoder.model, prompts={"document": "rain "})
-    (found,) = LocalEncoder(Encoder(model, encoder.tokenizer, encoder.engine)).encode(["storm"], ("vector",))
-    assert (found.vectors == encoder.embed(["rain storm"], Options(), "")).all()
+# Texts that are embedded already
 
 
-class TestAnIncrementalBuild:
-    TEXTS = tuple(f"text {n}" for n in range(200))
-
-    def test_embeds_only_new_and_changed_texts_and_equals_a_full_one(
-        self, source: Write, out: Path, tmp_path: Path
-    ) -> None:
-        build(source(["storm"]), out, MadeVectors())
-        build(source(self.TEXTS), out, MadeVectors(), publishes=False)  # its vectors are reused all the same
-        changed = ["new first", *self.TEXTS[50:], "new last", "new first"]
-        encoder = MadeVectors()
-        result = build(source(changed), out, encoder)
-        assert (result.num_embedded, result.num_reused, result.num_repeated) == (2, 150, 1)
-        assert encoder.num_texts == 2 + 20  # the texts of the validation
-        assert build(source(changed), tmp_path / "full", MadeVectors()).num_embedded == 152
-        assert {name for name in FILES if contents(out)[name] != contents(tmp_path / "full")[name]} == set()
-
-    @pytest.mark.parametrize("why", ["asked", "model", "settings", "unknown settings", "damage", "layout"])
-    def test_embeds_all_texts_if_the_former_version_cannot_be_used(
-        self, source: Write, out: Path, why: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        build(source(self.TEXTS), out, MadeVectors())
-        folder = current_version(out)
-        manifest = json.loads((folder / MANIFEST).read_text())
-        if why == "damage":
-            (folder / "vectors.npy").write_bytes((folder / "vectors.npy").read_bytes()[:-4] + b"1234")
-        if why == "layout":
-            manifest["layout"] = 2
-        if why == "unknown settings":
-            del manifest["fingerprint"]
-        (folder / MANIFEST).write_text(json.dumps(manifest))
-        fingerprint = {"settings": "f2", "unknown settings": ""}.get(why, "f1")
-        encoder = MadeVectors("b" * 64 if why == "model" else "a" * 64, fingerprint=fingerprint)
-        assert build(source(self.TEXTS), out, encoder, reuses=why != "asked").num_embedded == 200
-        said = "it was built with another engine, precision, prompt or length of texts, or does not say"
-        assert (said in caplog.text) == ("settings" in why)
+def test_only_new_and_changed_texts_are_embedded_and_the_version_equals_a_full_one(builds: Builds) -> None:
+    builds.run(["storm"])
+    builds.run(MANY[:200], publishes=False)  # its vectors are reused all the same
+    changed = ["new first", *MANY[50:200], "new last", "new first"]
+    result = builds.run(changed, encoder := MadeVectors())
+    assert (result.num_embedded, result.num_reused, result.num_repeated) == (2, 150, 1)
+    assert encoder.num_texts == 2 + 20  # the texts of the validation
+    assert builds.same_as_in_full(changed)
 
 
-class TestLearnedWords:
-    def test_of_former_texts_are_reused_with_their_vectors(self, source: Write, out: Path) -> None:
-        texts = ["storm", "rain rain", "storm", "sun"]
-        build(source(texts), out, first := MadeVectors(), language="learned")
-        assert first.num_texts == 3 + 4  # the texts of the validation
-        build(source(["wind", *texts]), out, second := MadeVectors(), language="learned")
-        assert second.num_texts == 1 + 5
-        full = out.with_name("full")
-        build(source(["wind", *texts]), full, MadeVectors(), language="learned")
-        indexes = [Index.open(folder) for folder in (out, full)]
-        query = [letters_of("rain or storm")]
-        one, other = (index.lexical.scores(index.lexical.weigh_learned(query)) for index in indexes)
-        np.testing.assert_allclose(one, other, rtol=0.02)
-        assert one.argmax() == 2
-        assert build(source(["wind", *texts]), out, MadeVectors(), language="learned").is_unchanged
-
-    def test_that_are_damaged_are_learned_anew(self, source: Write, out: Path) -> None:
-        build(documents := source(["storm", "rain"]), out, MadeVectors(), language="learned")
-        data = (path := current_version(out) / IMPACTS).read_bytes()
-        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-        assert build(documents, out, MadeVectors(), language="learned").num_embedded == 2
-
-    def test_follow_words_of_another_kind(self, source: Write, out: Path) -> None:
-        """All texts are encoded again, because the pass that weighs a text makes its vector too."""
-        documents = source(["storm", "rain"])
-        build(documents, out, MadeVectors())
-        learned = build(documents, out, MadeVectors(), language="learned")
-        assert (learned.num_embedded, Index.open(out).has_learned_words) == (2, True)
-        words = build(documents, out, MadeVectors(), language="english")
-        assert (words.num_embedded, Index.open(out).has_learned_words) == (0, False)
-
-    def test_of_an_interrupted_build_are_kept(self, source: Write, out: Path) -> None:
-        documents = source([f"text {n}" for n in range(SYNC_EVERY + 100)])
-        with pytest.raises(Unavailable):
-            build(documents, out, MadeVectors(breaks=Unavailable("stop"), before=SYNC_EVERY + 64), language="learned")
-        build(documents, out, again := MadeVectors(), language="learned")
-        assert again.num_texts == 100 + 20
-        full = out.with_name("full")
-        build(documents, full, MadeVectors(), language="learned")
-        assert contents(out) == contents(full)
+@pytest.mark.parametrize("why", ["asked", "model", "settings", "unknown settings", "damage", "layout"])
+def test_all_texts_are_embedded_if_the_former_version_cannot_be_used(
+    builds: Builds, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    builds.run(MANY[:200])
+    manifest = json.loads((builds.current / MANIFEST).read_text())
+    if why == "damage":
+        path = builds.current / "vectors.npy"
+        path.write_bytes(path.read_bytes()[:-4] + b"1234")
+    if why == "layout":
+        manifest["layout"] = 2
+    if why == "unknown settings":
+        del manifest["fingerprint"]
+    (builds.current / MANIFEST).write_text(json.dumps(manifest))
+    fingerprint = {"settings": "f2", "unknown settings": ""}.get(why, "f1")
+    encoder = MadeVectors("b" * 64 if why == "model" else "a" * 64, fingerprint=fingerprint)
+    assert builds.run(MANY[:200], encoder, reuses=why != "asked").num_embedded == 200
+    said = "it was built with another engine, precision, prompt or length of texts, or does not say"
+    assert (said in caplog.text) == ("settings" in why)
 
 
-class TestAnInterruptedBuild:
-    def test_that_was_killed_goes_on_and_is_byte_for_byte_an_undisturbed_one(
-        self, source: Write, out: Path, tmp_path: Path
-    ) -> None:
-        documents = source([f"text {n}" for n in range(5_000)])
-        done = build_elsewhere(documents, out)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        assert names(out) == {SCRATCH}
-        again = MadeVectors()
-        assert build(documents, out, again).num_embedded == 5_000
-        assert again.num_texts == 5_000 - SYNC_EVERY + 25
-        build(documents, tmp_path / "undisturbed", MadeVectors())
-        assert contents(out) == contents(tmp_path / "undisturbed")
-        assert names(out) == {current_version(out).name, CURRENT, HISTORY}
-        assert names(current_version(out)) == {*FILES, MANIFEST, BAD_ROWS}
-
-    @pytest.mark.parametrize("step", ["reading", "quantising", "publishing"])
-    def test_goes_on_from_every_step(self, source: Write, out: Path, tmp_path: Path, step: str) -> None:
-        texts = [f"text {n % 4_000}" for n in range(4_200)]
-        for folder in (out, tmp_path / "undisturbed"):
-            build(source(["text 1", "text 7"]), folder, MadeVectors())
-            if folder == out:
-                with pytest.raises(Unavailable):
-                    build(source(texts), out, MadeVectors(), stop_at(step))
-            assert build(source(texts), folder, MadeVectors()).num_embedded == 3_998
-        assert contents(out) == contents(tmp_path / "undisturbed")
-
-    @pytest.mark.parametrize("error", [Unavailable, DiskFull, Internal, Cancelled])
-    def test_leaves_nothing_only_if_it_cannot_go_on(self, source: Write, out: Path, error: type[ShoalError]) -> None:
-        with pytest.raises(error):
-            build(source(["storm"]), out, MadeVectors(breaks=error("stop")))
-        assert out.exists() == (error is not Cancelled)
-
-    @pytest.mark.parametrize("why", ["model", "full", "damage", "learned"])
-    def test_embeds_all_texts_if_what_was_kept_cannot_be_used(self, source: Write, out: Path, why: str) -> None:
-        texts = [f"text {n}" for n in range(SYNC_EVERY + 100)]
-        with pytest.raises(Unavailable):
-            build(source(texts), out, MadeVectors(breaks=Unavailable("stop"), before=SYNC_EVERY + 64))
-        if why == "damage":
-            os.truncate(out / SCRATCH / EMBEDDED, 1_000)
-        encoder = MadeVectors("b" * 64 if why == "model" else "a" * 64)
-        language = "learned" if why == "learned" else None
-        build(source(texts), out, encoder, reuses=why != "full", language=language)
-        assert encoder.num_texts == len(texts) + 20
-
-    def test_of_another_model_takes_what_was_kept_away(self, source: Write, out: Path) -> None:
-        texts = [f"text {n}" for n in range(SYNC_EVERY - 64)]
-        with pytest.raises(Unavailable):
-            build(source(texts[:32]), out, MadeVectors(), stop_at("quantising"))
-        with pytest.raises(Unavailable):
-            build(source(texts), out, MadeVectors("b" * 64, breaks=Unavailable("stop"), before=len(texts) - 64))
-        build(source(texts), out, again := MadeVectors())
-        assert again.num_texts == len(texts) + 20
-
-    def test_is_of_use_to_a_build_of_other_documents_with_other_options(self, source: Write, out: Path) -> None:
-        texts = [f"text {n}" for n in range(SYNC_EVERY + 100)]
-        with pytest.raises(Unavailable):
-            build(source(texts), out, MadeVectors(breaks=Unavailable("stop"), before=SYNC_EVERY + 64), key="one")
-        changed = ["new", *texts[100:200], "text 100", *texts[:50]]
-        result = build(source(changed), out, again := MadeVectors(), kinds={"n": "keyword"}, language="none")
-        assert (again.num_texts, result.num_embedded, result.num_repeated) == (1 + 20, 151, 1)
-        build(source(changed), full := out.with_name("full"), MadeVectors(), kinds={"n": "keyword"}, language="none")
-        assert contents(out) == contents(full)
-
-
-class TestWhatCannotBeBuilt:
-    @pytest.mark.parametrize(
-        ("lines", "reason"),
-        [
-            ('{"text": "rain"}\n' * 99 + "{bad\n", r"line 100.*; --skip-bad \(on_bad: skip\) leaves"),
-            (
-                '{"id": 0, "text": "a"}\n{"id": 0, "text": "b"}',
-                r'line 2: .*, line 1 has the id "0" already; ids',
-            ),
-            ("", "there are no documents in it"),
-        ],
+def test_learned_words_are_reused_with_their_vectors_unless_they_are_damaged(builds: Builds) -> None:
+    texts = ["storm", "rain rain", "storm", "sun"]
+    learned: dict[str, Any] = {"language": "learned"}
+    builds.run(texts, first := MadeVectors(), **learned)
+    builds.run(["wind", *texts], second := MadeVectors(), **learned)
+    assert (first.num_texts, second.num_texts) == (3 + 4, 1 + 5)  # with the texts of the validation
+    build(builds.source(["wind", *texts]), full := builds.folder / "full", MadeVectors(), **learned)
+    one, other = (
+        index.lexical.scores(index.lexical.weigh_learned([letters_of("rain or storm")]))
+        for index in map(Index.open, (builds.out, full))
     )
-    def test_a_bad_source_leaves_no_trace(
-        self, source: Write, out: Path, tmp_path: Path, lines: str, reason: str
-    ) -> None:
-        (tmp_path / "bad.jsonl").write_text(lines)
-        encoder = MadeVectors()
+    np.testing.assert_allclose(one, other, rtol=0.02)
+    assert one.argmax() == 2
+    assert builds.run(["wind", *texts], **learned).is_unchanged
+    data = (path := builds.current / IMPACTS).read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert builds.run(["wind", *texts], **learned).num_embedded == 1  # an older version has the rest
+
+
+def test_all_texts_are_encoded_again_to_learn_words_because_one_pass_makes_both(builds: Builds) -> None:
+    for language, num_embedded in (("english", 2), ("learned", 2), ("english", 0)):
+        assert builds.run(["storm", "rain"], language=language).num_embedded == num_embedded
+        assert Index.open(builds.out).has_learned_words == (language == "learned")
+
+
+# Interrupted builds
+
+
+def test_a_build_that_was_killed_goes_on_and_is_byte_for_byte_an_undisturbed_one(builds: Builds) -> None:
+    texts = [f"text {n}" for n in range(5_000)]
+    done = builds.run_elsewhere(texts)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert builds.names == {SCRATCH}
+    assert builds.run(texts, again := MadeVectors()).num_embedded == 5_000
+    assert again.num_texts == 5_000 - SYNC_EVERY + 25
+    assert builds.same_as_in_full(texts)
+    assert builds.names == {builds.current.name, CURRENT, HISTORY}
+    assert {path.name for path in builds.current.iterdir()} == {*FILES, MANIFEST, BAD_ROWS}
+
+
+@pytest.mark.parametrize("step", ["reading", "quantising", "publishing"])
+def test_a_build_goes_on_from_every_step(builds: Builds, step: str) -> None:
+    texts = [f"text {n % 4_000}" for n in range(4_200)]
+    builds.run(["text 1", "text 7"])
+    builds.fail(texts, report=stop_at(step))
+    assert builds.run(texts).num_embedded == 3_998
+    assert builds.same_as_in_full(texts)
+
+
+@pytest.mark.parametrize("error", [Unavailable, DiskFull, Internal, Cancelled])
+def test_a_build_leaves_nothing_only_if_it_cannot_go_on(builds: Builds, error: type[ShoalError]) -> None:
+    with pytest.raises(error):
+        builds.run(["storm"], MadeVectors(breaks=error("stop")))
+    assert builds.out.exists() == (error is not Cancelled)
+
+
+@pytest.mark.parametrize("why", ["words", "model", "full", "damage", "learned"])
+def test_the_texts_that_an_interrupted_build_saved_are_embedded_again_only_if_they_cannot_be_used(
+    builds: Builds, why: str
+) -> None:
+    language = "learned" if why == "words" else None
+    builds.fail(MANY, stopping(SYNC_EVERY + 64), language=language)
+    if why == "damage":
+        os.truncate(builds.out / SCRATCH / EMBEDDED, 1_000)
+    if why == "learned":
+        language = "learned"
+    again = MadeVectors("b" * 64 if why == "model" else "a" * 64)
+    builds.run(MANY, again, reuses=why != "full", language=language)
+    assert again.num_texts == 20 + (100 if why == "words" else len(MANY))
+    assert builds.same_as_in_full(MANY, language=language)
+
+
+def test_an_interrupted_build_of_another_model_takes_away_what_was_saved(builds: Builds) -> None:
+    texts = MANY[: SYNC_EVERY - 64]
+    builds.fail(texts[:32], report=stop_at("quantising"))
+    builds.fail(texts, stopping(len(texts) - 64, "b" * 64))
+    builds.run(texts, again := MadeVectors())
+    assert again.num_texts == len(texts) + 20
+
+
+def test_an_interrupted_build_is_of_use_to_a_build_of_other_documents_with_other_options(builds: Builds) -> None:
+    builds.fail(MANY, stopping(SYNC_EVERY + 64), key="one")
+    changed = ["new", *MANY[100:200], MANY[100], *MANY[:50]]
+    options: dict[str, Any] = {"kinds": {"n": "keyword"}, "language": "none"}
+    result = builds.run(changed, again := MadeVectors(), **options)
+    assert (again.num_texts, result.num_embedded, result.num_repeated) == (1 + 20, 151, 1)
+    assert builds.same_as_in_full(changed, **options)
+
+
+# What cannot be built
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ('{"text": "rain"}\n' * 99 + "{bad\n", r"line 100.*; --skip-bad \(on_bad: skip\) leaves"),
+        ('{"id": 0, "text": "a"}\n{"id": 0, "text": "b"}', r'line 2: .*, line 1 has the id "0" already; ids'),
+        ("", "there are no documents in it"),
+    ],
+)
+def test_a_bad_source_leaves_no_trace(builds: Builds, tmp_path: Path, lines: str, reason: str) -> None:
+    (tmp_path / "bad.jsonl").write_text(lines)
+    encoder, left = MadeVectors(), set[str]()
+    for _ in range(2):
         with pytest.raises(BadDocument, match=reason):
-            build(Source(tmp_path / "bad.jsonl"), out, encoder)
-        assert (out.exists(), encoder.num_texts) == (False, 0)
-        before = build(source(["storm"]), out, MadeVectors())
-        with pytest.raises(BadDocument, match=reason):
-            build(Source(tmp_path / "bad.jsonl"), out, MadeVectors())
-        assert names(out) == {before.version, CURRENT, HISTORY}
-
-    def test_bad_rows_are_left_out_if_that_is_asked_for(self, out: Path, tmp_path: Path) -> None:
-        path = tmp_path / "bad.jsonl"
-        rows = [("a", "one"), ("b", ""), ("a", "two"), ("c", "six")]
-        path.write_text("".join(f'{{"id": "{name}", "text": "{text}"}}\n' for name, text in rows) + "{bad\n")
-        reports: list[TaskProgress] = []
-        result = build(Source(path), out, MadeVectors(), reports.append, skips_bad=True)
-        index = Index.open(out)
-        assert [index.documents.document(row)["text"] for row in range(result.count)] == ["one", "six"]
-        assert (index.manifest.num_bad, reports[-1].num_bad, reports[-1].rows) == (3, 3, 5)
-        left_out = [json.loads(line) for line in (index.folder / BAD_ROWS).read_text().splitlines()]
-        assert [row["row"] for row in left_out] == [2, 5, 3]
-        assert tuple(row["reason"] for row in left_out) == result.first_bad
-        assert 'has the id "a" already' in left_out[2]["reason"]
-        path.write_text('{"text": "one", "score": 1}\n')
-        with pytest.raises(BadDocument, match=r'there are no documents in it; .*: a hit has its own "score"'):
-            build(Source(path), out, MadeVectors(), skips_bad=True)
-
-    def test_two_builds_at_once(self, source: Write, out: Path) -> None:
-        documents, refused = source(["storm", "rain"]), []
-
-        def build_another(_: TaskProgress) -> None:
-            with pytest.raises(IndexBusy) as caught:
-                build(documents, out, MadeVectors())
-            refused.append(str(caught.value))
-
-        first = build(documents, out, MadeVectors(), build_another)
-        assert set(refused) == {f"{out} has a build already: wait until it has ended, or stop it"}
-        assert names(out) == {first.version, CURRENT, HISTORY}
-
-    def test_in_a_folder_that_is_a_link(self, source: Write, out: Path, tmp_path: Path) -> None:
-        (other := tmp_path / "other").mkdir()
-        (other / "mine.txt").write_text("mine")
-        out.mkdir(parents=True)
-        (out / SCRATCH).symlink_to(other)
-        with pytest.raises(FileError, match="is a link, but a build empties this folder: remove the link"):
-            build(source(["storm"]), out, MadeVectors())
-        assert names(other) == {"mine.txt"}
-
-    def test_a_search_that_misses_documents(self, source: Write, out: Path) -> None:
-        def lose_codes(progress: TaskProgress) -> None:
-            if progress.step == "validating":
-                codes = np.load(out / SCRATCH / QUANTISED, mmap_mode="r+")
-                codes[::2] = 0
-                codes.flush()
-
-        with pytest.raises(IndexCorrupt, match="the new version is not published"):
-            build(source([f"text {n}" for n in range(100)]), out, MadeVectors(), lose_codes)
-        assert not (out / CURRENT).exists()
-
-    def test_vectors_that_do_not_belong_to_their_texts(self, source: Write, out: Path) -> None:
-        """Workers may have been started with other weights of the same digest, or with another text of a prompt."""
-        before = build(source([f"text {n}" for n in range(100)]), out, MadeVectors())
-
-        class Others(MadeVectors):
-            def encode(
-                self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait
-            ) -> Generator[Encoded]:
-                yield from super().encode((f"other {text}" for text in texts), outputs)
-
-        with pytest.raises(IndexCorrupt, match=r"is not published: of 20 of its documents, .* are found"):
-            build(source([f"text {n}" for n in range(90)]), out, Others())
-        assert names(out) == {before.version, CURRENT, HISTORY}
-        assert current_version(out).name == before.version
-
-    def test_without_room_for_the_vectors_nothing_is_embedded(self, source: Write, out: Path) -> None:
-        encoder = MadeVectors()
-        encoder.model = replace(encoder.model, dimension=2**60)
-        with pytest.raises(DiskFull, match=r"the vectors of 1 documents take 4,611,.* free: free some space"):
-            build(source(["storm"]), out, encoder)
-        assert encoder.num_texts == 0
-
-    def test_on_a_full_disk_the_old_index_stays(self, source: Write, out: Path) -> None:
-        before = build(source(["storm", "rain"]), out, MadeVectors())
-        manifest = Index.open(out).manifest
-        done = build_elsewhere(source(f"text {n}" for n in range(1_000)), out, 20_000)
-        assert f"no room to build an index in {out}" in done.stdout, done.stderr
-        assert "an index there is unchanged" in done.stdout
-        assert names(out) == {before.version, CURRENT, HISTORY, SCRATCH}
-        assert Index.open(out).manifest == manifest
+            build(Source(tmp_path / "bad.jsonl"), builds.out, encoder)
+        assert ((builds.out.exists() and builds.names) or set(), encoder.num_texts) == (left, 0)
+        left = {builds.run(["storm"]).version, CURRENT, HISTORY}
 
 
-class TestAnUnchangedSource:
-    def test_the_version_stays_and_a_rollback_leads_to_the_one_before(self, source: Write, out: Path) -> None:
-        first = build(source(["storm"]), out, MadeVectors())
-        second = build(source(["storm", "rain"]), out, MadeVectors())
-        again = build(source(["storm", "rain"]), out, MadeVectors())
-        assert (again.version, again.is_unchanged, again.num_embedded) == (second.version, True, 0)
-        assert (again.is_published, again.num_documents) == (True, 2)
-        assert not (out / SCRATCH).exists()
-        assert rollback(out) == first.version
+def test_bad_rows_are_left_out_if_that_is_asked_for(builds: Builds, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    rows = [("a", "one"), ("b", ""), ("a", "two"), ("c", "six")]
+    path.write_text("".join(f'{{"id": "{name}", "text": "{text}"}}\n' for name, text in rows) + "{bad\n")
+    reports: list[TaskProgress] = []
+    result = build(Source(path), builds.out, MadeVectors(), reports.append, skips_bad=True)
+    index = Index.open(builds.out)
+    assert [index.documents.document(row)["text"] for row in range(result.count)] == ["one", "six"]
+    assert (index.manifest.num_bad, reports[-1].num_bad, reports[-1].rows) == (3, 3, 5)
+    left_out = [json.loads(line) for line in (index.folder / BAD_ROWS).read_text().splitlines()]
+    assert [row["row"] for row in left_out] == [2, 5, 3]
+    assert tuple(row["reason"] for row in left_out) == result.first_bad
+    assert 'has the id "a" already' in left_out[2]["reason"]
+    path.write_text('{"text": "one", "score": 1}\n')
+    with pytest.raises(BadDocument, match=r'there are no documents in it; .*: a hit has its own "score"'):
+        build(Source(path), builds.out, MadeVectors(), skips_bad=True)
 
-    def test_a_build_with_another_option_makes_a_version(self, source: Write, out: Path) -> None:
-        options: dict[str, Any] = {"encoder": MadeVectors(), "language": "none"}
-        version = build(source(["storm", "rain"]), out, **options).version
-        changes: list[dict[str, Any]] = [
-            *({"language": "english"}, {"kinds": {"n": "keyword"}}, {"encoder": MadeVectors(fingerprint="f2")}),
-            {"reuses": False},
-        ]
-        for change in changes:
-            options |= change
-            again = build(source(["storm", "rain"]), out, **options)
-            assert not again.is_unchanged
-            assert current_version(out).name == again.version != version
-            version = again.version
 
-    def test_ids_in_place_of_equal_positions_make_another_version(self, tmp_path: Path, out: Path) -> None:
-        for name, line in (("a.txt", "storm"), ("a.jsonl", '{"id": "0", "text": "storm"}')):
-            (tmp_path / name).write_text(line)
-            assert not build(Source(tmp_path / name), out, MadeVectors()).is_unchanged
+def test_a_second_build_at_once_is_refused(builds: Builds) -> None:
+    def build_another(_: TaskProgress) -> None:
+        with pytest.raises(IndexBusy, match=f"^{builds.out} has a build already: wait until it has ended, or stop it$"):
+            builds.run(["storm", "rain"])
 
-    def test_a_damaged_version_is_built_again(self, source: Write, out: Path) -> None:
-        for name in (QUANTISED, DOCUMENTS):
-            build(source(["storm", "rain"]), out, MadeVectors())
-            damaged = current_version(out) / name
-            damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
-            assert not build(source(["storm", "rain"]), out, MadeVectors()).is_unchanged
-            assert Index.open(out).documents.document(0)["text"] == "storm"
+    first = builds.run(["storm", "rain"], report=build_another)
+    assert builds.names == {first.version, CURRENT, HISTORY}
+
+
+def test_a_folder_that_is_a_link_is_not_emptied(builds: Builds) -> None:
+    (builds.folder / "mine.txt").write_text("mine")
+    builds.out.mkdir(parents=True)
+    (builds.out / SCRATCH).symlink_to(builds.folder)
+    with pytest.raises(FileError, match="is a link, but a build empties this folder: remove the link"):
+        builds.run(["storm"])
+    assert (builds.folder / "mine.txt").exists()
+
+
+def test_a_search_that_misses_documents_is_noticed(builds: Builds) -> None:
+    def lose_codes(progress: TaskProgress) -> None:
+        if progress.step == "validating":
+            codes = np.load(builds.out / SCRATCH / QUANTISED, mmap_mode="r+")
+            codes[::2] = 0
+            codes.flush()
+
+    with pytest.raises(IndexCorrupt, match="the new version is not published"):
+        builds.run(MANY[:100], report=lose_codes)
+    assert not (builds.out / CURRENT).exists()
+
+
+def test_vectors_that_do_not_belong_to_their_texts_are_noticed(builds: Builds) -> None:
+    """Workers may have been started with other weights of the same digest, or with another text of a prompt."""
+    before = builds.run(MANY[:100])
+
+    class Others(MadeVectors):
+        def encode(
+            self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait
+        ) -> Generator[Encoded]:
+            yield from super().encode((f"other {text}" for text in texts), outputs)
+
+    with pytest.raises(IndexCorrupt, match=r"is not published: of 20 of its documents, .* are found"):
+        builds.run(MANY[:90], Others())
+    assert builds.names == {before.version, CURRENT, HISTORY}
+    assert builds.current.name == before.version
+
+
+def test_without_room_nothing_is_embedded_and_the_old_index_stays(builds: Builds) -> None:
+    before = builds.run(["storm", "rain"])
+    encoder = MadeVectors(fingerprint="large")
+    encoder.model = replace(encoder.model, dimension=2**60)
+    with pytest.raises(DiskFull, match=r"the vectors of 1 documents take 4,611,.* free: free some space"):
+        builds.run(["storm"], encoder)
+    assert encoder.num_texts == 0
+    manifest = Index.open(builds.out).manifest
+    done = builds.run_elsewhere((f"text {n}" for n in range(1_000)), 20_000)
+    assert f"no room to build an index in {builds.out}" in done.stdout, done.stderr
+    assert "an index there is unchanged" in done.stdout
+    assert builds.names == {before.version, CURRENT, HISTORY, SCRATCH}
+    assert Index.open(builds.out).manifest == manifest
+
+
+# Builds that would repeat the current version
+
+
+def test_the_version_of_an_unchanged_source_stays_and_a_rollback_leads_to_the_one_before(builds: Builds) -> None:
+    first, second, again = (builds.run(texts) for texts in (["storm"], ["storm", "rain"], ["storm", "rain"]))
+    assert (again.version, again.is_unchanged, again.num_embedded) == (second.version, True, 0)
+    assert (again.is_published, again.num_documents) == (True, 2)
+    assert not (builds.out / SCRATCH).exists()
+    assert rollback(builds.out) == first.version
+
+
+def test_a_build_with_another_option_or_of_a_damaged_version_makes_a_version(builds: Builds) -> None:
+    options: dict[str, Any] = {"encoder": MadeVectors(), "language": "none"}
+    names = [builds.run(["storm", "rain"], **options).version]
+    changes: list[dict[str, Any]] = [
+        *({"language": "english"}, {"kinds": {"n": "keyword"}}, {"encoder": MadeVectors(fingerprint="f2")}),
+        *({"reuses": False}, {"reuses": True, "damaged": QUANTISED}, {"damaged": DOCUMENTS}),
+    ]
+    for change in changes:
+        if damaged := change.pop("damaged", ""):
+            path = builds.current / damaged
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+        options |= change
+        again = builds.run(["storm", "rain"], **options)
+        assert not again.is_unchanged
+        assert builds.current.name == again.version not in names
+        names.append(again.version)
+    assert Index.open(builds.out).documents.document(0)["text"] == "storm"
+    for name, line in (("a.txt", "storm"), ("a.jsonl", '{"id": "0", "text": "storm"}')):  # ids for positions
+        (builds.folder / name).write_text(line)
+        assert not build(Source(builds.folder / name), builds.out, MadeVectors()).is_unchanged
 
 
 def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:

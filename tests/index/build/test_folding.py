@@ -20,7 +20,6 @@ from shoal.changes.change import Change
 from shoal.changes.change_log import START
 from shoal.contract.keys import Keys
 from shoal.errors import BadDocument, InvalidRequest
-from shoal.index_folder import CURRENT
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
@@ -30,22 +29,25 @@ from shoal_workers.index.files.documents import read_lines
 from shoal_workers.index.files.durable_file import replace_file
 from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, FILES, MANIFEST, Manifest
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.versions import list_versions, publish, rollback
+from shoal_workers.index.versions import HISTORY, list_versions, publish, rollback
 
 INDEX = "news"
 
 
 class News:
-    """An index of ten documents, and its changes in the tests' Redis."""
+    """An index of ten documents in `out`, and its changes in the tests' Redis."""
 
     def __init__(self, folder: Path, log: ChangeLog):
         self.changes = IndexChanges(log, INDEX)
         self.out = folder / "index"
-        self.source = source_of(folder, range(10))
+        path = folder / "source.jsonl"
+        path.write_text("".join(json.dumps({"id": f"d{n}", "text": f"text {n}", "n": n}) + "\n" for n in range(10)))
+        self.source = Source(path)
 
-    def build(self, report: Report = lambda _: None, **options: Any) -> BuildResult:
+    def build(self, report: Report = print, encoder: Any = None, **options: Any) -> BuildResult:
         """Build a version, with the changes if the options do not say otherwise."""
-        return build(self.source, self.out, MadeVectors(), report, **{"changes": self.changes} | options)
+        options = {"changes": self.changes} | options
+        return build(self.source, self.out, encoder or MadeVectors(), report, **options)
 
     def append(self, added: Mapping[str, str], deleted: Iterable[str] = (), made_at: float = 100.0) -> str:
         """Change the index: add documents, given as texts by their ids, and delete others; return the position."""
@@ -60,22 +62,11 @@ class News:
 
     @property
     def version(self) -> Path:
-        """The folder of the current version."""
         return current_version(self.out)
 
     @property
-    def documents(self) -> list[tuple[str, str]]:
-        """The ids and texts of the current version, in their order."""
-        return documents_of(self.version)
-
-    @property
     def ids(self) -> list[str]:
-        """The ids of the current version, in their order."""
-        return [one for one, _ in self.documents]
-
-    def positions(self, after: str = START) -> list[str]:
-        """Return the positions of the changes in Redis after a position."""
-        return [position for position, lines in self.changes.since(after) if lines]
+        return [one for one, _ in documents_of(self.version)]
 
 
 @pytest.fixture
@@ -84,211 +75,206 @@ def news(queue: Queue, tmp_path: Path) -> News:
     return News(tmp_path, ChangeLog(queue.broker, queue.keys))
 
 
-def source_of(folder: Path, numbers: Iterable[int]) -> Source:
-    """Return a source of numbered documents."""
-    path = folder / "source.jsonl"
-    path.write_text("".join(json.dumps({"id": f"d{n}", "text": f"text {n}", "n": n}) + "\n" for n in numbers))
-    return Source(path)
-
-
 def documents_of(folder: Path) -> list[tuple[str, str]]:
     """Return the ids and texts of a version's documents, in their order."""
     return [(line["id"], line["text"]) for line in read_lines(folder / DOCUMENTS)]
 
 
-class TestAChange:
-    def test_is_in_the_next_version(self, news: News) -> None:
+def numbered(*without: int) -> list[tuple[str, str]]:
+    """Return the documents of the source without some of them."""
+    return [(f"d{n}", f"text {n}") for n in range(10) if n not in without]
+
+
+# Changes
+
+
+def test_a_change_is_in_the_next_version_and_is_replaced_by_a_later_one(news: News) -> None:
+    news.build()
+    news.append({"new": "storm", "d1": "changed"}, ["d5", "not there"])
+    last = news.append({"newer": "rain", "new": "storm again"})
+    result = news.build()
+    index = Index.open(news.out)
+    assert documents_of(news.version) == [*numbered(1, 5), ("d1", "changed"), ("newer", "rain"), ("new", "storm again")]
+    assert index.documents.document(8) == {"id": "d1", "text": "changed", "by": "hand"}
+    assert (result.num_changed, result.num_embedded, result.num_reused, result.count) == (5, 3, 8, 11)
+    assert (index.manifest.num_changed, index.manifest.changes_through) == (5, last)
+    assert index.search(index.vectors[-1:], 1)[0][0]["id"] == "new"
+    news.append({"d5": "back"}, ["new", "newer"], made_at=200.0)
+    news.build()
+    assert documents_of(news.version) == [*numbered(1, 5), ("d1", "changed"), ("d5", "back")]
+    assert list(read_lines(news.version / CHANGES)) == [
+        {"id": "not there", "made_at": 100.0, "document": None},
+        {"id": "d1", "made_at": 100.0, "document": {"text": "changed", "by": "hand"}},
+        {"id": "new", "made_at": 200.0, "document": None},
+        {"id": "newer", "made_at": 200.0, "document": None},
+        {"id": "d5", "made_at": 200.0, "document": {"text": "back", "by": "hand"}},
+    ]
+
+
+def test_a_change_that_is_dropped_is_forgotten_for_good(news: News) -> None:
+    news.build()
+    news.append({"old": "storm"}, ["d5"], made_at=100.0)
+    news.append({"new": "rain"}, ["d6"], made_at=200.0)
+    for before in (200.0, None):
+        news.build(drop_changes_before=before)
+        assert news.ids == [*(f"d{n}" for n in range(10) if n != 6), "new"]
+    assert news.build(drop_changes_before=201.0).num_changed == 0
+    assert len(news.ids) == 10
+
+
+def test_a_change_that_was_made_while_a_build_runs_is_neither_lost_nor_doubled(news: News) -> None:
+    news.build()
+    before = news.append({"before": "storm"})
+    steps: list[str] = []
+
+    def change(progress: TaskProgress) -> None:
+        if progress.step not in steps:
+            steps.append(progress.step)
+            news.append({progress.step: "rain"}, [f"d{len(steps)}"])
+
+    news.build(change)
+    assert len(steps) > 3
+    assert news.ids == [*(f"d{n}" for n in range(10)), "before"]
+    assert Manifest.read(news.version).changes_through == before
+    assert [lines[1]["id"] for _, lines in news.changes.since(before) if lines] == steps
+    news.build()
+    assert news.ids == ["d0", *(f"d{n}" for n in range(len(steps) + 1, 10)), "before", *steps]
+
+
+def test_a_change_that_cannot_be_read_is_left_out(news: News, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    news.append({"new": "storm"})
+    queue.broker.execute("XADD", queue.keys.changes(INDEX), "*", "change", b"\xc1")
+    last = news.append({}, ["other"])
+    result = news.build()
+    assert (result.num_changed, result.num_lost) == (2, 1)
+    assert Manifest.read(news.version).changes_through == last
+    assert f"index {INDEX}: changes are left out, for good: entry " in caplog.text
+
+
+def test_a_change_of_a_position_is_refused_if_the_source_has_no_ids(news: News, tmp_path: Path) -> None:
+    news.append({}, ["late-1", "1"])
+    for name in ("source.txt", "source.csv"):
+        (tmp_path / name).write_text("storm\nrain\n" if name == "source.txt" else "id,text\n1,storm\n2,rain\n")
+    news.source = Source(tmp_path / "source.txt")
+    with pytest.raises(InvalidRequest, match=r'no column of ids.* a change of id "1", .*--id-column'):
         news.build()
-        news.append({"new": "storm", "d3": "changed"}, ["d5", "not there"])
-        last = news.append({"newer": "rain", "new": "storm again"})
-        result = news.build()
-        index = Index.open(news.out)
-        kept = [(f"d{n}", f"text {n}") for n in range(10) if n not in (3, 5)]
-        assert news.documents == [*kept, ("d3", "changed"), ("newer", "rain"), ("new", "storm again")]
-        assert index.documents.document(8) == {"id": "d3", "text": "changed", "by": "hand"}
-        assert (result.num_changed, result.num_embedded, result.num_reused, result.count) == (5, 3, 8, 11)
-        assert (index.manifest.num_changed, index.manifest.changes_through) == (5, last)
-        assert index.search(index.vectors[-1:], 1)[0][0]["id"] == "new"
+    news.source = Source(tmp_path / "source.csv")
+    assert news.build().count == 1
+    assert not Manifest.read(news.version).ids_are_positions
 
-    def test_is_replaced_by_a_later_one(self, news: News) -> None:
+
+# Versions
+
+
+def test_a_version_without_a_document_is_not_built(news: News) -> None:
+    before = news.build()
+    news.append({}, news.ids)
+    with pytest.raises(BadDocument, match=r"all its documents are deleted from the index.*add one"):
         news.build()
-        news.append({"new": "storm", "d1": "changed"}, ["d5"])
+    assert news.version.name == before.version
+
+
+def test_in_place_of_damaged_changes_the_version_before_is_folded_in(
+    news: News, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("one", "two"):
+        news.append({name: "storm"})
         news.build()
-        news.append({"d5": "back"}, ["new"], made_at=200.0)
-        news.build()
-        kept = [(f"d{n}", f"text {n}") for n in range(10) if n not in (1, 5)]
-        assert news.documents == [*kept, ("d1", "changed"), ("d5", "back")]
-        assert list(read_lines(news.version / CHANGES)) == [
-            {"id": "d1", "made_at": 100.0, "document": {"text": "changed", "by": "hand"}},
-            {"id": "new", "made_at": 200.0, "document": None},
-            {"id": "d5", "made_at": 200.0, "document": {"text": "back", "by": "hand"}},
-        ]
-
-    def test_that_is_dropped_is_forgotten_for_good(self, news: News) -> None:
-        news.build()
-        news.append({"old": "storm"}, ["d5"], made_at=100.0)
-        news.append({"new": "rain"}, ["d6"], made_at=200.0)
-        for before in (200.0, None):
-            news.build(drop_changes_before=before)
-            assert news.ids == [*(f"d{n}" for n in range(10) if n != 6), "new"]
-        assert news.build(drop_changes_before=201.0).num_changed == 0
-        assert len(news.ids) == 10
-
-    def test_that_was_made_while_a_build_runs_is_neither_lost_nor_doubled(self, news: News) -> None:
-        news.build()
-        before = news.append({"before": "storm"})
-        steps: list[str] = []
-
-        def change(progress: TaskProgress) -> None:
-            if progress.step not in steps:
-                steps.append(progress.step)
-                news.append({progress.step: "rain"}, [f"d{len(steps)}"])
-
-        news.build(change)
-        assert len(steps) > 3
-        assert news.documents[-1] == ("before", "storm")
-        assert Manifest.read(news.version).changes_through == before
-        assert [lines[1]["id"] for _, lines in news.changes.since(before) if lines] == steps
-        news.build()
-        assert news.ids == ["d0", *(f"d{n}" for n in range(len(steps) + 1, 10)), "before", *steps]
-
-    def test_that_cannot_be_read_is_left_out(self, news: News, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-        news.append({"new": "storm"})
-        queue.broker.execute("XADD", queue.keys.changes(INDEX), "*", "change", b"\xc1")
-        last = news.append({}, ["other"])
-        result = news.build()
-        assert (result.num_changed, result.num_lost) == (2, 1)
-        assert Manifest.read(news.version).changes_through == last
-        assert f"index {INDEX}: changes are left out, for good: entry " in caplog.text
-
-    def test_of_a_position_is_refused_if_a_source_has_no_ids(self, news: News, tmp_path: Path) -> None:
-        news.append({}, ["late-1", "1"])
-        (tmp_path / "source.txt").write_text("storm\nrain\n")
-        news.source = Source(tmp_path / "source.txt")
-        with pytest.raises(InvalidRequest, match=r'no column of ids.* a change of id "1", .*--id-column'):
-            news.build()
-        (tmp_path / "source.csv").write_text("id,text\n1,storm\n2,rain\n")
-        news.source = Source(tmp_path / "source.csv")
-        assert news.build().count == 1
-        assert not Manifest.read(news.version).ids_are_positions
+    (news.version / CHANGES).write_text("{}\n")
+    news.append({"three": "storm"})
+    news.build()
+    assert news.ids[10:] == ["one", "two", "three"]
+    assert "the changes of a former version are not folded in: " in caplog.text
 
 
-class TestAVersion:
-    def test_without_a_document_is_not_built(self, news: News) -> None:
-        before = news.build()
-        news.append({}, [f"d{n}" for n in range(10)])
-        with pytest.raises(BadDocument, match=r"all its documents are deleted from the index.*add one"):
-            news.build()
-        assert news.version.name == before.version
+def test_a_build_with_the_key_of_another_returns_the_version_of_that_build(news: News) -> None:
+    """The process of a job may be killed after its build has ended and before the job has."""
+    first = news.build(key="other")
+    left = news.build(key="job", publishes=False, reuses=False)
+    again = news.build(encoder=(encoder := MadeVectors()), key="job")
+    assert (again, encoder.num_texts) == (replace(left, is_published=True), 0)
+    assert news.version.name == left.version
+    publish(news.out, first.version)
+    rollback(news.out)
+    assert news.build(key="job") == again
+    assert {version.name for version in list_versions(news.out)} == {first.version, left.version}
 
-    def test_whose_changes_are_damaged_is_replaced_by_the_one_before(
-        self, news: News, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        for name in ("one", "two"):
-            news.append({name: "storm"})
-            news.build()
-        (news.version / CHANGES).write_text("{}\n")
-        news.append({"three": "storm"})
-        news.build()
-        assert news.ids[10:] == ["one", "two", "three"]
-        assert "the changes of a former version are not folded in: " in caplog.text
 
-    def test_with_the_same_key_is_the_one_that_was_built(self, news: News) -> None:
-        """The process of a job may be killed after its build has ended and before the job has."""
-        first = news.build(key="other")
-        left = news.build(key="job", publishes=False, reuses=False)
-        encoder = MadeVectors()
-        again = build(news.source, news.out, encoder, key="job", changes=news.changes)
-        assert (again, encoder.num_texts) == (replace(left, is_published=True), 0)
-        assert news.version.name == left.version
-        publish(news.out, first.version)
-        rollback(news.out)
-        assert news.build(key="job") == again
-        assert {version.name for version in list_versions(news.out)} == {first.version, left.version}
-
-    def test_whose_process_was_killed_before_it_cleared_up_has_no_other_files(
-        self, news: News, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def be_killed(_: Path) -> None:
+@pytest.mark.parametrize("killed_at", ["sync_folder", HISTORY])
+def test_a_build_that_is_killed_while_it_publishes_is_published_by_the_next_try(
+    news: News, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    def be_killed(path: Path, text: str = "") -> None:
+        if path.name in (news.out.name, killed_at):
             raise KeyboardInterrupt
+        replace_file(path, text)
 
-        with monkeypatch.context() as patched:
-            patched.setattr("shoal_workers.index.build.builder.sync_folder", be_killed)
-            with pytest.raises(KeyboardInterrupt):
-                news.build(key="job")
-        news.build(key="job")
-        assert {path.name for path in news.version.iterdir()} == {*FILES, MANIFEST, BAD_ROWS, BUILD}
-
-    @pytest.mark.parametrize("is_first", [True, False])
-    def test_whose_publication_was_interrupted_is_published_only_if_there_was_no_version(
-        self, news: News, monkeypatch: pytest.MonkeyPatch, is_first: bool
-    ) -> None:
-        """If there was one, the build cannot know whether the new version was rolled back since."""
-        there = "" if is_first else news.build(key="other").version
-
-        def write(path: Path, text: str) -> None:
-            if path.name == CURRENT:
-                raise KeyboardInterrupt
-            replace_file(path, text)
-
-        with monkeypatch.context() as patched:
-            patched.setattr("shoal_workers.index.versions.replace_file", write)
-            with pytest.raises(KeyboardInterrupt):
-                news.build(key="job", reuses=False)
-        again = news.build(key="job")
-        assert (again.is_published, news.version.name) == (is_first, there or again.version)
+    first = news.build(key="other").version
+    with monkeypatch.context() as patched:
+        name = "versions.replace_file" if killed_at == HISTORY else "build.builder.sync_folder"
+        patched.setattr(f"shoal_workers.index.{name}", be_killed)
+        with pytest.raises(KeyboardInterrupt):
+            news.build(key="job", reuses=False)
+    again = news.build(key="job")
+    assert (again.is_published, news.version.name) == (True, again.version)
+    assert {path.name for path in news.version.iterdir()} == {*FILES, MANIFEST, BAD_ROWS, BUILD}
+    assert rollback(news.out) == first
+    assert not news.build(key="job").is_published  # it was rolled back
 
 
-class TestRedis:
-    def test_keeps_all_for_a_version_that_cannot_be_read_now(self, news: News) -> None:
-        damaged = news.build(changes=None).version
-        made = []
-        for n in range(2):
-            made.append(news.append({f"new {n}": "storm"}))
-            news.build()
-        (news.out / damaged / MANIFEST).write_text("{}")
-        news.forget()
-        assert news.positions() == made
+# Redis
 
-    def test_that_does_not_have_all_changes_any_more(
-        self, news: News, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """The index may be built on another machine, its folder may be restored, or it may be new."""
+
+def test_redis_keeps_all_changes_for_a_version_that_cannot_be_read_now(news: News) -> None:
+    damaged = news.build(changes=None).version
+    made = []
+    for n in range(2):
+        made.append(news.append({f"new {n}": "storm"}))
         news.build()
-        shutil.copytree(news.out, tmp_path / "other")
-        for n in range(2):
-            news.append({f"new {n}": "storm"}, [f"d{n}"])
-            news.build(num_kept=1)
-            news.forget()
-        news.append({"last": "storm"})
-        assert caplog.text == ""
-        for other in ("other", "new"):
-            result = build(news.source, tmp_path / other, MadeVectors(), changes=news.changes)
-            assert (result.num_changed, result.num_lost) == (1, 1)
-            assert Index.open(tmp_path / other).manifest.num_lost == 1
-            said = "there is no version, and Redis has changes of an index of this name, which are folded in"
-            assert (said in caplog.text) == (other == "new")
-            assert "changes are left out, for good: Redis does not have the changes after" in caplog.text
-            caplog.clear()
+    (news.out / damaged / MANIFEST).write_text("{}")
+    news.forget()
+    assert [position for position, lines in news.changes.since(START) if lines] == made
 
-    def test_counts_the_changes_again_that_a_rollback_took_back(self, news: News, queue: Queue) -> None:
-        """Changes that no served version has are limited in number, and the newest version may not be served."""
-        news.build()
-        news.append({"new": "storm"}, ["d5"])
-        news.build()
-        news.forget()
-        assert queue.broker.execute("HGET", queue.keys.changed, INDEX).split()[1:4:2] == [b"2", b"2"]
-        rollback(news.out)
-        news.forget()
-        assert queue.broker.execute("HGET", queue.keys.changed, INDEX).split()[1:4:2] == [b"2", b"0"]
 
-    def test_that_does_not_answer_fails_nothing_that_was_done(
-        self, news: News, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        news.build(changes=None)
-        with closing(Broker.connect("redis://127.0.0.1:1/0")) as broker:
-            IndexChanges(ChangeLog(broker, Keys()), INDEX).forget_folded(news.out)
-        assert "Redis keeps changes that its versions have until the next build" in caplog.text
+def test_changes_that_redis_has_no_more_are_reported(
+    news: News, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The index may be built on another machine, its folder may be restored, or it may be new."""
+    news.build()
+    shutil.copytree(news.out, tmp_path / "other")
+    for n in range(2):
+        news.append({f"new {n}": "storm"}, [f"d{n}"])
+        news.build(num_kept=1)
+        news.forget()
+    news.append({"last": "storm"})
+    assert caplog.text == ""
+    for other in ("other", "new"):
+        result = build(news.source, tmp_path / other, MadeVectors(), changes=news.changes)
+        assert (result.num_changed, result.num_lost) == (1, 1)
+        assert Index.open(tmp_path / other).manifest.num_lost == 1
+        said = "there is no version, and Redis has changes of an index of this name, which are folded in"
+        assert (said in caplog.text) == (other == "new")
+        assert "changes are left out, for good: Redis does not have the changes after" in caplog.text
+        caplog.clear()
+
+
+def test_changes_that_a_rollback_took_back_count_again(news: News, queue: Queue) -> None:
+    """Changes that no served version has are limited in number, and the newest version may not be served."""
+    news.build()
+    news.append({"new": "storm"}, ["d5"])
+    news.build()
+    for num_folded in (b"2", b"0"):
+        news.forget()
+        assert queue.broker.execute("HGET", queue.keys.changed, INDEX).split()[1:4:2] == [b"2", num_folded]
+        if num_folded == b"2":
+            rollback(news.out)
+
+
+def test_a_redis_that_does_not_answer_fails_nothing_that_was_done(news: News, caplog: pytest.LogCaptureFixture) -> None:
+    news.build(changes=None)
+    with closing(Broker.connect("redis://127.0.0.1:1/0")) as broker:
+        IndexChanges(ChangeLog(broker, Keys()), INDEX).forget_folded(news.out)
+    assert "Redis keeps changes that its versions have until the next build" in caplog.text
 
 
 def test_every_version_shows_all_changes(news: News) -> None:

@@ -1,25 +1,39 @@
-"""Versions in vector engines find the same documents as versions of files."""
+"""Versions are pushed into a vector engine, where searches find the same documents as in versions of files."""
 
+import os
 import random
+import re
+import shutil
+import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from changes import unit_vectors
-from field_documents import FILTERS, KINDS, matches
-from hypothesis import given
+from blocking import ChangeLog, as_written
+from changes import change, unit_vectors
+from conftest import free_port, wait_until
+from field_documents import FILTERS, KINDS, VALUES, matches, random_fields
+from hypothesis import example, given
 from index_versions import write_version
 from numpy.typing import NDArray
-from vector_engines import Engine
+from process import run
+from queues import Queue
+from service import Service, service
+from vector_engines import Engine, PostgreSQL, own_postgresql
 
+from shoal.contract.keys import Keys
+from shoal.errors import IndexBusy, IndexCorrupt, IndexNotFound, InvalidRequest, ShoalError, Unavailable
 from shoal.operations import Search
 from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
-from shoal_workers.index.build.push import push
+from shoal_workers.index.build.folding import IndexChanges
+from shoal_workers.index.build.push import ROWS_AT_ONCE, push, remove_tables
 from shoal_workers.index.engine_index import EngineIndex, open_version
+from shoal_workers.index.engines.engine import open_table
+from shoal_workers.index.files.manifest import Manifest
 from shoal_workers.index.index import Index
-from shoal_workers.index.versions import make_current
+from shoal_workers.index.versions import find_versions, make_current, remove_old
 
 pytest_plugins = ["vector_engine_fixtures"]
 
@@ -27,33 +41,15 @@ DIMENSION, COUNT = 12, 1_200
 
 Numbers = NDArray[np.float32]
 
-VALUES: dict[str, list[Any]] = {
-    "tag": ["a", "b", "ab", "ä", "z", 'q"\\\x00'],
-    "year": [1999, 2000, 2000.5, 2001, -1, 1e300, 1e-7],
-    "day": ["2001-05-03", "2001-05-03T10:00", "2001-06", "2002", "1969-12-31"],
-    "new": [True, False],
-    "and": ["x", "or"],
-}
-
-
-def made_documents() -> list[Document]:
-    chosen = random.Random(3)
-    documents = []
-    for n in range(COUNT):
-        fields: dict[str, Any] = {}
-        for name, values in VALUES.items():
-            if chosen.random() < 0.7:
-                several = chosen.random() < 0.3
-                fields[name] = chosen.sample(values, 2) if several else chosen.choice(values)
-        documents.append(Document(str(n), f"text {n}", fields))
-    return documents
+#: Values of fields, with odd ones.
+ODD = VALUES | {"tag": [*VALUES["tag"], 'q"\\\x00'], "year": [*VALUES["year"], 1e300, 1e-7]}
 
 
 def pushed_to(engine: Engine, folder: Path, documents: list[Document], vectors: Numbers) -> EngineIndex:
     """Return an index of these documents in an engine; there is the same index of files in the folder."""
     write_version(folder / "v1", documents, vectors, kinds=KINDS)
     make_current(folder, "v1")
-    pushed = open_version(folder / push(folder, engine.url, "", lambda num, count: None))
+    pushed = open_version(folder / push(folder, engine.url, "", ignore))
     assert isinstance(pushed, EngineIndex)
     hits_of(pushed, vectors[0])  # opens connections, which stay open
     return pushed
@@ -66,19 +62,21 @@ def hits_of(pushed: EngineIndex, query: Numbers, k: int = 10, **options: Any) ->
     return hits
 
 
-class Scene:
-    """An index in an engine, and its documents."""
+class Scene(NamedTuple):
+    """An index in an engine, the same index in files, and its documents."""
 
-    def __init__(self, engine: Engine, folder: Path):
-        self.documents = made_documents()
-        self.vectors = unit_vectors(COUNT, DIMENSION, 1)
-        self.pushed = pushed_to(engine, folder, self.documents, self.vectors)
-        self.files = Index.open(folder)
+    pushed: EngineIndex
+    files: Index
+    documents: list[Document]
+    vectors: Numbers
 
 
 @pytest.fixture(scope="module")
 def scene(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    return Scene(engine, tmp_path_factory.mktemp("index") / "news")
+    folder, draw = tmp_path_factory.mktemp("index") / "news", random.Random(3)
+    documents = [Document(str(n), f"text {n}", random_fields(draw, ODD)) for n in range(COUNT)]
+    vectors = unit_vectors(COUNT, DIMENSION, 1)
+    return Scene(pushed_to(engine, folder, documents, vectors), Index.open(folder), documents, vectors)
 
 
 def test_plain_searches_of_several_jobs_find_the_nearest_documents(scene: Scene) -> None:
@@ -94,6 +92,8 @@ def test_plain_searches_of_several_jobs_find_the_nearest_documents(scene: Scene)
             assert hits == own
 
 
+@example(wanted={"day": {"gt": "2001-05-03"}})  # a time within that day is not later
+@example(wanted={"year": {"gt": 1999, "lt": 2001}, "tag": {"in": ["b", "c"]}})
 @given(wanted=FILTERS)
 def test_a_filter_leaves_the_documents_that_match(scene: Scene, wanted: dict[str, Any]) -> None:
     query = scene.vectors[0]
@@ -118,17 +118,6 @@ def test_the_few_documents_that_match_are_found_far_from_the_query(tmp_path: Pat
     assert {hit["id"] for hit in hits_of(pushed, query, 3, filter={"is": "rare"}, mode="dense")} == {"0", "1", "2"}
 
 
-def test_several_values_are_found(tmp_path: Path, engine: Engine) -> None:
-    fields = {"year": [1999, 2003], "tag": ["a", "b"], "day": "2001-05-03T10:00"}
-    documents = [Document("1", "text", fields), Document("2", "text", {"year": 2})]
-    pushed, query = pushed_to(engine, tmp_path / f"lists-{engine.name}", documents, unit_vectors(2)), unit_vectors(1)[0]
-    assert [hit["id"] for hit in hits_of(pushed, query, filter={"year": 2003, "tag": {"in": ["b", "c"]}})] == ["1"]
-    assert [hit["id"] for hit in hits_of(pushed, query, filter={"not": {"tag": "b"}})] == ["2"]
-    wanted = {"year": {"gt": 1999, "lt": 2003}}
-    assert hits_of(pushed, query, filter=wanted) == []  # no single value is in between
-    assert hits_of(pushed, query, filter={"day": {"gt": "2001-05-03"}}) == []  # the time is within that day
-
-
 def test_a_reranker_orders_the_hits_of_the_first_stage(scene: Scene) -> None:
     query = scene.vectors[:1]
     job = Search(["storm"], k=2, search=SearchOptions(rerank={"top_n": 3}, fields=["text"]))
@@ -137,3 +126,207 @@ def test_a_reranker_orders_the_hits_of_the_first_stage(scene: Scene) -> None:
     assert search.pairs() == [("storm", f"text {one}") for one in first]
     expected = [{"id": first[n], "score": score, "text": f"text {first[n]}"} for n, score in ((2, 9.0), (0, 2.0))]
     assert search.answer([2.0, 1.0, 9.0]).hits == [expected]
+
+
+pytest_plugins = ["vector_engine_fixtures"]
+
+# Pushes
+
+NUM_PUSHED = 2 * ROWS_AT_ONCE + 1
+
+
+def ignore(*_: object) -> None:
+    pass
+
+
+def publish(folder: Path, name: str, count: int = 1, **manifest: Any) -> None:
+    """Publish a version of files."""
+    documents = [Document(str(n), f"text {n}", {"n": n}) for n in range(count)]
+    write_version(folder / name, documents, unit_vectors(count, seed=1), **manifest)
+    make_current(folder, name)
+
+
+def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: Engine, tmp_path: Path) -> None:
+    url, folder = engine.url, tmp_path / "interrupted"
+    publish(folder, "v1", NUM_PUSHED)
+
+    def interrupt(num: int, _: int) -> None:
+        if num == ROWS_AT_ONCE:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        push(folder, url, "", interrupt)
+    reports: list[tuple[int, int]] = []
+    version = push(folder, url, "", lambda *report: reports.append(report))
+    assert reports == [(2 * ROWS_AT_ONCE, NUM_PUSHED), (NUM_PUSHED, NUM_PUSHED)]
+    make_current(folder, version)
+    assert push(folder, url, "", ignore) == version  # the version of files again
+
+    publish(folder, "v2", 3)
+    newer = push(folder, url, "", ignore)
+    make_current(folder, newer)
+    remove_old(folder, newer, 1)
+    assert [one.name for one in find_versions(folder)] == [newer]
+    assert remove_tables(folder, "") == []
+    assert open_table(Manifest.read(folder / newer).engine, "").count() == 3
+    assert open_table(f"{url}#{folder.name}-v1", "").count() == 0
+    assert (folder / ".tables").read_text().split() == [f"{url}#{folder.name}-v2"]
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://localhost", "is no address of an engine: it begins with postgresql://"),
+        ("postgresql://:secret@localhost", "has a password: set SHOAL_ENGINE_PASSWORD"),
+        ("postgresql://localhost:99999999", "is no address of an engine: Port out of range"),
+        ("postgresql:folder", "it names no host"),
+        ("postgresql://:secret@localhost:port", "has a password"),
+        ("postgresql://localhost/db?password=secret", "has a password"),
+        ("postgresql://localhost/my db", "has white space"),
+        ("postgresql://localhost/db#news", "after the # are"),
+        ("postgresql://localhost/db?secrets=1", "cannot hold the index: invalid URI query parameter"),
+    ],
+)
+def test_a_bad_address_is_refused_with_a_sentence(url: str, reason: str, tmp_path: Path) -> None:
+    publish(tmp_path / "news", "v1")
+    with pytest.raises(InvalidRequest, match=re.escape(reason)) as raised:
+        push(tmp_path / "news", url, "", ignore)
+    assert "secret@" not in raised.value.message
+    assert "=secret" not in raised.value.message
+
+
+def test_what_cannot_be_pushed_is_named(tmp_path: Path, queue: Queue) -> None:
+    news, chunks, url = tmp_path / "news", tmp_path / "chunks", f"postgresql://127.0.0.1:{free_port()}"
+    publish(news, "v1")
+    publish(chunks, "v1", chunk_tokens=8)
+    refused: list[tuple[Path, type[ShoalError], str]] = [
+        (chunks, InvalidRequest, "v1 has chunks, which no engine groups"),
+        (tmp_path, IndexNotFound, "holds no index"),
+        (news, Unavailable, f"{url}#news-v1 does not answer"),
+    ]
+    for folder, error, said in refused:
+        with pytest.raises(error, match=said):
+            push(folder, url, "", ignore)
+    assert [one.name for one in find_versions(news)] == ["v1"]
+    change_log = ChangeLog(queue.broker, queue.keys)
+    as_written(change_log).append("news", change([], ["0"]))
+    with pytest.raises(InvalidRequest, match="v1 lacks later changes of documents"):
+        push(news, url, "", ignore, IndexChanges(change_log, "news"))
+
+
+def test_a_second_push_at_the_same_time_is_refused(engine: Engine, tmp_path: Path) -> None:
+    folder = tmp_path / f"twice-{engine.name}"
+    publish(folder, "v1")
+
+    def push_again(*_: int) -> None:
+        for again in (lambda: push(folder, engine.url, "", ignore), lambda: remove_tables(folder, "")):
+            with pytest.raises(IndexBusy, match="has a push already"):
+                again()
+
+    assert open_version(folder / push(folder, engine.url, "", push_again)).count == 1
+
+
+def test_a_server_that_hangs_is_left_after_a_while(postgresql: PostgreSQL) -> None:
+    table = open_table(f"{postgresql.url}#hangs", "", timeout_s=1)
+    assert table.count() == 0
+    assert table._connection
+    process = table._connection.info.backend_pid
+    os.kill(process, signal.SIGSTOP)
+    try:
+        with pytest.raises(table.outages, match="no answer after 2 s"):
+            table.count()
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert table.count() == 0
+
+
+def test_rows_that_an_engine_has_lost_are_noticed(engine: Engine, tmp_path: Path) -> None:
+    folder = tmp_path / f"lost-{engine.name}"
+    publish(folder, "v1", 3)
+    pushed = open_version(folder / push(folder, engine.url, "", ignore))
+    assert isinstance(pushed, EngineIndex)
+    pushed._table.drop()
+    (search,) = pushed.ask([Search(["storm"])], [unit_vectors(1)])
+    with pytest.raises(IndexCorrupt, match=r"has 0 of 3 rows of the index: push it again"):
+        search.answer()
+
+
+#: Searches that an engine does not take, each with the part of the message that names its option.
+REFUSED: list[dict[str, Any]] = [
+    {"mode": "lexical"},
+    {"sort": [{"field": "n"}]},
+    {"boost": [{"field": "n", "weight": 1}]},
+    {"facets": ["n"]},
+    {"group_by": "n"},
+    {"snippet": {}},
+    {"cursor": ""},
+    {"explain": True},
+    {"like": ["0"]},
+    {"diversity": 0.5},
+]
+
+
+def test_an_index_in_an_engine_is_searched_like_any_other(
+    home: Path,
+    tiny_source: Path,
+    redis_url: str,
+    keys: Keys,
+    index_folder: Path,
+    tmp_path: Path,
+) -> None:
+    indexes = tmp_path / "indexes"
+    for name in ("files", "pushed"):
+        shutil.copytree(index_folder, indexes / name)
+    settings: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home}
+    settings |= {"model": tiny_source, "precision": "f32", "threads": 1, "index_home": indexes}
+    with own_postgresql() as server, service(tmp_path, **settings) as pool:
+        wait_until(pool.is_ready)
+        body = {"queries": ["storm europe", "rain"], "k": 5}
+        expected = pool.ask("POST", "/search", body | {"index": "files"}).body
+        done = run("index", "push", "pushed", "--to", server.url, engine_password="unused", **settings)
+        assert done.returncode == 0, done.stderr
+        wait_until(lambda: "postgresql" in [one["engine"] for one in pool.ask("GET", "/v1/indexes").body["indexes"]])
+        found = pool.ask("POST", "/search", body | {"index": "pushed"}).body
+        assert scores(found) == pytest.approx(scores(expected), abs=1e-5)
+        check_options(pool)
+
+        server.stop()
+        answer = pool.ask("POST", "/search", body | {"index": "pushed"})
+        assert (answer.status, answer.body["error"]["code"]) == (503, "unavailable")
+        assert "pgvector, which has the index, does not answer" in answer.body["error"]["message"]
+        assert pool.ask("POST", "/search", body | {"index": "files"}).status == 200
+        server.start()
+        wait_until(lambda: pool.ask("POST", "/search", body | {"index": "pushed"}).status == 200)
+        check_changed_rows(pool, server)
+
+
+def check_changed_rows(pool: Service, server: PostgreSQL) -> None:
+    """Change the documents in the engine so that no reply can have them. A search then fails alone."""
+    import psycopg
+
+    with psycopg.connect(server.url) as connection:
+        ((table,),) = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        added = f'{{"x":{2**64},'
+        connection.execute(f"""UPDATE "{table}" SET document = overlay(document placing '{added}' from 1 for 1)""")
+    answer = pool.ask("POST", "/search", {"queries": ["storm"], "index": "pushed"})
+    assert (answer.status, answer.body["error"]["code"]) == (500, "internal")
+    assert pool.ask("POST", "/search", {"queries": ["storm"], "index": "pushed", "fields": ["text"]}).status == 200
+
+
+def scores(answer: dict[str, Any]) -> list[float]:
+    return [hit["score"] for hits in answer["results"] for hit in hits]
+
+
+def check_options(pool: Service) -> None:
+    """Compare the answers to searches with options, and to changes."""
+    body = {"queries": ["storm"], "k": 2, "index": "pushed"}
+    (hits,) = pool.ask("POST", "/search", body | {"fields": [], "min_score": -1, "negative": ["rain"]}).body["results"]
+    assert [hit.keys() for hit in hits] == [{"id", "score"}] * 2
+    for option in REFUSED:
+        answer = pool.ask("POST", "/search", body | option)
+        (name,) = option
+        assert answer.status == 422, answer.body
+        assert answer.body["error"]["message"].startswith(f"{name} does not go with this index, which is in pgvector")
+    documents = {"documents": [{"id": "new", "text": "storm"}]}
+    answer = pool.ask("POST", "/v1/indexes/pushed/documents", documents)
+    assert (answer.status, "gets whole versions" in answer.body["error"]["message"]) == (422, True)

@@ -45,17 +45,8 @@ zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "bac
 
 #: Bytes that are unusual or invalid in JSON.
 JSON_CLAIMS = (
-    b"[" * 600,
-    b'{"a":' * 2_000,
-    b"1e999",
-    b"NaN",
-    b"9" * 400,
-    b"-1",
-    b"null",
-    b"\xff",
-    b'"\\ud800"',
-    b"\0",
-    b"[]",
+    *(b"[" * 600, b'{"a":' * 2_000, b"1e999", b"NaN", b"9" * 400),
+    *(b"-1", b"null", b"\xff", b'"\\ud800"', b"\0", b"[]"),
 )
 #: Values of all types in JSON.
 JSON_VALUES = st.recursive(
@@ -74,7 +65,6 @@ JSON_VALUES = st.recursive(
 
 @pytest.fixture
 def folder(index_folder: Path, tmp_path: Path) -> Path:
-    """A copy of the index that a test may damage."""
     return Path(shutil.copytree(index_folder, tmp_path / "index"))
 
 
@@ -173,7 +163,6 @@ MODEL_FILES = (
 
 @pytest.fixture
 def source(tiny_source: Path, tmp_path: Path) -> Path:
-    """A copy of the tiny model that a test may damage."""
     return Path(shutil.copytree(tiny_source, tmp_path / "model"))
 
 

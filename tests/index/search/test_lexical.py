@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,15 +12,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from changes import unit_vectors
+from hypothesis import given
+from hypothesis import strategies as st
+from made_documents import DIMENSION
 from numpy.typing import NDArray
+from test_search_modes import Scene
 
 from shoal.contract.languages import LANGUAGES, NO_LANGUAGE
 from shoal.contract.vectors import SparseVector
 from shoal.errors import IndexCorrupt
+from shoal.records.document import Document
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
 from shoal_workers.index.lexical.analyzer import Analyzer, find_language, find_words, split_words
 from shoal_workers.index.lexical.lexical_file import WEIGHTS, Runs, weights_of, write_learned, write_lexical
 from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, MAX_QUERY_CHARS, B, LexicalIndex
+from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
 
 ENGLISH = [
@@ -62,67 +70,60 @@ def plain_scores(texts: Sequence[str], query: str) -> list[float]:
     return found
 
 
-class TestWords:
-    @pytest.mark.parametrize(
-        ("text", "words"),
-        [
-            ("Wi-Fi 6E, isn't it?", ["Wi", "Fi", "6E", "isn", "t", "it"]),
-            ("snake_case äöü e\u0301cole", ["snake", "case", "äöü", "e\u0301cole"]),
-            ("हिन्दी में 東京タワー and 서울", ["हिन्दी", "में", "東京タワー", "and", "서울"]),
-            ("🐟 -- \x00", []),
-        ],
-    )
-    def test_in_any_script(self, text: str, words: list[str]) -> None:
-        assert split_words(text) == words
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Wi-Fi 6E, isn't it?", ["Wi", "Fi", "6E", "isn", "t", "it"]),
+        ("snake_case äöü e\u0301cole", ["snake", "case", "äöü", "e\u0301cole"]),
+        ("हिन्दी में 東京タワー and 서울", ["हिन्दी", "में", "東京タワー", "and", "서울"]),
+        ("🐟 -- \x00", []),
+    ],
+)
+def test_words_are_found_in_any_script(text: str, words: list[str]) -> None:
+    assert split_words(text) == words
 
-    def test_have_their_places(self) -> None:
-        text = "Zwei Füße, 東京都 and हिन्दी"
-        assert [(text[start:stop], word) for start, stop, word in find_words(text)] == [
-            (word, word) for word in ("Zwei", "Füße", "東京", "京都", "and", "हिन्दी")
-        ]
 
-    @pytest.mark.parametrize(
-        ("one", "other"),
-        [("École", "ecole"), ("STRASSE", "straße"), ("ﬁsh", "FISH"), ("e\u0301", "é"), ("ｆｉｓｈ", "fish")],
-    )
-    def test_that_differ_in_form_alone_are_one_term(self, one: str, other: str) -> None:
+def test_words_have_their_places() -> None:
+    text = "Zwei Füße, 東京都 and हिन्दी"
+    assert [(text[start:stop], word) for start, stop, word in find_words(text)] == [
+        (word, word) for word in ("Zwei", "Füße", "東京", "京都", "and", "हिन्दी")
+    ]
+
+
+def test_words_that_differ_in_form_alone_are_one_term() -> None:
+    plain, english = Analyzer(NO_LANGUAGE), Analyzer("english")
+    pairs = [("École", "ecole"), ("STRASSE", "straße"), ("ﬁsh", "FISH"), ("e\u0301", "é"), ("ｆｉｓｈ", "fish")]
+    for one, other in (*pairs, ("a" * 2**20, "a" * 64)):
+        assert plain.terms(one).tolist() == plain.terms(other).tolist() != []
+    assert english.terms("connections").tolist() == english.terms("Connected").tolist()
+    assert english.terms("what is the this").tolist() == []
+    assert plain.terms("what is").tolist() != []
+    assert set(STOP_WORDS) < set(LANGUAGES)
+    for language in LANGUAGES:
+        assert len(Analyzer(language).terms("xylophones книги 東京")) == 5
+
+
+def test_words_take_memory_once_for_all_indexes() -> None:
+    text, taken = " ".join(map(str, range(10**6, 10**6 + 10_000))), list[int]()
+    for _ in range(2):
         analyzer = Analyzer(NO_LANGUAGE)
-        assert analyzer.terms(one).tolist() == analyzer.terms(other).tolist() != []
+        tracemalloc.start()
+        assert len(analyzer.terms(text)) == 10_000
+        taken.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    assert taken[1] < 0.1 * taken[0]
 
-    def test_of_a_megabyte_have_their_first_characters(self) -> None:
-        analyzer = Analyzer(NO_LANGUAGE)
-        assert analyzer.terms("a" * 2**20).tolist() == analyzer.terms("a" * 64).tolist()
 
-    def test_take_memory_once_for_all_indexes(self) -> None:
-        text, taken = " ".join(map(str, range(10**6, 10**6 + 10_000))), list[int]()
-        for _ in range(2):
-            analyzer = Analyzer(NO_LANGUAGE)
-            tracemalloc.start()
-            assert len(analyzer.terms(text)) == 10_000
-            taken.append(tracemalloc.get_traced_memory()[0])
-            tracemalloc.stop()
-        assert taken[1] < 0.1 * taken[0]
-
-    def test_have_stems_in_a_language(self) -> None:
-        english = Analyzer("english")
-        assert english.terms("connections").tolist() == english.terms("Connected").tolist()
-        assert english.terms("what is the this").tolist() == []
-        assert Analyzer(NO_LANGUAGE).terms("what is").tolist() != []
-
-    def test_have_stems_in_all_languages_that_can_be_asked_for(self) -> None:
-        assert set(STOP_WORDS) < set(LANGUAGES)
-        for language in LANGUAGES:
-            assert len(Analyzer(language).terms("xylophones книги 東京")) == 5
-
-    def test_show_the_language(self) -> None:
-        assert find_language(iter(ENGLISH)) == "english"
-        assert find_language(iter(GERMAN)) == "german"
-        assert find_language(iter([*ENGLISH, *GERMAN])) == NO_LANGUAGE
-
-    @pytest.mark.parametrize(
-        "texts", [[], ["the of and"], ["Lorem ipsum dolor sit amet consectetur " * 20], ["東京タワー" * 50]]
-    )
-    def test_in_no_known_language_show_none(self, texts: list[str]) -> None:
+def test_words_show_the_language() -> None:
+    unknown: list[list[str]] = [
+        [],
+        ["the of and"],
+        ["Lorem ipsum dolor sit amet consectetur " * 20],
+        ["東京タワー" * 50],
+    ]
+    for texts, language in ((ENGLISH, "english"), (GERMAN, "german")):
+        assert find_language(iter(texts)) == language
+    for texts in (*unknown, [*ENGLISH, *GERMAN]):
         assert find_language(iter(texts)) == NO_LANGUAGE
 
 
@@ -151,16 +152,13 @@ class TestScores:
             assert found == sorted(found)
             assert sorted(row[1:] for row in found) == [(0, 1), (0, 2), (2, 1), (5, 1), (5, 1), (5, 3)]
 
-    def test_find_texts_without_spaces(self, tmp_path: Path) -> None:
-        index = built(tmp_path, ["東京タワーに行きました", "京都の寺", "ฉันรักกรุงเทพ", "서울에서 만나요"])
+    def test_find_texts_without_spaces_and_the_beginning_of_a_query(self, tmp_path: Path) -> None:
+        index = built(tmp_path, ["東京タワーに行きました", "京都の寺", "ฉันรักกรุงเทพ", "서울에서 만나요", "fish", ""])
         for row, query in enumerate(["東京", "京都", "กรุงเทพ", "서울"]):
             assert int(np.argmax(scores(index, query))) == row
         assert scores(index, "寺")[1] > 0
-
-    def test_of_a_query_of_a_megabyte_are_those_of_its_beginning(self, tmp_path: Path) -> None:
-        index = built(tmp_path, ["fish", "bird", "...", ""])
-        assert scores(index, "") == [0, 0, 0, 0]
-        assert scores(index, "fish " * (MAX_QUERY_CHARS // 5) + " bird " * 2**18)[1] == 0
+        assert scores(index, "") == [0] * 6
+        assert scores(index, " bird " * (MAX_QUERY_CHARS // 6) + " fish " * 2**18)[4] == 0
 
     def test_leave_out_terms_of_most_documents_if_there_are_too_many_postings(self) -> None:
         count, num_common = 140_000, 10
@@ -190,8 +188,6 @@ class TestScores:
 
 
 class TestLearnedWords:
-    """Weights of tokens, which a model's sparse vectors have."""
-
     def test_score_by_the_products_of_weights(self, tmp_path: Path) -> None:
         """Rows with one text share its vector, and rows of the former version keep their postings."""
         draw = np.random.default_rng(33)
@@ -251,7 +247,7 @@ def check_products(index: LexicalIndex, documents: Sequence[SparseVector], draw:
             assert parts.sum() == pytest.approx(found[row], abs=1e-4)
 
 
-def test_a_description_that_no_build_of_this_release_wrote_is_refused(tmp_path: Path) -> None:
+def test_a_description_and_postings_that_no_build_of_this_release_wrote_are_refused(tmp_path: Path) -> None:
     built(tmp_path, ["fish", "bird"])
     about = json.loads((tmp_path / LEXICAL).read_text())
     changes: list[dict[str, Any]] = [
@@ -265,9 +261,6 @@ def test_a_description_that_no_build_of_this_release_wrote_is_refused(tmp_path: 
         (tmp_path / LEXICAL).write_text(text)
         with pytest.raises(IndexCorrupt, match="build the index again"):
             LexicalIndex.open(tmp_path, 2)
-
-
-def test_postings_that_no_build_wrote_are_refused(tmp_path: Path) -> None:
     built(tmp_path, ["fish", "bird"])
     np.save(tmp_path / POSTINGS, np.array([7, 7], np.int32))
     with pytest.raises(IndexCorrupt, match="build"):
@@ -275,3 +268,57 @@ def test_postings_that_no_build_wrote_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / STARTS, np.load(tmp_path / STARTS)[::-1].copy())
     with pytest.raises(IndexCorrupt, match="where postings begin"):
         LexicalIndex.open(tmp_path, 2)
+
+
+#: Words, and the texts between them.
+MADE_WORDS = st.sampled_from(["storm", "rain", "wind", "snow", "sunshine"])
+WORD_ENDS = st.sampled_from([" ", ". ", "\n", ", ", "  "])
+
+TEXT = (
+    "The committee met on Monday. It spoke of roads. The old bridge over the river was closed after the flood. "
+    "Repairs of the bridge will take two years, the mayor said, and cost more than was planned. "
+    + "Nothing else. "
+    * 40
+)
+
+
+def test_a_snippet_has_the_words_of_the_query(tmp_path: Path) -> None:
+    texts = {"a": TEXT, "b": "東京の橋は古いです。京都の寺も古いです。", "c": f"{' ' * 300}..."}
+    documents = [Document(name, text, {}) for name, text in texts.items()]
+    scene = Scene.of(tmp_path / "v1", documents, np.eye(3, DIMENSION, dtype=np.float32), 3)
+
+    def found(text: str, name: str, max_chars: int) -> dict[str, Any]:
+        hits = scene.answer(unit_vectors(1, DIMENSION)[0], 3, text, snippet={"max_chars": max_chars}).hits[0]
+        made: dict[str, Any] = next(hit["snippet"] for hit in hits if hit["id"] == name)
+        assert made["text"] == texts[name][made["start"] : made["stop"]]
+        assert len(made["text"]) <= max_chars
+        return made
+
+    of_words = found("cost of repairs BRIDGE", "a", 100)
+    assert {of_words["text"][start:stop] for start, stop in of_words["highlights"]} >= {"Repairs", "bridge", "cost"}
+    assert of_words["text"].startswith("Repairs")
+    of_runs = found("京都の寺", "b", 20)
+    assert [of_runs["text"][start:stop] for start, stop in of_runs["highlights"]][-1] == "京都の寺"
+    beginning = found("unknown", "a", 60)
+    assert (beginning["start"], beginning["highlights"]) == (0, [])
+    assert found("unknown", "c", 240)["text"] == "..."
+    (hit,) = scene.answer(unit_vectors(1, DIMENSION)[0], 3, "京橋", mode="lexical", explain=True).hits[0]
+    assert set(hit["explain"]["words"]) == {"京", "橋"}
+    assert sum(hit["explain"]["words"].values()) == pytest.approx(hit["score"])
+
+
+@given(st.lists(st.tuples(MADE_WORDS, WORD_ENDS), max_size=60), st.sets(MADE_WORDS), st.integers(20, 120))
+def test_a_snippet_marks_each_word_of_the_query_in_it_and_nothing_else(
+    parts: list[tuple[str, str]], query: set[str], max_chars: int
+) -> None:
+    text, analyzer = "".join(word + end for word, end in parts), Analyzer(NO_LANGUAGE)
+    weights = {int(term): 1.0 for word in query for term in analyzer.terms(word)}
+    found = snippet(text, analyzer, weights, max_chars, len(text))
+    assert found["text"] == text[found["start"] : found["stop"]] == found["text"].rstrip()
+    assert found["stop"] <= len(text)
+    assert len(found["text"]) <= max_chars
+    marked = [found["text"][start:stop] for start, stop in found["highlights"]]
+    assert marked == [word for word in re.findall(r"\w+", found["text"]) if word in query]
+    assert bool(marked) == any(word in query for word, _ in parts)
+    beginning = snippet("wind and storm", analyzer, dict.fromkeys(map(int, analyzer.terms("storm")), 1.0), 40, 8)
+    assert (beginning["text"], beginning["highlights"]) == ("wind and storm", [])

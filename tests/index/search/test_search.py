@@ -1,7 +1,7 @@
-"""Exact search finds exactly the rows that scoring all vectors finds, for any vectors."""
+"""Exact search finds exactly the rows that scoring all vectors finds: no score is over its upper bound."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +11,18 @@ from hypothesis.extra import numpy as nps
 from index_versions import quantise
 from numpy.typing import NDArray
 
+from shoal.errors import IndexCorrupt
+from shoal_workers.index.files.manifest import BASIS, QUANTISED, SCALES
 from shoal_workers.index.vectors.exact_search import MAX_BOUNDS, ExactSearch, SearchThreads, TopK
-from shoal_workers.index.vectors.quantisation import CACHE_LINE, NUM_TAIL_CODES, QuantisationBasis, QuantisedVectors
-from shoal_workers.index.vectors.upper_bounds import MAX_QUERIES, Buffer, SharedProducts
+from shoal_workers.index.vectors.quantisation import (
+    MAX_CODE,
+    QuantisationBasis,
+    QuantisedVectors,
+)
+from shoal_workers.index.vectors.upper_bounds import MAX_BLOCK, MAX_QUERIES, Buffer, SharedProducts, UpperBounds
 
 Vectors = NDArray[np.float32]
+Codes = NDArray[np.int8]
 
 FEW = st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0])
 
@@ -47,10 +54,14 @@ def by_scoring_all(vectors: Vectors, queries: Vectors, k: int, eligible: NDArray
     return TopK(left[places], np.take_along_axis(scores, places, axis=1))
 
 
-def check(vectors: Vectors, queries: Vectors, k: int, threads: int = 1) -> None:
-    """Assert that rows and scores are as by scoring all vectors, to the last bit."""
-    search = ExactSearch(vectors, quantise(vectors), SearchThreads(threads))
-    assert_same(search.top_k(queries, k), by_scoring_all(vectors, queries, k))
+def check(vectors: Vectors, queries: Vectors, *ks: int, eligible: NDArray[np.bool_] | None = None) -> None:
+    """Assert that rows and scores are as by scoring all vectors, whether rows are not eligible or hidden."""
+    search = ExactSearch(vectors, quantise(vectors), SearchThreads(2))
+    for k in ks:
+        expected = by_scoring_all(vectors, queries, k, eligible)
+        assert_same(search.top_k(queries, k, eligible=eligible), expected)
+        if eligible is not None:
+            assert_same(search.top_k(queries, k, np.flatnonzero(~eligible)), expected)
 
 
 def assert_same(found: TopK, expected: TopK) -> None:
@@ -72,7 +83,7 @@ def test_a_search_finds_what_scoring_all_vectors_finds(data: st.DataObject) -> N
 
 def test_more_queries_than_there_is_memory_for_at_a_time() -> None:
     vectors = grouped(60_000, 8)
-    check(vectors, grouped(MAX_BOUNDS // len(vectors) + 3, 8, seed=1), 5, 2)
+    check(vectors, grouped(MAX_BOUNDS // len(vectors) + 3, 8, seed=1), 5)
 
 
 @given(st.integers(1, 3_000), st.integers(0, 40), st.integers(1, 1_000), st.integers(0, 100), st.integers(0, 2**32 - 1))
@@ -80,11 +91,7 @@ def test_rows_that_are_hidden_or_not_eligible_are_never_found(
     count: int, num_queries: int, k: int, percent: int, seed: int
 ) -> None:
     vectors, queries = grouped(count, 24, seed), grouped(num_queries, 24, seed + 1)
-    eligible = np.random.default_rng(seed).random(count) < percent / 100
-    search = ExactSearch(vectors, quantise(vectors), SearchThreads(2))
-    expected = by_scoring_all(vectors, queries, k, eligible)
-    assert_same(search.top_k(queries, k, eligible=eligible), expected)
-    assert_same(search.top_k(queries, k, np.flatnonzero(~eligible)), expected)
+    check(vectors, queries, k, eligible=np.random.default_rng(seed).random(count) < percent / 100)
 
 
 @pytest.mark.parametrize("num_eligible", [0, 1, 10, 749, 751, 5_999, 6_000])
@@ -92,27 +99,9 @@ def test_few_or_many_eligible_rows_are_searched(num_eligible: int) -> None:
     vectors = grouped(6_000, 96)
     vectors[1_000:4_000] = vectors[5]
     vectors[5_999] = vectors[17]
-    eligible = np.random.default_rng(0).permutation(6_000) < num_eligible
-    search = ExactSearch(vectors, quantise(vectors), SearchThreads(2))
-    for k in (1, 1_000):
-        expected = by_scoring_all(vectors, vectors[:3], k, eligible)
-        assert_same(search.top_k(vectors[:3], k, eligible=eligible), expected)
-        assert_same(search.top_k(vectors[:3], k, np.flatnonzero(~eligible)), expected)
-
-
-def test_the_rows_that_are_left_may_lie_in_one_group_of_bounds() -> None:
-    vectors = grouped(6_000, 96)
-    eligible = np.arange(6_000) % 188 == 5
-    search = ExactSearch(vectors, quantise(vectors), SearchThreads(2))
-    for k in (1, 10, 50):
-        expected = by_scoring_all(vectors, vectors[:3], k, eligible)
-        assert_same(search.top_k(vectors[:3], k, np.flatnonzero(~eligible)), expected)
-
-
-@pytest.mark.parametrize(("kind", "k"), [(random, 10), (grouped, 1_000)])
-def test_many_vectors_of_many_dimensions(kind: Callable[..., Vectors], k: int) -> None:
-    vectors = kind(8_000, 384)
-    check(vectors[40:], vectors[:40], k, 3)
+    check(vectors, vectors[:3], 1, 1_000, eligible=np.random.default_rng(0).permutation(6_000) < num_eligible)
+    in_one_group = np.arange(6_000) % 188 == 5  # of bounds
+    check(vectors, vectors[:3], 1, 10, 50, eligible=in_one_group)
 
 
 def test_queries_that_are_asked_for_together_share_a_pass_over_the_codes() -> None:
@@ -129,21 +118,6 @@ def test_several_threads_may_search_at_a_time() -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda start: nearest.top_k(vectors[start : start + 40], 5)[0], range(0, 400, 40)))
     assert (np.concatenate(found) == expected).all()
-
-
-def in_a_tail_that_rounding_hides(dimension: int, generator: np.random.Generator) -> tuple[Vectors, Vectors]:
-    """Return vectors with a tail so short that float32 hides it in squared lengths, and queries along that tail."""
-    main = min(CACHE_LINE - NUM_TAIL_CODES, dimension - 1)  # the number of directions in a basis of the least width
-    vectors = np.zeros((3_000, dimension), np.float32)
-    vectors[:, :main] = random(3_000, main, int(generator.integers(2**32)))
-    vectors[:, -1] = generator.uniform(0, 2e-4, 3_000)
-    return vectors, np.eye(dimension, dtype=np.float32)[-1:].copy()
-
-
-@pytest.mark.parametrize("dimension", [8, 60, 200])
-def test_tails_that_rounding_hides_are_searched(dimension: int) -> None:
-    for k in (1, 10, 300):
-        check(*in_a_tail_that_rounding_hides(dimension, np.random.default_rng(k)), k)
 
 
 def misleading(seed: int, dimension: int, count: int, num_queries: int) -> tuple[Vectors, Vectors]:
@@ -190,8 +164,7 @@ def test_no_vector_that_is_left_out_scores_more(
 
 
 def test_near_ties_that_rounding_puts_in_another_order() -> None:
-    basis = QuantisationBasis.fit(random(2_000, 60))
-    generator = np.random.default_rng(0)
+    basis, generator = QuantisationBasis.fit(random(2_000, 60)), np.random.default_rng(0)
     signs = generator.choice([-1.0, 1.0], (8, 1, 60))
     codes = np.repeat(generator.integers(5, 40, (8, 1, 60)).astype(np.float64), 40, axis=1)
     # The first twenty vectors of each query lose nearly half a step in every code, and the other vectors gain as much.
@@ -201,7 +174,153 @@ def test_near_ties_that_rounding_puts_in_another_order() -> None:
     codes[:, 20:, 0] -= np.arange(20) + 5
     turned = basis.directions.T.astype(np.float64) * basis.step
     vectors, queries = ((numbers.reshape(-1, 60) @ turned).astype(np.float32) for numbers in (signs * codes, signs))
-    quantised = QuantisedVectors(np.concatenate(list(basis.encode(vectors))), basis)
-    found = ExactSearch(vectors, quantised).top_k(queries, 10)
+    found = ExactSearch(vectors, encoded(basis, vectors)).top_k(queries, 10)
     assert_same(found, by_scoring_all(vectors, queries, 10))
     assert (found.rows % 40 < 20).all()
+
+
+# Upper bounds
+
+
+def products_of(codes: Codes, queries: Codes) -> NDArray[np.int32]:
+    """Return the products of codes `[rows, queries]`."""
+    return codes.astype(np.int32) @ queries.astype(np.int32).T
+
+
+def excess(quantised: QuantisedVectors, vectors: Vectors, queries: Vectors) -> NDArray[np.float64]:
+    """Return by how much the upper bound of each vector's score for each query exceeds the score."""
+    encoded = quantised.basis.encode_queries(queries)
+    bounds = products_of(quantised.codes, encoded.codes) * encoded.units + encoded.slacks
+    return bounds - vectors.astype(np.float64) @ queries.astype(np.float64).T
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 60, 61, 130])
+def test_of_many_scores_none_is_over_its_bound(dimension: int) -> None:
+    for seed in range(3):
+        vectors, queries = misleading(seed, dimension, 1_000, 50)
+        quantised = quantise(vectors)
+        assert excess(quantised, vectors, queries).min() >= 0
+        encoded = quantised.basis.encode_queries(queries)
+        assert (products_of(quantised.codes[:1], encoded.codes) >= encoded.thresholds(vectors[0] @ queries.T)).all()
+
+
+@pytest.mark.parametrize("length", [1e-6, 1, 1e6])
+def test_scores_that_rounding_takes_farthest_from_the_truth_are_bounded(length: float) -> None:
+    generator = np.random.default_rng(1)
+    basis = QuantisationBasis.fit(generator.standard_normal((2_000, 60), np.float32) * np.float32(length))
+
+    def of_codes(codes: NDArray[np.float64], unit: float) -> Vectors:
+        """Return the vectors that have these numbers of units, whole or not, in the basis."""
+        return (codes * unit @ basis.directions.T.astype(np.float64)).astype(np.float32)
+
+    signs = generator.choice([-1.0, 1.0], (20, 60))
+    # Every code of a vector is rounded towards zero by nearly half a step, and the query has the direction of the loss.
+    vectors = of_codes(signs * (generator.integers(0, 40, (20, 60)) + 0.49), basis.step)
+    assert excess(encoded(basis, vectors), vectors, of_codes(signs, 1.0)).min() >= 0
+    # One large number makes the query's unit large. Its other numbers are rounded to zero, and the vectors have their
+    # direction.
+    numbers = 0.49 * signs
+    numbers[:, 0] = 127
+    vectors = of_codes(signs * 36, basis.step)
+    assert excess(encoded(basis, vectors), vectors, of_codes(numbers, 1.0)).min() >= 0
+
+
+def encoded(basis: QuantisationBasis, vectors: Vectors) -> QuantisedVectors:
+    """Encode vectors with a basis that was computed for other vectors."""
+    return QuantisedVectors(np.concatenate(list(basis.encode(vectors))), basis)
+
+
+def test_vectors_outside_of_the_basis_are_bounded_by_their_tails() -> None:
+    vectors = np.zeros((4_000, 130), np.float32)
+    vectors[:, :50] = np.random.default_rng(5).standard_normal((4_000, 50))
+    vectors[:80] = np.eye(130, dtype=np.float32)[50:] * 7
+    quantised = quantise(vectors)
+    directions = quantised.basis.directions
+    assert directions.shape == (130, 60)
+    assert excess(quantised, vectors, vectors[:80]).min() >= 0
+    outside = vectors[:80] - vectors[:80] @ directions @ directions.T
+    query = outside[np.linalg.norm(outside, axis=1).argmax()][None]
+    shorter = query * np.linspace(0.01, 1, 400, dtype=np.float32)[:, None]
+    assert excess(encoded(quantised.basis, shorter), shorter, query).min() >= 0
+    vectors = np.hstack([random(3_000, 60), np.zeros((3_000, 70), np.float32)])
+    vectors[:, -1] = np.linspace(0, 5e-4, 3_000)  # so short that float32 hides it in squared lengths
+    assert excess(quantise(vectors), vectors, np.eye(130, dtype=np.float32)[-1:]).min() >= 0
+
+
+@pytest.mark.parametrize(("extent", "width"), [(0.9, 64), (0.985, 128), (1, 384)], ids=["narrow", "usual", "even"])
+def test_the_width_of_codes_fits_the_vectors(extent: float, width: int) -> None:
+    generator = np.random.default_rng(2)
+    vectors = generator.standard_normal((8_000, 384), np.float32) * extent ** np.arange(384, dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    quantised = quantise(vectors)
+    assert quantised.codes.shape == (8_000, width)
+    assert np.abs(quantised.codes).max() <= MAX_CODE
+    over = excess(quantised, vectors, vectors[:50])
+    assert 0 <= over.min() < over.max() < 0.25
+
+
+def test_written_files_are_mapped(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(1).standard_normal((20_000, 40), np.float32)
+    made = quantise(vectors)
+    parts: list[float] = []
+    assert QuantisedVectors.write(tmp_path, vectors, parts.append) == 64
+    assert parts == sorted(parts)
+    assert (parts[0], 0.5 in parts, parts[-1] < 1) == (0.0, True, True)
+    assert {path.name for path in tmp_path.iterdir()} == {QUANTISED, BASIS, SCALES}
+    opened = QuantisedVectors.open(tmp_path, 20_000, 40, 64)
+    assert (opened.codes == made.codes).all()
+    assert (opened.basis.directions == made.basis.directions).all()
+    for name in ("step", "tail_step", "max_norm", "width"):
+        assert getattr(opened.basis, name) == getattr(made.basis, name)
+    assert isinstance(opened.codes.base, np.memmap)
+    assert not opened.codes.flags.writeable
+
+
+def test_files_of_another_shape_and_scales_that_are_no_positive_numbers_are_refused(tmp_path: Path) -> None:
+    QuantisedVectors.write(tmp_path, np.ones((20, 40), np.float32))
+    for shape in ((19, 40, 64), (20, 41, 64), (20, 40, 128), (20, 40, 4)):
+        with pytest.raises(IndexCorrupt, match="build the index again"):
+            QuantisedVectors.open(tmp_path, *shape)
+    for scales in ([0, 1, 1], [1, 1, np.nan], [np.inf, 1, 1]):
+        np.save(tmp_path / SCALES, np.array(scales, np.float64))
+        with pytest.raises(IndexCorrupt, match="in units of"):
+            QuantisedVectors.open(tmp_path, 20, 40, 64)
+
+
+# Rows that reach a threshold
+
+CODES = nps.arrays(
+    np.int8, st.tuples(st.integers(1, 300), st.just(64)), elements=st.sampled_from([-127, -3, 0, 1, 127])
+)
+
+
+@given(CODES, st.integers(1, 300), st.data())
+def test_rows_that_reach_the_threshold_are_found(codes: Codes, num_queries: int, data: st.DataObject) -> None:
+    queries = codes[:num_queries]
+    expected = products_of(codes, queries)
+    threshold = data.draw(nps.arrays(np.int32, len(queries), elements=st.sampled_from(expected[:, 0].tolist())))
+    bounds = UpperBounds(codes, queries, Buffer())
+    rows, owners = bounds.candidates(threshold)
+    found_owners, found_rows = np.nonzero((expected >= threshold).T)
+    assert (rows == found_rows).all()
+    assert (owners == found_owners).all()
+    k = data.draw(st.integers(1, len(codes)))
+    assert ((expected >= bounds.reached_by_k(k)).sum(axis=0) >= k).all()
+
+
+def test_many_blocks_in_a_buffer_that_was_used_before() -> None:
+    buffer, generator = Buffer(), np.random.default_rng(3)
+    for count, num_queries in ((MAX_BLOCK * 2 + 77, 1), (9_001, 65), (3_333, 2_000), (5, 1)):
+        codes, queries = (generator.integers(-127, 128, (n, 64), np.int8) for n in (count, num_queries))
+        expected = products_of(codes, queries)
+        threshold = np.partition(expected, count - 3, axis=0)[count - 3]
+        rows, owners = UpperBounds(codes, queries, buffer).candidates(threshold)
+        assert (expected[rows, owners] >= threshold[owners]).all()
+        assert len(rows) == (expected >= threshold).sum()
+
+
+def test_few_rows_reach_the_bound() -> None:
+    generator = np.random.default_rng(4)
+    codes, queries = (generator.integers(-127, 128, (n, 64), np.int8) for n in (100_000, 3))
+    bounds = UpperBounds(codes, queries, Buffer())
+    assert len(bounds.candidates(bounds.reached_by_k(10))[0]) < 3 * 15

@@ -1,17 +1,18 @@
 """Filters, orders, boosts and facets by columns give exactly the results of looking at each document."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from field_documents import DOCUMENTS, KINDS, NAMES, Fields, matches, values_of
-from hypothesis import given
+from field_documents import DOCUMENTS, KINDS, NAMES, Fields, matches, span, values_of
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
-from shoal.operations.search_fields import DAY_S, Boost, parse_boosts, parse_sort
+from shoal.operations.search_fields import Boost, parse_boosts, parse_sort
 from shoal.operations.search_filter import RANGE_OPERATORS, parse_filter
 from shoal_workers.index.files.columns import Columns, Keywords
 from shoal_workers.index.files.field_kinds import date_span, to_keyword
@@ -64,12 +65,16 @@ def rank_alike(selected: NDArray[np.bool_], most: int) -> TopK:
     return TopK(rows, np.zeros(len(rows), np.float32))
 
 
-@pytest.mark.parametrize(("name", "values"), [("year", [1, 5, 3, 2, 5, 9, 0]), ("tag", [*"bfdcfza"])])
-def test_added_documents_have_their_places_among_others_in_an_order(name: str, values: list[Any]) -> None:
+@pytest.mark.parametrize(("name", "values"), [("year", [1, 5, [3, 7], 2, 5, [9, 1], 0]), ("tag", [*"bfdcfza"])])
+@pytest.mark.parametrize(("order", "best"), [("asc", min), ("desc", max)])
+def test_added_documents_have_their_places_among_others_in_an_order(
+    name: str, values: list[Any], order: str, best: Callable[[Any], Any]
+) -> None:
     documents: list[Fields] = [{name: value} for value in values]
-    order = FieldOrder(parse_sort([{"field": name}]), fields_of(documents[:2], documents[2:]))
-    found, _ = order.top(np.ones(len(values), bool), len(values), rank_alike)
-    assert found.tolist() == sorted(range(len(values)), key=values.__getitem__)
+    ordered = FieldOrder(parse_sort([{"field": name, "order": order}]), fields_of(documents[:3], documents[3:]))
+    found, _ = ordered.top(np.ones(len(values), bool), len(values), rank_alike)
+    keys = [best(values_of(document, name)) for document in documents]
+    assert found.tolist() == sorted(range(len(values)), key=keys.__getitem__, reverse=order == "desc")
 
 
 def test_an_order_of_many_fields_with_many_values() -> None:
@@ -128,52 +133,41 @@ def share(boost: Boost, document: Fields, documents: list[Fields]) -> float:
     if boost.values is not None:
         return float(any(value in boost.values for value in values))
     if boost.half_life is not None:
-        origin = NOW if boost.is_in_days else float(boost.origin or 0)
+        origin = span(boost.field, boost.origin)[0] if boost.origin is not None else NOW
         return float(max(0.5 ** (abs(value - origin) / boost.half_life) for value in values))
     every = [value for other in documents for value in values_of(other, boost.field)]
     least, largest = (0, 1) if boost.field == "new" else (min(every), max(every))
     return float(max(min(1, max(0, (value - least) / ((largest - least) or 1))) for value in values))
 
 
-BOOSTS = st.lists(
-    st.sampled_from(
-        [
-            {"field": "tag", "weight": 0.5, "value": "a"},
-            {"field": "tag", "weight": -0.25, "value": ["b", "nothing"]},
-            {"field": "year", "weight": 1},
-            {"field": "day", "weight": 2},
-            {"field": "new", "weight": 0.125},
-            {"field": "year", "weight": 1, "half_life": 2, "origin": 2000},
-            {"field": "day", "weight": 1, "half_life_days": 300},
-        ]
-    ),
-    min_size=1,
-    max_size=4,
-)
+ALL_BOOSTS: list[dict[str, Any]] = [
+    {"field": "tag", "weight": 0.5, "value": "a"},
+    {"field": "tag", "weight": -0.25, "value": ["b", "nothing"]},
+    {"field": "year", "weight": 1},
+    {"field": "day", "weight": 2},
+    {"field": "new", "weight": 0.125},
+    {"field": "year", "weight": 1, "half_life": 2, "origin": 2000},
+    {"field": "year", "weight": 1, "half_life": 5e-324, "origin": 2000},
+    {"field": "day", "weight": 1, "half_life_days": 300},
+    {"field": "day", "weight": 1, "half_life_days": 30, "origin": "2001-08-10T01:46:40"},
+]
+BOOSTS = st.lists(st.sampled_from(ALL_BOOSTS), min_size=1, max_size=4)
+
+TAGGED: Fields = {"tag": "b", "year": 2001, "day": "2001-07-11"}
 
 
+@example(([TAGGED, {"day": "2001-08-10", "new": True}], [{"tag": ["a", "b"], "day": "2001-09-09"}]), ALL_BOOSTS[1:])
 @given(BOTH, BOOSTS)
 def test_boosts_are_sums_of_shares(both: tuple[list[Fields], list[Fields]], given: list[dict[str, Any]]) -> None:
     fields, documents = fields_of(*both), [*both[0], *both[1]]
     boosts = parse_boosts(given)
     found = boosts_of(boosts, fields, NOW)
     for n, document in enumerate(documents):
-        # The range of a field comes from the version, unless the version has no values of it.
-        known = both[0] if any(values_of(other, name) for other in both[0] for name in KINDS) else documents
         expected = 0.0
-        for boost in boosts:
-            has = any(values_of(other, boost.field) for other in both[0])
-            expected += boost.weight * share(boost, document, both[0] if has else both[1] or known)
+        for boost in boosts:  # the range of a field comes from the version, unless the version has no values of it
+            known = both[not any(values_of(other, boost.field) for other in both[0])]
+            expected += boost.weight * share(boost, document, known)
         assert found[n] == pytest.approx(expected, abs=1e-6)
-
-
-def test_recency_halves_with_each_half_life() -> None:
-    fields = fields_of([{"day": NOW - n * 30 * DAY_S} for n in range(3)] + [{}], [{"day": NOW + 30 * DAY_S}])
-    given = [{"field": "day", "weight": 2, "half_life_days": 30}]
-    found = boosts_of(parse_boosts(given), fields, NOW)
-    assert found == pytest.approx([2, 1, 0.5, 0, 1])
-    of_origin = boosts_of(parse_boosts([given[0] | {"origin": "2001-08-10T01:46:40"}]), fields, 0.0)
-    assert of_origin == pytest.approx([1, 2, 1, 0, 0.5])
 
 
 VERSION: list[Fields] = [{"tag": "a", "year": 2000, "day": "2001-05", "new": True, "and": "x", "long": {"a": 1}}]
@@ -201,16 +195,14 @@ def test_a_condition_that_does_not_fit_its_field_is_refused(wanted: dict[str, An
             matching(parse_filter(wanted), fields)
 
 
-def test_of_a_stored_field_the_documents_with_a_value_are_found() -> None:
+def test_stored_values_exist_and_values_of_another_kind_in_added_documents_do_not() -> None:
     fields = fields_of([*VERSION, {"tag": "b"}], VERSION, {})
-    assert matching(parse_filter({"long": {"exists": True}}), fields).tolist() == [True, False, True]
-    assert matching(parse_filter({"long": {"exists": False}}), fields).tolist() == [False, True, False]
-
-
-def test_values_of_another_kind_in_added_documents_are_none() -> None:
+    for wanted in (True, False):
+        found = matching(parse_filter({"long": {"exists": wanted}}), fields)
+        assert found.tolist() == [wanted, not wanted, wanted]
     fields = fields_of([{"year": 2000}], [{"year": "soon"}, {"year": "2000"}, {"year": {"a": 1}}], {})
-    assert matching(parse_filter({"year": 2000}), fields).tolist() == [True, False, True, False]
-    assert matching(parse_filter({"year": {"exists": True}}), fields).tolist() == [True, False, True, False]
+    for condition in (2000, {"exists": True}):
+        assert matching(parse_filter({"year": condition}), fields).tolist() == [True, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -236,6 +228,15 @@ def test_a_boost_that_does_not_fit_its_field_is_refused(boost: dict[str, Any], s
         boosts_of(parse_boosts([boost]), fields_of(VERSION, [], {}), NOW)
 
 
+@pytest.mark.parametrize(("name", "said"), [("score", "min_score"), ("none", "the index has"), ("long", "only exists")])
+def test_a_sort_and_a_facet_of_a_field_that_has_no_values_are_refused(name: str, said: str) -> None:
+    fields = fields_of(VERSION, [], {})
+    with pytest.raises(InvalidRequest, match=rf"sort\[0\].field: .*{said}"):
+        FieldOrder(parse_sort([{"field": name}]), fields)
+    with pytest.raises(InvalidRequest, match=f"facets: .*{said}"):
+        count_facet(name, fields, np.ones(1, bool))
+
+
 def test_added_terms_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An index may have a million of them."""
     fields, find, found = fields_of([{"tag": "a"}], [{"tag": "b"}, {"tag": "a"}]), Keywords.find, list[bytes]()
@@ -255,12 +256,3 @@ def test_without_a_column_documents_without_a_value_are_groups_by_themselves() -
     documents: list[Fields] = [{"f": ""}, {"f": []}, {"f": None}, {"f": "a"}, {"f": "a"}]
     keys = GroupKeys("f", IndexFields(Columns({}, num_left_out=1), Columns({}), 5, 0), documents.__getitem__)
     assert [keys.key(row) for row in range(5)] == [0, 1, 2, '"a"', '"a"']
-
-
-def test_sorts_and_facets_of_fields_that_have_no_values_are_refused() -> None:
-    fields = fields_of(VERSION, [], {})
-    for name, said in (("score", "min_score"), ("none", "the index has"), ("long", "only exists")):
-        with pytest.raises(InvalidRequest, match=rf"sort\[0\].field: .*{said}"):
-            FieldOrder(parse_sort([{"field": name}]), fields)
-        with pytest.raises(InvalidRequest, match=f"facets: .*{said}"):
-            count_facet(name, fields, np.ones(1, bool))

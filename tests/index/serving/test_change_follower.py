@@ -37,12 +37,10 @@ class Log(ChangeLog):
     num_commands = 0
 
     def positions(self) -> dict[str, str]:
-        """Return the position of the last change of each index."""
         self._count()
         return super().positions()
 
     def since(self, index: str, position: str) -> Tail:
-        """Return the changes after a position."""
         self._count()
         return super().since(index, position)
 
@@ -52,33 +50,47 @@ class Log(ChangeLog):
             raise self.fault("Redis does not answer")
 
 
+class Following:
+    """The indexes in a folder, which follow their changes. The index `news` is open, in its version v1."""
+
+    def __init__(self, home: Path, template: Path, queue: Queue, log: Log, indexes: OpenIndexes):
+        self.home, self.template, self.queue, self.log, self.indexes = home, template, queue, log, indexes
+
+    @property
+    def news(self) -> Index:
+        return self.indexes["news"]
+
+    def publish(self, version: str, name: str = "news", **manifest: Any) -> None:
+        publish_version(self.home / name, self.template, version, **manifest)
+
+    def change(self, added: str = "", deleted: str = "", **others: Any) -> Change:
+        """Return a change that adds documents, with the vectors of the index's first documents, and deletes others."""
+        documents = tuple(Document(one, f"text {one}", {}) for one in added.split())
+        vectors = np.array(self.news.vectors[: len(documents)])
+        return replace(Change(documents, vectors, tuple(deleted.split()), self.news.manifest.digest, 0.0), **others)
+
+    def append(self, added: str = "", deleted: str = "", name: str = "news", **others: Any) -> str:
+        """Append a change to the log of an index; return its position."""
+        return self.log.append(name, self.change(added, deleted, **others))
+
+    def lose_log(self) -> None:
+        self.queue.redis.delete(self.queue.keys.changes("news"), self.queue.keys.changed)
+
+
 @pytest.fixture
 def log(queue: Queue) -> Log:
-    """Return the logs of the test's own pool."""
     return Log(queue.broker, queue.keys)
 
 
 @pytest.fixture
-def index_home(tmp_path: Path, index_folder: Path) -> Path:
-    """Return a folder with the index news and its published version v1."""
-    publish_version(tmp_path / "indexes" / "news", index_folder, "v1")
-    return tmp_path / "indexes"
-
-
-@pytest.fixture
-def indexes(index_home: Path, encoder: Encoder, log: Log) -> Iterator[OpenIndexes]:
-    """Return the indexes in that folder, opened."""
-    with served_in(index_home, encoder.model, change_log=log) as indexes:
+def following(
+    tmp_path: Path, index_folder: Path, encoder: Encoder, queue: Queue, log: Log, request: pytest.FixtureRequest
+) -> Iterator[Following]:
+    publish_version((home := tmp_path / "indexes") / "news", index_folder, "v1")
+    with served_in(home, encoder.model, change_log=log, **getattr(request, "param", {})) as indexes:
         indexes.look(0)
         assert indexes["news"].count
-        yield indexes
-
-
-def change(index: Index, added: str = "", deleted: str = "", **others: Any) -> Change:
-    """Return a change that adds documents, with the vectors of the index's first documents, and deletes others."""
-    documents = tuple(Document(one, f"text {one}", {}) for one in added.split())
-    vectors = np.array(index.vectors[: len(documents)])
-    return replace(Change(documents, vectors, tuple(deleted.split()), index.manifest.digest, 0.0), **others)
+        yield Following(home, index_folder, queue, log, indexes)
 
 
 def ids(index: Index) -> set[str]:
@@ -89,127 +101,111 @@ def ids(index: Index) -> set[str]:
     return {str(hit["id"]) for hit in hits}
 
 
-def test_added_documents_are_found_and_deleted_ones_are_not(indexes: OpenIndexes, log: Log) -> None:
-    before = ids(index := indexes["news"])
-    log.append("news", change(index, "a b", "0 1"))
-    position = log.append("news", change(index, "c 2", "a"))
-    log.append("other", change(index, "d"))
+def test_added_documents_are_found_and_deleted_ones_are_not(following: Following) -> None:
+    before = ids(index := following.news)
+    following.append("a b", "0 1")
+    position = following.append("c 2", "a")
+    following.append("d", name="other")
     assert ids(index) == before
-    indexes.follow()
-    assert indexes["news"] is index
+    following.indexes.follow()
+    assert following.news is index
     assert ids(index) == before - {"0", "1"} | {"b", "c"}
-    assert (index.count, index.live.position, indexes.errors) == (len(before), position, {})
+    assert (index.count, index.live.position, following.indexes.errors) == (len(before), position, {})
     (hits,) = index.search(np.array(index.vectors[:1]), 3)
     assert {hit["id"]: hit["text"] for hit in hits}["c"] == "text c"
 
 
-def test_without_changes_one_command_is_enough_for_all_indexes(
-    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path
-) -> None:
+def test_without_changes_one_command_is_enough_for_all_indexes(following: Following) -> None:
+    indexes = following.indexes
     for n in range(9):
-        publish_version(index_home / f"other{n}", index_folder, "v1")
-    log.append("news", change(indexes["news"], "a"))
+        following.publish("v1", f"other{n}")
+    following.append("a")
     indexes.look(1)
     assert len([index.count for index in indexes.values()]) == indexes.num_open == 10
     for expected in (2, 1, 1):  # the first time, the change is read as well
-        log.num_commands = 0
+        following.log.num_commands = 0
         indexes.follow()
-        assert log.num_commands == expected
+        assert following.log.num_commands == expected
     indexes.look(2)
-    assert log.num_commands == 1
+    assert following.log.num_commands == 1
 
 
-def test_an_index_that_is_not_open_is_opened_for_its_changes(
-    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path
-) -> None:
+def test_an_index_that_is_not_open_is_opened_for_its_changes(following: Following) -> None:
+    indexes = following.indexes
     for name in ("faq", "quiet"):
-        publish_version(index_home / name, index_folder, "v1")
+        following.publish("v1", name)
     indexes.look(1)
     indexes.follow()
     assert indexes.num_open == 1
-    position = log.append("faq", change(indexes["news"], "a b", "0"))
+    position = following.append("a b", "0", "faq")
     indexes.follow()
     wait_until(lambda: indexes.describe()["faq"]["changes_through"] == position)
     assert (indexes.num_open, indexes.describe()["faq"]["num_changes"]) == (2, 3)
-    assert indexes.describe()["faq"]["count"] == indexes["news"].count + 1
+    assert indexes.describe()["faq"]["count"] == following.news.count + 1
     indexes.follow()
     assert {"a", "b", "0"} & ids(indexes["faq"]) == {"a", "b"}
 
 
-def test_an_index_that_was_closed_has_its_changes_when_it_is_opened_again(
-    index_home: Path, encoder: Encoder, log: Log
-) -> None:
-    with served_in(index_home, encoder.model, change_log=log, idle_s=60) as indexes:
-        indexes.look(0)
-        log.append("news", change(indexes["news"], "a", "0"))
-        indexes.follow()
-        described = indexes.describe()
-        for close_after_s in (61, 122):
-            indexes.look(time.monotonic() + close_after_s)
-            indexes.follow()  # there is no new change to open it for
-            assert (indexes.num_open, indexes.describe()) == (0, described)
-            assert {"a", "0"} & ids(indexes["news"]) == {"a"}
-        later = change(indexes["news"], "b")
-        indexes.look(time.monotonic() + 183)
-        log.append("news", later)
-        assert "b" in ids(indexes["news"])
-
-
-def test_a_new_version_has_all_changes_before_it_is_served(
-    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path
-) -> None:
-    old = indexes["news"]
-    folded = log.append("news", change(old, "a", "0"))
-    log.append("news", change(old, "b", "1"))
+@pytest.mark.parametrize("following", [{"idle_s": 60}], indirect=True)
+def test_an_index_that_was_closed_has_its_changes_when_it_is_opened_again(following: Following) -> None:
+    indexes, later = following.indexes, following.change("b")
+    following.append("a", "0")
     indexes.follow()
-    log.append("news", change(old, "c", "2"))
-    publish_version(index_home / "news", index_folder, "v2", changes_through=folded)
+    described = indexes.describe()
+    for close_after_s in (61, 122):
+        indexes.look(time.monotonic() + close_after_s)
+        indexes.follow()  # there is no new change to open it for
+        assert (indexes.num_open, indexes.describe()) == (0, described)
+        assert {"a", "0"} & ids(following.news) == {"a"}
+    indexes.look(time.monotonic() + 183)
+    following.log.append("news", later)
+    assert "b" in ids(following.news)
+
+
+def test_a_new_version_has_all_changes_before_it_is_served(following: Following) -> None:
+    old, indexes = following.news, following.indexes
+    folded = following.append("a", "0")
+    following.append("b", "1")
+    indexes.follow()
+    following.append("c", "2")
+    following.publish("v2", changes_through=folded)
     indexes.look(1)
-    new = indexes["news"]
-    assert new is not old
-    assert ids(new) == (ids(old) - {"2", "a"}) | {"0", "c"}
-    log.append("news", change(old, "d"))
+    assert following.news is not old
+    assert ids(following.news) == (ids(old) - {"2", "a"}) | {"0", "c"}
+    following.append("d")
     indexes.follow()
-    assert "d" in ids(new) - ids(old)
+    assert "d" in ids(following.news) - ids(old)
 
 
-def test_while_redis_is_away_the_former_version_stays(
-    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path, caplog: pytest.LogCaptureFixture
+def test_while_redis_is_away_the_former_version_stays_and_searches_of_new_indexes_wait(
+    following: Following, encoder: Encoder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    old = indexes["news"]
-    log.append("news", change(old, "a"))
+    old, indexes, queue, log = following.news, following.indexes, following.queue, following.log
+    following.append("a")
     indexes.follow()
     log.is_away = True
-    publish_version(index_home / "news", index_folder, "v2")
-    publish_version(index_home / "faq", index_folder, "v1")
+    following.publish("v2")
+    following.publish("v1", "faq")
     for now in (1, 2):
         indexes.look(now)
         indexes.follow()
-    assert (sorted(indexes), indexes["news"]) == (["faq", "news"], old)
+    assert (sorted(indexes), following.news) == (["faq", "news"], old)
     assert indexes.errors == {"news": "Redis does not answer"}
     with pytest.raises(Unavailable):
         indexes["faq"]
-    assert len(caplog.messages) <= 4  # one warning for each index, and one of following; later ones are not repeated
-    log.is_away = False
-    indexes.look(3)
-    assert (indexes["news"].folder.name, indexes.errors) == ("v2", {})
-    assert "a" in ids(indexes["news"])
-    assert "a" not in ids(indexes["faq"])
-
-
-def test_a_search_waits_for_an_index_that_cannot_be_opened_while_redis_is_away(
-    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path, queue: Queue, encoder: Encoder
-) -> None:
-    publish_version(index_home / "faq", index_folder, "v1")
-    indexes.look(1)
+    assert len(caplog.messages) == 2  # a warning of the index, and one of following; later ones are not repeated
     worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
     queue.put("interactive", [Search(["storm"], index="faq", reply_to="me")])
-    log.is_away, log.num_commands = True, 0
+    log.num_commands = 0
     assert step_while(worker, lambda: log.num_commands < 3) == 0  # the changes are read again and again
     log.is_away = False
     drive(worker)
     (reply,) = queue.inbox("me").wait()
     assert [len(hits) for hits in reply.hits or ()] == [5]
+    indexes.look(3)
+    assert (following.news.folder.name, indexes.errors) == ("v2", {})
+    assert "a" in ids(following.news)
+    assert "a" not in ids(indexes["faq"])
 
 
 @pytest.mark.parametrize("fault", [Unavailable, Overloaded])
@@ -236,87 +232,82 @@ def test_a_worker_waits_for_redis_before_it_serves(
 
 
 @pytest.mark.parametrize("wrong", [{"digest": "0" * 64}, {"vectors": np.full((1, 32), np.nan, np.float32)}])
-def test_a_change_that_does_not_fit_is_reported_and_harms_nothing(
-    indexes: OpenIndexes, log: Log, queue: Queue, wrong: dict[str, Any]
-) -> None:
-    index = indexes["news"]
-    one = change(index, "odd", **wrong)
+def test_a_change_that_does_not_fit_is_reported_and_harms_nothing(following: Following, wrong: dict[str, Any]) -> None:
+    queue, one = following.queue, following.change("odd", **wrong)
     fields = {"documents": [{"id": "odd", "text": "x"}], "vectors": one.vectors.tobytes(), "deleted": ["0"]}
     packed = msgpack.packb(fields | {"digest": one.digest, "made_at": 0.0})
-    log.append("news", change(index, "b"))
+    following.append("b")
     queue.redis.xadd(queue.keys.changes("news"), {"change": packed, "num": 10**9, "size": 1})
-    log.append("news", change(index, "a"))
-    indexes.follow()
-    assert {"a", "odd", "0"} & ids(index) == {"a", "0"}
-    assert "changes of news are not searched" in indexes.errors["news"]
-    indexes.look(1)
-    assert "build the index" in indexes.errors["news"]
+    following.append("a")
+    following.indexes.follow()
+    assert {"a", "odd", "0"} & ids(following.news) == {"a", "0"}
+    assert "changes of news are not searched" in following.indexes.errors["news"]
+    following.indexes.look(1)
+    assert "build the index" in following.indexes.errors["news"]
 
 
-def test_an_entry_with_the_last_possible_id_harms_no_search(indexes: OpenIndexes, log: Log, queue: Queue) -> None:
-    log.append("news", change(indexes["news"], "a"))
-    packed = change(indexes["news"], "b").pack()
-    queue.redis.xadd(queue.keys.changes("news"), {"change": packed}, id=f"{2**64 - 1}-{2**64 - 1}")
-    indexes.follow()
-    assert {"a", "b"} <= ids(indexes["news"])
+def test_an_entry_with_the_last_possible_id_harms_no_search(following: Following) -> None:
+    following.append("a")
+    key, last = following.queue.keys.changes("news"), f"{2**64 - 1}-{2**64 - 1}"
+    following.queue.redis.xadd(key, {"change": following.change("b").pack()}, id=last)
+    following.indexes.follow()
+    assert {"a", "b"} <= ids(following.news)
     with pytest.raises(Unavailable, match="another program wrote a key of Shoal's"):
-        log.append("news", change(indexes["news"], "c"))
-    indexes.follow()
-    assert indexes.errors == {}
+        following.append("c")
+    following.indexes.follow()
+    assert following.indexes.errors == {}
 
 
-def test_changes_that_redis_has_lost_are_found_no_more(indexes: OpenIndexes, log: Log, queue: Queue) -> None:
-    before = ids(index := indexes["news"])
-    log.append("news", change(index, "a", "0"))
-    indexes.follow()
-    queue.redis.delete(queue.keys.changes("news"), queue.keys.changed)
-    indexes.follow()
+def test_changes_that_redis_has_lost_are_found_no_more(following: Following) -> None:
+    before, redis, keys = ids(index := following.news), following.queue.redis, following.queue.keys
+    following.append("a", "0")
+    following.indexes.follow()
+    following.lose_log()
+    following.indexes.follow()
     assert (ids(index), index.live.position) == (before, START)
-    queue.redis.xadd(queue.keys.changes("news"), {"change": change(index, "b").pack()}, id="1-1")
-    queue.redis.hset(queue.keys.changed, "news", "1-1 1 1 0 0")
-    indexes.follow()
+    redis.xadd(keys.changes("news"), {"change": following.change("b").pack()}, id="1-1")
+    redis.hset(keys.changed, "news", "1-1 1 1 0 0")
+    following.indexes.follow()
     assert ids(index) == before | {"b"}
 
 
-def test_changes_that_redis_has_no_more_are_reported(
-    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path
-) -> None:
+def test_changes_that_redis_has_no_more_are_reported(following: Following) -> None:
     """A worker may serve an old copy of an index, or a folder that was restored."""
-    index = indexes["news"]
-    positions = [log.append("news", change(index, one)) for one in "abc"]
-    log.fold("news", positions[1], [positions[1]])
-    publish_version(index_home / "news", index_folder, "v2", changes_through=positions[0])
+    positions = [following.append(one) for one in "abc"]
+    following.log.fold("news", positions[1], [positions[1]])
+    following.publish("v2", changes_through=positions[0])
+    following.indexes.look(1)
+    assert ids(following.news) & {*"abc"} == {"c"}
+    said = f"does not have the changes after {START} up to {positions[1]}"
+    assert said in following.indexes.errors["news"]
+    following.publish("v3", changes_through=positions[1])
+    following.indexes.look(2)
+    assert following.indexes.errors == {}
+
+
+def test_a_fault_that_has_gone_is_no_longer_reported(following: Following) -> None:
+    following.queue.redis.set(following.queue.keys.changes("news"), "x")
+    following.queue.redis.hset(following.queue.keys.changed, "news", "1-1 1 1 0 0")
+    following.indexes.follow()
+    assert "holds something else" in following.indexes.errors["news"]
+    following.lose_log()
+    following.append("a")
+    following.indexes.follow()
+    assert "a" in ids(following.news)
+    assert following.indexes.errors == {}
+    following.log.num_commands = 0
+    following.indexes.follow()
+    assert following.log.num_commands == 1  # nothing is read again
+
+
+def test_an_index_whose_changes_fail_stops_no_other_one(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+    indexes = following.indexes
+    following.publish("v1", "faq")
     indexes.look(1)
-    assert ids(indexes["news"]) & {*"abc"} == {"c"}
-    assert f"does not have the changes after {START} up to {positions[1]}" in indexes.errors["news"]
-    publish_version(index_home / "news", index_folder, "v3", changes_through=positions[1])
-    indexes.look(2)
-    assert indexes.errors == {}
-
-
-def test_a_fault_that_has_gone_is_no_longer_reported(indexes: OpenIndexes, log: Log, queue: Queue) -> None:
-    queue.redis.set(queue.keys.changes("news"), "x")
-    queue.redis.hset(queue.keys.changed, "news", "1-1 1 1 0 0")
-    indexes.follow()
-    assert "holds something else" in indexes.errors["news"]
-    queue.redis.delete(queue.keys.changes("news"), queue.keys.changed)
-    log.append("news", change(indexes["news"], "a"))
-    indexes.follow()
-    assert "a" in ids(indexes["news"])
-    assert indexes.errors == {}
-    log.num_commands = 0
-    indexes.follow()
-    assert log.num_commands == 1  # nothing is read again
-
-
-def test_an_index_whose_changes_fail_stops_no_other_one(
-    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish_version(index_home / "faq", index_folder, "v1")
-    indexes.look(1)
-    for name in ("news", "faq"):
-        log.append(name, change(indexes[name], "a"))
     first, second = indexes
+    for name in (first, second):
+        following.append("a", name=name)
+        assert indexes[name].count
     said = list[Any]()
 
     def fail(ids: Collection[str]) -> Any:
@@ -329,21 +320,18 @@ def test_an_index_whose_changes_fail_stops_no_other_one(
     assert "a" in ids(indexes[second])
     assert list(indexes.errors) == [first]
     monkeypatch.undo()
-    log.append(first, change(indexes[first], "b"))
+    following.append("b", name=first)
     indexes.follow()
     assert {"a", "b"} <= ids(indexes[first])
     assert indexes.errors == {}
 
 
-def test_the_threads_of_a_worker_follow(indexes: OpenIndexes, log: Log) -> None:
-    with watched(indexes):
-        log.append("news", change(indexes["news"], "a"))
-        wait_until(lambda: "a" in ids(indexes["news"]))
-
-
-def test_workers_that_are_started_together_read_at_different_moments(
-    indexes: OpenIndexes, monkeypatch: pytest.MonkeyPatch
+def test_the_threads_of_workers_follow_at_different_moments(
+    following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with watched(following.indexes):
+        following.append("a")
+        wait_until(lambda: "a" in ids(following.news))
     waits: list[float | None] = []
 
     class Noting(Event):
@@ -354,6 +342,6 @@ def test_workers_that_are_started_together_read_at_different_moments(
             return len(waits) == 3
 
     monkeypatch.setattr("random.uniform", lambda least, most: 0.25 * most)
-    monkeypatch.setattr(indexes, "stopping", Noting())
-    _follow(indexes)
+    monkeypatch.setattr(following.indexes, "stopping", Noting())
+    _follow(following.indexes)
     assert waits == [0.25, 1.0, 1.0]

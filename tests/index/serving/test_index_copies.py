@@ -4,17 +4,24 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
-from faulty_store import SECRET, FaultyStore, Killed
+from click.testing import CliRunner, Result
+from conftest import wait_until
+from faulty_store import SECRET, FaultyStore, Killed, install_hanging_store
 from index_versions import add_version, publish_version, served_in
 
-from shoal.errors import FileError, IndexCorrupt, Unavailable
+from shoal.cli.main import main
+from shoal.errors import BadSetting, Cancelled, FileError, IndexCorrupt, MissingExtra, Unavailable
 from shoal.index_folder import CURRENT
+from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files import checksums
 from shoal_workers.index.files.manifest import DOCUMENTS, FILES, MANIFEST, VECTORS
@@ -30,7 +37,8 @@ from shoal_workers.index.store.local_copies import (
     read_errors,
     report_damage,
 )
-from shoal_workers.index.store.store import upload, upload_missing
+from shoal_workers.index.store.store import check_protocol, upload, upload_missing
+from shoal_workers.index.store.store_process import check_store, kept_copies, run_store_process, upload_index
 from shoal_workers.index.versions import delete, make_current
 
 
@@ -48,16 +56,24 @@ class Scene:
         self.publish("v1")
 
     def publish(self, version: str) -> Path:
-        """Build and publish a version; return its folder."""
         return publish_version(self.news, self.template, version)
 
     def send(self, **options: bool) -> None:
-        """Upload the index."""
         upload(self.news, self.store, **options)
 
     def look(self, now: float = 0) -> None:
-        """Make the copies equal to the store."""
         self.copies.look(now)
+
+    def is_killed_at(self, number: int, run: Callable[[], None]) -> bool:
+        """Run a process that dies in place of its operation with this number; return False if it has fewer."""
+        self.store.kill_at(number)
+        try:
+            run()
+        except Killed:
+            return True
+        finally:
+            self.store.heal()
+        return False
 
     @property
     def stored_version(self) -> str:
@@ -72,7 +88,6 @@ class Scene:
 
     @property
     def error(self) -> str:
-        """The reason why the copy differs from the store."""
         return read_errors(self.copied).get("news", "")
 
     @property
@@ -83,7 +98,6 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, index_folder: Path) -> Scene:
-    """Return a scene with a built version v1."""
     return Scene(tmp_path, index_folder)
 
 
@@ -98,7 +112,6 @@ def broken(scene: Scene) -> Path:
 
 
 def versions_in(folder: Path) -> set[str]:
-    """Return the names of the folders in a folder."""
     return {path.name for path in folder.iterdir() if path.is_dir()}
 
 
@@ -110,26 +123,30 @@ def damage(path: Path) -> bytes:
 
 
 class TestUpload:
-    def test_the_current_version_goes_first_and_the_others_are_there_for_a_rollback(self, scene: Scene) -> None:
+    def test_an_upload_sends_the_files_that_the_store_lacks_the_current_version_first(self, scene: Scene) -> None:
         scene.publish("v2")
         add_version(scene.news, scene.template, "v3")
         scene.send()
         assert scene.stored_version == "v2"
-        assert versions_in(scene.stored) == {"v1", "v2", "v3"}
+        assert versions_in(scene.stored) == {"v1", "v2", "v3"}  # for a rollback
         written = scene.store.faults.paths("wb")
         assert written.index("news/current") < min(written.index(f"{other}/{VECTORS}") for other in ("v1", "v3"))
         scene.store.heal()
         scene.send()
-        assert scene.store.faults.paths("wb") == ["news/current"]  # files that the store has are not sent again
-
-    def test_an_interrupted_upload_goes_on_with_the_files_that_are_not_whole(self, scene: Scene) -> None:
-        scene.send()
-        (scene.stored / "v1" / MANIFEST).unlink()
-        (scene.stored / "v1" / VECTORS).write_bytes(b"half")
+        assert scene.store.faults.paths("wb") == ["news/current"]
+        (scene.stored / "v2" / MANIFEST).unlink()
+        (scene.stored / "v2" / VECTORS).write_bytes(b"half")  # as after an upload that was interrupted
         scene.store.heal()
         scene.send()
-        assert scene.store.faults.paths("wb") == [f"v1/{VECTORS}", f"v1/{MANIFEST}", "news/current"]
-        assert scene.stored_version == "v1"
+        assert scene.store.faults.paths("wb") == [f"v2/{VECTORS}", f"v2/{MANIFEST}", "news/current"]
+        damage(scene.stored / "v2" / VECTORS)
+        (scene.stored / "v2" / DOCUMENTS).unlink()
+        scene.look()
+        assert "run `shoal index upload`" in scene.error
+        scene.send(is_anew=True)
+        assert scene.stored_version == "v2"
+        scene.look(RETRY_AFTER_S)
+        assert (scene.served, scene.error) == ("v2", "")
 
     def test_the_store_is_as_the_machine_that_sent_last(self, scene: Scene, tmp_path: Path) -> None:
         scene.send()
@@ -145,39 +162,22 @@ class TestUpload:
         scene.send()
         assert (scene.stored_version, versions_in(scene.stored)) == ("v2", {"v2"})
 
-    def test_an_upload_anew_repairs_the_store(self, scene: Scene) -> None:
-        scene.send()
-        damage(scene.stored / "v1" / VECTORS)
-        (scene.stored / "v1" / DOCUMENTS).unlink()
-        scene.look()
-        assert "run `shoal index upload`" in scene.error
-        scene.send(is_anew=True)
-        assert scene.stored_version == "v1"
-        scene.look(RETRY_AFTER_S)
-        assert (scene.served, scene.error) == ("v1", "")
-
     def test_whenever_it_is_killed_the_store_serves_a_whole_version(self, scene: Scene) -> None:
         scene.send()
         scene.publish("v2")
         delete(scene.news, "v1")
-        number, is_killed = 0, True
-        while is_killed:
-            number += 1
-            assert number < 1_000
+        for number in range(1, 1_000):
             shutil.rmtree(scene.stored / "v2", ignore_errors=True)
             shutil.copytree(scene.news / "v2", scene.stored / "v1", dirs_exist_ok=True)
             (scene.stored / CURRENT).write_text("v1\n")
-            scene.store.kill_at(number)
-            try:
-                scene.send()
-                is_killed = False
-            except Killed:
-                assert (scene.stored / scene.stored_version).is_dir()
-            scene.store.heal()
+            is_killed = scene.is_killed_at(number, scene.send)
+            assert (scene.stored / scene.stored_version).is_dir()
             scene.send()
             assert scene.stored_version == "v2"
             assert versions_in(scene.stored) == {"v2"}
-        assert number > len(FILES)
+            if not is_killed:
+                break
+        assert len(FILES) < number < 999
 
     def test_a_damaged_version_is_not_sent(self, scene: Scene) -> None:
         scene.send()
@@ -254,34 +254,28 @@ class TestCopies:
         for name in ("unpublished", ".hidden", "with space"):
             shutil.copytree(scene.stored, scene.store.folder / name)
         (scene.store.folder / "unpublished" / CURRENT).unlink()
-        scene.look()
-        scene.look(GONE_AFTER_S)
-        assert versions_in(scene.copied) == {"news"}
-        assert read_errors(scene.copied) == {}
+        for now in (0, GONE_AFTER_S):
+            scene.look(now)
+        assert (versions_in(scene.copied), read_errors(scene.copied)) == ({"news"}, {})
 
     @pytest.mark.usefixtures("broken")
     def test_whenever_it_is_killed_the_copy_is_a_whole_version(self, scene: Scene) -> None:
         shutil.copytree(scene.copied, scene.copied.parent / "before")
-        seen, number, is_killed = set(), 0, True
-        while is_killed:
-            number += 1
-            assert number < 1_000
+        for number in range(1, 1_000):
             shutil.rmtree(scene.copied)
             shutil.copytree(scene.copied.parent / "before", scene.copied)
-            scene.store.kill_at(number)
-            try:
-                Copies(scene.store, scene.copied).look(0)
-                is_killed = False
-            except Killed:
-                seen.add(scene.served)
-            scene.store.heal()
+            if not scene.is_killed_at(number, lambda: Copies(scene.store, scene.copied).look(0)):
+                break
+            assert scene.served == "v1"
             Copies(scene.store, scene.copied).look(0)
             assert scene.served == "v2"
             assert versions_in(scene.copied / "news") == {"v1", "v2"}
-        assert seen == {"v1"}
-        assert number > len(FILES)
+        assert len(FILES) < number < 999
+        assert scene.served == "v2"
 
-    def test_an_index_that_is_gone_for_a_while_is_removed(self, scene: Scene) -> None:
+    def test_an_index_that_is_gone_for_a_while_is_removed_but_not_by_an_empty_store(
+        self, scene: Scene, caplog: pytest.LogCaptureFixture
+    ) -> None:
         scene.send()
         (scene.store.folder / "other").mkdir()
         scene.look(0)
@@ -289,26 +283,23 @@ class TestCopies:
         scene.look(1)
         (scene.store.folder / "current").rename(scene.stored / CURRENT)
         scene.look(2)
-        shutil.rmtree(scene.stored)
-        scene.look(3)
-        scene.look(2 + GONE_AFTER_S)
-        assert scene.served == "v1"
-        scene.look(3 + GONE_AFTER_S)
-        assert versions_in(scene.copied) == set()
-
-    def test_a_store_that_has_nothing_takes_nothing_away(self, scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-        scene.send()
-        scene.look(0)
-        shutil.rmtree(scene.store.folder)
-        scene.look(1)
-        scene.look(2 + GONE_AFTER_S)
-        assert scene.served == "v1"
-        assert "the store of indexes has no indexes: check its address" in scene.error
+        shutil.move(scene.store.folder, away := scene.store.folder.with_name("away"))
+        for now in (3, 4 + GONE_AFTER_S):
+            scene.look(now)
+            assert scene.served == "v1"
+            assert "the store of indexes has no indexes: check its address" in scene.error
         assert caplog.text.count("has no indexes") == 1
-        scene.store.folder.mkdir()
-        scene.send()
-        scene.look(3 + GONE_AFTER_S)
+        shutil.move(away, scene.store.folder)
+        scene.look(5 + GONE_AFTER_S)
         assert scene.error == ""
+        shutil.rmtree(scene.stored)
+        for now, copies in (
+            (6 + GONE_AFTER_S, {"news"}),
+            (5 + 2 * GONE_AFTER_S, {"news"}),
+            (6 + 2 * GONE_AFTER_S, set()),
+        ):
+            scene.look(now)
+            assert versions_in(scene.copied) == copies
 
 
 class TestFaults:
@@ -374,16 +365,13 @@ class TestFaults:
         assert sum(map(len, scene.store.read(f"news/v2/{VECTORS}", size))) == size
 
     @pytest.mark.usefixtures("broken")
-    def test_a_version_that_is_larger_than_the_disk(self, scene: Scene) -> None:
+    def test_a_version_that_is_larger_than_the_disk_and_a_full_disk(self, scene: Scene) -> None:
         scene.store.heal()
         scene.store.faults.sizes = {VECTORS: 10**18}
         scene.look()
-        assert scene.served == "v1"
+        assert (scene.served, scene.downloaded) == ("v1", [])
         assert f"and {scene.copied / 'news'} has " in scene.error
-        assert scene.downloaded == []
-
-    @pytest.mark.usefixtures("broken")
-    def test_a_full_disk(self, scene: Scene) -> None:
+        scene.store.heal()
         script = (
             "import resource, signal, sys\n"
             "from pathlib import Path\n"
@@ -397,7 +385,7 @@ class TestFaults:
         assert scene.served == "v1"
         assert "no room to copy a version into" in scene.error
         assert versions_in(scene.copied / "news") == {"v1"}
-        scene.look()
+        scene.look(RETRY_AFTER_S)
         assert scene.served == "v2"
 
     @pytest.mark.usefixtures("broken")
@@ -448,15 +436,22 @@ class TestDamagedCopy:
         with served_in(scene.copied, encoder.model, are_copies=True) as indexes:
             yield indexes
 
-    def test_a_version_with_damaged_and_missing_files_is_copied_again(self, indexes: OpenIndexes, scene: Scene) -> None:
+    def test_a_version_with_damaged_and_missing_files_is_copied_again_but_not_without_end(
+        self, indexes: OpenIndexes, scene: Scene
+    ) -> None:
         version = scene.copied / "news" / "v1"
         damage(version / VECTORS)
         (version / DOCUMENTS).unlink()
         indexes.look(0)
         assert not indexes
+        scene.look(1)
+        assert scene.downloaded == []
         scene.look(DAMAGED_RETRY_AFTER_S)
         indexes.look(RETRY_AFTER_S)
         assert (scene.served, list(indexes), indexes.errors) == ("v1", ["news"], {})
+        report_damage(version)
+        scene.look(2 * DAMAGED_RETRY_AFTER_S - 1)
+        assert len(scene.downloaded) == len(FILES)
 
     def test_a_wrong_large_file_is_found_while_it_is_served(
         self, indexes: OpenIndexes, scene: Scene, monkeypatch: pytest.MonkeyPatch
@@ -473,15 +468,133 @@ class TestDamagedCopy:
         indexes.check_files(RETRY_AFTER_S)
         assert (indexes["news"].vectors.tobytes(), indexes.errors) == (mended.tobytes(), {})
 
-    @pytest.mark.usefixtures("indexes")
-    def test_a_version_that_is_found_damaged_again_is_not_copied_without_end(self, scene: Scene) -> None:
-        for now, num_copies in ((1, 0), (DAMAGED_RETRY_AFTER_S, 1), (2 * DAMAGED_RETRY_AFTER_S - 1, 1)):
-            report_damage(scene.copied / "news" / "v1")
-            scene.look(now)
-            assert len(scene.downloaded) == num_copies * len(FILES)
-
 
 def test_errors_that_cannot_be_read_are_none(tmp_path: Path) -> None:
     for data in (b"", b"[]", b"{", b'{"news": 1}', b"\xff", b"[" * 9_999):
         (tmp_path / ".errors.json").write_bytes(data)
         assert set(read_errors(tmp_path).values()) <= {"1"}
+
+
+# The process that uses the store: bad settings are reported at the start, and no hang stops a worker
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Return the settings of one machine, with a store in a folder."""
+    (tmp_path / "store").mkdir()
+    return Settings(home=str(tmp_path / "home"), index_store=f"file://{tmp_path}/store")
+
+
+@pytest.fixture
+def news(settings: Settings, index_folder: Path) -> Path:
+    return publish_version(settings.index_home_folder / "news", index_folder, "v1").parent
+
+
+def wait_for_copy(settings: Settings, version: str) -> None:
+    """Wait until the copy has a version, according to its documents."""
+    folder = settings.index_copies_folder / "news"
+    wait_until((folder / CURRENT).exists)
+    wait_until(lambda: Index.open(folder).documents.document(0)["version"] == version)
+
+
+def children() -> list[psutil.Process]:
+    """Return the child processes that use a store."""
+    found = []
+    for process in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            found += [process] if "shoal_workers.index.store.store_process" in process.cmdline() else []
+    return found
+
+
+def test_the_extra_and_an_unknown_protocol_are_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadSetting, match='index_store is a "nostore" URL'):
+        check_store(replace(settings, index_store="nostore://host"))
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(MissingExtra, match=r"index_store needs fsspec; run: .*s3"):
+        check_protocol("s3://bucket/indexes")
+
+
+def test_without_a_store_or_for_an_index_in_another_folder_nothing_is_copied(
+    settings: Settings, index_folder: Path, tmp_path: Path
+) -> None:
+    no_store = replace(settings, index_store="")
+    check_store(no_store)
+    with kept_copies(no_store):
+        assert children() == []
+    assert settings.served_folder == settings.home_folder / "index-copies"
+    assert no_store.served_folder == settings.home_folder / "indexes"
+    assert not upload_index(no_store, settings.index_home_folder / "news")
+    assert not upload_index(settings, index_folder)
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["/srv/store", f"https://user:{SECRET}@host/", "a::s3://b/c"])
+def test_a_text_that_is_no_url_of_a_store_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(BadSetting, match="index_store is not the URL") as caught:
+        Settings(index_store=url)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_command_repairs_the_store(settings: Settings, news: Path, tmp_path: Path) -> None:
+    def command(*store: str) -> Result:
+        home = str(settings.index_home_folder)
+        return CliRunner().invoke(main, ["index", "upload", "news", "--index-home", home, *store])
+
+    assert upload_index(settings, news)
+    (tmp_path / "store" / "news" / "v1" / DOCUMENTS).unlink()
+    assert command("--index-store", settings.index_store).exit_code == 0
+    assert Index.open(tmp_path / "store" / "news").manifest.version == "v1"
+    assert "goes to no store" in command("--index-store", "").output
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(FileError, match=rf"no such file.*{news} is changed, and the store is not yet"):
+        upload_index(settings, news)
+
+
+def test_a_store_that_hangs_is_given_up_or_left_when_a_report_says_so(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in install_hanging_store(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    hanging = replace(settings, index_store="hanging://host/indexes")
+
+    def stop() -> None:
+        if children():
+            raise Cancelled("stop")
+
+    with pytest.raises(Cancelled):
+        run_store_process(hanging, "copy", report=stop)
+    assert children() == []
+    with pytest.raises(Unavailable, match=r"the store of indexes has not answered for 0\.5 s"):
+        run_store_process(hanging, "copy", max_silence_s=0.5)
+    assert children() == []
+
+
+def test_one_worker_of_a_machine_copies_and_another_goes_on(settings: Settings, news: Path, index_folder: Path) -> None:
+    """An index that was there before the store is uploaded."""
+    publish_version(settings.index_home_folder / "with space", index_folder, "v1")
+    with kept_copies(settings):
+        wait_until(children)
+        with kept_copies(settings):
+            wait_for_copy(settings, "v1")
+            assert [path.name for path in settings.index_copies_folder.iterdir() if path.is_dir()] == ["news"]
+            assert len(children()) == 1
+            children()[0].kill()
+            publish_version(news, index_folder, "v2")
+            upload_index(settings, news)
+    assert children() == []
+    with kept_copies(settings):
+        wait_for_copy(settings, "v2")
+
+
+def test_a_store_that_fails_is_reported_with_each_copy(
+    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (settings.index_copies_folder / "news").mkdir(parents=True)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with kept_copies(replace(settings, index_store=f"file://{tmp_path}/loop")):
+        wait_until(lambda: "cannot be listed" in read_errors(settings.index_copies_folder).get("news", ""))
+    assert "the copies of indexes are served" in caplog.text
+    shutil.rmtree(settings.home_folder)
+    settings.home_folder.write_text("no folder")
+    with pytest.raises(FileError, match="index-copies cannot be written"), kept_copies(settings):
+        pass

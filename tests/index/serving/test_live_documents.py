@@ -75,19 +75,6 @@ def test_added_documents_that_differ_by_rounding_alone(tmp_path: Path) -> None:
     assert index.search(queries, 10) == by_scoring_all(made, queries, 10)
 
 
-def test_all_but_one_of_many_are_deleted(tmp_path: Path) -> None:
-    pool = unit_vectors(1_000, 32)
-    made = made_of(1_000, pool)
-    index = open_made(tmp_path / "v1", made)
-    ids = [str(n) for n in range(1_000) if n != 77]
-    apply(index, [Change((), pool[:0], tuple(ids), "d", 0.0)])
-    assert [hit["id"] for hit in index.search(pool[:1], 10)[0]] == ["77"]
-    apply(index, [made.change([], [], ["77"], pool)])
-    assert (index.search(pool[:2], 10), index.count) == ([[], []], 0)
-    apply(index, [made.change([3], ["", "", "", "new"], [], pool)])
-    assert [[hit["id"] for hit in hits] for hits in index.search(pool[:2], 10)] == [["new"], ["new"]]
-
-
 def test_small_values_take_no_more_memory_than_they_have_bytes(tmp_path: Path) -> None:
     pool = unit_vectors(30, DIMENSION)
     index = open_made(tmp_path / "v1", made_of(5, pool))

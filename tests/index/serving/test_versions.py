@@ -30,7 +30,6 @@ Build = Callable[..., str]
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """Return the folder of the index."""
     return tmp_path / "news"
 
 
@@ -46,117 +45,107 @@ def built(out: Path, tmp_path: Path) -> Build:
 
 
 def current(out: Path) -> str:
-    """Return the name of the current version."""
     return current_version(out).name
 
 
-class TestWhileABuildRuns:
-    @pytest.mark.parametrize("change", [rollback, lambda out: publish(out, list_versions(out)[-1].name)])
-    def test_the_version_that_was_chosen_meanwhile_stays(
-        self, out: Path, tmp_path: Path, built: Build, change: Callable[[Path], object]
-    ) -> None:
-        first, second = built(), built()
-
-        def report(progress: TaskProgress) -> None:
-            if progress.step == "validating" and current(out) == second:
-                change(out)
-
-        result = build(Source(tmp_path / "source.txt"), out, MadeVectors("a" * 64), report, reuses=False)
-        assert (current(out), result.is_published) == (first, False)
-        publish(out, result.version)
-        assert rollback(out) == first
+def names(out: Path) -> set[str]:
+    return {version.name for version in list_versions(out)}
 
 
-class TestPublish:
-    def test_an_unknown_version(self, out: Path, built: Build) -> None:
-        there = built()
-        shutil.copytree(out / there, out / "a copy")
-        for name in ("nowhere", "../news", "", ".building", "a copy"):
-            with pytest.raises(IndexNotFound, match=f"has no version .*; it has {there}"):
-                publish(out, name)
-        assert current(out) == there
+@pytest.mark.parametrize("change", [rollback, lambda out: publish(out, list_versions(out)[-1].name)])
+def test_the_version_that_was_chosen_while_a_build_ran_stays(
+    out: Path, tmp_path: Path, built: Build, change: Callable[[Path], object]
+) -> None:
+    first, second = built(), built()
 
-    def test_of_another_model_than_the_pools(self, out: Path, built: Build) -> None:
-        other, here = built("b" * 64), built("a" * 64)
-        with pytest.raises(IndexMismatch, match=r"was built with made \(bbbb.*the pool serves another model \(aaaa"):
-            publish(out, other, "a" * 64)
-        with pytest.raises(IndexMismatch):
-            rollback(out, "a" * 64)
-        assert current(out) == here
-        publish(out, other, "b" * 64)
+    def report(progress: TaskProgress) -> None:
+        if progress.step == "validating" and current(out) == second:
+            change(out)
 
-    def test_that_is_damaged(self, out: Path, built: Build) -> None:
-        unreadable, lacking, here = built(), built(), built()
-        (out / unreadable / MANIFEST).write_text("{")
-        (out / lacking / "documents.jsonl").unlink()
-        for damaged, file in ((unreadable, MANIFEST), (lacking, "documents.jsonl")):
-            with pytest.raises(IndexCorrupt, match=file):
-                publish(out, damaged)
-        assert current(out) == here
-        assert {version.name for version in list_versions(out) if version.error} == {lacking, unreadable}
+    result = build(Source(tmp_path / "source.txt"), out, MadeVectors("a" * 64), report, reuses=False)
+    assert (current(out), result.is_published) == (first, False)
+    publish(out, result.version)
+    assert rollback(out) == first
 
 
-class TestRollback:
-    def test_goes_back_version_by_version_until_there_is_none(self, out: Path, built: Build) -> None:
-        names = [built() for _ in range(3)]
-        assert [rollback(out), rollback(out)] == [names[1], names[0]]
-        assert current(out) == names[0]
-        with pytest.raises(InvalidRequest, match=f"no version before {names[0]} to go back to: publish one that"):
-            rollback(out)
-        (out / HISTORY).unlink()
-        with pytest.raises(InvalidRequest, match="publish one that"):
-            rollback(out)
-        publish(out, names[1])
-        assert current(out) == names[1]
+def test_an_unknown_a_damaged_and_another_models_version_are_not_published(out: Path, built: Build) -> None:
+    unreadable, lacking, other, here = (built(digest * 64, num_kept=9) for digest in "aaba")
+    shutil.copytree(out / here, out / "a copy")
+    (out / unreadable / MANIFEST).write_text("{")
+    (out / lacking / "documents.jsonl").unlink()
+    refused: list[tuple[str, type[ShoalError], str]] = [
+        *(
+            (name, IndexNotFound, f"has no version .*; it has .*{here}")
+            for name in ("nowhere", "../news", "", "a copy")
+        ),
+        (other, IndexMismatch, r"was built with made \(bbbb.*the pool serves another model \(aaaa"),
+        (unreadable, IndexCorrupt, MANIFEST),
+        (lacking, IndexCorrupt, "documents.jsonl"),
+    ]
+    for name, error, said in refused:
+        with pytest.raises(error, match=said):
+            publish(out, name, "a" * 64)
+    with pytest.raises(IndexMismatch):
+        rollback(out, "a" * 64)
+    assert current(out) == here
+    assert {version.name for version in list_versions(out) if version.error} == {lacking, unreadable}
+    publish(out, other, "b" * 64)
 
-    def test_goes_by_the_order_of_publishing_without_deleted_versions(self, out: Path, built: Build) -> None:
-        first, second, third, deleted = (built(num_kept=9) for _ in range(4))
-        publish(out, first)
-        delete(out, deleted)
-        assert [rollback(out), rollback(out)] == [third, second]
 
-    def test_never_comes_to_a_version_that_was_rolled_back(self, out: Path, built: Build) -> None:
-        first, bad = built(), built()
+# Rollbacks
+
+
+def test_a_rollback_goes_back_version_by_version_until_there_is_none(out: Path, built: Build) -> None:
+    first, second, third, deleted = (built(num_kept=9) for _ in range(4))
+    publish(out, first)
+    delete(out, deleted)
+    assert [rollback(out), rollback(out)] == [third, second]  # in the order of publishing
+    with pytest.raises(InvalidRequest, match=f"no version before {second} to go back to: publish one that"):
         rollback(out)
-        third = built()
-        assert current(out) == third
-        assert rollback(out) == first
-        assert {version.name for version in list_versions(out)} == {first, bad, third}
-
-    def test_of_a_long_job_is_done_once(self, out: Path, built: Build) -> None:
-        names = [built() for _ in range(4)]
-        for key, name in (("one", names[2]), ("one", names[2]), ("two", names[1]), ("two", names[1])):
-            assert manage_index(ManageIndex("news", "rollback"), out, None, key)["current"] == name
-        publish(out, names[3])
-        assert rollback(out, None, "two") == names[1]
-        assert current(out) == names[3]
-
-    def test_that_was_broken_off_is_done_by_the_next_try(self, out: Path, built: Build) -> None:
-        first, second = built(), built()
-        (out / ROLLBACK).write_text(f"one {second} {first}\n")  # as it is just before the current version changes
-        assert rollback(out, None, "one") == first
-        assert current(out) == first
+    (out / HISTORY).unlink()
+    with pytest.raises(InvalidRequest, match="publish one that"):
+        rollback(out)
+    publish(out, third)
+    assert current(out) == third
 
 
-class TestDelete:
-    def test_a_version_and_a_link_to_one(self, out: Path, built: Build) -> None:
-        first, second = built(), built()
-        (out / "link").symlink_to(second)
-        for name in (first, "link"):
-            delete(out, name)
-        assert [version.name for version in list_versions(out)] == [second]
-        assert not (out / "link").exists()
+def test_a_rollback_never_comes_to_a_version_that_was_rolled_back(out: Path, built: Build) -> None:
+    first, bad = built(), built()
+    rollback(out)
+    third = built()
+    assert current(out) == third
+    assert rollback(out) == first
+    assert names(out) == {first, bad, third}
 
-    def test_of_the_published_version_or_of_no_version_is_refused(self, out: Path, built: Build) -> None:
-        name = built()
-        (out.parent / "other").mkdir()
-        with pytest.raises(InvalidRequest, match=f"{name} is the published version of .*: publish another one first"):
-            delete(out, name)
-        for other in ("../other", CURRENT, SCRATCH):
-            with pytest.raises(IndexNotFound):
-                delete(out, other)
-        assert (out / name / MANIFEST).exists()
-        assert (out.parent / "other").exists()
+
+def test_a_rollback_of_a_long_job_is_done_once_and_goes_on_where_it_was_broken_off(out: Path, built: Build) -> None:
+    first, second, third, last = (built(num_kept=9) for _ in range(4))
+    for key, name in (("one", third), ("one", third), ("two", second), ("two", second)):
+        assert manage_index(ManageIndex("news", "rollback"), out, None, key)["current"] == name
+    publish(out, last)
+    assert rollback(out, None, "two") == second
+    assert current(out) == last
+    (out / ROLLBACK).write_text(f"three {last} {first}\n")  # as it is just before the current version changes
+    assert rollback(out, None, "three") == current(out) == second
+
+
+# Deleted and kept versions
+
+
+def test_a_version_and_a_link_to_one_are_deleted_and_nothing_else(out: Path, built: Build) -> None:
+    first, second = built(), built()
+    (out / "link").symlink_to(second)
+    (out.parent / "other").mkdir()
+    with pytest.raises(InvalidRequest, match=f"{second} is the published version of .*: publish another one first"):
+        delete(out, second)
+    for other in ("../other", CURRENT, SCRATCH):
+        with pytest.raises(IndexNotFound):
+            delete(out, other)
+    for name in (first, "link"):
+        delete(out, name)
+    assert names(out) == {second}
+    assert not (out / "link").exists()
+    assert (out.parent / "other").exists()
 
 
 @pytest.mark.parametrize("gone", [(), (MANIFEST,), (MANIFEST, "documents.jsonl")])
@@ -176,69 +165,63 @@ def test_a_list_leaves_out_versions_that_are_removed_meanwhile(
 
     read = Manifest.read
     monkeypatch.setattr(Manifest, "read", read_and_remove)
-    assert [version.name for version in list_versions(out)] == [kept]
+    assert names(out) == {kept}
 
 
-class TestKeptVersions:
-    def test_the_version_to_roll_back_to_outlives_one_that_was_rolled_back(self, out: Path, built: Build) -> None:
-        first, bad = built(num_kept=2), built(num_kept=2)
-        rollback(out)
-        third = built(num_kept=2)
-        assert {version.name for version in list_versions(out)} == {first, third} - {bad}
-
-    def test_the_current_version_and_the_new_one_always_stay(self, out: Path, built: Build) -> None:
-        first = built(num_kept=1)
-        second = built(num_kept=1, publishes=False)
-        assert {version.name for version in list_versions(out)} == {first, second}
-        publish(out, second)
-        third = built(num_kept=1)
-        assert {version.name for version in list_versions(out)} == {third}
+def test_the_current_the_new_and_the_version_to_roll_back_to_are_kept(out: Path, built: Build) -> None:
+    first, _ = built(num_kept=2), built(num_kept=2)
+    rollback(out)
+    third = built(num_kept=2)
+    assert names(out) == {first, third}
+    fourth = built(num_kept=1, publishes=False)
+    assert names(out) == {third, fourth}
+    publish(out, fourth)
+    assert {built(num_kept=1)} == names(out)
 
 
-class TestLongTasks:
-    def test_build_and_manage(self, out: Path, tmp_path: Path) -> None:
-        (tmp_path / "source.txt").write_text("storm\nrain\n")
-        request = BuildIndex("news", str(tmp_path / "source.txt"), full=True)
-        reports: list[TaskProgress] = []
-        first, second = (build_index(request, out, MadeVectors(), reports.append) for _ in range(2))
-        done = manage_index(ManageIndex("news", "rollback"), out, None)
-        assert (done["name"], done["current"]) == ("news", first.version)
-        about = {name: done["versions"][1][name] for name in ("version", "is_current", "count", "model", "source")}
-        expected = {"is_current": True, "count": 2, "model": "made", "source": "source.txt"}
-        assert about == {"version": first.version} | expected
-        manage_index(ManageIndex("news", "publish", second.version), out, "a" * 64)
-        manage_index(ManageIndex("news", "delete", first.version), out, None)
-        left = manage_index(ManageIndex("news", "list"), out, None)
-        assert [version["version"] for version in left["versions"]] == [second.version]
-        assert json.loads(json.dumps(left)) == left
+# Long jobs
 
-    def test_wrong_arguments(self) -> None:
-        wrong: list[tuple[Callable[..., object], dict[str, Any], str]] = [
-            (BuildIndex, {"source": 5}, "source is 5"),
-            (BuildIndex, {"language": "klingon"}, 'language is "klingon": it takes one of none, arabic'),
-            (BuildIndex, {"full": "yes"}, 'full is "yes"'),
-            (BuildIndex, {"drop_changes_before": True}, "drop_changes_before is true: it takes a"),
-            (BuildIndex, {"drop_changes_before": math.nan}, "drop_changes_before is nan"),
-            (BuildIndex, {"field_kinds": ["year=word"]}, 'field_kinds has "year=word": it takes'),
-            (BuildIndex, {"field_kinds": ["=date"]}, 'field_kinds has "=date"'),
-            (BuildIndex, {"field_kinds": ["id=number"]}, 'field_kinds has "id=number"'),
-            (BuildIndex, {"field_kinds": "year"}, 'field_kinds is "year": it takes a list'),
-            (BuildIndex, {"chunk_tokens": 0}, "chunk_tokens is 0"),
-            (BuildIndex, {"chunk_tokens": "10"}, "chunk_tokens is .10.: it takes"),
-            (BuildIndex, {"chunk_overlap": 3}, "chunk_overlap is 3, without chunk_tokens"),
-            (BuildIndex, {"chunk_tokens": 10, "chunk_overlap": 6}, "it takes at most half of chunk_tokens"),
-            (ManageIndex, {"action": "drop"}, 'action is "drop": it takes one of list, publish'),
-            (ManageIndex, {"action": "publish"}, "publish and delete take one"),
-            (ManageIndex, {"action": "rollback", "version": "v1"}, "publish and delete take one"),
-        ]
-        for kind, arguments, said in wrong:
-            with pytest.raises(InvalidRequest, match=said):
-                kind(**{"name": "news"} | ({"source": "a.csv"} if kind is BuildIndex else {}) | arguments)
 
-    def test_without_an_index_are_refused(self, out: Path) -> None:
-        for action in ("list", "rollback"):
-            with pytest.raises(IndexNotFound):
-                manage_index(ManageIndex("news", action), out, None)
+def test_long_jobs_build_and_manage(out: Path, tmp_path: Path) -> None:
+    for action in ("list", "rollback"):
+        with pytest.raises(IndexNotFound):
+            manage_index(ManageIndex("news", action), out, None)
+    (tmp_path / "source.txt").write_text("storm\nrain\n")
+    request = BuildIndex("news", str(tmp_path / "source.txt"), full=True)
+    first, second = (build_index(request, out, MadeVectors(), print) for _ in range(2))
+    done = manage_index(ManageIndex("news", "rollback"), out, None)
+    assert (done["name"], done["current"]) == ("news", first.version)
+    expected = {"version": first.version, "is_current": True, "count": 2, "model": "made", "source": "source.txt"}
+    assert done["versions"][1] == done["versions"][1] | expected
+    manage_index(ManageIndex("news", "publish", second.version), out, "a" * 64)
+    manage_index(ManageIndex("news", "delete", first.version), out, None)
+    left = manage_index(ManageIndex("news", "list"), out, None)
+    assert [version["version"] for version in left["versions"]] == [second.version]
+    assert json.loads(json.dumps(left)) == left
+
+
+def test_wrong_arguments_of_long_jobs_are_named() -> None:
+    wrong: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+        (BuildIndex, {"source": 5}, "source is 5"),
+        (BuildIndex, {"language": "klingon"}, 'language is "klingon": it takes one of none, arabic'),
+        (BuildIndex, {"full": "yes"}, 'full is "yes"'),
+        (BuildIndex, {"drop_changes_before": True}, "drop_changes_before is true: it takes a"),
+        (BuildIndex, {"drop_changes_before": math.nan}, "drop_changes_before is nan"),
+        (BuildIndex, {"field_kinds": ["year=word"]}, 'field_kinds has "year=word": it takes'),
+        (BuildIndex, {"field_kinds": ["=date"]}, 'field_kinds has "=date"'),
+        (BuildIndex, {"field_kinds": ["id=number"]}, 'field_kinds has "id=number"'),
+        (BuildIndex, {"field_kinds": "year"}, 'field_kinds is "year": it takes a list'),
+        (BuildIndex, {"chunk_tokens": 0}, "chunk_tokens is 0"),
+        (BuildIndex, {"chunk_tokens": "10"}, "chunk_tokens is .10.: it takes"),
+        (BuildIndex, {"chunk_overlap": 3}, "chunk_overlap is 3, without chunk_tokens"),
+        (BuildIndex, {"chunk_tokens": 10, "chunk_overlap": 6}, "it takes at most half of chunk_tokens"),
+        (ManageIndex, {"action": "drop"}, 'action is "drop": it takes one of list, publish'),
+        (ManageIndex, {"action": "publish"}, "publish and delete take one"),
+        (ManageIndex, {"action": "rollback", "version": "v1"}, "publish and delete take one"),
+    ]
+    for kind, arguments, said in wrong:
+        with pytest.raises(InvalidRequest, match=said):
+            kind(**{"name": "news"} | ({"source": "a.csv"} if kind is BuildIndex else {}) | arguments)
 
 
 @pytest.mark.parametrize("name", ["", LOCK])

@@ -3,6 +3,7 @@
 Expected results come from a look at each single document, and not from columns.
 """
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cmp_to_key
@@ -19,13 +20,15 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The kind of each field of the documents.
 KINDS = {"tag": "keyword", "year": "number", "day": "date", "new": "boolean", "and": "keyword"}
 
-_VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "tag": st.sampled_from(["a", "b", "ab", "ä", "z"]),
-    "year": st.sampled_from([1999, 2000, 2000.5, 2001, -1]),
-    "day": st.sampled_from(["2001-05-03", "2001-05-03T10:00", "2001-06", "2002", "1969-12-31"]),
-    "new": st.booleans(),
-    "and": st.sampled_from(["x", "or"]),
+VALUES: dict[str, list[Any]] = {
+    "tag": ["a", "b", "ab", "ä", "z"],
+    "year": [1999, 2000, 2000.5, 2001, -1],
+    "day": ["2001-05-03", "2001-05-03T10:00", "2001-06", "2002", "1969-12-31"],
+    "new": [True, False],
+    "and": ["x", "or"],
 }
+
+_VALUES: dict[str, st.SearchStrategy[Any]] = {name: st.sampled_from(values) for name, values in VALUES.items()}
 
 #: Values for filters: values of the documents, and other values.
 _WANTED = _VALUES | {
@@ -40,6 +43,17 @@ NAMES = st.sampled_from(sorted(KINDS))
 DOCUMENTS = st.fixed_dictionaries(
     {}, optional={name: values | st.lists(values, max_size=3) | st.none() for name, values in _VALUES.items()}
 )
+
+
+def random_fields(draw: random.Random, values: Mapping[str, list[Any]]) -> Fields:
+    """Return fields. Most have one value, some have several or none."""
+    fields: Fields = {}
+    for name, known in values.items():
+        if (luck := draw.random()) < 0.6:
+            fields[name] = draw.choice(known)
+        elif luck < 0.8:
+            fields[name] = draw.choices(known, k=draw.randint(0, 3)) if luck < 0.75 else None
+    return fields
 
 
 def _condition(name: str) -> st.SearchStrategy[Any]:

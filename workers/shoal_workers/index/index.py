@@ -185,7 +185,7 @@ def checked_files(version: Path) -> tuple[Manifest, FileCheck]:
         if not (version / name).resolve().is_relative_to(version.parent.resolve()):
             raise IndexCorrupt(f"{version / name} leads out of {version.parent}: build the index again")
     files = FileCheck(version, manifest.checksums)
-    files.check_small()
+    files.check(only_small=True)
     return manifest, files
 
 

@@ -242,7 +242,7 @@ class RankedSearch:
         return [place for n in chosen for place in groups[n]]
 
     def _reranked(self, scores: Iterator[float]) -> list[RankedList]:
-        """Return the lists with the reranker's scores, by which groups, and hits in each group, are now sorted."""
+        """Return the lists, with groups and the hits in each group in the order of the reranker's scores."""
         lists = []
         for found in self._lists:
             groups = [[Place(place.row, next(scores), place.score) for place in group] for group in found.groups]

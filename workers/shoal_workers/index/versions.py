@@ -61,7 +61,7 @@ class Version:
         return self.folder.name
 
     def to_map(self) -> dict[str, Any]:
-        """Return the properties of the version that are of interest to people, as plain values; sizes are in bytes."""
+        """Return the properties of the version for people, as plain values; sizes are in bytes."""
         about = self.manifest
         names = ("built_at", "source", "model", "digest", "num_embedded", "num_bad")
         return {
@@ -146,8 +146,9 @@ def make_current(folder: Path, name: str) -> None:
     times = _published(folder)
     earlier = [other for other in _history(folder, current_name(folder)) if other != name and (folder / other).is_dir()]
     lines = [*(f"{other} {times.get(other, '-')}" for other in earlier), f"{name} {now}"]
-    replace_file(folder / HISTORY, "\n".join(lines) + "\n")
     replace_file(folder / CURRENT, name + "\n")
+    # The history comes last: a current version that it lacks counts as its last one.
+    replace_file(folder / HISTORY, "\n".join(lines) + "\n")
 
 
 def was_published(folder: Path, name: str) -> bool:

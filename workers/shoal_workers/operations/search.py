@@ -95,9 +95,9 @@ class SearchWork(PairsWork):
     def group(self, number: int) -> Hashable:
         """Return a key that is equal for jobs which are searched together. `number` is different for each job.
 
-        Plain jobs for up to 10 hits are one group, jobs for up to 100 hits another, and so on, so that no query is
-        searched for more than ten times its hits. A job with a filter is alone because its filter may leave few
-        documents.
+        Plain jobs for up to 10 hits are one group, jobs for up to 100 hits another, and so on, so that a search
+        finds at most ten times the hits that a query asks for. A job with a filter is alone because its filter may
+        leave few documents.
         """
         job = self.job
         if job.is_plain:

@@ -168,7 +168,7 @@ def _publish(out: Path, version: str, publishes: bool, num_kept: int, began_from
             if path.name not in (*FILES, *TOKEN_FILES, MANIFEST, BAD_ROWS, BUILD):
                 path.unlink()
         current = current_name(out)
-        if publishes and current == began_from and not (current and was_published(out, version)):
+        if publishes and current == began_from and not was_published(out, version):
             make_current(out, version)
         remove_old(out, version, num_kept)
         return current_name(out) == version

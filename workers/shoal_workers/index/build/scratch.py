@@ -125,10 +125,10 @@ class KeptFiles:
 
 @contextmanager
 def open_scratch(out: Path, key: str) -> Iterator[Path]:
-    """Yield the folder for the next version of the index in `out`. It has kept files alone, and no other build uses it.
+    """Yield the folder for the next version of the index in `out`.
 
-    The folder is removed after an error that ends the build for good. Raises IndexBusy while another build holds the
-    folder, and DiskFull if there is no room for the build.
+    The folder contains only kept files, and no other build uses it. It is removed after an error that ends the build
+    for good. Raises IndexBusy while another build holds the folder, and DiskFull if there is no room for the build.
     """
     folder = out / SCRATCH
     try:

@@ -25,7 +25,7 @@ LENGTHS, TOKEN_HASHES = "token-lengths.records", "token-hashes.records"
 
 
 def write_tokens(state: BuildState, former: FormerVersion | None, encoder: "LateReranker", reuses: bool) -> None:
-    """Write the token vectors of all rows, except those that a killed build has written."""
+    """Write the token vectors of all rows, except the vectors that a killed build has written."""
     folder = state.folder
     tokens = TokenVectors.undamaged(folder.parent / former.name, encoder.token_digest) if former else None
     hashes, width = HashTable.open(folder, HASHES, state.count), encoder.model.heads[encoder.output].size

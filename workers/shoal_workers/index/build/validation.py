@@ -89,7 +89,7 @@ class Sample:
         return np.asarray(np.abs(np.vecdot(self.queries, vectors[self.rows]) - best) <= TOLERANCE)
 
     def _is_weighed(self, row: int, vector: SparseVector, words: LexicalIndex) -> bool:
-        """Return True if the product of a text's weights with those in the postings is right, apart from rounding."""
+        """Return True if the weights of a text equal its weights in the postings, apart from rounding."""
         product = float(words.impacts_in(row, terms_of(vector.indices)) @ vector.values) * words.step
         expected = float(vector.values @ vector.values)
         return abs(product - expected) <= words.step * float(vector.values.sum()) + TOLERANCE * expected

@@ -46,7 +46,7 @@ class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
     limit_s = math.inf
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-        """Run the generator of a statement, which is resumed every 0.1 s at least, and return its result."""
+        """Run the generator of a statement, which psycopg resumes every 0.1 s or sooner, and return its result."""
         return super().wait(self._limited(gen), *args, **options)
 
     def _limited(self, steps: Any) -> Any:

@@ -1,7 +1,6 @@
 """The checksums of a version's files, and their comparison."""
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -28,15 +27,14 @@ class FileCheck:
         """True once all files have been compared with their checksums."""
         return not self._unchecked
 
-    def check_small(self) -> None:
-        """Compare the files that are not large. Raises IndexCorrupt for a wrong or unreadable file."""
-        self.check(below_bytes=LARGE_BYTES)
+    def check(self, tick: Callable[[], None] = lambda: None, *, only_small: bool = False) -> None:
+        """Compare all files, or only files that are not large; call `tick` often.
 
-    def check(self, tick: Callable[[], None] = lambda: None, below_bytes: float = math.inf) -> None:
-        """Compare the files of a smaller size, and call `tick` often. Raises IndexCorrupt as `check_small` does."""
+        Raises IndexCorrupt for a wrong or unreadable file.
+        """
         for path in [self._version / name for name in self._unchecked]:
             try:
-                if path.stat().st_size < below_bytes:
+                if path.stat().st_size < LARGE_BYTES or not only_small:
                     self._compare(path, tick)
             except OSError as error:
                 raise IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again") from error

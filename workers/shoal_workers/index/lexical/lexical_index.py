@@ -33,7 +33,7 @@ K1, B = 1.2, 0.75
 #: Size of one step of impact. An impact is a whole number of steps, from 1 to 255.
 IMPACT_STEP = (K1 + 1) / 255
 
-#: Versions of terms and impacts, and of learned words. One is raised whenever a text gets other terms or impacts.
+#: Versions of terms and impacts, and of learned words. A version rises by 1 when texts get other terms or impacts.
 VERSION, LEARNED_VERSION = 1, 2
 
 #: Number of characters of a query, the first ones, in which words are looked for. The texts that are embedded have the

@@ -57,7 +57,8 @@ def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -
     terms = np.asarray(column.terms, np.float64)
     if boost.half_life is not None:
         origin, half_life = _origin(boost, now), boost.half_life * (SECOND_US if boost.is_in_days else 1)
-        return np.asarray(np.exp2(-np.abs(terms - origin) / half_life))
+        with np.errstate(over="ignore"):  # a distance of infinitely many half-lives has the share 0
+            return np.asarray(np.exp2(-np.abs(terms - origin) / half_life))
     least, largest = _range(boost.field, fields)
     span = largest / 2 - least / 2  # halved, because float64 may not hold the whole span
     # If all these values are equal, an added value that is larger by 1 gets the whole boost.

@@ -183,7 +183,7 @@ class OpenIndexes(Mapping[str, Index]):
         served = list(self._served.values())
         positions = self._opener.follow([(version.name, index) for version in served if (index := version.opened)])
         for version in served:
-            if positions is not None and version.is_to_follow(positions.get(version.name, START)):
+            if positions is not None and version.must_open_at(positions.get(version.name, START)):
                 version.use(time.monotonic())
 
     def check_files(self, now: float) -> None:
@@ -269,16 +269,18 @@ class OpenIndexes(Mapping[str, Index]):
         return failure
 
     def _open(self, name: str, folder: Path) -> Index:
-        """Open a served version with its changes; if it cannot be searched, note the failure."""
+        """Open a served version with its changes; if it cannot be searched, note the failure.
+
+        Raises the error of opening, for clients.
+        """
         try:
             return self._opener.open_with_changes(name, folder)
-        except (Unavailable, Overloaded):  # the next search tries again
-            raise
         except ShoalError as error:
-            version = self._served.get(name)
-            if version and version.folder == folder:
+            fault, version = without_folder(error, name, folder.parent), self._served.get(name)
+            is_final = not isinstance(error, Unavailable | Overloaded)  # otherwise the next search tries again
+            if is_final and version and version.folder == folder:
                 version.failure = self._failed(name, folder.parent, folder, error, time.monotonic())
-            raise
+        raise fault
 
     def _needs_check(self, version: ServedVersion) -> bool:
         return self._served.get(version.name) is version and not self.stopping.is_set()

@@ -73,7 +73,7 @@ class ServedVersion:
 
     `open_version` opens it, in a thread of `openers`. `used_at`, on the monotonic clock, is the time of its last use.
     `failure` says why it must not be searched, and is None if it may be. `check_at`, on the same clock, is the time of
-    the next check of its files, and `check` the last one, which goes on where it ended. Raises IndexCorrupt for a
+    the next check of its files. `check` is the last check, which can go on where it ended. Raises IndexCorrupt for a
     version without one of its files, and IndexMismatch for a version of another model.
     """
 
@@ -108,7 +108,7 @@ class ServedVersion:
         with self._lock:
             self.used_at = now
             if not self._opening or not self.is_used:
-                self._opening = self._openers.submit(self._open)
+                self._opening = self._openers.submit(self._open_version, self.name, self.folder)
             return self._opening
 
     def keep(self, index: Index, now: float) -> None:
@@ -134,13 +134,6 @@ class ServedVersion:
         opening = self._opening
         return opening.result() if opening and opening.done() and not opening.exception() else None
 
-    def _open(self) -> Index:
-        try:
-            return self._open_version(self.name, self.folder)
-        except ShoalError as error:
-            failure = without_folder(error, self.name, self.folder.parent)
-        raise failure
-
     @property
     def description(self) -> dict[str, Any]:
         """The description of the version in the worker's heartbeat."""
@@ -153,7 +146,7 @@ class ServedVersion:
         index, failure = self.opened, self.failure
         return failure.error.message if failure else index.change_fault if index else ""
 
-    def is_to_follow(self, position: str) -> bool:
+    def must_open_at(self, position: str) -> bool:
         """Return True if the version must be opened because the log of its changes has reached a new `position`.
 
         An open version only notes the position, because its changes are applied anyway.

@@ -1,6 +1,6 @@
 """This machine's copies of the indexes in a store, which its workers serve.
 
-index-copies/<name>/                      an index as a build leaves it, with the current version and the one before
+index-copies/<name>/                      an index as a build leaves it, with its current version and the version before
 index-copies/<name>/.download-<version>/  a version that is not complete yet
 index-copies/.errors.json                 the reasons why copies differ from the store, by the names of indexes
 """

@@ -168,9 +168,9 @@ class ExactSearch:
         prior: NDArray[np.float32],
         eligible: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
-        """Return a mask of the eligible rows that may reach `score` in `top_fused`: all that reach it, and some more.
+        """Return a mask of the eligible rows that may reach `score` in `top_fused`. No vector is read.
 
-        No vector is read.
+        The mask has all rows that reach the score, and some others.
         """
         rows = np.flatnonzero(eligible)
         found = np.zeros(len(eligible), bool)

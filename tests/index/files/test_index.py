@@ -1,7 +1,9 @@
-"""Columns of documents' fields: their kinds are found, and they have exactly the values of the documents."""
+"""The files of an index: columns have the values of the documents, and any file that no build wrote is refused."""
 
+import io
 import json
 import shutil
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,15 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_builder import MadeVectors
 
-from shoal.errors import BadDocument, IndexCorrupt
+from shoal.errors import BadDocument, IndexCorrupt, IndexNotFound
+from shoal.index_folder import CURRENT
 from shoal.records.source import Source
+from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.array_file import MAX_HEADER_BYTES, open_array, save_array
 from shoal_workers.index.files.columns import Columns, save_columns
 from shoal_workers.index.files.field_kinds import DAY_US, SECOND_US, date_span
 from shoal_workers.index.files.field_values import MAX_COLUMNS, MAX_KEYWORD_CHARS, DocumentFields
-from shoal_workers.index.files.manifest import COLUMNS, FIELDS
-from shoal_workers.index.index import Index
+from shoal_workers.index.files.manifest import CHANGES, COLUMNS, FIELDS, FILES, MANIFEST
+from shoal_workers.index.index import Index, check_model, current_version
 from shoal_workers.index.long_jobs import BuildIndex
 
 #: Values of each kind. Some are equal as values but not as texts.
@@ -109,14 +113,11 @@ def test_the_value_that_made_a_field_one_of_keywords_is_reported() -> None:
         ([True, "a"], {}),
     ]
     for values, odd in expected:
-        fields = DocumentFields({})
-        for value in values:
-            fields.add({} if value is None else {"f": value})
-        assert fields.kinds_found() == {"f": {"kind": "keyword"} | odd}
-    fields = DocumentFields({"f": "keyword"})
-    fields.add({"f": "1"})
-    fields.add({"f": "x"})
-    assert fields.kinds_found() == {"f": {"kind": "keyword"}}
+        for kinds in ({}, {"f": "keyword"}):
+            fields = DocumentFields(kinds)
+            for value in values:
+                fields.add({} if value is None else {"f": value})
+            assert fields.kinds_found() == {"f": {"kind": "keyword"} | ({} if kinds else odd)}
 
 
 def test_a_build_makes_the_columns(tmp_path: Path) -> None:
@@ -131,12 +132,6 @@ def test_a_build_makes_the_columns(tmp_path: Path) -> None:
     with pytest.raises(BadDocument, match='document 2: "tags" is "a", but --field tags=date'):
         build(Source(source), tmp_path / "index", MadeVectors(), kinds={"tags": "date"})
     assert BuildIndex("n", "a.csv", field_kinds=["a=b=date", "n=number"]).kinds() == {"a=b": "date", "n": "number"}
-
-
-def test_of_a_stored_field_the_documents_with_a_value_are_known() -> None:
-    column = columns_of(["a", {"b": 1}, None, 3, "", "x" * 999, [], {}, 2**70])["f"]
-    assert (column.kind, column.rows.tolist()) == ("stored", [0, 1, 3, 5, 7, 8])
-    assert column.lowest.tolist() == [0, 0, -1, 0, -1, 0, -1, 0, 0]
 
 
 def test_a_date_spans_all_of_its_time() -> None:
@@ -177,11 +172,16 @@ def test_a_value_of_another_kind_than_the_one_given_is_refused_and_none_in_added
         assert (column.kind, column.rows.tolist()) == (kind, [0, 2])
 
 
-def test_a_given_kind_goes_before_the_kind_of_the_values() -> None:
+def test_a_given_kind_goes_before_the_kind_of_the_values_and_a_stored_field_has_rows_alone() -> None:
     assert columns_of(["1.10", "1.1"], {"f": "keyword"})["f"].terms[1] == b"1.10"
     assert columns_of(["20030219", 1_045_612_800], {"f": "date"})["f"].terms.tolist() == [1_045_612_800 * SECOND_US]
     assert columns_of([], {"f": "date"})["f"].rows.tolist() == []
-    assert columns_of(["x" * 999], {"f": "keyword"})["f"].kind == "keyword"
+    long = columns_of(["x" * 999], {"f": "keyword"})["f"]
+    assert (long.kind, long.value(0)) == ("keyword", b"x" * 999)
+    assert columns_of([3, {"b": 1}])["f"].rows.tolist() == [0, 1]
+    column = columns_of(["a", {"b": 1}, None, 3, "", "x" * 999, [], {}, 2**70])["f"]
+    assert (column.kind, column.rows.tolist()) == ("stored", [0, 1, 3, 5, 7, 8])
+    assert column.lowest.tolist() == [0, 0, -1, 0, -1, 0, -1, 0, 0]
 
 
 def test_fields_whose_texts_would_fill_the_memory_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,32 +222,147 @@ def test_columns_are_read_as_they_were_written(tmp_path_factory: Any, documents:
     shutil.rmtree(folder)
 
 
-def test_fields_that_do_not_fit_their_columns_are_refused(tmp_path: Path) -> None:
-    save_columns(tmp_path, columns_of([["a", "b"]]).values(), 0)
-    values = json.loads((tmp_path / FIELDS).read_text())
+def test_columns_that_no_build_of_these_documents_wrote_are_refused(tmp_path: Path) -> None:
+    columns, path = columns_of([["a", "b"]]), tmp_path / FIELDS
+    save_columns(tmp_path, columns.values(), 0)
+    (about,) = json.loads(path.read_text())["fields"]
     changes: list[dict[str, Any]] = [
         *({"num_terms": 3}, {"num_terms": -1}, {"num_terms": 2**60}, {"num_terms": True}, {"num_bytes": 10**6}),
         *({"kind": "word"}, {"kind": None}, {"is_list": 1}, {"name": 5}, {"new": 2}),
     ]
-    for changed in changes:
-        fields = [values["fields"][0] | changed]
-        (tmp_path / FIELDS).write_text(json.dumps({"fields": fields, "num_left_out": 0}))
-        with pytest.raises(IndexCorrupt, match=f"{FIELDS}|{COLUMNS}"):
-            Columns.open(tmp_path, 1)
-
-
-def test_columns_of_other_documents_are_refused(tmp_path: Path) -> None:
-    save_columns(tmp_path, columns_of(["a"]).values(), 0)
+    texts = [json.dumps({"fields": [about | change], "num_left_out": 0}) for change in changes]
     with pytest.raises(IndexCorrupt, match=COLUMNS):
         Columns.open(tmp_path, 99)
-    for damaged in ("[]", '{"fields": 1, "num_left_out": 0}', '{"fields": [7], "num_left_out": 0}', "{" * 9_999):
-        (tmp_path / FIELDS).write_text(damaged)
-        with pytest.raises(IndexCorrupt, match=FIELDS):
+    for text in (*texts, "[]", '{"fields": 1, "num_left_out": 0}', '{"fields": [7], "num_left_out": 0}', "{" * 9_999):
+        path.write_text(text)
+        with pytest.raises(IndexCorrupt, match=f"{FIELDS}|{COLUMNS}"):
             Columns.open(tmp_path, 1)
     save_columns(tmp_path, [replace(columns_of(["a"])["f"], starts=np.array([0, 5]))], 0)
     with pytest.raises(IndexCorrupt, match=f"{COLUMNS} does not fit"):
         Columns.open(tmp_path, 1)
     save_array(tmp_path / COLUMNS, np.zeros(3, np.uint8))
-    (tmp_path / FIELDS).write_text('{"fields": [], "num_left_out": 0}')
+    path.write_text('{"fields": [], "num_left_out": 0}')
     with pytest.raises(IndexCorrupt, match=COLUMNS):
         Columns.open(tmp_path, 1)
+
+
+#: The files of an index without changes, except the file of changes, which is empty.
+NOT_EMPTY = [name for name in FILES if name != CHANGES]
+
+Damage = Callable[[bytes], bytes]
+
+
+@pytest.fixture
+def copy(index_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(index_folder, tmp_path / "index"))
+
+
+def test_an_opened_index_is_read_only_and_finds_nothing_for_no_query(index: Index, encoder: Encoder) -> None:
+    assert (set(index.manifest.checksums), index.manifest.quantised_width) == (set(FILES), 64)
+    check_model(index.folder, index.manifest, encoder.model)
+    assert not index.vectors.flags.writeable
+    assert index.search(np.empty((0, 32), np.float32), 5) == []
+
+
+@pytest.mark.parametrize("how", [lambda data: data[:-2], lambda data: data[:-9] + b"?" * 9], ids=["short", "changed"])
+def test_a_damaged_or_missing_file_is_named(copy: Path, how: Damage) -> None:
+    for name in (*NOT_EMPTY, MANIFEST):
+        path = current_version(copy) / name
+        right = path.read_bytes()
+        path.write_bytes(how(right))
+        with pytest.raises(IndexCorrupt, match=name):
+            Index.open(copy)
+        path.unlink()
+        with pytest.raises(IndexCorrupt, match=name):
+            Index.open(copy)
+        path.write_bytes(right)
+
+
+def test_a_manifest_of_another_layout_or_that_does_not_fit_its_files_is_refused(copy: Path) -> None:
+    path = current_version(copy) / MANIFEST
+    manifest = json.loads(path.read_bytes())
+    wrong: list[tuple[Any, str]] = [
+        *(({"count": count}, "build the index again") for count in (65, 2**63)),
+        *(({"quantised_width": width}, "build the index again") for width in (128, 0)),
+        *(({name: value}, "build the index again") for name, value in (("num_bad", -1), ("built_at", "\ud800"))),
+        *(({name: value}, "build the index again") for name, value in (("dimension", 32.0), ("checksums", []))),
+        *(({name: value}, "build the index again") for name, value in (("digest", 5), ("layout", 5.0))),
+        ({"new": 1}, 'another version of Shoal built it, with "new"'),
+        *(
+            ({"layout": layout}, f"the index has layout {named}.*, this version of Shoal reads .*build")
+            for layout, named in ((None, "null"), (4, "4"), (99, "99"), ("x" * 999, '"xxx'))
+        ),
+    ]
+    for changed, said in wrong:
+        values = {name: value for name, value in (manifest | changed).items() if value is not None}
+        path.write_text(json.dumps(values))
+        with pytest.raises(IndexCorrupt, match=said):
+            Index.open(copy)
+
+
+def test_a_folder_without_an_index_and_a_pointer_to_nothing_are_refused(copy: Path, tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(IndexNotFound, match="shoal index build"):
+            Index.open(folder)
+    no_name = "which is no version|does not name a version"
+    for content, said in ((b"", no_name), (b"../x", no_name), (b"\xff\xfe", no_name), (b"nowhere\n", MANIFEST)):
+        (copy / CURRENT).write_bytes(content)
+        with pytest.raises(IndexCorrupt, match=said):
+            Index.open(copy)
+
+
+ARRAY = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def npy(header: str, version: bytes = b"\1\0") -> bytes:
+    """Return a file with this text as its header."""
+    return b"\x93NUMPY" + version + struct.pack("<H", len(header)) + header.encode() + ARRAY.tobytes()
+
+
+#: The header of the array.
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }\n"
+
+
+def whole(save_as: np.ndarray) -> bytes:
+    """Return the bytes that numpy itself writes for an array."""
+    file = io.BytesIO()
+    np.save(file, save_as)
+    return file.getvalue()
+
+
+def test_an_array_is_written_as_by_numpy_and_mapped_read_only(tmp_path: Path) -> None:
+    save_array(tmp_path / "a.npy", ARRAY)
+    assert (tmp_path / "a.npy").read_bytes() == whole(ARRAY)
+    array = open_array(tmp_path / "a.npy", np.float32, (3, 4))
+    assert (array == ARRAY).all()
+    assert isinstance(array.base, np.memmap)
+    assert array.ctypes.data % 64 == 0
+    assert not array.flags.writeable
+    for path in (tmp_path / "missing.npy", tmp_path):
+        with pytest.raises(IndexCorrupt, match="build the index again"):
+            open_array(path, np.float32, (3, 4))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        pytest.param(b"", "magic string", id="empty"),
+        pytest.param(whole(ARRAY)[:60], "header", id="cut in the header"),
+        pytest.param(whole(ARRAY)[:-1], "file size", id="one byte short"),
+        pytest.param(whole(ARRAY) + b"\0", "1 bytes after", id="one byte too long"),
+        pytest.param(whole(ARRAY.T.copy()), r"\[4, 3\]", id="another shape"),
+        pytest.param(whole(ARRAY.astype(">f4")), ">f4", id="another type"),
+        pytest.param(whole(np.asfortranarray(ARRAY)), "in Fortran order", id="Fortran order"),
+        pytest.param(whole(ARRAY.astype(object)), "object", id="pickled objects"),
+        pytest.param(npy(HEADER + " " * MAX_HEADER_BYTES), "large", id="huge header"),
+        pytest.param(npy("[" * 900), "parse|EOF|nested", id="deep nesting"),
+        pytest.param(npy("-" * 900 + "1"), "", id="many signs"),
+        pytest.param(npy(HEADER, version=b"\2\0"), "version", id="version 2"),
+    ],
+)
+def test_any_other_file_is_refused(tmp_path: Path, data: bytes, reason: str) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(data)
+    with pytest.raises(IndexCorrupt, match=rf"a\.npy cannot be read \((?s:.*)({reason})(?s:.*): build") as caught:
+        open_array(path, np.float32, (3, 4))
+    assert len(caught.value.message) < 400 + len(str(path))
