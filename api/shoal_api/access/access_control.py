@@ -1,6 +1,7 @@
 """Access control: keys, roles, rates, shares and origins. Every request passes it before its body is read."""
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache, partial
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -47,6 +48,10 @@ _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 #: Methods that change nothing. So a browser may send them when it follows a link on another site.
 _SAFE_METHODS = ("GET", "HEAD")
+
+
+#: An address with a port, or in brackets, as some proxies note it.
+_WITH_PORT = re.compile(r"^\[(.*)\](?::\d+)?$|^([^:]*):\d+$")
 
 
 class Shares:
@@ -195,7 +200,8 @@ class AccessControl:
 
 @lru_cache(4_096)
 def network_of(address: str) -> str:
-    """Return an IPv4 address unchanged. Return the /64 network of an IPv6 address: one client may use all of it."""
+    """Return an IPv4 address, or the /64 network of an IPv6 address: one client may use all of it. Drop a port."""
+    address = _WITH_PORT.sub(r"\1\2", address)
     try:
         ip = ip_address(address)
     except ValueError:  # a connection by a Unix socket has no address

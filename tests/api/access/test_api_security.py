@@ -202,18 +202,6 @@ class TestHeaders:
             assert headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
             assert not re.search(r"\d|[Pp]ython", headers["Server"])
 
-    def test_the_page_may_run_its_own_scripts_only(self, shared_api: ApiProcess) -> None:
-        headers = shared_api.ask("GET", "/docs/swagger").headers
-        policy = headers.get_all("Content-Security-Policy") or []
-        assert len(policy) == 1
-        assert "frame-ancestors 'none'" in policy[0]
-        (scripts,) = re.findall(r"script-src ([^;]*)", policy[0])
-        assert re.fullmatch(r"'self' 'sha256-[\w+/]{43}='", scripts)
-        file = shared_api.ask("GET", "/docs/swagger/js/swagger-ui-bundle.js")
-        assert (file.status, file.headers["X-Content-Type-Options"]) == (200, "nosniff")
-        again = shared_api.ask("GET", "/docs/swagger/js/swagger-ui-bundle.js", if_none_match=file.headers["ETag"])
-        assert again.status == 304
-
 
 class TestOtherSites:
     """A page of another site, for which a browser first asks whether the page may send a key."""
@@ -223,10 +211,6 @@ class TestOtherSites:
         "access_control_request_method": "POST",
         "access_control_request_headers": "authorization,content-type,x-stainless-os",  # as OpenAI's client asks
     }
-
-    def test_no_other_site_may_use_the_api_by_default(self, shared_api: ApiProcess) -> None:
-        headers = shared_api.ask("OPTIONS", "/embed", **self.PREFLIGHT).headers
-        assert not [name for name in headers if name.lower().startswith("access-control")]
 
     def test_a_named_site_may_send_a_key_and_read_the_cost_headers(
         self, start_api: StartApi, stub: StubWorker, tmp_path: Path
@@ -251,17 +235,27 @@ class TestOtherSites:
         other = api.ask("GET", "/health", origin="https://[2001:db8::1]:8443")
         assert other.headers["Access-Control-Allow-Origin"] == "https://[2001:db8::1]:8443"
 
-    def test_other_sites_may_not(self, make_app: MakeApp) -> None:
-        api = make_app(cors_origins="https://app.example").test_client()
-        preflight = {name.replace("_", "-"): value for name, value in self.PREFLIGHT.items()}
-        for origin in ("https://evil.example", "https://app.example.evil", "http://app.example", "null"):
-            for method in ("OPTIONS", "POST"):
-                answer = api.open("/embed", method=method, headers=preflight | {"origin": origin})
-                assert "Access-Control-Allow-Origin" not in answer.headers
-
-    def test_all_sites_may_if_the_settings_say_so(self, make_app: MakeApp) -> None:
-        response = make_app(cors_origins="*").test_client().get("/", headers={"origin": "https://any.example"})
-        assert response.headers["Access-Control-Allow-Origin"] == "*"
+    @pytest.mark.parametrize(
+        ("origins", "origin", "allowed"),
+        [
+            *(
+                ("https://app.example", f"{other}", None)
+                for other in ("https://evil.example", "http://app.example", "null")
+            ),
+            ("https://app.example", "https://app.example.evil", None),
+            ("", "https://app.example", None),
+            ("*", "https://any.example", "*"),
+        ],
+    )
+    def test_other_sites_may_only_if_the_settings_say_so(
+        self, make_app: MakeApp, origins: str, origin: str, allowed: str | None
+    ) -> None:
+        api = make_app(cors_origins=origins).test_client()
+        preflight = {name.replace("_", "-"): value for name, value in self.PREFLIGHT.items()} | {"origin": origin}
+        for method in ("OPTIONS", "POST"):
+            headers = api.open("/embed", method=method, headers=preflight).headers
+            assert headers.get("Access-Control-Allow-Origin") == allowed
+            assert allowed or not [name for name, _ in headers if name.startswith("Access-Control")]
 
 
 def test_a_body_of_many_values_is_refused_unread(make_app: MakeApp) -> None:
@@ -285,39 +279,25 @@ def test_logs_contain_no_key_and_no_text(
     with service(tmp_path, **settings, api_keys_file=tmp_path / "keys", cors_origins="https://a.example") as running:
         wait_until(running.is_ready)
         for key in (secret, f"{secret}x"):
-            for path, body in bodies(text):
-                ask(running.port, path, body, key)
+            headers = {"Authorization": f"Bearer {key}", "X-API-Key": key, "Origin": "https://a.example"}
+            for path, body in (
+                ("/embed", {"inputs": text}),
+                ("/search", {"queries": [text], "k": 3}),
+                ("/v1/jobs", {"op": "embed", "inputs": [text]}),
+                ("/embed", {"inputs": [text, 5]}),
+                ("/embed", {"inputs": text, "prompt_name": text}),
+                ("/search", {"queries": text, "index": text}),
+                (f"/v1/jobs?{quote(text)}", {"op": text}),
+                (f"/{quote(text)}", {}),
+                ("/embed", text.encode()),
+                ("/embed", b"{" + text.encode()),
+            ):
+                assert running.ask("POST", path, body, headers).status != 500
         logs = running.api.output + running.worker.output
     logs += running.api.output + running.worker.output
     assert "listening" in logs
     for marker in (text, "7Kq2", secret, secret[-20:], hashlib.sha256(secret.encode()).hexdigest()):
         assert marker not in logs
-
-
-def bodies(text: str) -> list[tuple[str, bytes]]:
-    """Return good and bad requests that contain the text."""
-    good = [
-        ("/embed", {"inputs": text}),
-        ("/search", {"queries": [text], "k": 3}),
-        ("/v1/jobs", {"op": "embed", "inputs": [text]}),
-        ("/embed", {"inputs": [text, 5]}),
-        ("/embed", {"inputs": text, "prompt_name": text}),
-        ("/search", {"queries": text, "index": text}),
-        (f"/v1/jobs?{quote(text)}", {"op": text}),
-        (f"/{quote(text)}", {}),
-    ]
-    return [(path, json.dumps(body).encode()) for path, body in good] + [
-        ("/embed", text.encode()),
-        ("/embed", b"{" + text.encode()),
-    ]
-
-
-def ask(port: int, path: str, body: bytes, key: str) -> None:
-    """Send one request with this key; fail the test only if the answer is 500."""
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as connection:
-        headers = {"Authorization": f"Bearer {key}", "X-API-Key": key, "Origin": "https://a.example"}
-        connection.request("POST", path, body, headers)
-        assert connection.getresponse().status != 500
 
 
 def test_small_bodies_that_no_route_reads_are_read_and_dropped(make_app: MakeApp) -> None:
