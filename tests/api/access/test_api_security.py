@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import psutil
 import pytest
-from api_process import Answer, ApiProcess, StartApi, serving_api
+from api_process import Answer, ApiProcess, StartApi, is_closed, serving_api
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from process import FewFiles, run
@@ -53,14 +53,6 @@ def num_connections(api: ApiProcess) -> int:
     """Return the number of the server's connections."""
     connections = api.server.net_connections("tcp")
     return len([c for c in connections if c.status == "ESTABLISHED" and c.laddr.port == api.port])
-
-
-def is_closed(connection: socket.socket) -> bool:
-    """Return True if the server has closed the connection, without or after an answer."""
-    try:
-        return connection.recv(65_536) == b""
-    except ConnectionError:
-        return True
 
 
 def is_refused_more(connection: socket.socket) -> bool:

@@ -21,6 +21,8 @@ class TestEmbed:
         asked = {"model": "stub", "texts": TEXTS, "input_type": "search_query", "embedding_types": ALL}
         body = api.post("/v2/embed", json=asked).get_json()
         found = body["embeddings"]
+        at_root = api.post("/", json=asked).get_json()
+        assert {name for name in body if body[name] != at_root[name]} == {"id"}
         assert np.array_equal(np.array(found["float"], np.float32), VECTORS)
         decoded = [np.frombuffer(base64.b64decode(row), "<f4") for row in found["base64"]]
         assert np.array_equal(decoded, VECTORS)
@@ -52,6 +54,7 @@ class TestEmbed:
         assert body["texts"] == ["a storm", "rain\nin the sea"]
         image = {"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
         for refused, words in (
+            ({"inputs": [parts("a"), parts()]}, "inputs[1].content is []: it takes a list with 1 or more items"),
             ({"inputs": [parts("a")], "texts": TEXTS}, "either texts or inputs"),
             ({}, "either texts or inputs"),
             ({"inputs": [parts("a"), image]}, 'unknown field "image_url"'),
@@ -60,12 +63,6 @@ class TestEmbed:
             response = api.post("/v2/embed", json=refused)
             assert (response.status_code, list(response.get_json())) == (400, ["message"])
             assert words in response.get_json()["message"]
-
-    def test_at_the_root_it_is_the_newer_route(self, api: FlaskClient) -> None:
-        body = api.post("/", json={"texts": TEXTS, "input_type": "classification"}).get_json()
-        assert np.array_equal(np.array(body["embeddings"]["float"], np.float32), VECTORS)
-        response = api.post("/", json={"texts": TEXTS, "model": "embed-v4.0"})
-        assert (response.status_code, list(response.get_json())) == (404, ["message"])
 
     def test_options_reach_the_worker(self, api: FlaskClient, stub: StubWorker) -> None:
         for side in ("START", "END"):

@@ -18,10 +18,13 @@ from shoal_api.app import PROTOCOL_APIS
 pytest_plugins = ["api_fixtures"]
 
 
-def test_each_protocol_in_the_settings_has_routes_and_a_dialect() -> None:
+def test_each_protocol_in_the_settings_has_routes_and_a_dialect(make_app: MakeApp) -> None:
     assert set(PROTOCOLS) == set(PROTOCOL_APIS)
     assert all(api.name == name for name, api in PROTOCOL_APIS.items())
     assert Settings().protocol_prefixes() == dict.fromkeys(PROTOCOLS, "")
+    api = make_app(protocols="").test_client()
+    assert api.get("/v1/models").get_json()["error"]["code"] == "not_found"
+    assert api.get("/openapi.json").get_json()["paths"].keys() & {"/embed", "/v1/embeddings"} == {"/embed"}
 
 
 @pytest.mark.usefixtures("stub")
@@ -36,24 +39,11 @@ def test_each_protocol_answers_below_the_path_that_is_set(make_app: MakeApp) -> 
     assert "/ai/openai/v1/embeddings" not in usual.get("/openapi.json").get_json()["paths"]
 
 
-def test_without_protocols_only_shoals_own_routes_are_left(make_app: MakeApp) -> None:
-    api = make_app(protocols="").test_client()
-    assert api.get("/v1/models").get_json()["error"]["code"] == "not_found"
-    paths = api.get("/openapi.json").get_json()["paths"]
-    assert "/embed" in paths
-    assert "/v1/embeddings" not in paths
-
-
-def test_a_setting_that_cannot_be_read_is_refused() -> None:
-    for protocols in ("opneai", "openai,openai", "openai=v1", "openai=/", "openai=/a b", "=/a", "openai=/<a>"):
+def test_a_setting_that_cannot_be_read_or_has_two_protocols_with_the_same_route_is_refused(make_app: MakeApp) -> None:
+    wrong = ("opneai", "openai,openai", "openai=v1", "openai=/", "openai=/a b", "=/a", "openai=/<a>")
+    for protocols in (*wrong, "tei=/docs", "tei=/docs/a", "tei=/page"):
         with pytest.raises(BadSetting, match="protocols has "):
             Settings(protocols=protocols)
-    for path in ("/docs", "/docs/a", "/page"):
-        with pytest.raises(BadSetting, match="protocols has "):
-            Settings(protocols=f"tei={path}")
-
-
-def test_two_protocols_with_the_same_route_are_refused(make_app: MakeApp) -> None:
     for protocols, message in (
         ("openai,infinity=/v1", "openai and infinity, which both answer POST /v1/embeddings"),
         ("cohere,tei=/v2", "cohere and tei, which both answer POST /v2/embed"),
@@ -194,19 +184,18 @@ def test_the_fields_of_each_protocol_become_the_options_of_the_job(api: FlaskCli
 
 def test_the_kind_of_text_chooses_the_prompt(api: FlaskClient, stub: StubWorker) -> None:
     stub.announce(prompts=["clustering", "passage", "query"])
-    asked: list[tuple[str, dict[str, Any]]] = [
-        *(("/v2/embed", {"texts": ["a"], "input_type": f"search_{kind}"}) for kind in ("query", "document")),
-        *(("/v1/embeddings", {"input": "a", "input_type": kind}) for kind in ("query", "document")),
-        *(("/v1/embeddings", {"input": "a", "task": f"retrieval.{kind}"}) for kind in ("query", "passage")),
-        *(("/vectors", {"text": "a", "config": {"task_type": kind}}) for kind in ("query", "passage")),
-        *(("/v2/embed", {"texts": ["a"], "input_type": kind}) for kind in ("clustering", "classification")),
-        ("/v1/embeddings", {"input": "a", "task": "text-matching"}),
-        ("/v1/embeddings", {"input": "a", "truncation": True}),
-    ]
-    for path, body in asked:
-        assert api.post(path, json=body).status_code == 200
-    chosen = [options.prompt_name for options in stub.asked]
-    assert chosen == [*("query", "passage") * 4, "clustering", None, None, None]
+    asked: list[tuple[str, dict[str, Any], str | None]] = []
+    for kind, prompt in (("query", "query"), ("document", "passage")):
+        asked.append(("/v2/embed", {"texts": ["a"], "input_type": f"search_{kind}"}, prompt))
+        asked.append(("/v1/embeddings", {"input": "a", "input_type": kind}, prompt))
+        asked.append(("/v1/embeddings", {"input": "a", "task": f"retrieval.{prompt}"}, prompt))
+        asked.append(("/vectors", {"text": "a", "config": {"task_type": prompt}}, prompt))
+    asked.append(("/v2/embed", {"texts": ["a"], "input_type": "clustering"}, "clustering"))
+    asked.append(("/v2/embed", {"texts": ["a"], "input_type": "classification"}, None))
+    asked.append(("/v1/embeddings", {"input": "a", "task": "text-matching"}, None))
+    asked.append(("/v1/embeddings", {"input": "a", "truncation": True}, None))
+    assert [api.post(path, json=body).status_code for path, body, _ in asked] == [200] * len(asked)
+    assert [options.prompt_name for options in stub.asked] == [prompt for *_, prompt in asked]
 
 
 class TestEachError:
@@ -225,22 +214,20 @@ class TestEachError:
             assert api.post(path, json=body | {"colour": None}).status_code == 200
             check_error(api.post(path, data=b"{"), 400, place)
 
-    @pytest.mark.usefixtures("stub")
-    def test_of_the_client(self, make_app: MakeApp, keys_file: KeysFile) -> None:
+    def test_of_the_client_and_of_the_service(
+        self, make_app: MakeApp, keys_file: KeysFile, stub: StubWorker, own_redis: RedisServer
+    ) -> None:
+        own_redis.stop()
         headers = keys_file.make("slow", rate="1/minute")
         api = make_app(api_keys_file=str(keys_file.path)).test_client()
+        away = make_app(redis_url=own_redis.url).test_client()
         assert api.post("/", json={"inputs": "a"}, headers=headers).status_code == 200
         for path, body, place in ROUTES:
             check_error(api.post(path, json=body), 401, place)
             check_error(api.post(path, json=body, headers=headers), 429, place)
+            check_error(away.post(path, json=body), 503, place)
         told = [api.post(path, json={}, headers=headers).get_json() for path in ("/v1/embeddings", "/embed_all")]
         assert (told[0]["error"]["type"], told[1]["error_type"]) == ("rate_limit_error", "Overloaded")
-
-    def test_of_the_service(self, make_app: MakeApp, own_redis: RedisServer) -> None:
-        own_redis.stop()
-        api = make_app(redis_url=own_redis.url).test_client()
-        for path, body, place in ROUTES:
-            check_error(api.post(path, json=body), 503, place)
 
 
 def check_error(response: TestResponse, status: int | tuple[int, ...], place: tuple[str, ...]) -> str:
@@ -261,37 +248,27 @@ ITS_NAMES = (NAME, "all-MiniLM-L6-v2", "ALL-minilm-l6-V2", "all-minilm", "all-mi
 OTHER_NAMES = ("MiniLM-L6-v2", "other/all-MiniLM-L6-v2", "all-minilm:33m", "all-MiniLM-L12-v2", ":latest")
 
 
-class TestNames:
-    """A pool serves one model. A request may ask for it by any of its usual names."""
+def test_a_model_may_be_named_by_each_of_its_usual_names(api: FlaskClient, stub: StubWorker) -> None:
+    stub.announce(model=NAME, reranker="/models/ms-marco-MiniLM-L6-v2/")
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        *(("/v1/embeddings", {"input": "a"} | more) for more in ({}, {"truncation": True}, {"task": None})),
+        ("/embeddings", {"input": "a"}),
+        ("/api/embed", {"input": "a"}),
+        ("/api/embeddings", {"prompt": "a"}),
+        *((f"/api/{name}", {}) for name in ("show", "pull")),
+        *((path, {"texts": ["a"]}) for path in ("/v1/embed", "/v2/embed", "/")),
+    ]
+    for path, body in bodies:
+        assert {api.post(path, json=body | {"model": name}).status_code for name in ITS_NAMES} == {200}
+        assert {api.post(path, json=body | {"model": name}).status_code for name in OTHER_NAMES} == {404}
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        body = {"query": "a", "documents": ["a"]}
+        assert api.post(path, json=body | {"model": "MS-Marco-MiniLM-L6-v2"}).status_code == 200
+        assert api.post(path, json=body | {"model": "ms-marco"}).status_code == 404
 
-    def test_of_the_model(self, api: FlaskClient, stub: StubWorker) -> None:
-        stub.announce(model=NAME)
-        bodies: list[tuple[str, dict[str, Any]]] = [
-            ("/v1/embeddings", {"input": "a"}),
-            ("/v1/embeddings", {"input": "a", "truncation": True}),
-            ("/v1/embeddings", {"input": "a", "task": None}),
-            ("/embeddings", {"input": "a"}),
-            ("/api/embed", {"input": "a"}),
-            ("/api/embeddings", {"prompt": "a"}),
-            ("/api/show", {}),
-            ("/api/pull", {}),
-            ("/v1/embed", {"texts": ["a"]}),
-            ("/v2/embed", {"texts": ["a"]}),
-            ("/", {"texts": ["a"]}),
-        ]
-        for path, body in bodies:
-            assert {api.post(path, json=body | {"model": name}).status_code for name in ITS_NAMES} == {200}
-            assert {api.post(path, json=body | {"model": name}).status_code for name in OTHER_NAMES} == {404}
 
-    def test_a_refusal_names_them_all(self, make_app: MakeApp, stub: StubWorker) -> None:
-        stub.announce(model=NAME)
-        api = make_app(model_aliases="ada").test_client()
-        message = api.post("/v1/embeddings", json={"input": "a", "model": "babbage"}).get_json()["error"]["message"]
-        assert f"ask for {NAME} or all-MiniLM-L6-v2 or all-minilm or ada, or make the name an alias" in message
-
-    def test_of_the_reranker(self, api: FlaskClient, stub: StubWorker) -> None:
-        stub.announce(reranker="/models/ms-marco-MiniLM-L6-v2/")
-        for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
-            body = {"query": "a", "documents": ["a"]}
-            assert api.post(path, json=body | {"model": "MS-Marco-MiniLM-L6-v2"}).status_code == 200
-            assert api.post(path, json=body | {"model": "ms-marco"}).status_code == 404
+def test_a_refusal_names_them_all(make_app: MakeApp, stub: StubWorker) -> None:
+    stub.announce(model=NAME)
+    api = make_app(model_aliases="ada").test_client()
+    message = api.post("/v1/embeddings", json={"input": "a", "model": "babbage"}).get_json()["error"]["message"]
+    assert f"ask for {NAME} or all-MiniLM-L6-v2 or all-minilm or ada, or make the name an alias" in message

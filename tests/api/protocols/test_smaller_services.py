@@ -101,7 +101,7 @@ class TestWireFormats:
 
 @pytest.mark.usefixtures("stub")
 class TestWeaviate:
-    def test_one_text_or_several_have_their_vectors(self, api: FlaskClient) -> None:
+    def test_one_text_or_several_have_their_vectors_and_an_error_is_one_string(self, api: FlaskClient) -> None:
         asked = {"text": TEXTS[0], "config": {"pooling_strategy": "masked_mean", "task_type": ""}}
         for more in ({}, {"config": None}, {"config": {"task_type": None, "dimensions": None}}, {"texts": ["b", "c"]}):
             body = api.post("/vectors", data=json.dumps(asked | more)).get_json()  # without a content type
@@ -111,10 +111,8 @@ class TestWeaviate:
         body = api.post("/vectors", json={"texts": TEXTS, "config": {"dimensions": 2}}).get_json()
         assert np.array_equal(np.array(body["vectors"], np.float32), VECTORS[:, :2])
         assert body["dims"] == 2
-
-    def test_an_error_is_one_string(self, api: FlaskClient) -> None:
-        for body in ({}, {"text": 5}, {"text": "a", "config": {"dimensions": 0}}):
-            response = api.post("/vectors", json=body)
+        for wrong in ({}, {"text": 5}, {"text": "a", "config": {"dimensions": 0}}):
+            response = api.post("/vectors", json=wrong)
             assert (response.status_code, list(response.get_json())) == (422, ["error"])
 
     def test_it_is_ready_with_a_worker(self, api: FlaskClient, stub: StubWorker) -> None:

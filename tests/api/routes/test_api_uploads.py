@@ -6,16 +6,16 @@ import os
 import resource
 import shutil
 import signal
-import socket
 import time
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
-from api_process import ApiProcess, StartApi
+from api_process import ApiProcess, StartApi, is_closed
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import wait_until
 from flask.testing import FlaskClient
@@ -37,6 +37,9 @@ pytestmark = pytest.mark.usefixtures("rq")
 CONTENT = b"text\none\ntwo\n"
 
 MB = 2**20
+
+#: The path of an upload.
+UPLOAD = "/v1/bulk?name=a.txt"
 
 #: Ids of two jobs.
 A, B = 24 * "a", 24 * "b"
@@ -100,15 +103,20 @@ class TestUpload:
         assert list(jobs.iterdir()) == []
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
-    def test_a_repetition_that_is_refused_leaves_the_upload(self, api: FlaskClient, jobs: Path) -> None:
-        submitted(upload(api, key="a"))
+    def test_a_repetition_leaves_the_upload_and_puts_a_job_again_that_redis_has_lost(
+        self, api: FlaskClient, jobs: Path, rq: Rq
+    ) -> None:
+        first = submitted(upload(api, key="a"))
         assert "was used for another long job" in error_of(upload(api, data=b"other", key="a"), 422)[1]
         assert error_of(upload(api, name="..", key="a"), 422)
         (place,) = jobs.glob("*/news.csv")
         assert place.read_bytes() == CONTENT
+        rq.clear()
+        assert submitted(upload(api, key="a")) == first
+        assert api.get(first).get_json()["status"] == "queued"
 
     @pytest.mark.parametrize("is_put", [True, False])
-    def test_an_upload_is_kept_if_redis_may_have_its_job(
+    def test_an_upload_is_kept_if_redis_may_have_its_job_and_removed_if_not(
         self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch, is_put: bool
     ) -> None:
         app = make_app()
@@ -120,9 +128,11 @@ class TestUpload:
             raise Unavailable("redis did not answer")
 
         with monkeypatch.context() as patch:
+            patch.setattr(long_jobs, "submit", Mock(side_effect=Overloaded("redis is full")))
+            assert error_of(upload(app.test_client(), key="a"), 429)[0] == "overloaded"
+            assert list(jobs.iterdir()) == []
             patch.setattr(long_jobs, "submit", submit_without_answer)
-            refused = upload(app.test_client(), key="a")
-        assert error_of(refused, 503)[0] == "unavailable"
+            assert error_of(upload(app.test_client(), key="a"), 503)[0] == "unavailable"
         (place,) = jobs.glob("*/news.csv")
         before = place.stat().st_ino
         again = submitted(upload(app.test_client(), key="a"))
@@ -130,31 +140,12 @@ class TestUpload:
         assert (place.stat().st_ino == before) == is_put
         assert [f"/v1/jobs/{job.id}" for job in long_jobs.list()] == [again]
 
-    def test_an_upload_whose_job_is_refused_is_removed(
-        self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        app = make_app()
-
-        def refuse(*args: Any, **options: Any) -> str:
-            raise Overloaded("redis is full")
-
-        monkeypatch.setattr(app.own.long_jobs, "submit", refuse)
-        assert error_of(upload(app.test_client()), 429)[0] == "overloaded"
-        assert list(jobs.iterdir()) == []
-
-    def test_a_job_that_redis_has_lost_is_put_again_by_a_repetition(self, api: FlaskClient, rq: Rq) -> None:
-        first = submitted(upload(api, key="a"))
-        rq.clear()
-        assert submitted(upload(api, key="a")) == first
-        assert api.get(first).get_json()["status"] == "queued"
-
 
 class TestDelete:
     """The folder of a job that is being deleted while other requests use it."""
 
     @pytest.fixture
     def app(self, make_app: MakeApp) -> AsyncFlask:
-        """Return an application."""
         return make_app(max_results_mb=2)
 
     @pytest.fixture
@@ -186,10 +177,7 @@ class TestDelete:
     def test_a_job_that_was_retried_just_now_keeps_its_files(
         self, app: AsyncFlask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def delete(job_id: str) -> None:
-            raise JobNotEnded("job is queued")
-
-        monkeypatch.setattr(app.own.long_jobs, "delete", delete)
+        monkeypatch.setattr(app.own.long_jobs, "delete", Mock(side_effect=JobNotEnded("job is queued")))
         assert error_of(app.test_client().delete(place), 409)[0] == "job_not_ended"
         (folder,) = jobs.iterdir()
         assert sorted(path.name for path in folder.iterdir()) == ["news.csv", "vectors"]
@@ -212,22 +200,20 @@ class TestDelete:
 
 
 class TestSpace:
-    def test_a_file_over_the_limit_is_refused(self, make_app: MakeApp, jobs: Path) -> None:
-        api = make_app(max_upload_mb=1).test_client()
+    def test_a_file_and_all_files_have_a_limit_and_a_clients_files_may_fill_what_is_free(
+        self, make_app: MakeApp, jobs: Path
+    ) -> None:
+        api = make_app(max_upload_mb=1, max_uploads_mb=4).test_client()
+        other: dict[str, Any] = {"environ_overrides": {"REMOTE_ADDR": "127.0.0.2"}}
         code, message = error_of(upload(api, data=b"x" * (MB + 1)), 413)
         assert (code, "1,048,577 bytes, and an upload may have 1,048,576" in message) == ("too_large", True)
         assert list(jobs.iterdir()) == []
-        submitted(upload(api, data=b"x" * MB))
-
-    def test_all_files_have_a_limit_and_a_clients_files_may_fill_what_is_free(self, make_app: MakeApp) -> None:
-        api = make_app(max_uploads_mb=4).test_client()
-        other: dict[str, Any] = {"environ_overrides": {"REMOTE_ADDR": "127.0.0.2"}}
         for _ in range(2):
             submitted(upload(api, data=b"x" * MB))
         code, message = error_of(upload(api, data=b"x" * MB), 429)
         assert (code, "2,097,152 of them for this client" in message) == ("overloaded", True)
         submitted(upload(api, data=b"x" * MB, **other))
-        assert error_of(upload(api, data=b"x" * (MB + 1), **other), 429)
+        assert error_of(upload(api, data=b"x" * 2, **other), 429)
 
     def test_results_have_a_limit_and_are_deleted_with_their_jobs(
         self, make_app: MakeApp, settings: Settings, rq: Rq
@@ -249,7 +235,9 @@ class TestSpace:
         assert not out.parent.exists()
         submitted(upload(api))
 
-    def test_a_full_disk_is_reported_and_leaves_nothing(self, api: FlaskClient, jobs: Path) -> None:
+    def test_a_full_disk_or_a_folder_that_cannot_be_written_is_reported_and_nothing_is_left(
+        self, api: FlaskClient, jobs: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (MB, hard))  # as a quota on the disk would
         try:
@@ -258,11 +246,7 @@ class TestSpace:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert (code, "free some space" in message) == ("disk_full", True)
         assert list(jobs.iterdir()) == []
-
-    def test_a_folder_that_cannot_be_written_is_reported(
-        self, api: FlaskClient, jobs: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        jobs.parent.mkdir(parents=True)
+        jobs.rmdir()
         jobs.touch()
         code, message = error_of(upload(api), 500)
         assert (code, "the folder for uploads cannot be written" in message) == ("internal", True)
@@ -297,45 +281,45 @@ class TestOldFolders:
 
         return UploadStore(settings, status_of)
 
-    def make(self, files: UploadStore, job_id: str, age_s: float) -> Path:
+    def make(self, files: UploadStore, job_id: str, age_s: float, name: str = "news.csv") -> Path:
         """Make the folder of a job with an upload and a result."""
         with files.new("ann", job_id) as folder:
             folder.is_kept = True
         path = files.folder / Path(folder.place("a.csv")).parts[2]
         (path / "vectors").mkdir(exist_ok=True)
         (path / "vectors" / "manifest.json").touch()
-        (path / "news.csv").write_bytes(CONTENT)
-        changed = path.stat().st_mtime - age_s
-        os.utime(path, (changed, changed))
+        (path / name).write_bytes(CONTENT)
+        os.utime(path, (0, time.time() - age_s))
         return path
 
-    def test_the_upload_of_a_job_that_has_ended_is_removed(
-        self, files: UploadStore, states: dict[str, LongJobStatus]
-    ) -> None:
-        both = ["news.csv", "vectors"]
-        for status, age_s, ended_s, left in (
-            ("running", 1e7, None, both),
-            ("done", 0.0, 5.0, ["vectors"]),
-            ("failed", 1e7, 100.0, both),
-            ("failed", 1e7, 1e5, ["vectors"]),
-        ):
-            states[A] = LongJobStatus(A, "embed_file", status, {}, 0.0, ended_at=ended_s and time.time() - ended_s)
-            path = self.make(files, A, age_s)
-            with files.new("bob", B):
-                assert sorted(entry.name for entry in path.iterdir()) == left
-
     @pytest.mark.parametrize(
-        ("age_s", "name", "is_left"),
-        [(1e5, "news.csv", True), (1e6, "news.csv", False), (0.0, ".upload", False), (0.0, "news.csv", True)],
+        ("status", "age_s", "ended_s", "name", "left"),
+        [
+            ("running", 1e7, None, "news.csv", ["news.csv", "vectors"]),
+            ("done", 0.0, 5.0, "news.csv", ["vectors"]),
+            ("failed", 1e7, 100.0, "news.csv", ["news.csv", "vectors"]),
+            ("failed", 1e7, 1e5, "news.csv", ["vectors"]),
+            ("unknown", 1e5, None, "news.csv", ["news.csv", "vectors"]),
+            ("unknown", 1e6, None, "news.csv", []),
+            ("unknown", 0.0, None, ".upload", []),
+            ("unknown", 0.0, None, "news.csv", ["news.csv", "vectors"]),
+        ],
     )
-    def test_the_folder_of_a_job_that_is_forgotten_or_never_came_to_be_is_removed(
-        self, files: UploadStore, age_s: float, name: str, is_left: bool
+    def test_files_that_no_job_needs_are_removed(
+        self,
+        files: UploadStore,
+        states: dict[str, LongJobStatus],
+        status: str,
+        age_s: float,
+        ended_s: float | None,
+        name: str,
+        left: list[str],
     ) -> None:
-        path = self.make(files, A, age_s)
-        (path / "news.csv").rename(path / name)
-        os.utime(path, (0, time.time() - age_s))
+        if status != "unknown":
+            states[A] = LongJobStatus(A, "embed_file", status, {}, 0.0, ended_at=ended_s and time.time() - ended_s)
+        path = self.make(files, A, age_s, name)
         with files.new("bob", B):
-            assert path.exists() == is_left
+            assert sorted(entry.name for entry in path.glob("*")) == left
 
     def test_old_folders_make_room_for_an_upload_that_would_be_refused(
         self, files: UploadStore, states: dict[str, LongJobStatus], settings: Settings
@@ -379,17 +363,17 @@ class TestOldFolders:
         (tmp_path / "a").rename(tmp_path / "c")
         assert sum(map(file_size, files)) == 10
 
-    def test_of_two_deletions_the_later_one_finds_no_job(self, files: UploadStore) -> None:
-        with pytest.raises(UnknownJob), files.removal("ann", A):  # the folder is gone
-            raise UnknownJob(A)
-
-    def test_a_folder_that_is_being_filled_stays(self, files: UploadStore) -> None:
+    def test_a_folder_that_is_being_filled_stays_and_of_two_deletions_the_later_one_finds_no_job(
+        self, files: UploadStore
+    ) -> None:
         with files.new("ann", A) as folder:
             path = files.folder / Path(folder.place("a.csv")).parts[2]
             os.utime(path, (0, 0))
             with files.new("bob", B):
                 assert path.exists()
         assert not path.exists()
+        with pytest.raises(UnknownJob), files.removal("ann", A):
+            raise UnknownJob(A)
 
 
 class TestResult:
@@ -427,16 +411,11 @@ def server(start_api: StartApi, settings: Settings) -> ApiProcess:
     return start_api(home=settings.home, receive_timeout_s=3.0)
 
 
-def begin(server: ApiProcess, num_bytes: int) -> socket.socket:
-    """Send the headers of an upload."""
-    return server.begin(num_bytes, "/v1/bulk?name=a.txt")
-
-
 class TestServer:
     def test_a_large_file_takes_no_memory_and_longer_than_a_request_may(self, server: ApiProcess, jobs: Path) -> None:
         piece, num_pieces = b"some words\n" * 95_326, 64
         before = server.server.memory_info().rss
-        with closing(begin(server, len(piece) * num_pieces)) as connection:
+        with closing(server.begin(len(piece) * num_pieces, UPLOAD)) as connection:
             for _ in range(num_pieces):
                 connection.sendall(piece)
             assert connection.recv(65_536).startswith(b"HTTP/1.1 202 ")
@@ -448,27 +427,29 @@ class TestServer:
         self, server: ApiProcess, jobs: Path
     ) -> None:
         piece = b"x" * 65_536
-        with closing(begin(server, len(piece) * 200)) as slow, closing(begin(server, len(piece) * 200)) as stalled:
+        with (
+            closing(server.begin(len(piece) * 200, UPLOAD)) as slow,
+            closing(server.begin(len(piece) * 200, UPLOAD)) as stalled,
+        ):
             stalled.sendall(piece)
             num_sent = 0
             stalled.settimeout(0.1)
-            while num_sent < 199 and not _is_closed(stalled):
+            while num_sent < 199 and not is_closed(stalled):
                 slow.sendall(piece)
                 num_sent += 1
             assert 5 < num_sent < 199
             slow.sendall(piece * (200 - num_sent))
             assert slow.recv(65_536).startswith(b"HTTP/1.1 202 ")
         wait_until(lambda: len(list(jobs.iterdir())) == 1)
-        with closing(begin(server, 1_000_000)) as gone:
+        with closing(server.begin(1_000_000, UPLOAD)) as gone:
             gone.sendall(piece)
             wait_until(lambda: any(jobs.glob("*/.upload")))
         wait_until(lambda: len(list(jobs.iterdir())) == 1)
 
     def test_a_client_that_waits_to_send_a_refused_body_is_not_asked_for_it(self, server: ApiProcess) -> None:
-        upload = "/v1/bulk?name=a.txt"
         for path, num_bytes, answer in (
-            (upload, 10, b"HTTP/1.1 100 "),
-            (f"{upload}&webhook=http://127.0.0.1/", 10**6, b"HTTP/1.1 403 "),
+            (UPLOAD, 10, b"HTTP/1.1 100 "),
+            (f"{UPLOAD}&webhook=http://127.0.0.1/", 10**6, b"HTTP/1.1 403 "),
             ("/embed", 10**9, b"HTTP/1.1 413 "),
             ("/nowhere", 10, b"HTTP/1.1 404 "),
         ):
@@ -477,7 +458,7 @@ class TestServer:
                 assert connection.recv(65_536).startswith(answer)
 
     def test_a_stop_waits_for_no_upload(self, server: ApiProcess, jobs: Path) -> None:
-        with closing(begin(server, 1_000_000)) as connection:
+        with closing(server.begin(1_000_000, UPLOAD)) as connection:
             connection.sendall(b"x" * 200_000)
             wait_until(lambda: any(jobs.glob("*/.upload")))
             server.process.send(signal.SIGTERM)
@@ -487,16 +468,6 @@ class TestServer:
                     connection.sendall(b"x" * 65_536)
                 pytest.fail("the server reads on")
         wait_until(lambda: not list(jobs.iterdir()))
-
-
-def _is_closed(connection: socket.socket) -> bool:
-    """Return True if the server has closed the connection within the connection's time limit."""
-    try:
-        return connection.recv(65_536) == b""
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        return True
 
 
 def test_a_runner_makes_vectors_of_an_uploaded_file_that_are_fetched(
