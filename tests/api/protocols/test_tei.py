@@ -15,6 +15,8 @@ pytest_plugins = ["api_fixtures"]
 
 TEXTS = ["a storm", "rain in the sea"]
 LONG = "a b c d e f g h i j"
+EMBED = ("/", "/embed")
+SIMILAR = ("/", "/similarity")
 
 
 def tei_error_of(response: TestResponse, status: int) -> tuple[str, str]:
@@ -31,30 +33,50 @@ def rows(response: TestResponse) -> NDArray[np.float32]:
 
 
 @pytest.mark.usefixtures("stub")
-@pytest.mark.parametrize("path", ["/", "/embed"])
-class TestEmbed:
-    def test_its_bodies_are_accepted(self, api: FlaskClient, path: str) -> None:
-        body = {"truncate": None, "truncation_direction": "Left", "prompt_name": None, "normalize": False}
-        assert np.array_equal(rows(api.post(path, json={"inputs": TEXTS, **body})), [vector_of(text) for text in TEXTS])
-        assert np.array_equal(rows(api.post(path, json={"inputs": TEXTS[0]})), [vector_of(TEXTS[0])])
-        assert rows(api.post(path, json={"inputs": "", "dimensions": 2, "truncate": True})).shape == (1, 2)
+@pytest.mark.parametrize("path", ["/", "/embed", "/tei", "/tei/", "/tei/embed"])
+def test_texts_and_token_ids_have_their_vectors(make_app: MakeApp, path: str) -> None:
+    api = make_app(token_ids="own", protocols="tei=/tei" if "tei" in path else "tei").test_client()
+    body = {"truncate": None, "truncation_direction": "Left", "prompt_name": None, "normalize": False}
+    assert np.array_equal(rows(api.post(path, json={"inputs": TEXTS, **body})), [vector_of(text) for text in TEXTS])
+    assert np.array_equal(rows(api.post(path, json={"inputs": TEXTS[0]})), [vector_of(TEXTS[0])])
+    assert rows(api.post(path, json={"inputs": "", "dimensions": 2, "truncate": True})).shape == (1, 2)
+    decoded = [vector_of("text 5 6, False"), vector_of("text 7, False")]
+    assert np.array_equal(rows(api.post(path, json={"inputs": [[5, 6], [7]]})), decoded)
+    assert np.array_equal(rows(api.post(path, json={"inputs": [5, 6]})), decoded[:1])
 
-    def test_errors_have_its_shape(self, api: FlaskClient, path: str) -> None:
-        own = {"truncation_direction": "Right"}
-        response = api.post(path, json={"inputs": LONG, "truncate": False, **own})
-        assert "a text has 12 tokens" in tei_error_of(response, 422)[1]
-        response = api.post(path, json={"inputs": ["a", 5], **own})
-        assert tei_error_of(response, 422) == ("Validation", "inputs[1] is 5: it takes a string")
-        response = api.post(path, json={"inputs": "a", "truncation_direction": "up"})
-        assert 'truncation_direction is "up"' in tei_error_of(response, 422)[1]
-        assert tei_error_of(api.post(path, json={"inputs": "fail", **own}), 424)[0] == "Backend"
 
-    def test_its_own_token_ids_are_decoded(self, make_app: MakeApp, path: str) -> None:
-        api = make_app(token_ids="own").test_client()
-        expected = [vector_of("text 5 6, False"), vector_of("text 7, False")]
-        assert np.array_equal(rows(api.post(path, json={"inputs": [[5, 6], [7]]})), expected)
-        assert np.array_equal(rows(api.post(path, json={"inputs": [5, 6]})), expected[:1])
-        assert np.shape(api.post("/embed_all", json={"inputs": [[5, 6]]}).get_json()) == (1, 6, 4)
+OWN = {"truncation_direction": "Right"}  # by which POST /embed recognises a client of this protocol
+PAIR = {"source_sentence": "sea", "sentences": ["a", 5]}
+
+#: Paths, a body that they refuse, the status and a part of the error's message.
+REFUSED: list[tuple[tuple[str, ...], dict[str, Any], int, str]] = [
+    (EMBED, {"inputs": LONG, "truncate": False} | OWN, 422, "a text has 12 tokens"),
+    (EMBED, {"inputs": ["a", 5]} | OWN, 422, "inputs[1] is 5: it takes a string"),
+    (EMBED, {"inputs": "a", "truncation_direction": "up"}, 422, 'truncation_direction is "up"'),
+    (EMBED, {"inputs": "fail"} | OWN, 424, "told to fail"),
+    (("/embed_all",), {"inputs": "a", "dimensions": 2}, 422, 'unknown field "dimensions"'),
+    (SIMILAR, {"inputs": PAIR | {"sentences": [LONG]}, "parameters": {"truncate": False}}, 422, "a text has 12 tokens"),
+    (SIMILAR, {"inputs": PAIR}, 422, "inputs.sentences[1] is 5: it takes a string"),
+    (SIMILAR, {"inputs": {"source_sentence": "a"}}, 422, "inputs.sentences is missing"),
+    *((("/decode",), {"ids": ids}, 422, "ids") for ids in (5, ["a"], [[1], 2], [[1.5]], None)),
+    (("/predict",), {"inputs": "a"}, 424, "the served model"),
+    (("/", "/embed_all", "/tokenize"), {"inputs": []}, 400, "inputs is an empty list: send at least one item"),
+    (("/decode",), {"ids": []}, 400, "ids is an empty list: send at least one item"),
+    (("/rerank",), {"query": "a", "texts": []}, 400, "texts is an empty list: send at least one item"),
+    (SIMILAR, {"inputs": PAIR | {"sentences": []}}, 400, "inputs.sentences is an empty list"),
+]
+
+
+@pytest.mark.usefixtures("stub")
+def test_errors_have_the_protocols_shape(api: FlaskClient) -> None:
+    for paths, body, status, words in REFUSED:
+        for path in paths:
+            kind, message = tei_error_of(api.post(path, json=body), status)
+            assert (kind, words in message) == ({400: "Empty", 424: "Backend"}.get(status, "Validation"), True), message
+            assert path == "/embed" or tei_error_of(api.post(path, data=b"{"), 400)[0] == "Validation"
+    size = MAX_TOKENIZED_CHARS
+    message = f"the request has {size + 1:,} characters and may have {size:,}: split the list"
+    assert tei_error_of(api.post("/tokenize", json={"inputs": ["a" * size, "a"]}), 413) == ("Validation", message)
 
 
 @pytest.mark.usefixtures("stub")
@@ -64,11 +86,12 @@ def test_without_a_field_of_its_clients_shoals_route_has_shoals_errors_and_heade
 
 
 @pytest.mark.usefixtures("stub")
-def test_token_vectors_come_by_text(api: FlaskClient) -> None:
+def test_token_vectors_come_by_text(api: FlaskClient, make_app: MakeApp) -> None:
     answer = api.post("/embed_all", json={"inputs": ["a", "a b"]}).get_json()
     assert [np.shape(tokens) for tokens in answer] == [(3, 4), (4, 4)]
     assert api.post("/embed_all", json={"inputs": ["a", "a b"], "normalize": True}).get_json() == answer
-    assert api.post("/embed_all", json={"inputs": ["a", "a b"], "dimensions": 2}).status_code == 422
+    own = make_app(token_ids="own").test_client()
+    assert np.shape(own.post("/embed_all", json={"inputs": [[5, 6]]}).get_json()) == (1, 6, 4)
 
 
 @pytest.mark.usefixtures("stub")
@@ -78,14 +101,6 @@ def test_each_sentence_has_its_product_with_the_source(api: FlaskClient) -> None
     for path, parameters in (("/", {}), ("/similarity", None), ("/similarity", {"truncate": True})):
         answer = api.post(path, json={"inputs": inputs, "parameters": parameters})
         assert answer.get_json() == pytest.approx(expected, rel=1e-5)
-    body: dict[str, Any] = {"inputs": inputs | {"sentences": [LONG]}, "parameters": {"truncate": False}}
-    assert "a text has 12 tokens" in tei_error_of(api.post("/similarity", json=body), 422)[1]
-    for path in ("/", "/similarity"):
-        body = {"inputs": inputs | {"sentences": ["a", 5]}}
-        message = "inputs.sentences[1] is 5: it takes a string"
-        assert tei_error_of(api.post(path, json=body), 422) == ("Validation", message)
-        body = {"inputs": {"source_sentence": "a"}}
-        assert "inputs.sentences is missing" in tei_error_of(api.post(path, json=body), 422)[1]
 
 
 @pytest.mark.usefixtures("stub")
@@ -101,32 +116,6 @@ class TestTokenizer:
         assert api.post("/decode", json={"ids": [1, 2]}).get_json() == ["text 1 2, False"]
         body = {"ids": [[1, 2], [3], []], "skip_special_tokens": False}
         assert api.post("/decode", json=body).get_json() == ["text 1 2, True", "text 3, True", "text , True"]
-        for ids in (5, ["a"], [[1], 2], [[1.5]], None):
-            kind, message = tei_error_of(api.post("/decode", json={"ids": ids}), 422)
-            assert (kind, message.startswith("ids")) == ("Validation", True), message
-
-    def test_a_request_with_too_much_to_tokenize_is_refused(self, api: FlaskClient) -> None:
-        most = MAX_TOKENIZED_CHARS
-        body = {"inputs": ["a" * most, "a"]}
-        message = f"the request has {most + 1:,} characters and may have {most:,}: split the list"
-        assert tei_error_of(api.post("/tokenize", json=body), 413) == ("Validation", message)
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "name"),
-    [
-        ("/", {"inputs": []}, "inputs"),
-        ("/embed_all", {"inputs": []}, "inputs"),
-        ("/tokenize", {"inputs": []}, "inputs"),
-        ("/decode", {"ids": []}, "ids"),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, "inputs.sentences"),
-        ("/rerank", {"query": "a", "texts": []}, "texts"),
-    ],
-)
-def test_empty_lists_have_a_type_of_their_own(api: FlaskClient, path: str, body: dict[str, Any], name: str) -> None:
-    message = f"{name} is an empty list: send at least one item"
-    assert tei_error_of(api.post(path, json=body), 400) == ("Empty", message)
-    assert tei_error_of(api.post(path, data=b"{"), 400)[0] == "Validation"
 
 
 @pytest.mark.usefixtures("stub")
@@ -170,9 +159,8 @@ def test_the_root_embeds_by_a_model_that_makes_sparse_vectors_alone(api: FlaskCl
 
 def test_what_the_model_cannot_do_is_refused(api: FlaskClient, stub: StubWorker) -> None:
     stub.announce(outputs=["vector"])
-    for path, words in (("/embed_sparse", "makes no sparse"), ("/predict", "the served model")):
-        kind, message = tei_error_of(api.post(path, json={"inputs": "a"}), 424)
-        assert (kind, words in message) == ("Backend", True)
+    kind, message = tei_error_of(api.post("/embed_sparse", json={"inputs": "a"}), 424)
+    assert (kind, "makes no sparse" in message) == ("Backend", True)
 
 
 def test_without_a_worker_the_service_is_unhealthy(make_app: MakeApp) -> None:
@@ -199,9 +187,7 @@ class TestService:
 
     def test_below_a_path_it_has_all_of_its_routes(self, make_app: MakeApp, stub: StubWorker) -> None:
         api = make_app(protocols="tei=/tei").test_client()
-        assert np.array_equal(rows(api.post("/tei/embed", json={"inputs": TEXTS[0]})), [vector_of(TEXTS[0])])
         assert tei_error_of(api.post("/tei/embed", json={"inputs": 5}), 422)[0] == "Validation"
-        assert rows(api.post("/tei/", json={"inputs": TEXTS})).shape == (2, 4)
         assert api.get("/tei/info").get_json() == api.get("/info").get_json()
         assert api.get("/tei/health").status_code == 200
         stub.announce(state="starting")
