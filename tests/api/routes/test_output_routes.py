@@ -5,7 +5,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from api_stub import MakeApp, StubWorker, error_of, multivector_of, sparse_of, vector_of
+from api_stub import StubWorker, error_of, multivector_of, sparse_of, vector_of
 from flask.testing import FlaskClient
 
 pytest_plugins = ["api_fixtures"]
@@ -21,10 +21,7 @@ EVERY = ["multivector", "vector", "sparse"]
 MSGPACK = {"Accept": "application/msgpack"}
 
 
-@pytest.fixture
-def api(make_app: MakeApp, stub: StubWorker) -> FlaskClient:
-    """Return a client of an application with a worker."""
-    return make_app().test_client()
+pytestmark = pytest.mark.usefixtures("stub")
 
 
 def rounded(vectors: list[Any]) -> list[Any]:
@@ -83,10 +80,10 @@ def test_a_result_has_the_outputs_beside_its_cost(api: FlaskClient) -> None:
 @pytest.mark.parametrize("output", ["sparse", "multivector", ["vector"]])
 def test_a_format_that_cannot_say_it_is_refused(api: FlaskClient, output: str | list[str]) -> None:
     asked = {"inputs": "a", "output": output}
-    kind, message = error_of(api.post("/embed", json=asked, headers={"Accept": "application/x-npy"}), 406)
-    assert (kind, "this answer comes as application/json, application/msgpack" in message) == ("not_acceptable", True)
-    kind, message = error_of(api.post("/embed", json=asked, headers={"Accept": "text/html"}), 406)
-    assert (kind, "this answer comes as application/json, application/msgpack" in message) == ("not_acceptable", True)
+    for accept in ("application/x-npy", "text/html"):
+        kind, message = error_of(api.post("/embed", json=asked, headers={"Accept": accept}), 406)
+        words = "this answer comes as application/json, application/msgpack"
+        assert (kind, words in message) == ("not_acceptable", True)
     either = {"Accept": "application/x-npy, application/json;q=0.5"}
     assert api.post("/embed", json=asked, headers=either).headers["Content-Type"] == "application/json"
     assert error_of(api.post("/embed", json=asked | {"output_dtype": "binary"}), 422)[0] == "invalid_request"

@@ -13,7 +13,7 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
-from api_stub import MakeApp, StubWorker, error_of, vector_of
+from api_stub import MakeApp, error_of, vector_of
 from flask.testing import FlaskClient
 from http_servers import Listen
 from hypothesis import given
@@ -113,10 +113,7 @@ def same(found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]]) -> N
         assert np.array_equal(found[name], array)
 
 
-@pytest.fixture
-def api(make_app: MakeApp, stub: StubWorker) -> FlaskClient:
-    """Return a client of an application with a worker."""
-    return make_app().test_client()
+pytestmark = pytest.mark.usefixtures("stub")
 
 
 class TestFormats:
@@ -135,7 +132,9 @@ class TestFormats:
             assert (response.headers["X-Tokens"], response.headers["Vary"]) == (str(sum(TOKENS)), "Accept")
 
     @pytest.mark.parametrize("output", OUTPUTS)
-    def test_json_has_them_by_text(self, api: FlaskClient, output: str) -> None:
+    def test_json_has_them_by_text_and_the_result_of_a_job_if_it_is_asked_for(
+        self, api: FlaskClient, output: str
+    ) -> None:
         options, counts, places = OUTPUTS[output]
         for number_type in NUMBER_TYPES:
             found = api.post("/embed", json={"inputs": TEXTS, "output_dtype": number_type, **options}).get_json()
@@ -149,10 +148,7 @@ class TestFormats:
                 assert np.array_equal(np.array([row for part in parts for row in part], array.dtype), array)
         if output == "chunks":
             assert found["chunks"][0] == [{"start": 0, "stop": 1, "tokens": 3}, {"start": 2, "stop": 7, "tokens": 3}]
-
-    @pytest.mark.parametrize("output", OUTPUTS)
-    def test_the_result_of_a_job_is_answered_if_it_is_asked_for(self, api: FlaskClient, output: str) -> None:
-        asked = {"inputs": [*TEXTS, "a b c d e f g"], **OUTPUTS[output][0]}
+        asked = {"inputs": [*TEXTS, "a b c d e f g"], **options}
         found = api.post("/embed", json=asked | {"answer": "result"}).get_json()
         assert (found["tokens"], found["truncated"]) == ([*TOKENS, 8], [False, False, False, True])
         assert found["characters"] == [7, 15, 0, 11]
@@ -181,28 +177,22 @@ class TestFormats:
         assert "Accept" not in api.get("/health", headers=asked).headers["Vary"]
 
 
-class TestResult:
-    def test_it_has_the_format_that_its_request_accepts(self, api: FlaskClient) -> None:
-        place = api.post("/v1/jobs", json={"op": "embed", "inputs": TEXTS}).headers["Location"]
-        asked, scaled = f"{place}/result?wait=60&output_dtype=int8", convert(VECTORS, "int8")
-        same(read_npy(api.get(asked, headers={"Accept": "application/x-npy"})), scaled)
-        in_json = api.get(asked).get_json()
-        assert in_json["embeddings"] == scaled["embeddings"].tolist()
-        assert np.array_equal(np.array(in_json["scales"], np.float32), scaled["scales"])
-        assert "scales" not in api.get(f"{place}/result").get_json()
-        in_msgpack = msgpack.unpackb(api.get(asked, headers={"Accept": "application/msgpack"}).get_data())
-        arrays = dict.fromkeys(("embeddings", "scales"))
-        assert in_msgpack | arrays == in_json | arrays
-
-    def test_searches_and_errors_are_json(self, api: FlaskClient) -> None:
-        headers = {"Accept": "application/x-npy"}
-        place = api.post("/v1/jobs", json={"op": "search", "queries": "sea"}).headers["Location"]
-        assert api.get(f"{place}/result?wait=60", headers=headers).get_json()["results"]
-        place = api.post("/v1/jobs", json={"op": "embed", "inputs": "fail"}).headers["Location"]
-        assert error_of(api.get(f"{place}/result?wait=60", headers=headers), 500)[0] == "internal"
-
-    def test_its_type_of_numbers_is_chosen_when_it_is_fetched(self, api: FlaskClient) -> None:
-        assert error_of(api.get("/v1/jobs/a/result?output_dtype=int4"), 422)[0] == "invalid_request"
+def test_a_result_has_the_format_and_the_numbers_that_its_request_accepts(api: FlaskClient) -> None:
+    place = api.post("/v1/jobs", json={"op": "embed", "inputs": TEXTS}).headers["Location"]
+    asked, scaled, npy = f"{place}/result?wait=60&output_dtype=int8", convert(VECTORS, "int8"), "application/x-npy"
+    same(read_npy(api.get(asked, headers={"Accept": npy})), scaled)
+    in_json = api.get(asked).get_json()
+    assert in_json["embeddings"] == scaled["embeddings"].tolist()
+    assert np.array_equal(np.array(in_json["scales"], np.float32), scaled["scales"])
+    assert "scales" not in api.get(f"{place}/result").get_json()
+    in_msgpack = msgpack.unpackb(api.get(asked, headers={"Accept": "application/msgpack"}).get_data())
+    arrays = dict.fromkeys(("embeddings", "scales"))
+    assert in_msgpack | arrays == in_json | arrays
+    assert error_of(api.get("/v1/jobs/a/result?output_dtype=int4"), 422)[0] == "invalid_request"
+    for job, status in (({"op": "search", "queries": "sea"}, 200), ({"op": "embed", "inputs": "fail"}, 500)):
+        place = api.post("/v1/jobs", json=job).headers["Location"]
+        response = api.get(f"{place}/result?wait=60", headers={"Accept": npy})
+        assert (response.status_code, response.content_type) == (status, JSON)  # searches and errors
 
 
 #: Accept headers, and the media type that is sent.
@@ -267,54 +257,44 @@ class TestNumberTypes:
         assert np.all(np.abs(restored - vectors) <= 0.51 * found["scales"][:, None] + 1e-40)
         assert np.all((np.abs(found["embeddings"].astype(int)).max(axis=1) == 127) | (largest < 1e-37))
 
-    def test_int8_has_the_scale_0_for_zeros_and_stays_in_its_bounds(self) -> None:
-        least = np.finfo(np.float32).smallest_subnormal
+    def test_edges_of_each_type(self) -> None:
+        least = np.finfo(np.float32).smallest_subnormal  # its scale is rounded
         found = convert(np.array([[0, 0, 0], [190 * least, -190 * least, 0]], np.float32), "int8")
         assert found["embeddings"].tolist() == [[0, 0, 0], [127, -127, 0]]
         assert found["scales"].tolist() == [0.0, least]
-
-    def test_float16_stays_finite(self) -> None:
         numbers = convert(np.array([[1e9, -1e9, 0.1]], np.float32), "float16")["embeddings"]
         assert numbers.tolist() == [[65504.0, -65504.0, 0.0999755859375]]
-
-    def test_bits_are_packed_as_numpy_does(self) -> None:
         vectors = np.array([[1, -1, 0, 0.5, -0.0, 1, 1, 1, 2]], np.float32)
         assert convert(vectors, "ubinary")["embeddings"].tolist() == [[0b10010111, 0b10000000]]
         assert convert(vectors, "binary")["embeddings"].tolist() == [[0b10010111 - 128, 0]]
 
 
 @pytest.fixture
-def url(make_app: MakeApp, stub: StubWorker, listen: Listen) -> str:
+def url(make_app: MakeApp, listen: Listen) -> str:
     """Return the URL of an application that listens on a port."""
     return listen(make_app())
 
 
-def snippets(language: str) -> list[str]:
-    """Return the readers of the page in that language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", section("Readers"), re.MULTILINE | re.DOTALL)
+def shown(language: str, url: str) -> str:
+    """Return the page's reader in a language, for a service at this URL."""
+    (code,) = re.findall(rf"^```{language}\n(.*?)^```", section("Readers"), re.MULTILINE | re.DOTALL)
+    return str(code).replace("http://localhost:8080", url)
 
 
 EXAMPLE = np.array([vector_of("a text"), vector_of("another")])
 
 
-def is_close(vectors: Any, number_type: str) -> bool:
-    """Return True if the vectors belong to the texts of the page's examples."""
-    return np.allclose(vectors, EXAMPLE, rtol=0, atol={"int8": 0.02, "float16": 0.002}.get(number_type, 1e-6))
-
-
-@pytest.mark.parametrize("number_type", NUMBER_TYPES[:3])
-def test_the_pages_reader_of_raw_bytes_restores_the_vectors(url: str, number_type: str) -> None:
-    (code,), names = snippets("python"), dict[str, Any]()
+@pytest.mark.parametrize(("number_type", "precision"), [("float32", 1e-6), ("float16", 0.002), ("int8", 0.02)])
+def test_the_pages_reader_of_raw_bytes_restores_the_vectors(url: str, number_type: str, precision: float) -> None:
+    code, names = shown("python", url), dict[str, Any]()
     assert len(code.splitlines()) <= 14
-    exec(code.replace("http://localhost:8080", url).replace('"int8"', f'"{number_type}"'), names)
-    assert is_close(names["vectors"], number_type)
+    exec(code.replace('"int8"', f'"{number_type}"'), names)
+    assert np.allclose(names["vectors"], EXAMPLE, rtol=0, atol=precision)
 
 
 @needs_node
 def test_the_pages_reader_in_javascript_restores_the_vectors(url: str) -> None:
-    (code,) = snippets("js")
-    script = code.replace("http://localhost:8080", url) + "console.log(JSON.stringify(vectors.map(v => [...v])))"
-    done = subprocess.run(
-        [NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=180
-    )
-    assert is_close(np.array(json.loads(done.stdout), np.float32), "float32")
+    script = shown("js", url) + "console.log(JSON.stringify(vectors.map(v => [...v])))"
+    command = [NODE, "--input-type=module", "-e", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
+    assert np.allclose(json.loads(done.stdout), EXAMPLE, rtol=0, atol=1e-6)
