@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_programs import PAGE
-from client_reference import check_same
+from client_programs import PAGE, check_same
 from conftest import PATIENCE_S
 from javascript import NODE, needs_node
 from page import ROOT, table

@@ -5,8 +5,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
-from client_programs import PAGE, lines_of, run
-from client_reference import Reference, check_same
+from client_programs import PAGE, Reference, check_same, lines_of, run
 from page import table
 
 pytest_plugins = ["client_fixtures"]

@@ -3,7 +3,6 @@
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +30,9 @@ def expected(reranker_source: Path, torch_reference: None) -> list[float]:
     from sentence_transformers import CrossEncoder
 
     transformer = CrossEncoder(str(reranker_source), device="cpu", local_files_only=True)
-    return [float(score) for score in transformer.predict([(QUERY, text) for text in TEXTS])]
+    scores = [float(score) for score in transformer.predict([(QUERY, text) for text in TEXTS])]
+    assert np.diff(sorted(scores)).min() > 2 * MAX_DIFFERENCE
+    return scores
 
 
 @pytest.fixture
@@ -52,36 +53,25 @@ def reranker(reranker_source: Path) -> str:
     return str(reranker_source)
 
 
-def test_the_expected_scores_differ_enough(expected: list[float]) -> None:
-    assert np.diff(sorted(expected)).min() > 2 * MAX_DIFFERENCE
-
-
 @pytest.mark.client("cohere")
-class TestCohere:
-    @pytest.fixture
-    def make(self, url: str) -> Any:
-        """A function that returns a client of the named class."""
-        cohere = pytest.importorskip("cohere")
-        with httpx.Client(timeout=60) as transport:
-            yield lambda name: getattr(cohere, name)(api_key="none", base_url=url, httpx_client=transport)
-
-    def test_documents_come_best_first(self, make: Any, reranker: str, check_ranking: CheckRanking) -> None:
-        found = make("ClientV2").rerank(model=reranker, query=QUERY, documents=TEXTS)
-        check_ranking([(item.index, item.relevance_score) for item in found.results])
-        assert len(found.results) == len(TEXTS)
-        found = make("ClientV2").rerank(model=reranker, query=QUERY, documents=TEXTS, top_n=2)
-        check_ranking([(item.index, item.relevance_score) for item in found.results])
-        assert len(found.results) == 2
-
-    def test_the_older_protocol_works_too(self, make: Any, reranker: str, check_ranking: CheckRanking) -> None:
-        documents = [{"title": text} for text in TEXTS]
-        found = make("Client").rerank(
-            model=reranker, query=QUERY, documents=documents, rank_fields=["title"], return_documents=True
+def test_cohere(url: str, reranker: str, check_ranking: CheckRanking) -> None:
+    cohere, asked = pytest.importorskip("cohere"), {"model": reranker, "query": QUERY}
+    with httpx.Client(timeout=60) as transport:
+        client, older = (
+            getattr(cohere, name)(api_key="none", base_url=url, httpx_client=transport)
+            for name in ("ClientV2", "Client")
         )
-        check_ranking([(item.index, item.relevance_score) for item in found.results])
-        found = make("Client").rerank(model=reranker, query=QUERY, documents=TEXTS, return_documents=True)
-        check_ranking([(item.index, item.relevance_score) for item in found.results])
-        assert [item.document.text for item in found.results] == [TEXTS[item.index] for item in found.results]
+        titles = {"documents": [{"title": text} for text in TEXTS], "rank_fields": ["title"]}
+        texts = older.rerank(**asked, documents=TEXTS, return_documents=True).results
+        for found, size in (
+            (client.rerank(**asked, documents=TEXTS).results, len(TEXTS)),
+            (client.rerank(**asked, documents=TEXTS, top_n=2).results, 2),
+            (older.rerank(**asked, **titles, return_documents=True).results, len(TEXTS)),
+            (texts, len(TEXTS)),
+        ):
+            check_ranking([(item.index, item.relevance_score) for item in found])
+            assert len(found) == size
+    assert [item.document.text for item in texts] == [TEXTS[item.index] for item in texts]
 
 
 @pytest.mark.client("infinity_client")

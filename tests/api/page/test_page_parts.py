@@ -18,9 +18,9 @@ BEFORE = """
 globalThis.document = { createComment() {}, createTreeWalker() {}, baseURI: "http://localhost:8080/" };
 globalThis.sessionStorage = new Map();
 sessionStorage.getItem = (name) => sessionStorage.get(name) ?? null;
-const parts = ["ask", "code", "hit", "quantity", "dead_letters"].map((name) => `parts/${name}`);
+const parts = ["ask", "code", "hit", "quantity"].map((name) => `parts/${name}`);
 const modules = await Promise.all(["api", ...parts, "views/pool"].map((name) => import(`./${name}.js`)));
-const [{ Api }, ask, code, hit, { duration }, { DeadLetters }, pool] = modules;
+const [{ Api }, ask, code, hit, { duration }, pool] = modules;
 function text(part) {
   if (Array.isArray(part)) return part.map(text).join("");
   if (!part?.strings) return typeof part === "function" ? "" : String(part);
@@ -114,20 +114,11 @@ def test_a_request_ends_in_its_time_and_is_sent_again_with_a_key_that_is_new(run
     assert (keys, code, num_refused) == (["", "Bearer new"], "away", 0)
 
 
-def test_a_letter_is_dropped_once_the_operator_has_agreed_and_a_view_that_is_left_asks_no_more(run: Run) -> None:
-    dropped, is_ended = run("""
-    const dropped = [], api = { delete: async (path) => dropped.push(path) };
-    const functions = (part) =>
-      [part].flat().flatMap((one) => one?.values?.flatMap(functions) ?? (one?.call ? [one] : []));
-    const [, drop] = functions(new DeadLetters(api, () => {}).view([{ id: "1-0" }], 1, 0));
+def test_a_view_that_is_left_asks_no_more(run: Run) -> None:
+    is_ended = run("""
     let asked;
-    for (const isSure of [false, true]) {
-      globalThis.confirm = () => isSure;
-      await drop();
-      dropped.push(isSure);
-    }
     pool.enter({ api: { get: (path, { signal }) => new Promise(() => (asked = signal)) }, render() {} });
     pool.leave();
-    const found = [dropped, asked.aborted];
+    const found = asked.aborted;
     """)
-    assert (dropped, is_ended) == ([False, "v1/dead/1-0", True], True)
+    assert is_ended

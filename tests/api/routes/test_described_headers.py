@@ -60,7 +60,7 @@ def test_headers_of_requests_are_described_beside_other_parameters(api: FlaskCli
         assert [about["in"] for about in paths[path][method]["parameters"] if about["name"] == name] == ["header"]
 
 
-def test_each_answer_has_the_fingerprint_that_the_request_names(
+def test_each_answer_and_result_has_the_fingerprint_that_the_request_names(
     api: FlaskClient, asked: list[tuple[str, dict[str, Any]]]
 ) -> None:
     for path, body in asked:
@@ -68,10 +68,6 @@ def test_each_answer_has_the_fingerprint_that_the_request_names(
         for name, statuses in ((own, [200]), ("other", [409]), ("", [400, 422]), ("a\tb", [400, 422])):
             response = api.post(path, json=body, headers={"X-Model-Fingerprint": name})
             assert response.status_code in statuses, (path, name, response.get_data()[:200])
-
-
-@pytest.mark.usefixtures("stub")
-def test_a_result_has_the_fingerprint_that_the_request_names(api: FlaskClient) -> None:
     for about, own in (({"op": "embed"}, "f"), ({"op": "rerank", "query": "rain"}, "r")):
         place = api.post("/v1/jobs", json={"inputs": "storm", **about}).headers["Location"]
         for name, status in ((own, 200), ("other", 409), ("", 422)):

@@ -20,11 +20,6 @@ def why_not(api: FlaskClient, path: str = "/ready") -> str:
     return message
 
 
-def test_not_ready_without_a_live_worker(api: FlaskClient) -> None:
-    assert "no worker is alive" in why_not(api)
-    assert api.get("/ready").headers["Retry-After"] == "1"
-
-
 def test_not_ready_without_redis(make_app: MakeApp, own_redis: RedisServer) -> None:
     own_redis.stop()
     api = make_app(redis_url=own_redis.url).test_client()
@@ -33,22 +28,25 @@ def test_not_ready_without_redis(make_app: MakeApp, own_redis: RedisServer) -> N
     assert (response.status_code, response.get_json()) == (200, {"status": "ok"})
 
 
-def test_not_ready_while_no_live_worker_is_ready(api: FlaskClient, stub: StubWorker) -> None:
+def test_not_ready_while_no_live_worker_is_ready_and_serves_the_indexes(make_app: MakeApp, stub: StubWorker) -> None:
+    api, other = make_app().test_client(), make_app(indexes="news=/a,faq=/b").test_client()
+    assert api.get("/ready?index=default").status_code == 200
+    assert 'the index "other":' in why_not(api, "/ready?index=other")
     for state in ("loading", "stalled"):
         stub.announce(state=state)
         assert f"none of the 1 workers alive is ready (1 {state})" in why_not(api)
     stub.announce()
     assert api.get("/ready").get_json() == {"status": "ready", "workers": 1}
-
-
-def test_it_is_not_ready_while_no_worker_serves_an_index_of_its_settings(make_app: MakeApp, stub: StubWorker) -> None:
-    api = make_app(indexes="news=/a,faq=/b").test_client()
-    assert 'the index "faq", "news":' in why_not(api)
+    assert 'the index "faq", "news":' in why_not(other)
     stub.announce(indexes={"news": INDEX})
     stub.pool.announce("b", {"state": "stalled", "indexes": {"faq": INDEX}})
-    assert 'the index "faq":' in why_not(api)
+    assert 'the index "faq":' in why_not(other)
     stub.pool.announce("b", {"state": "ready", "indexes": {"faq": INDEX}})
-    assert api.get("/ready").get_json() == {"status": "ready", "workers": 2}
+    assert other.get("/ready").get_json() == {"status": "ready", "workers": 2}
+    stub.pool.leave("b")
+    stub.pool.leave("stub")
+    assert "no worker is alive" in why_not(api)
+    assert api.get("/ready").headers["Retry-After"] == "1"
 
 
 @pytest.mark.usefixtures("stub")
@@ -66,12 +64,6 @@ def test_the_pool_is_read_once_in_a_while_for_all_requests(make_app: MakeApp, qu
     pool.max_age_s = 0.0
     assert api.get("/ready").status_code == 200
     assert num_reads() == before + 1
-
-
-@pytest.mark.usefixtures("stub")
-def test_ready_for_a_requested_index_if_a_worker_serves_it(api: FlaskClient) -> None:
-    assert api.get("/ready?index=default").status_code == 200
-    assert 'the index "other":' in why_not(api, "/ready?index=other")
 
 
 def test_not_ready_if_a_key_of_a_lane_has_another_type(api: FlaskClient, queue: Queue, keys: Keys) -> None:
