@@ -18,9 +18,9 @@ BEFORE = """
 globalThis.document = { createComment() {}, createTreeWalker() {}, baseURI: "http://localhost:8080/" };
 globalThis.sessionStorage = new Map();
 sessionStorage.getItem = (name) => sessionStorage.get(name) ?? null;
-const parts = ["ask", "code", "hit", "quantity"].map((name) => `parts/${name}`);
+const parts = ["ask", "hit", "quantity"].map((name) => `parts/${name}`);
 const modules = await Promise.all(["api", ...parts, "views/pool"].map((name) => import(`./${name}.js`)));
-const [{ Api }, ask, code, hit, { duration }, pool] = modules;
+const [{ Api }, ask, hit, { duration }, pool] = modules;
 function text(part) {
   if (Array.isArray(part)) return part.map(text).join("");
   if (!part?.strings) return typeof part === "function" ? "" : String(part);
@@ -83,13 +83,6 @@ def test_marks_count_characters_and_only_addresses_of_the_web_are_links(run: Run
     assert "🌧 <mark>storm</mark>" in marked
     assert links.count("<a href=") == 1
     assert "<a href=https://example.org/a" in links
-
-
-def test_a_command_quotes_its_body_for_the_shell(run: Run) -> None:
-    command = run("""const found = code.curlSample("search", { queries: "it's" }, true);""")
-    shown = subprocess.run(["sh", "-c", command.replace("curl ", "printf '%s\\n' ", 1)], capture_output=True, text=True)
-    assert shown.stdout.splitlines()[-1] == '{"queries":"it\'s"}'
-    assert '-H "Authorization: Bearer $SHOAL_KEY"' in command
 
 
 def test_a_request_ends_in_its_time_and_is_sent_again_with_a_key_that_is_new(run: Run) -> None:

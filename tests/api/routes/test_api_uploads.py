@@ -1,7 +1,6 @@
 """Files as the bodies of requests, and the files of results, over HTTP."""
 
 import fcntl
-import json
 import os
 import resource
 import shutil
@@ -9,18 +8,16 @@ import signal
 import time
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 from api_process import ApiProcess, StartApi, is_closed
-from api_stub import MakeApp, StubWorker, error_of
+from api_stub import MakeApp, error_of
 from conftest import wait_until
 from flask.testing import FlaskClient
 from long_job_callers import Rq, submit, submitted
-from process import Process
 
 from shoal.errors import JobNotEnded, Overloaded, Unavailable, UnknownJob
 from shoal.job_folders import file_size
@@ -468,28 +465,3 @@ class TestServer:
                     connection.sendall(b"x" * 65_536)
                 pytest.fail("the server reads on")
         wait_until(lambda: not list(jobs.iterdir()))
-
-
-def test_a_runner_makes_vectors_of_an_uploaded_file_that_are_fetched(
-    make_app: MakeApp, settings: Settings, stub: StubWorker, tmp_path: Path
-) -> None:
-    app = make_app()
-    api, long_jobs = app.test_client(), app.own.long_jobs
-    own = {name: getattr(settings, name) for name in ("redis_url", "key_prefix", "pool", "home")}
-    with Process(tmp_path / "runner.log", "jobs", long_jobs=1, **own) as runner:
-        wait_until(lambda: long_jobs.num_runners() == 1)
-        submitted_job = upload(api).get_json()
-        assert submitted_job["note"] is None
-        place = f"/v1/jobs/{submitted_job['id']}"
-        done = api.get(f"{place}/result?wait=60").get_json()
-        assert error_of(api.get("/v1/indexes/none/versions"), 404)[0] == "index_not_found"
-        runner.terminate()
-    assert (done["status"], done["error"]) == ("done", None), runner.output
-    assert done["result"]["num_vectors"] == 2
-    with api.get(f"{place}/files/manifest.json") as response:
-        manifest = json.loads(response.get_data())
-    checksums = {name: digest for part in manifest["parts"] for name, digest in part["checksums"].items()}
-    assert checksums
-    for name in checksums:
-        with api.get(f"{place}/files/{name}") as response:
-            assert sha256(response.get_data()).hexdigest() == checksums[name]
