@@ -34,7 +34,7 @@ def document(api: FlaskClient) -> dict[str, Any]:
     return found
 
 
-def test_each_operation_has_a_short_and_unique_id_and_defaults_are_only_in_descriptions(
+def test_each_operation_has_a_unique_id_and_no_field_a_default(
     document: dict[str, Any],
 ) -> None:
     ids = [about["operationId"] for methods in document["paths"].values() for about in methods.values()]

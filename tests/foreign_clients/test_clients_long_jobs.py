@@ -54,7 +54,7 @@ def source(keys: Keys) -> Iterator[Path]:
 
 
 class TestWithoutARunner:
-    def test_a_job_can_be_queried_waited_for_paused_resumed_cancelled_and_deleted(
+    def test_a_job_is_paused_resumed_cancelled_and_deleted(
         self, client: AnyClient, source: Path, tmp_path: Path
     ) -> None:
         job, seen = bulk(client, source, tmp_path / "vectors", dimensions=8), list[str]()
@@ -96,9 +96,7 @@ class TestWithoutARunner:
         with pytest.raises(InvalidRequest, match='"normalise": did you mean normalize'):
             bulk(client, source, tmp_path / "vectors", normalise=True)
 
-    def test_the_same_build_with_the_same_key_is_the_same_job(
-        self, client: AnyClient, long_jobs: LongJobs, source: Path
-    ) -> None:
+    def test_the_same_build_and_key_are_one_job(self, client: AnyClient, long_jobs: LongJobs, source: Path) -> None:
         news = client.index("news")
         asked: dict[str, Any] = {"publish": False, "on_bad": "skip", "drop_changes_before": 1_700_000_000.5}
         first, second = (news.build(source, idempotency_key="once", **asked) for _ in range(2))

@@ -46,7 +46,7 @@ def test_openai(url: str, model: str, reference: Reference) -> None:
 
 
 @pytest.mark.client("openai")
-def test_openais_client_waits_and_tries_again_when_its_key_is_over_the_rate(
+def test_openais_client_waits_past_the_rate_of_its_key(
     limited: tuple[str, str], model: str, reference: Reference
 ) -> None:
     url, key = limited

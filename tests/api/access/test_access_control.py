@@ -75,7 +75,7 @@ FORWARDED = "198.51.100.1, 203.0.113.7, 10.9.9.9"
         (0, "", "", ""),
     ],
 )
-def test_a_client_without_a_key_is_named_after_its_address_or_network(
+def test_without_a_key_the_address_names_the_client(
     make_app: MakeApp, num_proxies: int, noted: str, address: str, name: str
 ) -> None:
     app, seen = make_app(trusted_proxies=num_proxies), []
@@ -115,7 +115,7 @@ class TestRates:
             wait_until(partial(answers, status))
         assert "0" not in waits
 
-    def test_without_redis_only_a_key_without_a_rate_is_let_in(
+    def test_without_redis_a_key_needs_no_rate(
         self, make_app: MakeApp, keys_file: KeysFile, own_redis: RedisServer
     ) -> None:
         slow = keys_file.make("slow", rate="5/hour")
@@ -155,9 +155,7 @@ class TestBytes:
     MOST = 4 * (1_000 + 5 * 2**19)
 
     @pytest.mark.parametrize("headers", [{"Content-Length": "700"}, {"Transfer-Encoding": "chunked"}])
-    def test_a_client_that_holds_many_bytes_is_refused_another_body(
-        self, make_app: MakeApp, headers: dict[str, str]
-    ) -> None:
+    def test_a_client_with_many_bytes_is_refused_another_body(self, make_app: MakeApp, headers: dict[str, str]) -> None:
         for num_free, status in ((2_000, 400), (900, 429)):
             app = make_app(max_request_bytes=1_000, max_response_mb=1)
             shares = app.own.access._bytes
@@ -227,7 +225,7 @@ class TestBrowsers:
             *((None, other, "", 403) for other in ("https://evil.example", "http://localhost:1", "null", "")),
         ],
     )
-    def test_pages_of_other_sites_may_not_submit(
+    def test_foreign_pages_may_not_submit(
         self, make_app: MakeApp, site: str | None, origin: str, origins: str, status: int
     ) -> None:
         headers = {"Origin": origin, "Content-Type": "text/plain"} | ({"Sec-Fetch-Site": site} if site else {})

@@ -80,33 +80,24 @@ def test_a_wrong_line_is_named_and_not_repeated(path: Path, line: str, words: st
 @pytest.mark.parametrize("replaces", [False, True])
 def test_a_change_that_keeps_the_size_is_noticed(path: Path, replaces: bool) -> None:
     first = api_keys.add(path, "web", "user", "")
-    keys = Keyring(path)
-    before = path.stat()
-    line = f"web user {hashlib.sha256(b'another').hexdigest()}\n"
-    if replaces:  # another file under its name, as old as the one before
-        other = path.with_name("other")
-        other.write_text(line)
-        os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
-        other.replace(path)
-    else:
-        path.write_text(line)
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    keys, before = Keyring(path), path.stat()
+    changed = path.with_name("other") if replaces else path
+    changed.write_text(f"web user {hashlib.sha256(b'another').hexdigest()}\n")
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns + (not replaces)))
+    changed.replace(path)  # another file may be as old as the one before
     assert path.stat().st_size == before.st_size
     wait_until(lambda: keys.find("another"))
     assert keys.find(first) is None
 
 
-def test_a_file_that_breaks_or_disappears_leaves_the_keys_as_they_are(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_breaks_or_is_gone_leaves_the_keys(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     secret = api_keys.add(path, "first", "user", "")
     keys = Keyring(path)
-    path.write_text("a mistake\n")
-    wait_until(lambda: keys.find(secret) and "the keys stay as they were" in caplog.text)
-    caplog.clear()
-    path.unlink()
-    wait_until(lambda: keys.find(secret) and "the keys stay as they were" in caplog.text)
-    assert "mistake" not in caplog.text
+    for change in (lambda: path.write_text("a mistake\n"), path.unlink):
+        caplog.clear()
+        change()
+        wait_until(lambda: keys.find(secret) and "the keys stay as they were" in caplog.text)
+        assert "mistake" not in caplog.text
 
 
 def test_keys_are_made_listed_and_dropped_by_command(path: Path) -> None:
@@ -130,13 +121,9 @@ def test_a_command_that_cannot_be_done_says_why(path: Path) -> None:
         (("drop", "web"), "has no key that is called web"),
     ):
         done = run("key", *arguments, api_keys_file=path)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert words in done.stderr
+        assert (done.returncode, done.stdout, words in done.stderr) == (1, "", True)
         assert done.stderr.endswith("[bad_setting]\n")
         assert path.read_text() == f"ops admin {DIGEST}\n"
     path.unlink()
     assert run("key", "drop", "ops", api_keys_file=path).stderr.endswith("see `shoal key new` [bad_setting]\n")
-
-
-def test_without_a_file_commands_say_how_to_name_one() -> None:
     assert "SHOAL_API_KEYS_FILE" in run("key", "list").stderr

@@ -204,7 +204,7 @@ class TestOtherSites:
         "access_control_request_headers": "authorization,content-type,x-stainless-os",  # as OpenAI's client asks
     }
 
-    def test_a_named_site_may_send_a_key_and_read_the_cost_headers(
+    def test_a_named_site_may_send_a_key_and_read_costs(
         self, start_api: StartApi, stub: StubWorker, tmp_path: Path
     ) -> None:
         secret = api_keys.add(tmp_path / "keys", "web", "user", "")
@@ -239,7 +239,7 @@ class TestOtherSites:
             ("*", "https://any.example", "*"),
         ],
     )
-    def test_other_sites_may_only_if_the_settings_say_so(
+    def test_other_sites_need_the_settings(
         self, make_app: MakeApp, origins: str, origin: str, allowed: str | None
     ) -> None:
         api = make_app(cors_origins=origins).test_client()
@@ -317,9 +317,7 @@ def exchange(connection: socket.socket, method: str, path: str, key: str) -> int
     return response.status
 
 
-def test_a_body_after_its_headers_costs_neither_the_response_nor_the_connection(
-    start_api: StartApi, tmp_path: Path
-) -> None:
+def test_a_late_body_costs_neither_the_response_nor_the_connection(start_api: StartApi, tmp_path: Path) -> None:
     key = api_keys.add(tmp_path / "keys", "web", "user", "")
     api = start_api(api_keys_file=tmp_path / "keys")
     with socket.create_connection(("127.0.0.1", api.port), timeout=PATIENCE_S) as connection:

@@ -102,7 +102,7 @@ def test_a_lane_reports_its_jobs_and_the_age_of_the_oldest(make_app: MakeApp, sc
     assert 'shoal_lane_fill_ratio{lane="bulk"} 0.5\n' in api.get("/metrics").text
 
 
-def test_results_dead_letters_and_memory_of_redis_are_measured(
+def test_results_letters_and_memory_are_measured(
     make_app: MakeApp, scrape: Scrape, worker: Worker, queue: Queue
 ) -> None:
     for _ in range(2):
@@ -147,9 +147,7 @@ def test_requests_are_timed_and_counted_by_route_and_status(api: FlaskClient, sc
         assert f"\nshoal_{line}\n" in text
 
 
-def test_without_redis_or_the_right_to_ask_it_only_its_values_are_left_out(
-    make_app: MakeApp, own_redis: RedisServer, queue: Queue
-) -> None:
+def test_what_redis_does_not_tell_is_left_out(make_app: MakeApp, own_redis: RedisServer, queue: Queue) -> None:
     api = make_app(redis_url=own_redis.url).test_client()
     with Queue.connect(own_redis.url, queue.keys).redis as connection:
         connection.execute_command("ACL", "SETUSER", "default", "-info")

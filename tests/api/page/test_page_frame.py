@@ -104,7 +104,7 @@ def test_query_and_hits_stay_when_the_service_comes_back(open_page: OpenPage, pa
     assert "query=rain+rain" in page.url
 
 
-def test_the_page_works_behind_a_proxy_that_strips_a_prefix(
+def test_the_page_works_below_a_prefix(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker
 ) -> None:
     app: Any = make_app()

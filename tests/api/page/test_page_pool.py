@@ -119,9 +119,7 @@ def test_dead_letters_are_tried_again_and_dropped_by_keyboard(open_page: OpenPag
     assert not has_run_a_script(page)
 
 
-def test_redis_may_go_away_and_come_back(
-    open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer
-) -> None:
+def test_redis_may_go_and_come(open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer) -> None:
     page = open_page(f"{listen(quick(make_app(redis_url=own_redis.url)))}/#pool")
     expect(page.get_by_role("alert")).to_contain_text("No worker is ready")
     expect(page.locator(".numbers [data-bad]")).to_have_text("0 worker ready")
@@ -155,9 +153,7 @@ def test_a_key_of_a_user_sees_no_dead_letter(open_page: OpenPage, keyed: tuple[s
     assert "secret" not in page.content()
 
 
-def test_it_fits_a_phone_and_a_dark_theme(
-    open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue
-) -> None:
+def test_it_fits_a_phone_in_the_dark(open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue) -> None:
     bury(queue, f"poisoned: {HOSTILE}")
     announce(page_worker, recent=[recent("x" * 24, 9.0, client=HOSTILE * 3)] * 8)
     looks: dict[str, dict[str, object]] = {"pool-phone": PHONE, "pool-wide": {}}
@@ -211,9 +207,7 @@ def test_a_job_shows_its_progress(
         assert runner.terminate() == 0, runner.output
 
 
-def test_a_dead_letter_shows_its_own_texts_and_is_tried_again_once(
-    open_page: OpenPage, pool_url: str, queue: Queue
-) -> None:
+def test_a_dead_letter_shows_its_texts_and_is_retried_once(open_page: OpenPage, pool_url: str, queue: Queue) -> None:
     for name in ("first", "second"):
         bury(queue, f"{name} letter", (f"text of the {name}",))
     page = open_page(pool_url)

@@ -153,9 +153,7 @@ def test_an_earlier_answer_never_takes_the_place_of_a_later_one(open_page: OpenP
     assert hits(page)[0] == "market market"
 
 
-def test_an_answer_that_fails_is_reported_leaves_the_hits_and_is_asked_for_again(
-    open_page: OpenPage, page_url: str
-) -> None:
+def test_an_answer_that_fails_leaves_the_hits_and_is_asked_for_again(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url)
     search(page, "storm")
     again = page.get_by_role("button", name="Try again")
@@ -261,9 +259,7 @@ def test_facets_count_the_best_documents_and_are_ordered_by_count(open_page: Ope
     expect(page.get_by_text("Counts of all")).to_be_visible()
 
 
-def test_a_whole_hit_is_on_the_first_screen_of_a_zoomed_window_and_of_a_phone(
-    open_page: OpenPage, page_url: str
-) -> None:
+def test_a_whole_hit_is_on_the_first_screen_of_small_windows(open_page: OpenPage, page_url: str) -> None:
     zoomed: dict[str, Any] = {"viewport": {"width": 640, "height": 430}, "device_scale_factor": 2}
     for window in (zoomed, PHONE | {"color_scheme": "light"}):
         page = open_page(page_url, **window)

@@ -214,7 +214,7 @@ class TestEachError:
             assert api.post(path, json=body | {"colour": None}).status_code == 200
             check_error(api.post(path, data=b"{"), 400, place)
 
-    def test_of_the_client_and_of_the_service(
+    def test_of_client_and_service(
         self, make_app: MakeApp, keys_file: KeysFile, stub: StubWorker, own_redis: RedisServer
     ) -> None:
         own_redis.stop()

@@ -244,9 +244,7 @@ class TestOllamasModels:
         assert (models[0]["details"]["family"], models[0]["details"]["quantization_level"]) == ("bert", "f32")
         assert [model["name"] for model in api.get("/api/ps").get_json()["models"]] == names[:1]
 
-    def test_each_of_two_served_models_is_shown_as_it_is_under_its_aliases_too(
-        self, make_app: MakeApp, stub: StubWorker
-    ) -> None:
+    def test_each_of_two_served_models_is_shown_as_it_is(self, make_app: MakeApp, stub: StubWorker) -> None:
         api = make_app(model_aliases="nomic-embed-text").test_client()
         stub.pool.announce("other", ABOUT | {"model": "other", "dimension": 5})
         for name, dimension in (("stub", 4), ("nomic-embed-text:latest", None), ("other", 5)):

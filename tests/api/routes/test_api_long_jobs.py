@@ -63,7 +63,7 @@ class TestBulk:
             ({"source": "a", "webhook": "ftp://x"}, 422, "invalid_request", "http:// or https://"),
         ],
     )
-    def test_a_job_that_cannot_be_done_is_refused(
+    def test_an_impossible_job_is_refused(
         self, api: FlaskClient, files: Path, fields: dict[str, Any], status: int, code: str, words: str
     ) -> None:
         (files / "link").symlink_to("/etc")
@@ -124,9 +124,7 @@ class TestState:
         rq.set(job_id, status="canceled")
         assert error_of(api.get(f"{place}/result"), 409) == ("cancelled", f"job {job_id} was cancelled")
 
-    def test_a_client_with_many_requests_looks_no_more_often(
-        self, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_client_with_many_requests_looks_rarely(self, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
         app, looks = make_app(), count()
         place, status = submit(app.test_client()), app.own.long_jobs.status
         monkeypatch.setattr(app.own.long_jobs, "status", lambda job_id: (next(looks), status(job_id))[1])
@@ -190,7 +188,7 @@ class TestKeys:
             ({"path": "?name=a.csv", "data": b"text\na\n"}, {"path": "?name=a.csv", "data": b"text\n"}),
         ],
     )
-    def test_an_idempotency_key_is_valid_for_one_client(
+    def test_an_idempotency_key_is_its_clients(
         self, guarded: Guarded, first: dict[str, Any], other: dict[str, Any]
     ) -> None:
         def put(name: str, key: str = "k", path: str = "", **options: Any) -> TestResponse:

@@ -118,7 +118,7 @@ class TestErrors:
         assert set(BY_CODE) - set(STATUS) == {"bad_setting", "port_in_use"}
         assert set(STATUS) - set(BY_CODE) == {"not_found", "method_not_allowed"}
 
-    def test_an_unexpected_error_is_logged_without_its_message(
+    def test_an_unexpected_error_has_no_message_in_logs(
         self, make_app: MakeApp, caplog: pytest.LogCaptureFixture
     ) -> None:
         app = make_app()
@@ -157,9 +157,7 @@ def described(paths: dict[str, Any], path: str) -> dict[str, Any]:
     return {"headers": {}, "content": {}} | answer
 
 
-def test_each_header_and_format_of_an_answer_is_described(
-    api: FlaskClient, asked: list[tuple[str, dict[str, Any]]]
-) -> None:
+def test_each_header_and_format_is_described(api: FlaskClient, asked: list[tuple[str, dict[str, Any]]]) -> None:
     paths, in_bytes = api.get("/openapi.json").get_json()["paths"], set()
     for path, body in asked:
         sent, about = set(), described(paths, path)
@@ -185,9 +183,7 @@ def test_headers_of_requests_are_described_beside_other_parameters(api: FlaskCli
         assert [about["in"] for about in paths[path][method]["parameters"] if about["name"] == name] == ["header"]
 
 
-def test_each_answer_and_result_has_the_fingerprint_that_the_request_names(
-    api: FlaskClient, asked: list[tuple[str, dict[str, Any]]]
-) -> None:
+def test_each_answer_has_the_wanted_fingerprint(api: FlaskClient, asked: list[tuple[str, dict[str, Any]]]) -> None:
     for path, body in asked:
         own = api.post(path, json=body).headers["X-Model-Fingerprint"]
         for name, statuses in ((own, [200]), ("other", [409]), ("", [400, 422]), ("a\tb", [400, 422])):

@@ -93,16 +93,14 @@ class TestUpload:
             ({"CONTENT_LENGTH": "99"}, "the body has 13 bytes, but Content-Length says 99"),
         ],
     )
-    def test_an_upload_of_unknown_length_leaves_nothing(
+    def test_an_upload_of_no_length_is_refused(
         self, api: FlaskClient, jobs: Path, environ: dict[str, str], words: str
     ) -> None:
         assert words in error_of(upload(api, environ_overrides=environ), 422)[1]
         assert list(jobs.iterdir()) == []
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
-    def test_a_repetition_leaves_the_upload_and_puts_a_job_again_that_redis_has_lost(
-        self, api: FlaskClient, jobs: Path, rq: Rq
-    ) -> None:
+    def test_a_repetition_leaves_the_upload_and_puts_a_lost_job(self, api: FlaskClient, jobs: Path, rq: Rq) -> None:
         first = submitted(upload(api, key="a"))
         assert "was used for another long job" in error_of(upload(api, data=b"other", key="a"), 422)[1]
         assert error_of(upload(api, name="..", key="a"), 422)
@@ -171,7 +169,7 @@ class TestDelete:
         again = submitted(upload(api, key="a"))
         assert (jobs.parents[1] / api.get(again).get_json()["arguments"]["source"]).read_bytes() == CONTENT
 
-    def test_a_job_that_was_retried_just_now_keeps_its_files(
+    def test_a_retried_job_keeps_its_files(
         self, app: AsyncFlask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(app.own.long_jobs, "delete", Mock(side_effect=JobNotEnded("job is queued")))
@@ -197,9 +195,7 @@ class TestDelete:
 
 
 class TestSpace:
-    def test_a_file_and_all_files_have_a_limit_and_a_clients_files_may_fill_what_is_free(
-        self, make_app: MakeApp, jobs: Path
-    ) -> None:
+    def test_a_file_has_a_limit_and_so_have_all_files_of_a_client(self, make_app: MakeApp, jobs: Path) -> None:
         api = make_app(max_upload_mb=1, max_uploads_mb=4).test_client()
         other: dict[str, Any] = {"environ_overrides": {"REMOTE_ADDR": "127.0.0.2"}}
         code, message = error_of(upload(api, data=b"x" * (MB + 1)), 413)
@@ -212,9 +208,7 @@ class TestSpace:
         submitted(upload(api, data=b"x" * MB, **other))
         assert error_of(upload(api, data=b"x" * 2, **other), 429)
 
-    def test_results_have_a_limit_and_are_deleted_with_their_jobs(
-        self, make_app: MakeApp, settings: Settings, rq: Rq
-    ) -> None:
+    def test_results_have_a_limit_and_go_with_their_jobs(self, make_app: MakeApp, settings: Settings, rq: Rq) -> None:
         api = make_app(max_results_mb=2).test_client()
         place = f"/v1/jobs/{upload(api).get_json()['id']}"
         out = settings.files_folder / api.get(place).get_json()["arguments"]["out"]
@@ -318,7 +312,7 @@ class TestOldFolders:
         with files.new("bob", B):
             assert sorted(entry.name for entry in path.glob("*")) == left
 
-    def test_old_folders_make_room_for_an_upload_that_would_be_refused(
+    def test_old_folders_make_room_for_an_upload(
         self, files: UploadStore, states: dict[str, LongJobStatus], settings: Settings
     ) -> None:
         upload = self.make(files, A, 100.0) / "news.csv"
@@ -337,7 +331,7 @@ class TestOldFolders:
         with UploadStore(replace(settings, pool="other"), _none).new("bob", B):
             assert path.exists()
 
-    def test_a_request_whose_folder_is_removed_before_it_is_locked_makes_another(
+    def test_a_folder_that_is_removed_before_it_is_locked_is_made_anew(
         self, files: UploadStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         flock, first = fcntl.flock, ExitStack()
@@ -360,9 +354,7 @@ class TestOldFolders:
         (tmp_path / "a").rename(tmp_path / "c")
         assert sum(map(file_size, files)) == 10
 
-    def test_a_folder_that_is_being_filled_stays_and_of_two_deletions_the_later_one_finds_no_job(
-        self, files: UploadStore
-    ) -> None:
+    def test_a_folder_in_use_stays_and_a_deleted_job_is_unknown(self, files: UploadStore) -> None:
         with files.new("ann", A) as folder:
             path = files.folder / Path(folder.place("a.csv")).parts[2]
             os.utime(path, (0, 0))
@@ -420,9 +412,7 @@ class TestServer:
         (path,) = jobs.glob("*/a.txt")
         assert path.stat().st_size == len(piece) * num_pieces
 
-    def test_an_upload_that_stalls_or_loses_its_client_leaves_nothing_and_another_goes_on(
-        self, server: ApiProcess, jobs: Path
-    ) -> None:
+    def test_an_upload_that_stalls_or_breaks_off_leaves_nothing(self, server: ApiProcess, jobs: Path) -> None:
         piece = b"x" * 65_536
         with (
             closing(server.begin(len(piece) * 200, UPLOAD)) as slow,

@@ -82,9 +82,7 @@ class TestLargeRequests:
     @pytest.mark.parametrize(
         ("path", "name"), [("/embed", "inputs"), ("/", "inputs"), ("/v1/embeddings", "input"), ("/v2/embed", "texts")]
     )
-    def test_more_vectors_than_a_response_may_have_are_refused(
-        self, make_app: MakeApp, stub: StubWorker, path: str, name: str
-    ) -> None:
+    def test_more_vectors_than_fit_are_refused(self, make_app: MakeApp, stub: StubWorker, path: str, name: str) -> None:
         api = make_app(max_response_mb=1).test_client()
         stub.announce(dimension=65_536)
         assert api.post(path, json={name: ["a"] * 4}).status_code == 200
@@ -97,9 +95,7 @@ class TestLargeRequests:
         stub.announce(state="loading")  # its dimension is known
         assert api.post(path, json={name: ["a"] * 5}).status_code == 413
 
-    def test_vectors_count_with_an_assumed_dimension_until_a_worker_reports_one(
-        self, make_app: MakeApp, stub: StubWorker
-    ) -> None:
+    def test_vectors_count_before_a_worker_reports_their_dimension(self, make_app: MakeApp, stub: StubWorker) -> None:
         app = make_app(max_response_mb=1, max_request_bytes=2**20)
         stub.announce(state="loading")
         app.own.access._bytes.acquire("127.0.0.1", 6 * 2**20)
@@ -247,7 +243,7 @@ class TestNoAnswer:
         assert (code, "no worker is alive" in message) == ("timeout", True)
 
     @pytest.mark.parametrize(("path", "body"), WAITING)
-    def test_a_request_waits_in_the_lane_that_it_names_unless_it_is_full(
+    def test_a_request_waits_in_its_lane_unless_it_is_full(
         self, make_app: MakeApp, path: str, body: dict[str, Any]
     ) -> None:
         api, hasty = make_app(max_backlog=1).test_client(), make_app(request_timeout_s=0.05).test_client()
@@ -259,7 +255,7 @@ class TestNoAnswer:
         assert error_of(post(hasty, path, **body), 504)[0] == "timeout"
 
 
-def test_when_redis_goes_away_clients_get_an_error_and_service_goes_on_when_it_is_back(
+def test_when_redis_is_away_clients_get_an_error_until_it_is_back(
     make_app: MakeApp, own_redis: RedisServer, settings: Any
 ) -> None:
     api, queue = make_app(redis_url=own_redis.url).test_client(), Queue.connect(own_redis.url, settings.keys)

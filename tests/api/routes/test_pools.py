@@ -24,9 +24,12 @@ pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
 OTHER = "large"
 
+#: The worker of each pool.
+Workers = dict[str, StubWorker]
+
 
 @pytest.fixture
-def workers(redis_url: str, keys: Keys) -> Iterator[dict[str, StubWorker]]:
+def workers(redis_url: str, keys: Keys) -> Iterator[Workers]:
     """Return the worker of each pool, whose replies name its model; the second one has a reranker."""
     found = {pool: StubWorker(redis_url, Keys(keys.prefix, pool)) for pool in (keys.pool, OTHER)}
     with ExitStack() as stack:
@@ -39,12 +42,12 @@ def workers(redis_url: str, keys: Keys) -> Iterator[dict[str, StubWorker]]:
 
 
 @pytest.fixture
-def api(make_app: MakeApp, workers: dict[str, StubWorker]) -> FlaskClient:
+def api(make_app: MakeApp, workers: Workers) -> FlaskClient:
     return looking(make_app(pools=OTHER)).test_client()
 
 
 @pytest.fixture
-def alike(make_app: MakeApp, workers: dict[str, StubWorker]) -> AsyncFlask:
+def alike(make_app: MakeApp, workers: Workers) -> AsyncFlask:
     """Return an application of two pools whose workers serve the same model and reranker."""
     workers[OTHER].announce(model="small", reranker="reranker")
     return looking(make_app(pools=OTHER, cache_mb=0))
@@ -71,7 +74,7 @@ def busy(app: AsyncFlask, worker: StubWorker, pool: str) -> Iterator[None]:
         assert waiting.result().status_code == 200
 
 
-def test_the_model_of_a_request_chooses_the_pool(api: FlaskClient, workers: dict[str, StubWorker], keys: Keys) -> None:
+def test_the_model_of_a_request_chooses_the_pool(api: FlaskClient, workers: Workers, keys: Keys) -> None:
     names = {"small": "small"} | dict.fromkeys(("org/large-en", "large-en", "large"), "org/large-en")
     for asked, model in names.items():
         answers = [
@@ -129,9 +132,7 @@ def test_metrics_below_a_pools_path_are_of_that_pool_only(api: FlaskClient) -> N
     assert ["shoal_http_request_seconds" in text for text in (own, other)] == [True, False]
 
 
-def test_a_sleeping_model_is_served_and_one_that_is_no_text_fails_no_request_for_another(
-    api: FlaskClient, workers: dict[str, StubWorker]
-) -> None:
+def test_a_sleeping_model_is_served_and_an_odd_one_harms_no_other(api: FlaskClient, workers: Workers) -> None:
     workers[OTHER].announce(state="asleep", model="org/large-en")
     assert api.get("/pools/large/ready").status_code == 200
     assert "org/large-en" in listed(api)
@@ -143,9 +144,7 @@ def test_a_sleeping_model_is_served_and_one_that_is_no_text_fails_no_request_for
     assert api.post("/v1/embeddings", json={"input": "a", "model": "small"}).status_code == 200
 
 
-def test_the_models_of_pools_are_listed_while_redis_refuses_another_pool(
-    api: FlaskClient, workers: dict[str, StubWorker], keys: Keys
-) -> None:
+def test_models_are_listed_while_redis_refuses_a_pool(api: FlaskClient, workers: Workers, keys: Keys) -> None:
     asked = ("/v1/models", "/models", "/api/tags", "/v1/models/small")
     redis, names = workers[OTHER].queue.redis, [Keys(keys.prefix, pool).alive for pool in (OTHER, keys.pool)]
     for name, status in zip(names, (200, 503), strict=True):
@@ -156,9 +155,7 @@ def test_the_models_of_pools_are_listed_while_redis_refuses_another_pool(
     redis.delete(*names)
 
 
-def test_no_other_pool_answers_for_a_pool_whose_model_is_not_known(
-    make_app: MakeApp, workers: dict[str, StubWorker], keys: Keys
-) -> None:
+def test_no_pool_answers_for_one_of_unknown_model(make_app: MakeApp, workers: Workers, keys: Keys) -> None:
     workers[OTHER].announce(state="loading", model="org/large-en")
     api = make_app(pools=OTHER, model_aliases="*").test_client()
     for name, model in (("small", "small"), (keys.pool, "small"), ("large", "org/large-en")):
@@ -181,9 +178,7 @@ ANYWHERE: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_of_pools_with_the_same_model_the_less_busy_one_answers(
-    alike: AsyncFlask, workers: dict[str, StubWorker], number: int
-) -> None:
+def test_of_alike_pools_the_less_busy_one_answers(alike: AsyncFlask, workers: Workers, number: int) -> None:
     pool = list(workers)[number]
     with busy(alike, workers[pool], pool):
         for path, body in ANYWHERE * 4:
@@ -191,9 +186,7 @@ def test_of_pools_with_the_same_model_the_less_busy_one_answers(
             assert answer.status_code == 200, answer.text
 
 
-def test_requests_that_name_their_pool_searches_and_submits_with_a_key_stay_in_their_pool(
-    alike: AsyncFlask, workers: dict[str, StubWorker], keys: Keys
-) -> None:
+def test_searches_and_requests_with_a_pool_or_a_key_stay(alike: AsyncFlask, workers: Workers, keys: Keys) -> None:
     api, asked = alike.test_client(), [worker.asked for worker in workers.values()]
     for n in range(20):
         assert api.post("/search", json={"queries": "a"}).status_code == 200
@@ -209,9 +202,7 @@ def test_requests_that_name_their_pool_searches_and_submits_with_a_key_stay_in_t
         assert list(map(len, asked)) == [80, 40 * n]
 
 
-def test_the_id_of_a_submitted_job_names_its_pool(
-    alike: AsyncFlask, workers: dict[str, StubWorker], keys: Keys
-) -> None:
+def test_a_submitted_jobs_id_names_its_pool(alike: AsyncFlask, workers: Workers, keys: Keys) -> None:
     api = alike.test_client()
     with busy(alike, workers[keys.pool], keys.pool):
         job = api.post("/v1/jobs", json={"op": "embed", "inputs": ["a"]})
@@ -227,9 +218,7 @@ def test_the_id_of_a_submitted_job_names_its_pool(
     assert api.get(f"/v1/jobs/none.{'0' * 24}").status_code == 404
 
 
-def test_no_request_goes_to_a_pool_without_a_ready_worker_while_another_has_one(
-    alike: AsyncFlask, workers: dict[str, StubWorker], keys: Keys
-) -> None:
+def test_no_request_goes_to_a_pool_without_a_worker(alike: AsyncFlask, workers: Workers, keys: Keys) -> None:
     api = alike.test_client()
 
     def asked_of(away: str, ready: str) -> list[int]:
@@ -252,8 +241,8 @@ def test_no_request_goes_to_a_pool_without_a_ready_worker_while_another_has_one(
 
 
 @pytest.mark.parametrize(("fingerprint", "other"), [("f", "other"), ("f", None), (None, None), ("", ""), ("f", ["f"])])
-def test_pools_with_other_vectors_share_nothing(
-    make_app: MakeApp, workers: dict[str, StubWorker], fingerprint: str | None, other: object
+def test_pools_of_other_vectors_differ(
+    make_app: MakeApp, workers: Workers, fingerprint: str | None, other: object
 ) -> None:
     for worker, announced in zip(workers.values(), (fingerprint, other), strict=True):
         worker.announce(model="small", fingerprint=announced)
@@ -264,9 +253,7 @@ def test_pools_with_other_vectors_share_nothing(
     assert workers[OTHER].asked == []
 
 
-def test_pools_with_the_same_model_and_another_reranker_share_all_but_scores(
-    make_app: MakeApp, workers: dict[str, StubWorker], keys: Keys
-) -> None:
+def test_pools_of_other_rerankers_share_all_but_scores(make_app: MakeApp, workers: Workers, keys: Keys) -> None:
     workers[OTHER].announce(model="small", reranker="judge")
     app = looking(make_app(pools=OTHER, cache_mb=0))
     for _ in range(20):
@@ -276,7 +263,7 @@ def test_pools_with_the_same_model_and_another_reranker_share_all_but_scores(
         assert app.test_client().post("/embed", json={"inputs": "a"}).status_code == 200
 
 
-def test_the_choice_of_a_pool_waits_for_no_redis(alike: AsyncFlask, workers: dict[str, StubWorker]) -> None:
+def test_the_choice_of_a_pool_waits_for_no_redis(alike: AsyncFlask, workers: Workers) -> None:
     reader = alike.contexts[OTHER].pool
 
     async def num_ready() -> int:
@@ -334,9 +321,7 @@ def test_uploads_long_jobs_and_dead_letters_belong_to_the_pool(make_app: MakeApp
 
 
 @pytest.mark.usefixtures("workers")
-def test_indexes_and_aliases_in_the_settings_belong_to_the_own_pool_and_keys_to_all(
-    make_app: MakeApp, keys_file: KeysFile
-) -> None:
+def test_indexes_and_aliases_belong_to_the_own_pool_and_keys_to_all(make_app: MakeApp, keys_file: KeysFile) -> None:
     api = make_app(pools=OTHER, indexes="news=/a", model_aliases="mine,*").test_client()
     assert (api.get("/ready").status_code, api.get("/pools/large/ready").status_code) == (503, 200)
     for name, model in (("large-en", "org/large-en"), ("mine", "small"), ("any", "small")):

@@ -221,9 +221,7 @@ def test_weaviate(make_app: MakeApp) -> None:
 @pytest.mark.parametrize(
     ("path", "fields"), [("/rerank", {"error", "error_type"}), ("/v1/rerank", {"detail"}), ("/v2/rerank", {"message"})]
 )
-def test_a_body_without_texts_or_for_two_protocols_is_answered_by_the_protocol_of_the_path(
-    api: FlaskClient, path: str, fields: set[str]
-) -> None:
+def test_an_unclear_body_is_answered_by_the_protocol_of_the_path(api: FlaskClient, path: str, fields: set[str]) -> None:
     for body in (b'{"query": "a"}', b"{"):
         assert api.post(path, data=body).get_json().keys() == fields
     assert api.get(path).get_json().keys() == api.post(f"{path}/a").get_json().keys() == fields

@@ -129,9 +129,7 @@ class TestFormats:
             assert (response.headers["X-Tokens"], response.headers["Vary"]) == (str(sum(TOKENS)), "Accept")
 
     @pytest.mark.parametrize("output", OUTPUTS)
-    def test_json_has_them_by_text_and_the_result_of_a_job_if_it_is_asked_for(
-        self, api: FlaskClient, output: str
-    ) -> None:
+    def test_json_has_them_by_text_or_as_the_result_of_a_job(self, api: FlaskClient, output: str) -> None:
         options, counts, places = OUTPUTS[output]
         for number_type in NUMBER_TYPES:
             found = api.post("/embed", json={"inputs": TEXTS, "output_dtype": number_type, **options}).get_json()

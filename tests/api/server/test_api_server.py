@@ -185,7 +185,7 @@ def test_a_port_in_use_is_named(start_api: StartApi) -> None:
     assert result.stderr.endswith("[port_in_use]\n")
 
 
-def test_a_server_stops_though_its_connections_cannot_be_looked_at(
+def test_a_server_stops_though_it_cannot_see_its_connections(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended, stopping = threading.Event(), threading.Event()

@@ -181,7 +181,7 @@ class Protocol:
 
 @pytest.mark.parametrize(("path", "num_watches"), [("/health", 0), ("/waits", 1)])
 @in_loop
-async def test_a_client_is_watched_until_its_request_is_answered_and_no_longer(
+async def test_a_client_is_watched_until_its_answer(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, path: str, num_watches: int
 ) -> None:
     monkeypatch.setattr(rsgi, "WATCH_AFTER_S", 0.0)
@@ -203,7 +203,7 @@ async def test_a_client_is_watched_until_its_request_is_answered_and_no_longer(
     assert asyncio.all_tasks() == before
 
 
-def test_coroutines_run_in_the_loop_other_views_in_threads_and_uploads_in_threads_of_their_own(
+def test_views_run_in_the_loop_or_in_threads_and_uploads_in_their_own(
     make_app: MakeApp,
 ) -> None:
     app = make_app()

@@ -53,7 +53,7 @@ def test_the_present_state_of_the_pool_is_returned(app: AsyncFlask, queue: Queue
     assert (found["long_jobs"], found["recent"]) == ([], [])
 
 
-def test_a_user_sees_its_own_jobs_even_if_they_are_few_and_old(
+def test_a_user_sees_its_own_jobs_alone(
     make_app: MakeApp, keys_file: KeysFile, stub: StubWorker, rq: Rq, settings: Settings
 ) -> None:
     with LongJobs(settings) as jobs:
@@ -170,9 +170,7 @@ def test_not_ready_if_a_key_of_a_lane_has_another_type(api: FlaskClient, queue: 
 
 @pytest.mark.usefixtures("stub")
 @pytest.mark.parametrize("number", ["many", "-1", "1e308", "nan", "", "9" * 5_000])
-def test_not_ready_and_no_fault_of_the_server_if_a_limit_is_no_number(
-    make_app: MakeApp, queue: Queue, number: str
-) -> None:
+def test_not_ready_and_no_fault_if_a_limit_is_no_number(make_app: MakeApp, queue: Queue, number: str) -> None:
     api, limits = make_app().test_client(), queue.keys.limits
     queue.redis.hset(limits, "max_jobs", number)
     assert all(words in why_not(api) for words in (limits, "delete it"))
