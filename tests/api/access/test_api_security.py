@@ -101,9 +101,17 @@ class TestSlowCallers:
             api.server.resume()
             assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
 
-    def test_a_body_that_trickles_is_cut_off(self, impatient: Impatient) -> None:
+    def test_a_body_that_trickles_or_headers_that_stop_are_cut_off(self, impatient: Impatient) -> None:
         with closing(impatient[0].begin()) as connection:
             wait_until(lambda: is_refused_more(connection))
+        for sent in (b"", b"GET / HTTP/1.1\r\nHost: loc", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
+            with closing(impatient[0].send(sent)) as connection:
+                wait_until(partial(is_closed, connection))
+        api, _ = impatient
+        asked = b"GET /docs/swagger/js/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
+        with closing(api.send_to_slow_reader(asked)):
+            wait_until(lambda: num_connections(api) == 1)
+            wait_until(lambda: num_connections(api) == 0)
 
     def test_a_body_that_stops_is_cut_off_while_others_wait_for_their_answers(self, impatient: Impatient) -> None:
         api, stub = impatient
@@ -118,18 +126,6 @@ class TestSlowCallers:
             stub.resume()
             assert waiting.result().status == 200
 
-    def test_a_client_that_sends_no_headers_is_cut_off(self, impatient: Impatient) -> None:
-        for sent in (b"", b"GET / HTTP/1.1\r\nHost: loc", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
-            with closing(impatient[0].send(sent)) as connection:
-                wait_until(partial(is_closed, connection))
-
-    def test_an_answer_that_its_client_does_not_read_is_cut_off(self, impatient: Impatient) -> None:
-        api, _ = impatient
-        asked = b"GET /docs/swagger/js/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
-        with closing(api.send_to_slow_reader(asked)):
-            wait_until(lambda: num_connections(api) == 1)
-            wait_until(lambda: num_connections(api) == 0)
-
     def test_the_server_raises_its_limit_of_open_files_for_its_connections(self, start_api: StartApi) -> None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         api = start_api(FewFiles)
@@ -138,22 +134,20 @@ class TestSlowCallers:
 
 
 class TestSizes:
-    def test_headers_have_a_limit(self, shared_api: ApiProcess) -> None:
+    def test_headers_have_a_limit_and_a_body_ends_as_declared(self, shared_api: ApiProcess) -> None:
         assert shared_api.ask("GET", "/health", x="y" * (MAX_HEADER_BYTES // 2)).status == 200
         assert shared_api.ask("GET", "/health", x="y" * 4 * MAX_HEADER_BYTES).status == 431
         assert shared_api.ask("GET", "/health", **{f"x{n}": "y" for n in range(200)}).status == 431
+        with closing(shared_api.begin(15)) as connection:
+            connection.sendall(b'{"inputs": "a"')
+            connection.shutdown(socket.SHUT_WR)
+            assert is_closed(connection) or connection.recv(65_536) == b""
 
     def test_a_body_in_chunks_without_end_is_refused(self, start_api: StartApi) -> None:
         api, chunk = start_api(max_request_bytes=10_000), b"1000\r\n" + b"x" * 4_096 + b"\r\n"
         head = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         with closing(api.send(head + 25 * chunk)) as connection:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
-
-    def test_a_body_that_ends_early_is_no_request(self, shared_api: ApiProcess) -> None:
-        with closing(shared_api.begin(15)) as connection:
-            connection.sendall(b'{"inputs": "a"')
-            connection.shutdown(socket.SHUT_WR)
-            assert is_closed(connection) or connection.recv(65_536) == b""
 
 
 class TestStarting:

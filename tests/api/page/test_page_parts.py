@@ -52,7 +52,7 @@ def test_a_time_has_its_unit_and_from_a_minute_on_the_next_smaller_one(run: Run)
     assert found == ["12.5 ms", "5 s", "59.5 s", "1 min", "1 min 40 s", "2 h 2 min", "2 h", "2 days 7 h"]
 
 
-def test_a_question_survives_the_address_and_reserved_names_get_a_backslash(run: Run) -> None:
+def test_a_question_survives_the_address_and_a_wrong_filter_is_shown(run: Run) -> None:
     asked = {"query": "a storm", "alpha": 0.5, "rerank": True, "filter": {"year": {"in": [2020]}}}
     question, address, filters = run(
         f"const given = {{ ...ask.NOTHING, ...{json.dumps(asked)} }}, params = ask.paramsOf(given);"
@@ -63,9 +63,6 @@ def test_a_question_survives_the_address_and_reserved_names_get_a_backslash(run:
     assert {name: question[name] for name in asked} == asked
     assert address == ["query", "alpha", "rerank", "filter"]
     assert filters == [{"\\and": {"in": ["x"]}, "year": {"in": [2]}}, ["x"], {"year": {"in": [2]}}]
-
-
-def test_a_wrong_filter_in_the_address_is_shown(run: Run) -> None:
     filters = [{"topic": {"in": "a storm"}}, {"topic": 5}, {"topic": None}, {"topic": {"in": ["a", "b"], "gte": 1}}]
     shown, chosen = run(
         f"const {{ chosenFilters }} = await import('./parts/facets.js'), filters = {json.dumps(filters)};"

@@ -119,7 +119,9 @@ def test_dead_letters_are_tried_again_and_dropped_by_keyboard(open_page: OpenPag
     assert not has_run_a_script(page)
 
 
-def test_redis_may_go_and_come(open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer) -> None:
+def test_it_is_asked_again_when_the_api_or_redis_comes_back(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer, pool_url: str
+) -> None:
     page = open_page(f"{listen(quick(make_app(redis_url=own_redis.url)))}/#pool")
     expect(page.get_by_role("alert")).to_contain_text("No worker is ready")
     expect(page.locator(".numbers [data-bad]")).to_have_text("0 worker ready")
@@ -130,9 +132,6 @@ def test_redis_may_go_and_come(open_page: OpenPage, listen: Listen, make_app: Ma
     shot(page, "pool-no-redis")
     own_redis.start()
     expect(stale).to_have_count(0)
-
-
-def test_an_api_that_does_not_answer_is_asked_again(open_page: OpenPage, pool_url: str) -> None:
     page = open_page(pool_url)
     expect(page.get_by_role("region", name="Workers")).to_contain_text("ready")
     page.route("**/v1/pool", lambda route: route.abort())

@@ -1,4 +1,4 @@
-"""The page's Search and Compare, in a real Chromium, with a real worker."""
+"""The page's frame, Search and Compare, in a real Chromium, with a real worker."""
 
 import contextlib
 import json
@@ -14,17 +14,21 @@ from browser import (
     HOSTILE_FIELD,
     PHONE,
     OpenPage,
+    enter_key,
     faults_in_both_colours,
     has_run_a_script,
     hold_first,
+    look_again,
     serious_faults,
     shot,
     wait_for_held,
     wait_until_drawn,
 )
+from conftest import RedisServer
 from http_servers import Listen
 from test_learned_words import sparse_encoder, words_alone, words_encoder  # noqa: F401 (fixtures)
 
+from shoal_workers.index.index import Index
 from shoal_workers.loop.worker import Worker
 
 if TYPE_CHECKING:
@@ -99,7 +103,7 @@ def test_a_field_filters_where_it_can_and_a_filter_can_be_taken_away(open_page: 
     expect(page.get_by_role("group", name="Filters in force")).to_have_count(0)
 
 
-def test_it_works_by_keyboard_alone(open_page: OpenPage, page_url: str) -> None:
+def test_it_works_by_keyboard_alone_and_copies_by_plain_http(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url)
     expect(page.locator("#query")).to_be_focused()
     search(page, "market falls")
@@ -117,6 +121,13 @@ def test_it_works_by_keyboard_alone(open_page: OpenPage, page_url: str) -> None:
     page.keyboard.press("Tab")
     page.keyboard.press("/")
     expect(page.locator("#query")).to_be_focused()
+    page = open_page("about:blank", permissions=["clipboard-read"])
+    page.add_init_script("window.board = navigator.clipboard; delete Navigator.prototype.clipboard")
+    page.goto(f"{page_url}#search?query=storm")
+    page.get_by_text("As code").click()
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_focused()
+    assert page.evaluate("board.readText()").startswith("curl ")
 
 
 def test_a_script_in_a_document_or_a_query_is_a_text(open_page: OpenPage, page_url: str) -> None:
@@ -140,7 +151,7 @@ def test_a_script_in_a_document_or_a_query_is_a_text(open_page: OpenPage, page_u
     assert not has_run_a_script(page)
 
 
-def test_an_earlier_answer_never_takes_the_place_of_a_later_one(open_page: OpenPage, page_url: str) -> None:
+def test_an_answer_counts_only_for_its_own_query(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url)
     held = hold_first(page, "**/search")
     page.locator("#query").fill("rain rain")
@@ -151,6 +162,17 @@ def test_an_earlier_answer_never_takes_the_place_of_a_later_one(open_page: OpenP
         held[0].continue_()
     wait_until_drawn(page)
     assert hits(page)[0] == "market market"
+    page.locator("#query").fill("st")
+    expect(page.locator(".hit")).not_to_have_count(0)
+    page.route("**/search", lambda route: None if "storm" in (route.request.post_data or "") else route.continue_())
+    page.locator("#query").fill("storm")
+    expect(page).to_have_url(re.compile("query=storm$"))
+    page.keyboard.press("Enter")
+    page.locator("#query").fill("rain")
+    expect(page).to_have_url(re.compile("query=rain$"))
+    page.unroute("**/search")
+    page.go_back()
+    expect(page.locator("#query")).to_have_value("storm")
 
 
 def test_an_answer_that_fails_leaves_the_hits_and_is_asked_for_again(open_page: OpenPage, page_url: str) -> None:
@@ -178,16 +200,6 @@ def test_an_answer_that_fails_leaves_the_hits_and_is_asked_for_again(open_page: 
     assert serious_faults(page, "search-proxy") == []
     again.click()
     expect(page.locator(".hit")).to_have_count(20)
-
-
-def test_a_page_by_plain_http_copies_too(open_page: OpenPage, page_url: str) -> None:
-    page = open_page("about:blank", permissions=["clipboard-read"])
-    page.add_init_script("window.board = navigator.clipboard; delete Navigator.prototype.clipboard")
-    page.goto(f"{page_url}#search?query=storm")
-    page.get_by_text("As code").click()
-    page.get_by_role("button", name="Copy").click()
-    expect(page.get_by_role("button", name="Copied")).to_be_focused()
-    assert page.evaluate("board.readText()").startswith("curl ")
 
 
 def test_back_and_forward_lead_through_earlier_queries(open_page: OpenPage, page_url: str) -> None:
@@ -337,16 +349,118 @@ def test_only_a_settled_query_is_an_entry_of_the_history(open_page: OpenPage, pa
     expect(page.locator("#query")).to_have_value("storm")
 
 
-def test_back_to_a_query_left_before_its_answer_shows_that_query(open_page: OpenPage, page_url: str) -> None:
-    page = open_page(page_url)
-    page.locator("#query").fill("st")
-    expect(page.locator(".hit")).not_to_have_count(0)
-    page.route("**/search", lambda route: None if "storm" in (route.request.post_data or "") else route.continue_())
+def test_without_a_worker_or_redis_the_page_says_so(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer
+) -> None:
+    page = open_page(f"{listen(make_app(redis_url=own_redis.url))}/")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("No worker is ready")
+    expect(page.locator(".status")).to_have_text("no worker")
+    assert serious_faults(page, "no-worker") == []
+    own_redis.stop()
+    look_again(page)
+    expect(alert).to_contain_text("Redis does not answer")
+    assert serious_faults(page, "no-redis") == []
+
+
+def test_without_an_index_it_says_how_to_build_one_and_shows_one_that_is_served_later(
+    open_page: OpenPage,
+    listen: Listen,
+    make_app: MakeApp,
+    serve_indexes: Callable[..., Worker],
+    fields_index: Index,
+) -> None:
+    serve_indexes()
+    page = open_page(f"{listen(make_app())}/")
+    expect(page.locator(".status")).to_have_text("1 worker ready")
+    notice = page.locator(".notice")
+    expect(notice).to_contain_text("No index is served yet")
+    expect(notice).to_contain_text("shoal index build news.csv --name news")
     page.locator("#query").fill("storm")
-    expect(page).to_have_url(re.compile("query=storm$"))
-    page.keyboard.press("Enter")
-    page.locator("#query").fill("rain")
-    expect(page).to_have_url(re.compile("query=rain$"))
-    page.unroute("**/search")
-    page.go_back()
+    expect(page.locator(".search")).to_have_attribute("aria-busy", "false")
+    expect(notice).to_contain_text("No index is served yet")
+    assert serious_faults(page, "no-index") == []
+    serve_indexes(default=fields_index)
+    look_again(page)
+    expect(notice).to_have_count(0)
+
+
+def test_a_key_is_asked_for_once_and_kept(open_page: OpenPage, keyed: tuple[str, str]) -> None:
+    url, key = keyed
+    page = open_page(url)
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    assert serious_faults(page, "key") == []
+    enter_key(page, "“schlüssel”")  # a header cannot contain this key
+    expect(dialog.locator("input:invalid")).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0
+    dialog.get_by_role("button", name="Not now").click()
+    expect(dialog).to_have_count(0)
+    with page.expect_response("**/info") as refused:
+        look_again(page)
+    assert refused.value.status == 401
+    wait_until_drawn(page)
+    expect(dialog).to_have_count(0)
+    page.get_by_role("button", name="Enter a key").click()
+    enter_key(page, "wrong")
+    expect(dialog.get_by_role("alert")).to_contain_text("key")
+    enter_key(page, key)
+    expect(page.locator(".status")).to_have_text("1 worker ready")
+    page.locator("#query").fill("storm")
+    expect(page.locator(".hit")).to_have_count(20)
+    assert key not in page.content()
+    page.reload()
+    expect(page.locator(".hit")).to_have_count(20)
+
+
+def test_query_and_hits_stay_when_the_service_comes_back(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url)
+    page.locator("#query").fill("storm")
+    page.get_by_role("button", name="More hits").scroll_into_view_if_needed()
+    expect(page.locator(".hit")).to_have_count(40)
+    page.route("**/*", lambda route: route.abort())
+    look_again(page)
+    expect(page.get_by_role("alert")).to_contain_text("Not reachable")
+    expect(page.locator(".hit")).to_have_count(40)
     expect(page.locator("#query")).to_have_value("storm")
+    page.locator("#query").fill("rain rain")
+    expect(page.locator(".notice")).to_contain_text("The API does not answer")
+    page.unroute("**/*")
+    look_again(page)
+    expect(page.locator(".hit .text").first).to_have_text("rain rain")
+    expect(page.locator("#query")).to_have_value("rain rain")
+    assert "query=rain+rain" in page.url
+
+
+def test_the_page_works_below_a_prefix(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker
+) -> None:
+    app: Any = make_app()
+    serve = app.wsgi_app
+
+    def below_a_prefix(environ: dict[str, Any], start_response: Any) -> Any:
+        assert environ["PATH_INFO"].startswith("/ai/shoal/"), environ["PATH_INFO"]
+        environ["PATH_INFO"] = environ["PATH_INFO"].removeprefix("/ai/shoal")
+        return serve(environ, start_response)
+
+    app.wsgi_app = below_a_prefix
+    url = listen(app)
+    page = open_page(f"{url}/ai/shoal/#search?query=storm")
+    expect(page.locator(".hit")).to_have_count(20)
+    expect(page.locator(".code code")).to_contain_text(f"{url}/ai/shoal/search")
+
+
+def test_a_view_is_loaded_when_it_is_opened(open_page: OpenPage, page_url: str) -> None:
+    page, asked = open_page("about:blank"), list[str]()
+    page.on("request", lambda request: asked.append(request.url.removeprefix(page_url)))
+    page.goto(page_url)
+    expect(page.get_by_text("Shoal is a service that")).to_be_visible()
+    expect(page.get_by_text("shoal index build news.csv")).to_be_visible()
+    assert not [name for name in asked if re.search(r"(compare|pool|chart)\.js", name)]
+    page.route("**/views/compare.js", lambda route: route.abort())
+    page.get_by_role("link", name="Compare").click()
+    expect(page.locator(".notice")).to_contain_text("A part of this page could not be loaded")
+    page.unroute("**/views/compare.js")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("heading", name="What the model makes of your texts")).to_be_visible()
+    assert page.url.endswith("#compare")

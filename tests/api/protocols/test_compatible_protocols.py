@@ -28,7 +28,7 @@ def test_each_protocol_in_the_settings_has_routes_and_a_dialect(make_app: MakeAp
 
 
 @pytest.mark.usefixtures("stub")
-def test_each_protocol_answers_below_the_path_that_is_set(make_app: MakeApp) -> None:
+def test_each_protocol_answers_below_the_path_that_is_set(make_app: MakeApp, api: FlaskClient) -> None:
     mounted = make_app(protocols="openai=/ai/openai").test_client()
     assert mounted.post("/ai/openai/v1/embeddings", json={"input": "a"}).status_code == 200
     assert mounted.post("/ai/openai/v1/embeddings", json={}).get_json()["error"]["type"] == "invalid_request_error"
@@ -37,6 +37,18 @@ def test_each_protocol_answers_below_the_path_that_is_set(make_app: MakeApp) -> 
     usual = make_app().test_client()
     assert usual.post("/v1/embeddings", json={"input": "a"}).status_code == 200
     assert "/ai/openai/v1/embeddings" not in usual.get("/openapi.json").get_json()["paths"]
+    for method, path, status, names in UNKNOWN:
+        response = api.open(path, method=method)
+        body = response.get_json()
+        shape = body["error"] if isinstance(body.get("error"), dict) else body
+        assert (response.status_code, shape.keys()) == (status, names), path
+        assert names != OWN or shape["code"] == {404: "not_found", 405: "method_not_allowed"}[status], path
+        assert status != 405 or response.headers["Allow"], path
+    mounted = make_app(protocols="cohere=/ai/cohere,ollama=/ai").test_client()
+    assert list(mounted.post("/ai/cohere/v2/chat").get_json()) == ["message"]
+    assert list(mounted.get("/ai/cohere").get_json()) == ["message"]
+    assert isinstance(mounted.post("/ai/api/pull").get_json()["error"], str)
+    assert mounted.post("/v2/embed").get_json()["error"]["code"] == "not_found"
 
 
 def test_a_setting_that_cannot_be_read_or_has_two_protocols_with_the_same_route_is_refused(make_app: MakeApp) -> None:
@@ -78,21 +90,6 @@ UNKNOWN = [
 ]
 
 
-def test_an_unknown_path_below_a_protocols_path_has_an_error_in_its_shape(api: FlaskClient, make_app: MakeApp) -> None:
-    for method, path, status, names in UNKNOWN:
-        response = api.open(path, method=method)
-        body = response.get_json()
-        shape = body["error"] if isinstance(body.get("error"), dict) else body
-        assert (response.status_code, shape.keys()) == (status, names), path
-        assert names != OWN or shape["code"] == {404: "not_found", 405: "method_not_allowed"}[status], path
-        assert status != 405 or response.headers["Allow"], path
-    mounted = make_app(protocols="cohere=/ai/cohere,ollama=/ai").test_client()
-    assert list(mounted.post("/ai/cohere/v2/chat").get_json()) == ["message"]
-    assert list(mounted.get("/ai/cohere").get_json()) == ["message"]
-    assert isinstance(mounted.post("/ai/api/pull").get_json()["error"], str)
-    assert mounted.post("/v2/embed").get_json()["error"]["code"] == "not_found"
-
-
 class TestSlashes:
     """A slash at the end or the beginning of a path is never redirected: the Host header would choose the target."""
 
@@ -110,15 +107,13 @@ class TestSlashes:
         assert redirected == {"/docs"}
 
     @pytest.mark.usefixtures("stub")
-    def test_the_root_of_a_protocol_below_a_path_is_the_path_itself(self, make_app: MakeApp) -> None:
+    def test_slashes_at_either_end_of_a_path_are_no_part_of_it(self, make_app: MakeApp, api: FlaskClient) -> None:
         api = make_app(protocols="tei=/tei").test_client()
         for path in ("/tei", "/tei/"):
             assert len(api.post(path, json={"inputs": ["a", "b"]}).get_json()) == 2
             response = api.get(path)
             assert (response.status_code, {*response.headers["Allow"].split(", ")}) == (405, {"OPTIONS", "POST"})
             assert api.options(path).status_code == 200
-
-    def test_several_slashes_at_the_beginning_are_one(self, api: FlaskClient) -> None:
         doubled = api.get("/", environ_overrides={"PATH_INFO": "//health"})
         assert doubled.get_json() == api.get("/health").get_json()
         assert api.get("/a//health").status_code == 404
@@ -248,7 +243,7 @@ ITS_NAMES = (NAME, "all-MiniLM-L6-v2", "ALL-minilm-l6-V2", "all-minilm", "all-mi
 OTHER_NAMES = ("MiniLM-L6-v2", "other/all-MiniLM-L6-v2", "all-minilm:33m", "all-MiniLM-L12-v2", ":latest")
 
 
-def test_a_model_may_be_named_by_each_of_its_usual_names(api: FlaskClient, stub: StubWorker) -> None:
+def test_a_model_may_be_named_by_each_of_its_usual_names(api: FlaskClient, stub: StubWorker, make_app: MakeApp) -> None:
     stub.announce(model=NAME, reranker="/models/ms-marco-MiniLM-L6-v2/")
     bodies: list[tuple[str, dict[str, Any]]] = [
         *(("/v1/embeddings", {"input": "a"} | more) for more in ({}, {"truncation": True}, {"task": None})),
@@ -265,9 +260,6 @@ def test_a_model_may_be_named_by_each_of_its_usual_names(api: FlaskClient, stub:
         body = {"query": "a", "documents": ["a"]}
         assert api.post(path, json=body | {"model": "MS-Marco-MiniLM-L6-v2"}).status_code == 200
         assert api.post(path, json=body | {"model": "ms-marco"}).status_code == 404
-
-
-def test_a_refusal_names_them_all(make_app: MakeApp, stub: StubWorker) -> None:
     stub.announce(model=NAME)
     api = make_app(model_aliases="ada").test_client()
     message = api.post("/v1/embeddings", json={"input": "a", "model": "babbage"}).get_json()["error"]["message"]

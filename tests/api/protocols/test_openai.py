@@ -72,7 +72,7 @@ def test_vectors_come_as_they_are_asked_for(api: FlaskClient, body: dict[str, An
 
 @pytest.mark.usefixtures("stub")
 class TestAnswers:
-    def test_the_cost_is_the_number_of_tokens_that_were_read(self, api: FlaskClient) -> None:
+    def test_the_cost_is_the_number_of_tokens_and_answers_have_ids(self, api: FlaskClient) -> None:
         body = post(api).get_json()
         assert body["usage"] == {"prompt_tokens": 10, "total_tokens": 10}
         assert re.fullmatch("[0-9a-f]{24}", body["id"])  # Mistral's clients need an id
@@ -81,24 +81,21 @@ class TestAnswers:
         response = post(api, input=LONG, **sent)
         assert response.get_json()["usage"]["prompt_tokens"] == 8
         assert (response.headers["X-Tokens"], response.headers["X-Truncated"]) == ("8", "1")
+        body = post(api, "/embeddings").get_json()
+        assert (body["id"][:9], body["created"] > 1_700_000_000) == ("infinity-", True)
+        assert error_of(post(api, input="fail"), 500)[:2] == ("server_error", "internal")
 
-    def test_numbers_of_voyage_have_the_type_that_is_asked_for(self, api: FlaskClient) -> None:
+    def test_numbers_and_multivectors_have_their_shapes(self, api: FlaskClient) -> None:
         packed = np.array(rows(api, "i1", encoding_format="base64", output_dtype="int8"))
         assert np.array_equal(packed, rows(api, output_dtype="int8"))
         assert np.abs(packed).max() == 127
         mistrals = {"output_dtype": "uint8", "encoding_format": "float"}
         assert np.shape(rows(api, output_dimension=2, **mistrals)) == (2, 2)
-
-    def test_jinas_multivectors(self, api: FlaskClient) -> None:
         answer = post(api, input=[{"text": TEXTS[0]}, TEXTS[1]], return_multivector=True).get_json()
         own = api.post("/embed", json={"inputs": TEXTS, "output": "multivector"}).get_json()
         data = [{"object": "embedding", "index": n, "embeddings": vectors} for n, vectors in enumerate(own)]
         assert (answer["data"], answer["object"], answer["model"]) == (data, "list", "stub")
         assert answer["usage"]["total_tokens"] > 0
-
-    def test_infinitys_answers_have_an_id_and_a_time(self, api: FlaskClient) -> None:
-        body = post(api, "/embeddings").get_json()
-        assert (body["id"][:9], body["created"] > 1_700_000_000) == ("infinity-", True)
 
     def test_a_task_of_vllm_chooses_vectors_of_texts_or_of_tokens(self, api: FlaskClient, stub: StubWorker) -> None:
         assert np.allclose(rows(api, path="/pooling")[0], multivector_of(TEXTS[0]), atol=1e-6)
@@ -120,9 +117,6 @@ class TestAnswers:
             assert "OpenAIEmbeddings(check_embedding_ctx_length=False)" in message
             found = np.array(rows(own, input=ids), np.float32)
             assert np.array_equal(found, [vector_of(f"text {text}, False") for text in texts])
-
-    def test_a_failure_is_an_error_of_the_server(self, api: FlaskClient) -> None:
-        assert error_of(post(api, input="fail"), 500)[:2] == ("server_error", "internal")
 
 
 #: Fields of wrong bodies of OpenAI's route, or vLLM's, and words of the error.

@@ -73,8 +73,6 @@ class TestPredict:
         alone = make_app(protocols="predict=/old,tei").test_client()
         assert alone.post("/old/predict", json={"text": "a"}).status_code == 200
         assert alone.post("/predict", json={"text": "a"}).get_json()["error_type"] == "Backend"
-
-    def test_the_description_has_both(self, api: FlaskClient) -> None:
         shared = api.get("/openapi.json").get_json()["paths"]["/predict"]["post"]
         assert shared["tags"] == ["Text Embeddings Inference", "Predictions"]
         assert [parameter["name"] for parameter in shared["parameters"]] == ["output"]
@@ -86,7 +84,9 @@ class TestPredict:
 
 @pytest.mark.usefixtures("stub")
 class TestWireFormats:
-    def test_the_model_and_the_vectors_are_answered(self, make_app: MakeApp) -> None:
+    def test_the_model_and_the_vectors_or_only_the_numbers_are_answered(
+        self, make_app: MakeApp, api: FlaskClient
+    ) -> None:
         api = make_app(model_aliases="old").test_client()
         for path in ("/json_embed/", "/orjson_embed/", "/json_embed", "/orjson_embed"):
             for texts, expected in ((TEXTS, VECTORS), (TEXTS[0], VECTORS[:1])):
@@ -95,8 +95,6 @@ class TestWireFormats:
                 assert np.array_equal(np.float32(found["embedding"]), expected)
             response = api.post(path, json={"model_name": "other", "input": "a"})
             assert error_of(response, 404)[0] == "model_not_found"
-
-    def test_the_body_contains_only_the_numbers(self, api: FlaskClient) -> None:
         for path, accept in (("/raw_embed/", "*/*"), ("/raw_embed", "application/json")):
             asked = {"model_name": "stub", "input": TEXTS}
             response = api.post(path, json=asked, headers={"Accept": accept})
@@ -134,7 +132,7 @@ ALL = ["float", "int8", "uint8", "base64"]
 
 @pytest.mark.usefixtures("stub")
 class TestCohere:
-    def test_vectors_come_in_every_format(self, api: FlaskClient) -> None:
+    def test_vectors_come_in_every_format_or_as_floats(self, api: FlaskClient) -> None:
         asked = {"model": "stub", "texts": TEXTS, "input_type": "search_query", "embedding_types": ALL}
         body = api.post("/v2/embed", json=asked).get_json()
         found = body["embeddings"]
@@ -149,8 +147,6 @@ class TestCohere:
         assert np.array_equal(np.array(found["uint8"]) - 128, rounded)
         assert (body["response_type"], body["texts"]) == ("embeddings_by_type", TEXTS)
         assert body["meta"]["tokens"] == body["meta"]["billed_units"] == {"input_tokens": 10}
-
-    def test_without_a_format_vectors_are_floats_and_null_is_no_choice(self, api: FlaskClient) -> None:
         body = api.post("/v2/embed", json={"texts": TEXTS, "embedding_types": None}).get_json()
         assert list(body["embeddings"]) == ["float"]
         optional = ("model", "input_type", "embedding_types", "truncate", "output_dimension")
@@ -199,7 +195,9 @@ def test_without_a_worker_the_prompt_is_not_known(make_app: MakeApp) -> None:
 
 @pytest.mark.usefixtures("stub")
 class TestOllama:
-    def test_vectors_come_with_their_cost(self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_texts_are_embedded_at_a_cost_and_options_reach_the_worker(
+        self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         clock = itertools.count()
         monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading takes a second
         for name in ("stub", "stub:latest"):
@@ -208,8 +206,6 @@ class TestOllama:
             assert np.array_equal(np.array(body["embeddings"], np.float32), [vector_of("a"), vector_of("b c")])
             assert (body["model"], body["prompt_eval_count"], body["load_duration"]) == ("stub", 7, 0)
             assert divmod(body["total_duration"], 10**9) == (1, 0)
-
-    def test_options_reach_the_worker_and_the_older_route_takes_one_text(self, api: FlaskClient) -> None:
         for dimensions, size in ((2, 2), (4, 4), (5, 4)):  # a larger number means all
             asked = {"model": "stub", "input": "a", "dimensions": dimensions}
             assert np.shape(api.post("/api/embed", json=asked).get_json()["embeddings"]) == (1, size)
@@ -234,7 +230,7 @@ def test_a_pull_confirms_the_served_model_and_no_other(api: FlaskClient) -> None
 
 
 class TestOllamasModels:
-    def test_a_model_is_listed_under_each_name(self, make_app: MakeApp, stub: StubWorker) -> None:
+    def test_a_model_is_listed_and_shown_under_each_name(self, make_app: MakeApp, stub: StubWorker) -> None:
         stub.announce(model="sentence-transformers/all-MiniLM-L6-v2")
         api = make_app(model_aliases="mine,*").test_client()
         models = api.get("/api/tags").get_json()["models"]
@@ -243,8 +239,6 @@ class TestOllamasModels:
         assert {model["digest"] for model in models} == {"d"}
         assert (models[0]["details"]["family"], models[0]["details"]["quantization_level"]) == ("bert", "f32")
         assert [model["name"] for model in api.get("/api/ps").get_json()["models"]] == names[:1]
-
-    def test_each_of_two_served_models_is_shown_as_it_is(self, make_app: MakeApp, stub: StubWorker) -> None:
         api = make_app(model_aliases="nomic-embed-text").test_client()
         stub.pool.announce("other", ABOUT | {"model": "other", "dimension": 5})
         for name, dimension in (("stub", 4), ("nomic-embed-text:latest", None), ("other", 5)):

@@ -99,14 +99,12 @@ def test_each_sentence_has_its_product_with_the_source(api: FlaskClient) -> None
 
 @pytest.mark.usefixtures("stub")
 class TestTokenizer:
-    def test_each_text_has_its_tokens(self, api: FlaskClient) -> None:
+    def test_tokens_and_texts_are_returned(self, api: FlaskClient) -> None:
         expected = [{"id": len(text), "text": text, "special": True, "start": 0, "stop": len(text)} for text in TEXTS]
         assert api.post("/tokenize", json={"inputs": TEXTS}).get_json() == [[piece] for piece in expected]
         body = {"inputs": "a", "add_special_tokens": False, "prompt_name": None}
         ((piece,),) = api.post("/tokenize", json=body).get_json()
         assert (piece["text"], piece["special"]) == ("a", False)
-
-    def test_each_list_of_ids_has_its_text(self, api: FlaskClient) -> None:
         assert api.post("/decode", json={"ids": [1, 2]}).get_json() == ["text 1 2, False"]
         body = {"ids": [[1, 2], [3], []], "skip_special_tokens": False}
         assert api.post("/decode", json=body).get_json() == ["text 1 2, True", "text 3, True", "text , True"]
@@ -131,7 +129,7 @@ def test_headers_report_the_cost_of_a_request(api: FlaskClient) -> None:
 
 
 @pytest.mark.usefixtures("stub")
-def test_sparse_vectors_are_lists_of_an_index_and_a_value(api: FlaskClient) -> None:
+def test_sparse_vectors_are_lists_of_an_index_and_a_value(api: FlaskClient, stub: StubWorker) -> None:
     response = api.post("/embed_sparse", json={"inputs": TEXTS, "truncate": True, "truncation_direction": "Right"})
     assert response.get_json() == [
         [{"index": 1, "value": 0.1}, {"index": 5, "value": 0.5}],
@@ -139,9 +137,6 @@ def test_sparse_vectors_are_lists_of_an_index_and_a_value(api: FlaskClient) -> N
     ]
     assert (response.headers["X-Compute-Type"], response.headers["X-Compute-Tokens"]) == ("cpu", "10")
     assert api.post("/embed_sparse", json={"inputs": ""}).get_json() == [[]]
-
-
-def test_the_root_embeds_by_a_model_that_makes_sparse_vectors_alone(api: FlaskClient, stub: StubWorker) -> None:
     dense = api.post("/", json={"inputs": "a storm"}).get_json()
     stub.announce(outputs=["sparse"])
     expected = [[{"index": 1, "value": 0.1}, {"index": 5, "value": 0.5}]]
@@ -149,9 +144,6 @@ def test_the_root_embeds_by_a_model_that_makes_sparse_vectors_alone(api: FlaskCl
     assert api.get("/info").get_json()["model_type"] == {"embedding": {"pooling": "splade"}}
     message = tei_error_of(api.post("/", json={"inputs": "a", "dimensions": 2}), 422)[1]
     assert message == "dimensions does not go with output 'sparse': drop one of the two"
-
-
-def test_what_the_model_cannot_do_is_refused(api: FlaskClient, stub: StubWorker) -> None:
     stub.announce(outputs=["vector"])
     kind, message = tei_error_of(api.post("/embed_sparse", json={"inputs": "a"}), 424)
     assert (kind, "makes no sparse" in message) == ("Backend", True)
@@ -163,13 +155,24 @@ def test_without_a_worker_the_service_is_unhealthy(make_app: MakeApp) -> None:
 
 
 class TestService:
-    def test_the_description_has_its_fields(self, api: FlaskClient, stub: StubWorker) -> None:
+    def test_the_description_has_its_fields(self, api: FlaskClient, stub: StubWorker, make_app: MakeApp) -> None:
         stub.announce(pooling="cls", precision="bf16")
         info = api.get("/info").get_json()
         assert (info["model_id"], info["served_model_name"], info["model_dtype"]) == ("stub", "stub", "bfloat16")
         assert info["model_type"] == {"embedding": {"pooling": "cls"}}
         assert (info["max_input_length"], info["max_client_batch_size"], info["auto_truncate"]) == (8, 100_000, True)
         assert [info[name] for name in ("sha", "docker_label", "max_batch_requests")] == [None] * 3
+        api = make_app(protocols="tei=/tei").test_client()
+        assert tei_error_of(api.post("/tei/embed", json={"inputs": 5}), 422)[0] == "Validation"
+        assert api.get("/tei/info").get_json() == api.get("/info").get_json()
+        assert api.get("/tei/health").status_code == 200
+        stub.announce(state="starting")
+        assert tei_error_of(api.get("/tei/health"), 503)[0] == "Unhealthy"
+        paths = api.get("/openapi.json").get_json()["paths"]
+        assert paths["/embed"]["post"]["tags"] == ["wait for the answer"]
+        assert paths["/info"]["get"]["tags"] == ["service"]
+        assert set(paths["/"]) == {"get", "post"}
+        assert paths["/"]["post"]["tags"] == ["Text Embeddings Inference", "Cohere"]
 
     @pytest.mark.usefixtures("stub")
     def test_a_batch_of_the_described_size_is_answered_and_no_larger_one(self, make_app: MakeApp) -> None:
@@ -178,18 +181,3 @@ class TestService:
         assert size == 2**20 // (4 * 4)
         assert api.post("/embed", json={"inputs": ["a"] * size}).status_code == 200
         assert api.post("/embed", json={"inputs": ["a"] * (size + 1)}).status_code == 413
-
-    def test_below_a_path_it_has_all_of_its_routes(self, make_app: MakeApp, stub: StubWorker) -> None:
-        api = make_app(protocols="tei=/tei").test_client()
-        assert tei_error_of(api.post("/tei/embed", json={"inputs": 5}), 422)[0] == "Validation"
-        assert api.get("/tei/info").get_json() == api.get("/info").get_json()
-        assert api.get("/tei/health").status_code == 200
-        stub.announce(state="starting")
-        assert tei_error_of(api.get("/tei/health"), 503)[0] == "Unhealthy"
-
-    def test_shoals_own_route_is_described_if_both_have_one(self, api: FlaskClient) -> None:
-        paths = api.get("/openapi.json").get_json()["paths"]
-        assert paths["/embed"]["post"]["tags"] == ["wait for the answer"]
-        assert paths["/info"]["get"]["tags"] == ["service"]
-        assert set(paths["/"]) == {"get", "post"}
-        assert paths["/"]["post"]["tags"] == ["Text Embeddings Inference", "Cohere"]

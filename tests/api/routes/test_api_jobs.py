@@ -31,7 +31,7 @@ def submit(api: FlaskClient, **body: Any) -> str:
 
 @pytest.mark.usefixtures("stub")
 class TestResult:
-    def test_an_embed_job_has_embeddings(self, api: FlaskClient) -> None:
+    def test_a_result_has_embeddings_results_scores_or_the_error(self, api: FlaskClient) -> None:
         place = submit(api, op="embed", inputs=["a", "b c d e f g h"])
         response = api.get(f"{place}/result?wait=20")
         result = response.get_json()
@@ -42,8 +42,6 @@ class TestResult:
         assert result["characters"] == [1, 11]
         assert (result["status"], result["model"], place) == ("done", "stub", f"/v1/jobs/{result['id']}")
         assert set(result["timings"]) == {"queue_s", "tokenize_s", "encode_s", "search_s"}
-
-    def test_a_search_job_has_results_and_a_rerank_job_has_scores(self, api: FlaskClient) -> None:
         place = submit(api, op="search", queries="sea", k=2, index="default", lane="bulk")
         result = api.get(f"{place}/result?wait=20").get_json()
         assert [hit["text"] for hit in result["results"][0]] == ["document 0", "document 1"]
@@ -53,8 +51,6 @@ class TestResult:
         assert found["scores"] == [pytest.approx(float(raw_score_of("c", text)), rel=1e-6) for text in "ab"]
         assert found["model"] == "stub-reranker"
         assert "results" not in found
-
-    def test_the_error_of_a_failed_or_expired_job_is_its_result(self, api: FlaskClient) -> None:
         place = submit(api, op="embed", inputs=["a", "fail"])
         assert error_of(api.get(f"{place}/result?wait=20"), 500) == ("internal", "the stub was told to fail")
         assert api.get(place).get_json()["status"] == "failed"

@@ -143,8 +143,6 @@ class TestState:
         assert job["progress"]["first_bad"] == ["news.csv, line 1: empty"]
         assert "host.example" not in job["worker"]
         assert str(files) not in api.get(f"{place}/result").get_data(as_text=True)
-
-    def test_the_newest_come_first_in_the_list_and_an_unknown_job_is_not_found(self, api: FlaskClient) -> None:
         places = [submit(api) for _ in range(3)]
         jobs = api.get("/v1/jobs").get_json()["jobs"]
         assert [f"/v1/jobs/{job['id']}" for job in jobs] == places[::-1]
@@ -180,6 +178,12 @@ class TestKeys:
         assert error_of(guarded.ask("ann", "DELETE", place), 409)[0] == "job_not_ended"
         assert guarded.ask("ops", "POST", f"{place}/cancel").get_json()["status"] == "cancelled"
         assert guarded.ask("ann", "DELETE", place).get_json()["status"] == "deleted"
+        place = submitted(guarded.ask("ann", "POST", "/v1/bulk?name=a.csv", data=b"text\na\n"))
+        source = guarded.ask("ann", "GET", place).get_json()["arguments"]["source"]
+        for name in (source, f"./{source}"):
+            refused = guarded.ask("bob", "POST", "/v1/bulk", json={"source": name})
+            assert error_of(refused, 403)[0] == "path_not_allowed"
+        assert guarded.ask("ops", "POST", "/v1/bulk", json={"source": source}).status_code == 202
 
     @pytest.mark.parametrize(
         ("first", "other"),
@@ -200,18 +204,10 @@ class TestKeys:
         assert "was used for another long job" in error_of(put("ann", **other), 422)[1]
         assert error_of(put("ann", "", **first), 422)[0] == "invalid_request"
 
-    def test_files_that_other_clients_uploaded_are_no_source(self, guarded: Guarded) -> None:
-        place = submitted(guarded.ask("ann", "POST", "/v1/bulk?name=a.csv", data=b"text\na\n"))
-        source = guarded.ask("ann", "GET", place).get_json()["arguments"]["source"]
-        for name in (source, f"./{source}"):
-            refused = guarded.ask("bob", "POST", "/v1/bulk", json={"source": name})
-            assert error_of(refused, 403)[0] == "path_not_allowed"
-        assert guarded.ask("ops", "POST", "/v1/bulk", json={"source": source}).status_code == 202
-
 
 @pytest.mark.usefixtures("files")
 class TestIndexes:
-    def test_a_build_is_submitted_or_accepts_an_upload(self, api: FlaskClient, files: Path) -> None:
+    def test_builds_and_versions_are_jobs(self, api: FlaskClient, files: Path) -> None:
         defaults = {name: field.default for name, field in BuildBody.model_fields.items() if name != "webhook"}
         place = submitted(api.post("/v1/indexes/news/builds", json={"source": "news.csv", "publish": False}))
         job = api.get(place).get_json()
@@ -222,6 +218,12 @@ class TestIndexes:
         arguments = api.get(place).get_json()["arguments"]
         assert (files / arguments["source"]).read_bytes() == b"text\na\n"
         assert (arguments["publish"], arguments["field_kinds"]) == (False, ["a=date", "b=keyword"])
+        for name in ("..", ".hidden", "a%00", "x" * 200):
+            for response in (
+                api.get(f"/v1/indexes/{name}/versions"),
+                api.post(f"/v1/indexes/{name}/builds", json={"source": "news.csv"}),
+            ):
+                assert "the index is" in error_of(response, 422)[1]
 
     def test_versions_are_managed_by_the_runner_as_soon_as_there_is_one(self, make_app: MakeApp) -> None:
         api = make_app(request_timeout_s=0.1).test_client()
@@ -240,14 +242,6 @@ class TestIndexes:
         assert first == again != other
         publish = partial(api.post, "/v1/indexes/news/publish", headers={"Idempotency-Key": "a"})
         assert [publish(json={"version": version}).status_code for version in ("v1", "v2")] == [202, 202]
-
-    def test_a_name_that_could_lead_elsewhere_is_refused(self, api: FlaskClient) -> None:
-        for name in ("..", ".hidden", "a%00", "x" * 200):
-            for response in (
-                api.get(f"/v1/indexes/{name}/versions"),
-                api.post(f"/v1/indexes/{name}/builds", json={"source": "news.csv"}),
-            ):
-                assert "the index is" in error_of(response, 422)[1]
 
 
 PAGE = "docs/long-jobs.md"

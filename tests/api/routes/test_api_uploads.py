@@ -67,7 +67,9 @@ class TestUpload:
         assert Path(arguments["source"]).parent == Path(arguments["out"]).parent
         assert (settings.files_folder / arguments["source"]).read_bytes() == CONTENT
 
-    def test_its_fields_are_in_the_query_and_checked(self, api: FlaskClient) -> None:
+    def test_an_upload_becomes_the_source_of_a_job_and_its_fields_are_checked(
+        self, api: FlaskClient, jobs: Path
+    ) -> None:
         query = {"name": "a.csv", "format": "npy", "normalize": "false", "dimensions": "2", "text_column": "text"}
         place = submitted(api.post("/v1/bulk", query_string=query, data=CONTENT))
         arguments = api.get(place).get_json()["arguments"]
@@ -75,8 +77,6 @@ class TestUpload:
         assert (arguments["format"], arguments["text_column"]) == ("npy", "text")
         for field in ("fromat=npy", "format=pickle", "source=b.csv"):
             assert error_of(api.post(f"/v1/bulk?name=a.csv&{field}", data=CONTENT), 422)[0] == "invalid_request"
-
-    def test_a_name_that_leads_elsewhere_is_refused(self, api: FlaskClient, jobs: Path) -> None:
         for name in ("", "..", "../a.csv", "a\\b.csv", ".job", "a\n", "é" * 101):
             code, message = error_of(upload(api, name), 422)
             assert code == "invalid_request"
@@ -326,10 +326,18 @@ class TestOldFolders:
         files.check_space(num_bytes=1)
         assert not upload.exists()
 
-    def test_folders_of_another_pool_are_left_alone(self, files: UploadStore, settings: Settings) -> None:
+    def test_folders_in_use_or_of_another_pool_stay(self, files: UploadStore, settings: Settings) -> None:
         path = self.make(files, A, 1e7)
         with UploadStore(replace(settings, pool="other"), _none).new("bob", B):
             assert path.exists()
+        with files.new("ann", A) as folder:
+            path = files.folder / Path(folder.place("a.csv")).parts[2]
+            os.utime(path, (0, 0))
+            with files.new("bob", B):
+                assert path.exists()
+        assert not path.exists()
+        with pytest.raises(UnknownJob), files.removal("ann", A):
+            raise UnknownJob(A)
 
     def test_a_folder_that_is_removed_before_it_is_locked_is_made_anew(
         self, files: UploadStore, monkeypatch: pytest.MonkeyPatch
@@ -353,16 +361,6 @@ class TestOldFolders:
             files = [entry for entry in found if entry.is_file()]
         (tmp_path / "a").rename(tmp_path / "c")
         assert sum(map(file_size, files)) == 10
-
-    def test_a_folder_in_use_stays_and_a_deleted_job_is_unknown(self, files: UploadStore) -> None:
-        with files.new("ann", A) as folder:
-            path = files.folder / Path(folder.place("a.csv")).parts[2]
-            os.utime(path, (0, 0))
-            with files.new("bob", B):
-                assert path.exists()
-        assert not path.exists()
-        with pytest.raises(UnknownJob), files.removal("ann", A):
-            raise UnknownJob(A)
 
 
 class TestResult:

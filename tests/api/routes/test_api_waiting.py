@@ -33,7 +33,7 @@ def post(api: FlaskClient, path: str, **body: Any) -> TestResponse:
 
 
 @pytest.mark.usefixtures("stub")
-def test_any_text_is_embedded_and_its_cost_is_in_the_headers(api: FlaskClient) -> None:
+def test_any_text_is_embedded_and_hits_have_the_documents_fields(api: FlaskClient) -> None:
     row = post(api, "/embed", inputs="a storm").get_data(as_text=True).strip("[]\n").split(",")
     assert row == [str(number) for number in vector_of("a storm")]  # as short as float32 allows
     headers = post(api, "/embed", inputs=["a b", "a b c d e f g h"]).headers
@@ -48,10 +48,6 @@ def test_any_text_is_embedded_and_its_cost_is_in_the_headers(api: FlaskClient) -
     error = post(api, "/embed", inputs=5, options=options).get_json()
     assert (error["error_type"], error["error"][:11]) == ("Validation", "inputs is 5")
     assert "X-Total-Time" not in headers
-
-
-@pytest.mark.usefixtures("stub")
-def test_each_query_has_a_list_of_hits_with_the_documents_fields(api: FlaskClient) -> None:
     results = post(api, "/search", queries=["sea", "land"], k=2).get_json()["results"]
     assert [len(hits) for hits in results] == [2, 2]
     assert results[0][0] == {"id": "0", "score": 1.0, "text": "document 0", "topic": "sea"}
@@ -292,12 +288,8 @@ class TestMsgpack:
             response = send(api, msgpack.packb(GOOD), kind=kind)
             assert np.array_equal(np.array(response.get_json(), np.float32), [vector_of(text) for text in TEXTS])
         assert error_of(send(api, msgpack.packb(GOOD), kind="application/json"), 400)[0] == "invalid_json"
-
-    def test_of_two_fields_of_one_name_the_last_counts(self, api: FlaskClient) -> None:
         body = b"\x82" + packed("inputs") + packed(5) + packed("inputs") + packed("a")
         assert len(send(api, body).get_json()) == 1
-
-    def test_the_description_has_msgpack(self, api: FlaskClient) -> None:
         content = api.get("/openapi.json").get_json()["paths"]["/embed"]["post"]["requestBody"]["content"]
         assert content[MSGPACK_TYPES[0]] == content["application/json"]
 
@@ -329,21 +321,19 @@ REFUSED_MSGPACK = [
 
 
 class TestRefusedMsgpack:
-    def test_with_the_errors_of_json(self, api: FlaskClient) -> None:
+    def test_bad_bodies_are_refused_with_the_errors_of_json(
+        self, api: FlaskClient, make_app: MakeApp, stub: StubWorker
+    ) -> None:
         for body, status, code, words in REFUSED_MSGPACK:
             found, message = error_of(send(api, body), status)
             assert (found, words in message) == (code, True), message
         for claim in CLAIMS:  # lengths beyond the body
             assert send(api, b"\x81" + packed("inputs") + claim).status_code in (400, 413, 422)
-
-    def test_compressed_bodies_are_not_read(self, api: FlaskClient) -> None:
         for encoding in ("gzip", "br, gzip"):
             body = gzip.compress(b'{"inputs": "a"}')
             response = api.post("/embed", data=body, headers={"Content-Encoding": encoding})
             message = f'the body has Content-Encoding "{encoding}": send it without, as plain JSON'
             assert error_of(response, 400) == ("invalid_json", message)
-
-    def test_bodies_larger_than_the_limit_are_refused(self, make_app: MakeApp, stub: StubWorker) -> None:
         api = make_app(max_request_bytes=100).test_client()
         assert error_of(send(api, packed({"inputs": "x" * 100})), 413)[0] == "too_large"
         assert len(send(api, packed({"inputs": "x" * 50})).get_json()) == 1

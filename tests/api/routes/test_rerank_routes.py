@@ -146,7 +146,7 @@ class TestCohere:
             assert words in errors_of(response, status, "message")
 
 
-def test_voyage(api: FlaskClient) -> None:
+def test_voyage_and_jina(api: FlaskClient) -> None:
     body: dict[str, Any] = {"query": QUERY, "documents": TEXTS, "model": "stub-reranker"}
     body |= {"top_k": None, "truncation": True}
     found = api.post("/v1/rerank", json=body).get_json()
@@ -157,11 +157,7 @@ def test_voyage(api: FlaskClient) -> None:
     errors_of(api.post("/v1/rerank", json=body | {"query": 5}), 400, "detail")
     body = {"query": "a", "documents": ["a b c d e f g"], "truncation": False}
     assert "tokens" in errors_of(api.post("/v1/rerank", json=body), 400, "detail")
-
-
-def test_jina(api: FlaskClient) -> None:
     body: dict[str, Any] = {"query": QUERY, "documents": TEXTS, "truncate_prompt_tokens": -1}
-    found = api.post("/v1/rerank", json=body).get_json()
     assert found["results"] == results(document=lambda text: {"text": text})
     assert found["data"] == results(document=str)  # for Voyage's clients without options; Continue needs the texts
     assert (found["object"], found["model"], found["meta"]["api_version"]["version"]) == ("list", "stub-reranker", "1")
@@ -192,7 +188,7 @@ def test_a_document_that_json_cannot_express_is_refused_before_it_is_scored_and_
     assert api.post(path, json=body).get_json()["results"][0]["document"] == document
 
 
-def test_infinity(api: FlaskClient) -> None:
+def test_infinity_and_weaviate(api: FlaskClient, make_app: MakeApp) -> None:
     body = {"query": QUERY, "documents": TEXTS, "model": "default/not-specified", "return_documents": True}
     found = api.post("/rerank", json=body).get_json()
     assert found["results"] == results(document=str)
@@ -204,9 +200,6 @@ def test_infinity(api: FlaskClient) -> None:
     assert best["relevance_score"] == pytest.approx(RAW[RANKED[0]], rel=1e-5)
     response = api.post("/rerank", json={"query": QUERY, "documents": ["unscored"]})
     assert (response.status_code, response.get_json()["error"]["code"]) == (400, "unsupported")
-
-
-def test_weaviate(make_app: MakeApp) -> None:
     api = make_app(protocols="weaviate").test_client()
     scores = [{"document": text, "score": score_of(text)} for text in TEXTS]
     for path in PATHS:

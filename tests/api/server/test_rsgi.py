@@ -91,7 +91,7 @@ def test_bodies_of_requests_that_pass_without_a_check_are_not_kept(guarded: ApiP
             assert connection.recv(65_536).startswith(b"HTTP/1.1 ")  # at once: it waits for no body
 
 
-def test_paths_and_queries_are_read_as_utf_8_with_escapes_or_without(shared_api: ApiProcess) -> None:
+def test_paths_queries_and_bodies_are_read_as_they_are_sent(shared_api: ApiProcess) -> None:
     for path in ("/v1/jobs/%C3%A9", "/v1/jobs/%FF%FE", "/v1/jobs/%00", "//v1/jobs/a", "/v1/jobs/a%2Fb"):
         status, body, _ = shared_api.ask("GET", path)
         assert (status, list(body)) == (404, ["error"]), path
@@ -99,13 +99,12 @@ def test_paths_and_queries_are_read_as_utf_8_with_escapes_or_without(shared_api:
         head = f"GET /ready?index={index} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         with closing(shared_api.send(head.encode())) as connection, connection.makefile("rb") as answer:
             assert unquote(index).encode() in answer.read(), index
-
-
-def test_a_body_is_read_whatever_the_query_says(shared_api: ApiProcess) -> None:
     for path in ("/v1/embeddings?api-version=2024-10-21", "/v1/embeddings?name=a.jsonl"):  # as Azure's clients send it
         assert shared_api.ask("POST", path, {"input": "a", "model": "stub"}).status == 200
     status, body, _ = shared_api.ask("POST", "/embed?x=1", {"inputs": "a"})
     assert (status, body["error"]["code"]) == (422, "invalid_request")
+    status, body, _ = shared_api.ask("POST", "/embed", {"inputs": MANY}, accept="application/octet-stream")
+    assert (status, body) == (200, vector_of("a").tobytes() * len(MANY))
 
 
 def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api: StartApi, stub: StubWorker) -> None:
@@ -121,11 +120,6 @@ def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api:
         assert server.ask("POST", "/embed", large)[0] == 429
         assert server.ask("POST", "/embed", {"inputs": "a"})[0] == 200
     wait_until(lambda: server.ask("POST", "/embed", large)[0] == 200)
-
-
-def test_a_large_answer_that_is_read_is_whole(shared_api: ApiProcess) -> None:
-    status, body, _ = shared_api.ask("POST", "/embed", {"inputs": MANY}, accept="application/octet-stream")
-    assert (status, body) == (200, vector_of("a").tobytes() * len(MANY))
 
 
 def test_slow_uploads_delay_no_other_view(start_api: StartApi) -> None:

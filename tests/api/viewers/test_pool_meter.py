@@ -75,13 +75,9 @@ class TestRates:
         assert (rates["jobs_per_s"], rates["computed_texts_per_s"]) == (10.0 + 2.0, 200.0 + 10.0)
         assert (rates["tokens_per_s"], rates["failed_per_s"], rates["busy"]) == (100.0, 0.2, 0.3)
         assert rates["num_workers"] == 2
-
-    def test_a_long_forward_pass_makes_no_worker_more_than_busy(self, measure: Measure) -> None:
         found = measure(*({"a": counted(s, busy_s=1.1 * s), "b": counted(s, busy_s=0.0)} for s in (0, 5)))
         assert found["rates"]["busy"] == 0.5
         assert [worker["busy"] for worker in found["workers"]] == [1.0, 0.0]
-
-    def test_times_of_steps_are_the_average_jobs(self, measure: Measure) -> None:
         beats = (counted(s, jobs=10 * s, queue_s=1.0 * s, encode_s=0.25 * s, search_s=0.0) for s in (0, 5))
         rates = measure(*({"a": each} for each in beats))["rates"]
         assert [rates[name] for name in TIMINGS] == [0.1, 0.0, 0.025, 0.0]
@@ -94,13 +90,11 @@ class TestRates:
         back = measure({}, {}, {}, times=(START_S, START_S - 3_600, START_S - 3_590), num_cached=(0, 50, 60))
         assert back["rates"]["cached_texts_per_s"] == 1.0  # anew, once the clock was set back
 
-    def test_a_worker_of_an_older_version_measures_nothing(self, measure: Measure) -> None:
+    def test_counters_that_fell_are_new_or_have_no_time_measure_what_is_known(self, measure: Measure) -> None:
         found = measure(*({"old": {"state": "ready", "counters": {"jobs": jobs}}} for jobs in (0, 50)))
         (worker,) = found["workers"]
         assert (worker["state"], worker["jobs_per_s"], worker["written_at"]) == ("ready", None, None)
         assert found["rates"]["jobs_per_s"] is None
-
-    def test_counters_that_fell_or_are_new_measure_what_is_known(self, measure: Measure) -> None:
         later = counted(5, jobs=3, texts=10) | {"waits": {"bulk": waits(0.05)}}
         found = measure({"a": counted(0, jobs=100)}, {"a": later})
         assert (found["rates"]["jobs_per_s"], found["rates"]["computed_texts_per_s"]) == (0.0, 2.0)
@@ -180,13 +174,11 @@ class TestWorkers:
 
 
 class TestRecentJobs:
-    def test_the_newest_of_all_workers_come_first(self, measure: Measure) -> None:
+    def test_the_newest_of_all_workers_come_first_few_of_each(self, measure: Measure) -> None:
         unknown = recent("2", 20.0, id=None, op=None, num_texts=None, error="expired")
         found = measure({"a": beat(recent=[recent("3", 30.0), recent("1", 10.0)]), "b": beat(recent=[unknown])})
         assert [(job["id"], job["worker"]) for job in found["recent"]] == [("3", "a"), (None, "b"), ("1", "a")]
         assert found["recent"][0] == recent("3", 30.0) | {"worker": "a"}
-
-    def test_few_jobs_of_a_heartbeat_are_shown_and_long_words_are_cut(self, measure: Measure) -> None:
         found = measure({"a": beat(model="m" * 1_000, recent=[recent("i" * 1_000, 1.0)] * 1_000)})
         assert (len(found["recent"]), len(found["recent"][0]["id"])) == (64, 256)
         assert len(found["workers"][0]["model"]) == 256

@@ -76,15 +76,14 @@ def test_a_user_sees_its_own_jobs_alone(
     assert (len(everything["long_jobs"]), len(everything["recent"])) == (MAX_SHOWN, MAX_RECENT)
 
 
-def test_all_viewers_share_a_measurement_for_two_seconds(make_app: MakeApp, queue: Queue) -> None:
+def test_viewers_share_a_measurement_and_rates_begin_anew_without_them(
+    make_app: MakeApp, queue: Queue, app: AsyncFlask, stub: StubWorker
+) -> None:
     api = make_app().test_client()
     before = api.get("/v1/pool").get_json()
     queue.put("bulk", [Embed(["storm"], reply_to="me")])
     assert api.get("/v1/pool").get_json()["lanes"] == before["lanes"]
     assert before["every_s"] == 2.0
-
-
-def test_after_a_minute_without_a_viewer_rates_begin_anew(app: AsyncFlask, stub: StubWorker) -> None:
     stub.pause()
     for n in range(2):
         stub.announce(written_at=1_000.0 + 5 * n, counters={"jobs": 10 * n})
