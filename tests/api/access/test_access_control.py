@@ -14,7 +14,6 @@ import pytest
 from api_stub import MakeApp, error_of
 from conftest import RedisServer, wait_until
 from flask import Response
-from flask.testing import FlaskClient
 from keys_file import KeysFile
 from process import run
 
@@ -205,19 +204,17 @@ class TestBytes:
 class TestBrowsers:
     """Web pages of other sites, which could use an API without keys through the browser of their reader."""
 
-    def test_it_answers_by_the_names_of_this_machine_alone_or_by_any(
-        self, make_app: MakeApp, keys_file: KeysFile, api: FlaskClient
-    ) -> None:
+    def test_it_answers_by_the_names_of_this_machine_or_by_any(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         api = make_app(host="Shoal.test").test_client()
         for host in ("localhost", "LOCALHOST", "127.0.0.1:8080", "[::1]:8080", "[::1]", "shoal.test:1"):
             assert api.get("/info", headers={"Host": host}).status_code == 200
         for host in ("evil.example", "localhost.evil.example", "10.0.0.1:8080", ""):
             code, message = error_of(api.get("/info", headers={"Host": host}), 403)
             assert (code, "--allow-anonymous anywhere" in message) == ("forbidden", True)
-        for api in (make_app(allow_anonymous="anywhere"), make_app(api_keys_file=str(keys_file.path))):
-            asked = api.test_client().get("/info", headers={"Host": "my.example", **keys_file.user})
+        assert api.get("/docs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 302  # by a link
+        for app in (make_app(allow_anonymous="anywhere"), make_app(api_keys_file=str(keys_file.path))):
+            asked = app.test_client().get("/info", headers={"Host": "my.example", **keys_file.user})
             assert asked.status_code == 200
-        assert api.get("/docs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 302
 
     @pytest.mark.parametrize(
         ("site", "origin", "origins", "status"),

@@ -10,6 +10,7 @@ from api_stub import MakeApp, error_of
 from flask.testing import FlaskClient
 from page import table
 
+from shoal import __version__
 from shoal_api.routes.pages import FOLDER
 
 pytest_plugins = ["api_fixtures"]
@@ -43,7 +44,7 @@ class TestTheRoot:
         too_long = "text/html," + "a/b," * 1_000
         for accept in ("*/*", "application/json", "text/html, application/json", "image/png", too_long, "", None):
             response = api.get("/", headers={} if accept is None else {"Accept": accept})
-            assert response.get_json()["docs"] == "/docs"
+            assert {"name": "shoal", "version": __version__, "docs": "/docs"}.items() <= response.get_json().items()
             assert response.headers["Vary"] == "Accept"
 
 

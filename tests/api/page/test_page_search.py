@@ -162,6 +162,7 @@ def test_an_answer_counts_only_for_its_own_query(open_page: OpenPage, page_url: 
         held[0].continue_()
     wait_until_drawn(page)
     assert hits(page)[0] == "market market"
+    page = open_page(page_url)
     page.locator("#query").fill("st")
     expect(page.locator(".hit")).not_to_have_count(0)
     page.route("**/search", lambda route: None if "storm" in (route.request.post_data or "") else route.continue_())

@@ -156,6 +156,7 @@ def test_without_a_worker_the_service_is_unhealthy(make_app: MakeApp) -> None:
 
 class TestService:
     def test_the_description_has_its_fields(self, api: FlaskClient, stub: StubWorker, make_app: MakeApp) -> None:
+        paths = api.get("/openapi.json").get_json()["paths"]
         stub.announce(pooling="cls", precision="bf16")
         info = api.get("/info").get_json()
         assert (info["model_id"], info["served_model_name"], info["model_dtype"]) == ("stub", "stub", "bfloat16")
@@ -168,7 +169,6 @@ class TestService:
         assert api.get("/tei/health").status_code == 200
         stub.announce(state="starting")
         assert tei_error_of(api.get("/tei/health"), 503)[0] == "Unhealthy"
-        paths = api.get("/openapi.json").get_json()["paths"]
         assert paths["/embed"]["post"]["tags"] == ["wait for the answer"]
         assert paths["/info"]["get"]["tags"] == ["service"]
         assert set(paths["/"]) == {"get", "post"}

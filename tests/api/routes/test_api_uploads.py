@@ -67,9 +67,12 @@ class TestUpload:
         assert Path(arguments["source"]).parent == Path(arguments["out"]).parent
         assert (settings.files_folder / arguments["source"]).read_bytes() == CONTENT
 
-    def test_an_upload_becomes_the_source_of_a_job_and_its_fields_are_checked(
-        self, api: FlaskClient, jobs: Path
-    ) -> None:
+    def test_its_name_and_its_fields_in_the_query_are_checked(self, api: FlaskClient, jobs: Path) -> None:
+        for name in ("", "..", "../a.csv", "a\\b.csv", ".job", "a\n", "é" * 101):
+            code, message = error_of(upload(api, name), 422)
+            assert code == "invalid_request"
+            assert "takes the name of a file without folders" in message
+        assert list(jobs.iterdir()) == []
         query = {"name": "a.csv", "format": "npy", "normalize": "false", "dimensions": "2", "text_column": "text"}
         place = submitted(api.post("/v1/bulk", query_string=query, data=CONTENT))
         arguments = api.get(place).get_json()["arguments"]
@@ -77,11 +80,6 @@ class TestUpload:
         assert (arguments["format"], arguments["text_column"]) == ("npy", "text")
         for field in ("fromat=npy", "format=pickle", "source=b.csv"):
             assert error_of(api.post(f"/v1/bulk?name=a.csv&{field}", data=CONTENT), 422)[0] == "invalid_request"
-        for name in ("", "..", "../a.csv", "a\\b.csv", ".job", "a\n", "é" * 101):
-            code, message = error_of(upload(api, name), 422)
-            assert code == "invalid_request"
-            assert "takes the name of a file without folders" in message
-        assert list(jobs.iterdir()) == []
 
     @pytest.mark.parametrize(
         ("environ", "words"),
