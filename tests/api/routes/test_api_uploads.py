@@ -24,7 +24,7 @@ from shoal.job_folders import file_size
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
-from shoal_api.access.access_control import MAX_LASTING
+from shoal_api.access.access_control import MAX_TRANSFERS
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.server.async_flask import AsyncFlask
 
@@ -248,8 +248,8 @@ class TestSpace:
         app.own.access._bytes.acquire("127.0.0.1", 4 * (1_000 + 5 * 2**19))
         response = app.test_client().post(path, query_string={"name": "a.csv"}, data=b"x" * 900)
         assert response.status_code == 202
-        assert app.own.access._lasting._held == {}
-        app.own.access._lasting.acquire("127.0.0.1", MAX_LASTING // 2)
+        assert app.own.access._transfers._held == {}
+        app.own.access._transfers.acquire("127.0.0.1", MAX_TRANSFERS // 2)
         assert "uploads and downloads" in error_of(upload(app.test_client()), 429)[1]
 
 
@@ -372,7 +372,7 @@ class TestResult:
         (out / "part-00000.npy").write_bytes(b"x" * 200_000)
         response = api.get(f"{place}/files/part-00000.npy")
         assert (response.status_code, response.content_type) == (200, "application/octet-stream")
-        lasting = cast(AsyncFlask, api.application).own.access._lasting
+        lasting = cast(AsyncFlask, api.application).own.access._transfers
         assert lasting.held("127.0.0.1") == 1
         assert (response.content_length, response.get_data()) == (200_000, b"x" * 200_000)
         response.close()

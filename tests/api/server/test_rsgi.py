@@ -22,7 +22,7 @@ from granian.rsgi import HTTPProtocol, Scope  # type: ignore[attr-defined]
 from werkzeug.test import EnvironBuilder
 
 from shoal_api.access import api_keys
-from shoal_api.access.access_control import MAX_LASTING
+from shoal_api.access.access_control import MAX_TRANSFERS
 from shoal_api.server import rsgi
 from shoal_api.server.async_flask import NUM_THREADS
 from shoal_api.server.rsgi import BlockingBody, RsgiServer
@@ -125,7 +125,7 @@ def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api:
 def test_slow_uploads_delay_no_other_view(start_api: StartApi) -> None:
     server = start_api(receive_timeout_s=3_600)
     with ExitStack() as stack:
-        for _ in range(MAX_LASTING):
+        for _ in range(MAX_TRANSFERS):
             upload = stack.enter_context(closing(server.begin(path="/v1/bulk?name=a.txt")))
             upload.sendall(b"x")
         for path in ("/v1/jobs", "/metrics", "/info", "/", "/v1/pool"):
