@@ -172,21 +172,14 @@ class TestStarting:
         assert f"cannot be read from {tmp_path / 'none'} (No such file" in done.stderr
 
 
-class TestHeaders:
-    def test_every_answer_has_the_headers_that_restrict_browsers(self, shared_api: ApiProcess) -> None:
-        for method, path in (
-            ("GET", "/"),
-            ("GET", "/nowhere"),
-            ("PUT", "/embed"),
-            ("POST", "/embed"),
-            ("GET", "/metrics"),
-        ):
-            headers = shared_api.ask(method, path).headers
-            assert headers["X-Content-Type-Options"] == "nosniff"
-            assert headers["Referrer-Policy"] == "no-referrer"
-            assert headers["Cache-Control"] == "no-store"
-            assert headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
-            assert not re.search(r"\d|[Pp]ython", headers["Server"])
+def test_every_answer_has_the_headers_that_restrict_browsers(shared_api: ApiProcess) -> None:
+    for method, path in (("GET", "/"), ("GET", "/nowhere"), ("PUT", "/embed"), ("POST", "/embed"), ("GET", "/metrics")):
+        headers = shared_api.ask(method, path).headers
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
+        assert not re.search(r"\d|[Pp]ython", headers["Server"])
 
 
 class TestOtherSites:

@@ -139,42 +139,33 @@ ROUTES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 #: Options of an embed under Shoal's own names, each with another value than its default.
 ALL: dict[str, Any] = {"normalize": False, "pooling": "max", "dimensions": 2, "prompt_name": "query"}
 ALL |= {"truncate": False, "truncation_side": "left"}
+QUERY: dict[str, Any] = {"prompt_name": "query"}
+PAIR = {"source_sentence": "a", "sentences": ["b"]}
 
 #: A route, the fields of a body besides the model, and the options of its job if the model has a prompt for queries.
-OPTIONS: list[tuple[str, dict[str, Any], Options]] = [
-    ("/embed", {"inputs": "a", "truncate": None, "truncation_direction": "Left"}, Options(truncation_side="left")),
-    ("/embed", {"inputs": "a", **ALL}, Options(**ALL)),
-    ("/embed_all", {"inputs": "a", "truncate": None}, Options(output="tokens", normalize=False)),
-    (
-        "/similarity",
-        {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "query"}},
-        Options(prompt_name="query"),
-    ),
-    (
-        "/v1/embeddings",
-        {"input": "a", "task": "retrieval.query", "normalized": False, "truncate": False},
-        Options(prompt_name="query", normalize=False, truncate=False),
-    ),
+OPTIONS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("/embed", {"inputs": "a", "truncate": None, "truncation_direction": "Left"}, {"truncation_side": "left"}),
+    ("/embed", {"inputs": "a", **ALL}, ALL),
+    ("/embed_all", {"inputs": "a", "truncate": None}, {"output": "tokens", "normalize": False}),
+    ("/similarity", {"inputs": PAIR, "parameters": QUERY}, QUERY),
+    ("/v1/embeddings", {"input": "a", "task": "retrieval.query", "normalized": False}, QUERY | {"normalize": False}),
+    ("/v1/embeddings", {"input": "a", "task": "text-matching", "truncate": False}, {"truncate": False}),
     (
         "/v1/embeddings",
         {"input": "a", "truncation": False, "output_dimension": 2},
-        Options(truncate=False, dimensions=2),
+        {"truncate": False, "dimensions": 2},
     ),
-    ("/pooling", {"input": "a", "task": "embed", "use_activation": False}, Options(normalize=False)),
-    (
-        "/vectors",
-        {"text": "a", "config": {"task_type": "query", "dimensions": 2}},
-        Options(prompt_name="query", dimensions=2),
-    ),
-    ("/api/embed", {"model": "stub", "input": "a", "truncate": False, "dimensions": 5}, Options(truncate=False)),
-    ("/rerank", {"query": "a", "texts": ["a"], "truncation_direction": "left"}, Options(truncation_side="left")),
+    ("/pooling", {"input": "a", "task": "embed", "use_activation": False}, {"normalize": False}),
+    ("/vectors", {"text": "a", "config": {"task_type": "query", "dimensions": 2}}, QUERY | {"dimensions": 2}),
+    ("/api/embed", {"model": "stub", "input": "a", "truncate": False, "dimensions": 5}, {"truncate": False}),
+    ("/rerank", {"query": "a", "texts": ["a"], "truncation_direction": "left"}, {"truncation_side": "left"}),
 ]
 
 
 def test_the_fields_of_each_protocol_become_the_options_of_the_job(api: FlaskClient, stub: StubWorker) -> None:
     for path, body, _ in OPTIONS:
         assert api.post(path, json=body).status_code == 200
-    assert stub.asked == [options for *_, options in OPTIONS]
+    assert stub.asked == [Options(**options) for *_, options in OPTIONS]
 
 
 def test_the_kind_of_text_chooses_the_prompt(api: FlaskClient, stub: StubWorker) -> None:

@@ -83,24 +83,21 @@ class TestPredict:
 
 
 @pytest.mark.usefixtures("stub")
-class TestWireFormats:
-    def test_the_model_and_the_vectors_or_only_the_numbers_are_answered(
-        self, make_app: MakeApp, api: FlaskClient
-    ) -> None:
-        api = make_app(model_aliases="old").test_client()
-        for path in ("/json_embed/", "/orjson_embed/", "/json_embed", "/orjson_embed"):
-            for texts, expected in ((TEXTS, VECTORS), (TEXTS[0], VECTORS[:1])):
-                found = api.post(path, json={"model_name": "old", "input": texts}).get_json()
-                assert (list(found), found["model_name"]) == (["model_name", "embedding"], "stub")
-                assert np.array_equal(np.float32(found["embedding"]), expected)
-            response = api.post(path, json={"model_name": "other", "input": "a"})
-            assert error_of(response, 404)[0] == "model_not_found"
-        for path, accept in (("/raw_embed/", "*/*"), ("/raw_embed", "application/json")):
-            asked = {"model_name": "stub", "input": TEXTS}
-            response = api.post(path, json=asked, headers={"Accept": accept})
-            assert (response.headers["X-Dtype"], response.headers["X-Shape"]) == ("float32", "2,4")
-            assert np.array_equal(np.frombuffer(response.data, "<f4").reshape(2, 4), VECTORS)
-            assert api.post(path, json={"model_name": "other", "input": "a"}).status_code == 404
+def test_the_model_and_the_vectors_or_only_the_numbers_are_answered(make_app: MakeApp, api: FlaskClient) -> None:
+    api = make_app(model_aliases="old").test_client()
+    for path in ("/json_embed/", "/orjson_embed/", "/json_embed", "/orjson_embed"):
+        for texts, expected in ((TEXTS, VECTORS), (TEXTS[0], VECTORS[:1])):
+            found = api.post(path, json={"model_name": "old", "input": texts}).get_json()
+            assert (list(found), found["model_name"]) == (["model_name", "embedding"], "stub")
+            assert np.array_equal(np.float32(found["embedding"]), expected)
+        response = api.post(path, json={"model_name": "other", "input": "a"})
+        assert error_of(response, 404)[0] == "model_not_found"
+    for path, accept in (("/raw_embed/", "*/*"), ("/raw_embed", "application/json")):
+        asked = {"model_name": "stub", "input": TEXTS}
+        response = api.post(path, json=asked, headers={"Accept": accept})
+        assert (response.headers["X-Dtype"], response.headers["X-Shape"]) == ("float32", "2,4")
+        assert np.array_equal(np.frombuffer(response.data, "<f4").reshape(2, 4), VECTORS)
+        assert api.post(path, json={"model_name": "other", "input": "a"}).status_code == 404
 
 
 @pytest.mark.usefixtures("stub")
@@ -194,26 +191,25 @@ def test_without_a_worker_the_prompt_is_not_known(make_app: MakeApp) -> None:
 
 
 @pytest.mark.usefixtures("stub")
-class TestOllama:
-    def test_texts_are_embedded_at_a_cost_and_options_reach_the_worker(
-        self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        clock = itertools.count()
-        monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading takes a second
-        for name in ("stub", "stub:latest"):
-            asked = {"model": name, "input": ["a", "b c"], "options": {"num_ctx": 8}, "keep_alive": "5m"}
-            body = api.post("/api/embed", json=asked | {"truncate": None}).get_json()
-            assert np.array_equal(np.array(body["embeddings"], np.float32), [vector_of("a"), vector_of("b c")])
-            assert (body["model"], body["prompt_eval_count"], body["load_duration"]) == ("stub", 7, 0)
-            assert divmod(body["total_duration"], 10**9) == (1, 0)
-        for dimensions, size in ((2, 2), (4, 4), (5, 4)):  # a larger number means all
-            asked = {"model": "stub", "input": "a", "dimensions": dimensions}
-            assert np.shape(api.post("/api/embed", json=asked).get_json()["embeddings"]) == (1, size)
-        body = api.post("/api/embeddings", json={"model": "stub", "prompt": "a", "keep_alive": 5}).get_json()
-        assert np.array_equal(np.array(body["embedding"], np.float32), vector_of("a"))
-        response = api.post("/api/embed", json={"model": "stub", "input": "a b c d e f g h i", "truncate": False})
-        assert response.status_code == 400
-        assert "a text has 11 tokens" in response.get_json()["error"]
+def test_texts_are_embedded_at_a_cost_and_options_reach_the_worker(
+    api: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading takes a second
+    for name in ("stub", "stub:latest"):
+        asked = {"model": name, "input": ["a", "b c"], "options": {"num_ctx": 8}, "keep_alive": "5m"}
+        body = api.post("/api/embed", json=asked | {"truncate": None}).get_json()
+        assert np.array_equal(np.array(body["embeddings"], np.float32), [vector_of("a"), vector_of("b c")])
+        assert (body["model"], body["prompt_eval_count"], body["load_duration"]) == ("stub", 7, 0)
+        assert divmod(body["total_duration"], 10**9) == (1, 0)
+    for dimensions, size in ((2, 2), (4, 4), (5, 4)):  # a larger number means all
+        asked = {"model": "stub", "input": "a", "dimensions": dimensions}
+        assert np.shape(api.post("/api/embed", json=asked).get_json()["embeddings"]) == (1, size)
+    body = api.post("/api/embeddings", json={"model": "stub", "prompt": "a", "keep_alive": 5}).get_json()
+    assert np.array_equal(np.array(body["embedding"], np.float32), vector_of("a"))
+    response = api.post("/api/embed", json={"model": "stub", "input": "a b c d e f g h i", "truncate": False})
+    assert response.status_code == 400
+    assert "a text has 11 tokens" in response.get_json()["error"]
 
 
 @pytest.mark.usefixtures("stub")

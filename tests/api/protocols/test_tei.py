@@ -98,16 +98,15 @@ def test_each_sentence_has_its_product_with_the_source(api: FlaskClient) -> None
 
 
 @pytest.mark.usefixtures("stub")
-class TestTokenizer:
-    def test_tokens_and_texts_are_returned(self, api: FlaskClient) -> None:
-        expected = [{"id": len(text), "text": text, "special": True, "start": 0, "stop": len(text)} for text in TEXTS]
-        assert api.post("/tokenize", json={"inputs": TEXTS}).get_json() == [[piece] for piece in expected]
-        body = {"inputs": "a", "add_special_tokens": False, "prompt_name": None}
-        ((piece,),) = api.post("/tokenize", json=body).get_json()
-        assert (piece["text"], piece["special"]) == ("a", False)
-        assert api.post("/decode", json={"ids": [1, 2]}).get_json() == ["text 1 2, False"]
-        body = {"ids": [[1, 2], [3], []], "skip_special_tokens": False}
-        assert api.post("/decode", json=body).get_json() == ["text 1 2, True", "text 3, True", "text , True"]
+def test_tokens_and_texts_are_returned(api: FlaskClient) -> None:
+    expected = [{"id": len(text), "text": text, "special": True, "start": 0, "stop": len(text)} for text in TEXTS]
+    assert api.post("/tokenize", json={"inputs": TEXTS}).get_json() == [[piece] for piece in expected]
+    body = {"inputs": "a", "add_special_tokens": False, "prompt_name": None}
+    ((piece,),) = api.post("/tokenize", json=body).get_json()
+    assert (piece["text"], piece["special"]) == ("a", False)
+    assert api.post("/decode", json={"ids": [1, 2]}).get_json() == ["text 1 2, False"]
+    body = {"ids": [[1, 2], [3], []], "skip_special_tokens": False}
+    assert api.post("/decode", json=body).get_json() == ["text 1 2, True", "text 3, True", "text , True"]
 
 
 @pytest.mark.usefixtures("stub")

@@ -30,32 +30,31 @@ def submit(api: FlaskClient, **body: Any) -> str:
 
 
 @pytest.mark.usefixtures("stub")
-class TestResult:
-    def test_a_result_has_embeddings_results_scores_or_the_error(self, api: FlaskClient) -> None:
-        place = submit(api, op="embed", inputs=["a", "b c d e f g h"])
-        response = api.get(f"{place}/result?wait=20")
-        result = response.get_json()
-        assert response.status_code == 200
-        assert api.get(f"{place}/result?wait=20").get_data() == response.get_data()
-        assert np.array_equal(np.array(result["embeddings"], np.float32), [vector_of("a"), vector_of("b c d e f g h")])
-        assert (result["tokens"], result["truncated"]) == ([3, 8], [False, True])
-        assert result["characters"] == [1, 11]
-        assert (result["status"], result["model"], place) == ("done", "stub", f"/v1/jobs/{result['id']}")
-        assert set(result["timings"]) == {"queue_s", "tokenize_s", "encode_s", "search_s"}
-        place = submit(api, op="search", queries="sea", k=2, index="default", lane="bulk")
-        result = api.get(f"{place}/result?wait=20").get_json()
-        assert [hit["text"] for hit in result["results"][0]] == ["document 0", "document 1"]
-        assert "embeddings" not in result
-        place = submit(api, op="rerank", inputs=["a", "b"], query="c", raw_scores=True)
-        found = api.get(f"{place}/result?wait=20").get_json()
-        assert found["scores"] == [pytest.approx(float(raw_score_of("c", text)), rel=1e-6) for text in "ab"]
-        assert found["model"] == "stub-reranker"
-        assert "results" not in found
-        place = submit(api, op="embed", inputs=["a", "fail"])
-        assert error_of(api.get(f"{place}/result?wait=20"), 500) == ("internal", "the stub was told to fail")
-        assert api.get(place).get_json()["status"] == "failed"
-        place = submit(api, op="embed", inputs="a", timeout_s=0)
-        assert error_of(api.get(f"{place}/result?wait=20"), 504)[0] == "expired"
+def test_a_result_has_embeddings_results_scores_or_the_error(api: FlaskClient) -> None:
+    place = submit(api, op="embed", inputs=["a", "b c d e f g h"])
+    response = api.get(f"{place}/result?wait=20")
+    result = response.get_json()
+    assert response.status_code == 200
+    assert api.get(f"{place}/result?wait=20").get_data() == response.get_data()
+    assert np.array_equal(np.array(result["embeddings"], np.float32), [vector_of("a"), vector_of("b c d e f g h")])
+    assert (result["tokens"], result["truncated"]) == ([3, 8], [False, True])
+    assert result["characters"] == [1, 11]
+    assert (result["status"], result["model"], place) == ("done", "stub", f"/v1/jobs/{result['id']}")
+    assert set(result["timings"]) == {"queue_s", "tokenize_s", "encode_s", "search_s"}
+    place = submit(api, op="search", queries="sea", k=2, index="default", lane="bulk")
+    result = api.get(f"{place}/result?wait=20").get_json()
+    assert [hit["text"] for hit in result["results"][0]] == ["document 0", "document 1"]
+    assert "embeddings" not in result
+    place = submit(api, op="rerank", inputs=["a", "b"], query="c", raw_scores=True)
+    found = api.get(f"{place}/result?wait=20").get_json()
+    assert found["scores"] == [pytest.approx(float(raw_score_of("c", text)), rel=1e-6) for text in "ab"]
+    assert found["model"] == "stub-reranker"
+    assert "results" not in found
+    place = submit(api, op="embed", inputs=["a", "fail"])
+    assert error_of(api.get(f"{place}/result?wait=20"), 500) == ("internal", "the stub was told to fail")
+    assert api.get(place).get_json()["status"] == "failed"
+    place = submit(api, op="embed", inputs="a", timeout_s=0)
+    assert error_of(api.get(f"{place}/result?wait=20"), 504)[0] == "expired"
 
 
 def test_token_vectors_are_a_list_for_each_text_even_with_one_token(make_app: MakeApp, queue: Queue) -> None:

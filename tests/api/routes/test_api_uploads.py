@@ -361,33 +361,32 @@ class TestOldFolders:
         assert sum(map(file_size, files)) == 10
 
 
-class TestResult:
-    def test_it_is_fetched_once_the_job_is_done(self, api: FlaskClient, settings: Settings, rq: Rq) -> None:
-        place = submit(api)
-        assert "(embed_file) is queued" in error_of(api.get(f"{place}/files/manifest.json"), 404)[1]
-        rq.set(place.rpartition("/")[2], status="finished")
-        out = settings.files_folder / api.get(place).get_json()["arguments"]["out"]
-        assert error_of(api.get(f"{place}/files/manifest.json"), 404)[0] == "unknown_file"
-        out.mkdir()
-        (out / "part-00000.npy").write_bytes(b"x" * 200_000)
-        response = api.get(f"{place}/files/part-00000.npy")
-        assert (response.status_code, response.content_type) == (200, "application/octet-stream")
-        lasting = cast(AsyncFlask, api.application).own.access._transfers
-        assert lasting.held("127.0.0.1") == 1
-        assert (response.content_length, response.get_data()) == (200_000, b"x" * 200_000)
-        response.close()
-        assert lasting.held("127.0.0.1") == 0
-        assert api.head(f"{place}/files/part-00000.npy").content_length == 200_000
-        (out / "bad-rows.jsonl").write_text(f'{{"row": 1, "reason": "{settings.files_folder}/a.csv, line 1: é"}}\n')
-        with api.get(f"{place}/files/bad-rows.jsonl") as told:
-            assert told.get_json(force=True)["reason"] == "a.csv, line 1: é"
-        (out / "link").symlink_to("bad-rows.jsonl")
-        (out / "folder").mkdir()
-        os.mkfifo(out / "pipe")
-        others = ("..%2f..%2fnews.csv", "%2e%2e", "..%2f.job", "%00", "manifest.json%00", "%2fetc%2fpasswd")
-        for name in ("link", "folder", "pipe", "none", *others):
-            assert error_of(api.get(f"{place}/files/{name}"), 404)[0] in ("unknown_file", "not_found")
-        api.delete(place)
+def test_it_is_fetched_once_the_job_is_done(api: FlaskClient, settings: Settings, rq: Rq) -> None:
+    place = submit(api)
+    assert "(embed_file) is queued" in error_of(api.get(f"{place}/files/manifest.json"), 404)[1]
+    rq.set(place.rpartition("/")[2], status="finished")
+    out = settings.files_folder / api.get(place).get_json()["arguments"]["out"]
+    assert error_of(api.get(f"{place}/files/manifest.json"), 404)[0] == "unknown_file"
+    out.mkdir()
+    (out / "part-00000.npy").write_bytes(b"x" * 200_000)
+    response = api.get(f"{place}/files/part-00000.npy")
+    assert (response.status_code, response.content_type) == (200, "application/octet-stream")
+    lasting = cast(AsyncFlask, api.application).own.access._transfers
+    assert lasting.held("127.0.0.1") == 1
+    assert (response.content_length, response.get_data()) == (200_000, b"x" * 200_000)
+    response.close()
+    assert lasting.held("127.0.0.1") == 0
+    assert api.head(f"{place}/files/part-00000.npy").content_length == 200_000
+    (out / "bad-rows.jsonl").write_text(f'{{"row": 1, "reason": "{settings.files_folder}/a.csv, line 1: é"}}\n')
+    with api.get(f"{place}/files/bad-rows.jsonl") as told:
+        assert told.get_json(force=True)["reason"] == "a.csv, line 1: é"
+    (out / "link").symlink_to("bad-rows.jsonl")
+    (out / "folder").mkdir()
+    os.mkfifo(out / "pipe")
+    others = ("..%2f..%2fnews.csv", "%2e%2e", "..%2f.job", "%00", "manifest.json%00", "%2fetc%2fpasswd")
+    for name in ("link", "folder", "pipe", "none", *others):
+        assert error_of(api.get(f"{place}/files/{name}"), 404)[0] in ("unknown_file", "not_found")
+    api.delete(place)
 
 
 @pytest.fixture

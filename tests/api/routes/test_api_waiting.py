@@ -21,11 +21,7 @@ from shoal_api.request import MSGPACK_TYPES
 pytest_plugins = ["api_fixtures"]
 
 #: A good body for each route that waits for an answer.
-WAITING = [
-    ("/embed", {"inputs": "a"}),
-    ("/search", {"queries": "a"}),
-    ("/score", {"query": "b", "inputs": "a"}),
-]
+WAITING = [("/embed", {"inputs": "a"}), ("/search", {"queries": "a"}), ("/score", {"query": "b", "inputs": "a"})]
 
 
 def post(api: FlaskClient, path: str, **body: Any) -> TestResponse:
@@ -282,16 +278,15 @@ def send(api: FlaskClient, body: bytes, path: str = "/embed", kind: str = MSGPAC
 
 
 @pytest.mark.usefixtures("stub")
-class TestMsgpack:
-    def test_a_map_is_accepted_as_json_would_be(self, api: FlaskClient) -> None:
-        for kind in (*MSGPACK_TYPES, "Application/MsgPack; version=5"):
-            response = send(api, msgpack.packb(GOOD), kind=kind)
-            assert np.array_equal(np.array(response.get_json(), np.float32), [vector_of(text) for text in TEXTS])
-        assert error_of(send(api, msgpack.packb(GOOD), kind="application/json"), 400)[0] == "invalid_json"
-        body = b"\x82" + packed("inputs") + packed(5) + packed("inputs") + packed("a")
-        assert len(send(api, body).get_json()) == 1
-        content = api.get("/openapi.json").get_json()["paths"]["/embed"]["post"]["requestBody"]["content"]
-        assert content[MSGPACK_TYPES[0]] == content["application/json"]
+def test_a_map_is_accepted_as_json_would_be(api: FlaskClient) -> None:
+    for kind in (*MSGPACK_TYPES, "Application/MsgPack; version=5"):
+        response = send(api, msgpack.packb(GOOD), kind=kind)
+        assert np.array_equal(np.array(response.get_json(), np.float32), [vector_of(text) for text in TEXTS])
+    assert error_of(send(api, msgpack.packb(GOOD), kind="application/json"), 400)[0] == "invalid_json"
+    body = b"\x82" + packed("inputs") + packed(5) + packed("inputs") + packed("a")
+    assert len(send(api, body).get_json()) == 1
+    content = api.get("/openapi.json").get_json()["paths"]["/embed"]["post"]["requestBody"]["content"]
+    assert content[MSGPACK_TYPES[0]] == content["application/json"]
 
 
 NAN = float("nan")
@@ -320,20 +315,17 @@ REFUSED_MSGPACK = [
 ]
 
 
-class TestRefusedMsgpack:
-    def test_bad_bodies_are_refused_with_the_errors_of_json(
-        self, api: FlaskClient, make_app: MakeApp, stub: StubWorker
-    ) -> None:
-        for body, status, code, words in REFUSED_MSGPACK:
-            found, message = error_of(send(api, body), status)
-            assert (found, words in message) == (code, True), message
-        for claim in CLAIMS:  # lengths beyond the body
-            assert send(api, b"\x81" + packed("inputs") + claim).status_code in (400, 413, 422)
-        for encoding in ("gzip", "br, gzip"):
-            body = gzip.compress(b'{"inputs": "a"}')
-            response = api.post("/embed", data=body, headers={"Content-Encoding": encoding})
-            message = f'the body has Content-Encoding "{encoding}": send it without, as plain JSON'
-            assert error_of(response, 400) == ("invalid_json", message)
-        api = make_app(max_request_bytes=100).test_client()
-        assert error_of(send(api, packed({"inputs": "x" * 100})), 413)[0] == "too_large"
-        assert len(send(api, packed({"inputs": "x" * 50})).get_json()) == 1
+def test_bad_bodies_are_refused_with_the_errors_of_json(api: FlaskClient, make_app: MakeApp, stub: StubWorker) -> None:
+    for body, status, code, words in REFUSED_MSGPACK:
+        found, message = error_of(send(api, body), status)
+        assert (found, words in message) == (code, True), message
+    for claim in CLAIMS:  # lengths beyond the body
+        assert send(api, b"\x81" + packed("inputs") + claim).status_code in (400, 413, 422)
+    for encoding in ("gzip", "br, gzip"):
+        body = gzip.compress(b'{"inputs": "a"}')
+        response = api.post("/embed", data=body, headers={"Content-Encoding": encoding})
+        message = f'the body has Content-Encoding "{encoding}": send it without, as plain JSON'
+        assert error_of(response, 400) == ("invalid_json", message)
+    api = make_app(max_request_bytes=100).test_client()
+    assert error_of(send(api, packed({"inputs": "x" * 100})), 413)[0] == "too_large"
+    assert len(send(api, packed({"inputs": "x" * 50})).get_json()) == 1

@@ -61,25 +61,24 @@ class TestServing:
         assert f"listening on http://127.0.0.1:{server.port}" in lines[0]
 
 
-class TestStopping:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.wide)])
-    def test_requests_under_way_are_answered_and_idle_connections_do_not_delay_a_stop(
-        self, start_api: StartApi, stub: StubWorker, settings: Settings, number: signal.Signals
-    ) -> None:
-        server, queue = start_api(), Queue.connect(settings.redis_url, settings.keys)
-        stub.pause()
-        with closing(server.connect()) as idle, ThreadPoolExecutor(1) as pool:
-            idle.request("GET", "/health")
-            idle.getresponse().read()
-            waiting = pool.submit(server.ask, "POST", "/embed", b'{"inputs": "a"}')
-            wait_until(lambda: queue.backlog()["interactive"])
-            server.process.send(number)
-            wait_until(lambda: not server.listens())
-            stub.resume()
-            answer = waiting.result()
-            assert (answer.status, answer.headers["Connection"]) == (200, "close")
-        assert server.process.wait() == 0
-        queue.close()
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.wide)])
+def test_requests_under_way_are_answered_and_idle_connections_do_not_delay_a_stop(
+    start_api: StartApi, stub: StubWorker, settings: Settings, number: signal.Signals
+) -> None:
+    server, queue = start_api(), Queue.connect(settings.redis_url, settings.keys)
+    stub.pause()
+    with closing(server.connect()) as idle, ThreadPoolExecutor(1) as pool:
+        idle.request("GET", "/health")
+        idle.getresponse().read()
+        waiting = pool.submit(server.ask, "POST", "/embed", b'{"inputs": "a"}')
+        wait_until(lambda: queue.backlog()["interactive"])
+        server.process.send(number)
+        wait_until(lambda: not server.listens())
+        stub.resume()
+        answer = waiting.result()
+        assert (answer.status, answer.headers["Connection"]) == (200, "close")
+    assert server.process.wait() == 0
+    queue.close()
 
 
 def pids_of(server: ApiProcess) -> set[int]:
