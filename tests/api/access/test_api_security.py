@@ -134,7 +134,9 @@ class TestSlowCallers:
 
 
 class TestSizes:
-    def test_headers_have_a_limit_and_a_body_ends_as_declared(self, shared_api: ApiProcess) -> None:
+    def test_headers_and_bodies_have_a_limit_and_end_as_declared(
+        self, shared_api: ApiProcess, start_api: StartApi
+    ) -> None:
         assert shared_api.ask("GET", "/health", x="y" * (MAX_HEADER_BYTES // 2)).status == 200
         assert shared_api.ask("GET", "/health", x="y" * 4 * MAX_HEADER_BYTES).status == 431
         assert shared_api.ask("GET", "/health", **{f"x{n}": "y" for n in range(200)}).status == 431
@@ -142,8 +144,6 @@ class TestSizes:
             connection.sendall(b'{"inputs": "a"')
             connection.shutdown(socket.SHUT_WR)
             assert is_closed(connection) or connection.recv(65_536) == b""
-
-    def test_a_body_in_chunks_without_end_is_refused(self, start_api: StartApi) -> None:
         api, chunk = start_api(max_request_bytes=10_000), b"1000\r\n" + b"x" * 4_096 + b"\r\n"
         head = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         with closing(api.send(head + 25 * chunk)) as connection:
@@ -165,8 +165,6 @@ class TestStarting:
         assert guarded.ask("GET", "/info").status == 401
         assert guarded.ask("GET", "/info", authorization=f"Bearer {secret}").status == 200
         assert start_api(host="0.0.0.0", allow_anonymous="anywhere").ask("GET", "/info", host="a.b").status == 200
-
-    def test_a_missing_file_of_keys_is_reported(self, tmp_path: Path) -> None:
         done = run("api", "--port", free_port(), api_keys_file=tmp_path / "none")
         assert done.returncode == 1
         assert f"cannot be read from {tmp_path / 'none'} (No such file" in done.stderr

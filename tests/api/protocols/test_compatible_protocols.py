@@ -18,13 +18,24 @@ from shoal_api.app import PROTOCOL_APIS
 pytest_plugins = ["api_fixtures"]
 
 
-def test_each_protocol_in_the_settings_has_routes_and_a_dialect(make_app: MakeApp) -> None:
+def test_each_protocol_in_the_settings_has_routes_and_a_dialect_or_is_refused(make_app: MakeApp) -> None:
     assert set(PROTOCOLS) == set(PROTOCOL_APIS)
     assert all(api.name == name for name, api in PROTOCOL_APIS.items())
     assert Settings().protocol_prefixes() == dict.fromkeys(PROTOCOLS, "")
     api = make_app(protocols="").test_client()
     assert api.get("/v1/models").get_json()["error"]["code"] == "not_found"
     assert api.get("/openapi.json").get_json()["paths"].keys() & {"/embed", "/v1/embeddings"} == {"/embed"}
+    wrong = ("opneai", "openai,openai", "openai=v1", "openai=/", "openai=/a b", "=/a", "openai=/<a>")
+    for protocols in (*wrong, "tei=/docs", "tei=/docs/a", "tei=/page"):
+        with pytest.raises(BadSetting, match="protocols has "):
+            Settings(protocols=protocols)
+    for protocols, message in (
+        ("openai,infinity=/v1", "openai and infinity, which both answer POST /v1/embeddings"),
+        ("cohere,tei=/v2", "cohere and tei, which both answer POST /v2/embed"),
+        ("jina,infinity=/v1", "jina and infinity, which both answer POST /v1/"),
+    ):
+        with pytest.raises(BadSetting, match=message):
+            make_app(protocols=protocols)
 
 
 @pytest.mark.usefixtures("stub")
@@ -49,20 +60,6 @@ def test_each_protocol_answers_below_the_path_that_is_set(make_app: MakeApp, api
     assert list(mounted.get("/ai/cohere").get_json()) == ["message"]
     assert isinstance(mounted.post("/ai/api/pull").get_json()["error"], str)
     assert mounted.post("/v2/embed").get_json()["error"]["code"] == "not_found"
-
-
-def test_a_setting_that_cannot_be_read_or_has_two_protocols_with_the_same_route_is_refused(make_app: MakeApp) -> None:
-    wrong = ("opneai", "openai,openai", "openai=v1", "openai=/", "openai=/a b", "=/a", "openai=/<a>")
-    for protocols in (*wrong, "tei=/docs", "tei=/docs/a", "tei=/page"):
-        with pytest.raises(BadSetting, match="protocols has "):
-            Settings(protocols=protocols)
-    for protocols, message in (
-        ("openai,infinity=/v1", "openai and infinity, which both answer POST /v1/embeddings"),
-        ("cohere,tei=/v2", "cohere and tei, which both answer POST /v2/embed"),
-        ("jina,infinity=/v1", "jina and infinity, which both answer POST /v1/"),
-    ):
-        with pytest.raises(BadSetting, match=message):
-            make_app(protocols=protocols)
 
 
 OPENAI = {"message", "type", "param", "code"}

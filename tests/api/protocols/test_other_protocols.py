@@ -57,7 +57,7 @@ class TestSimilar:
 
 @pytest.mark.usefixtures("stub")
 class TestPredict:
-    def test_texts_have_a_vector_each_or_one_for_each_token(self, api: FlaskClient) -> None:
+    def test_texts_have_a_vector_each_or_one_for_each_token(self, api: FlaskClient, make_app: MakeApp) -> None:
         for texts, expected in ((TEXTS, VECTORS), (TEXTS[0], VECTORS[:1])):
             found = api.post("/predict", json={"text": texts}).get_json()["embeddings"]
             assert np.array_equal(np.array(found, np.float32), expected)
@@ -66,8 +66,6 @@ class TestPredict:
         assert [np.shape(rows) for rows in tokens["ys"]] == [(3, 4), (4, 4)]
         response = api.post("/predict", json={"text": TEXTS}, headers={"Accept": "application/octet-stream"})
         assert np.array_equal(np.frombuffer(response.data, "<f4").reshape(2, 4), VECTORS)
-
-    def test_a_body_with_inputs_is_for_text_embeddings_inference(self, api: FlaskClient, make_app: MakeApp) -> None:
         response = api.post("/predict", json={"inputs": "a"})
         assert (response.status_code, response.get_json()["error_type"]) == (424, "Backend")
         alone = make_app(protocols="predict=/old,tei").test_client()
@@ -102,7 +100,9 @@ def test_the_model_and_the_vectors_or_only_the_numbers_are_answered(make_app: Ma
 
 @pytest.mark.usefixtures("stub")
 class TestWeaviate:
-    def test_one_text_or_several_have_their_vectors_and_an_error_is_one_string(self, api: FlaskClient) -> None:
+    def test_one_text_or_several_have_their_vectors_and_the_service_is_ready(
+        self, api: FlaskClient, stub: StubWorker
+    ) -> None:
         asked = {"text": TEXTS[0], "config": {"pooling_strategy": "masked_mean", "task_type": ""}}
         for more in ({}, {"config": None}, {"config": {"task_type": None, "dimensions": None}}, {"texts": ["b", "c"]}):
             body = api.post("/vectors", data=json.dumps(asked | more)).get_json()  # without a content type
@@ -115,8 +115,6 @@ class TestWeaviate:
         for wrong in ({}, {"text": 5}, {"text": "a", "config": {"dimensions": 0}}):
             response = api.post("/vectors", json=wrong)
             assert (response.status_code, list(response.get_json())) == (422, ["error"])
-
-    def test_it_is_ready_with_a_worker(self, api: FlaskClient, stub: StubWorker) -> None:
         assert api.get("/.well-known/ready").status_code == 204
         assert api.get("/.well-known/live").status_code == 204
         assert api.get("/meta").get_json()["model"] == "stub"

@@ -80,25 +80,17 @@ def test_errors_have_the_protocols_shape(api: FlaskClient) -> None:
 
 
 @pytest.mark.usefixtures("stub")
-def test_token_vectors_come_by_text(api: FlaskClient, make_app: MakeApp) -> None:
+def test_token_vectors_products_and_tokens_come_by_text(api: FlaskClient, make_app: MakeApp) -> None:
     answer = api.post("/embed_all", json={"inputs": ["a", "a b"]}).get_json()
     assert [np.shape(tokens) for tokens in answer] == [(3, 4), (4, 4)]
     assert api.post("/embed_all", json={"inputs": ["a", "a b"], "normalize": True}).get_json() == answer
     own = make_app(token_ids="own").test_client()
     assert np.shape(own.post("/embed_all", json={"inputs": [[5, 6]]}).get_json()) == (1, 6, 4)
-
-
-@pytest.mark.usefixtures("stub")
-def test_each_sentence_has_its_product_with_the_source(api: FlaskClient) -> None:
     inputs = {"source_sentence": "sea", "sentences": TEXTS}
     expected = [vector_of("sea") @ vector_of(text) for text in TEXTS]
     for path, parameters in (("/", {}), ("/similarity", None), ("/similarity", {"truncate": True})):
         answer = api.post(path, json={"inputs": inputs, "parameters": parameters})
         assert answer.get_json() == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.usefixtures("stub")
-def test_tokens_and_texts_are_returned(api: FlaskClient) -> None:
     expected = [{"id": len(text), "text": text, "special": True, "start": 0, "stop": len(text)} for text in TEXTS]
     assert api.post("/tokenize", json={"inputs": TEXTS}).get_json() == [[piece] for piece in expected]
     body = {"inputs": "a", "add_special_tokens": False, "prompt_name": None}

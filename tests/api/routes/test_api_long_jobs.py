@@ -93,7 +93,7 @@ class TestBulk:
 
 @pytest.mark.usefixtures("files")
 class TestState:
-    def test_it_is_paused_resumed_cancelled_retried_and_deleted(self, api: FlaskClient) -> None:
+    def test_it_is_paused_resumed_cancelled_retried_deleted_and_waited_for(self, api: FlaskClient, rq: Rq) -> None:
         place = submit(api)
         job_id = place.rpartition("/")[2]
         assert api.post(f"{place}/pause").get_json() == {"id": job_id, "status": "paused", "note": None}
@@ -108,8 +108,6 @@ class TestState:
         assert api.delete(place).get_json() == {"id": job_id, "status": "deleted"}
         assert error_of(api.delete(place), 404)[0] == "unknown_job"
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
-
-    def test_a_request_can_wait_for_its_result(self, api: FlaskClient, rq: Rq) -> None:
         place = submit(api)
         job_id = place.rpartition("/")[2]
         response = api.get(f"{place}/result?wait=0.05")
@@ -249,7 +247,7 @@ class TestIndexes:
 PAGE = "docs/long-jobs.md"
 
 
-def test_the_page_lists_every_argument_of_every_kind_and_only_settings_that_exist() -> None:
+def test_the_page_lists_every_argument_and_checks_the_signature_of_a_webhook() -> None:
     rows = {kind.strip("`"): set(re.findall(r"`(\w+)`", cells[0])) for kind, cells in table(PAGE, "kind").items()}
     assert rows.keys() == KINDS.keys() - {WEBHOOK.name}
     for kind, request in (("embed_file", BulkRequest), ("build_index", BuildIndex), ("manage_index", ManageIndex)):
@@ -257,9 +255,6 @@ def test_the_page_lists_every_argument_of_every_kind_and_only_settings_that_exis
     named = set(re.findall(r"`(SHOAL_\w+)`", read(PAGE)))
     assert len(named) > 5
     assert named <= {variable(item.name) for item in fields_of(Settings)} | {"SHOAL_HOME"}
-
-
-def test_the_signature_of_a_webhook_is_checked_as_the_page_says() -> None:
     (program,) = re.findall(r"```python\n(import hmac.*?)```", read(PAGE), re.DOTALL)
     found: dict[str, Any] = {}
     exec(program, found)

@@ -109,7 +109,7 @@ def listed(api: FlaskClient) -> list[str]:
     return [about["id"] for about in api.get("/v1/models").get_json()["data"]]
 
 
-def test_a_path_names_the_pool_of_any_route(api: FlaskClient, keys: Keys) -> None:
+def test_a_path_names_the_pool_of_any_route_and_of_metrics(api: FlaskClient, keys: Keys) -> None:
     for prefix, model in (("/pools/large", "org/large-en"), (f"/pools/{keys.pool}", "small"), ("", "small")):
         assert api.get(f"{prefix}/info").get_json()["model"] == model
         assert api.get(f"{prefix}/ready").status_code == 200
@@ -122,9 +122,6 @@ def test_a_path_names_the_pool_of_any_route(api: FlaskClient, keys: Keys) -> Non
     assert api.post("/pools/large/v1/embeddings", json={"input": "a", "model": "small"}).status_code == 404
     for path in ("/pools/none/info", "/pools/large", "/pools//info"):
         assert api.get(path).status_code == 404
-
-
-def test_metrics_below_a_pools_path_are_of_that_pool_only(api: FlaskClient) -> None:
     api.post("/pools/large/embed", json={"inputs": "a"})
     own, other = api.get("/metrics").text, api.get("/pools/large/metrics").text
     assert 'shoal_cache_hits_total{pool="large"} 0.0' in own

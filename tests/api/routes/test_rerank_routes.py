@@ -226,15 +226,14 @@ def test_an_unclear_body_is_answered_by_the_protocol_of_the_path(api: FlaskClien
     assert 'unknown field "texts"' in api.post(path, json=both | {"property": "a"}).get_json()["error"]
 
 
-def test_the_reranker_may_be_named_by_an_alias(make_app: MakeApp, stub: StubWorker) -> None:
+def test_the_reranker_has_aliases_and_all_its_routes_are_described(
+    make_app: MakeApp, stub: StubWorker, api: FlaskClient
+) -> None:
     api = make_app(model_aliases="rerank-v3.5").test_client()
     body = {"query": QUERY, "documents": TEXTS, "model": "rerank-v3.5"}
     assert api.post("/v1/rerank", json=body).get_json()["model"] == "stub-reranker"
     stub.announce(reranker=None)
     assert api.post("/v2/rerank", json=body | {"model": "any"}).status_code == 200
-
-
-def test_the_description_has_all_rerank_routes(api: FlaskClient) -> None:
     paths = api.get("/openapi.json").get_json()["paths"]
     tags = {path: set(paths[path]["post"]["tags"]) - {"Text Embeddings Inference", "Weaviate"} for path in PATHS}
     assert tags == {"/rerank": {"Infinity"}, "/v1/rerank": {"Cohere", "Jina", "Voyage"}, "/v2/rerank": {"Cohere"}}

@@ -208,14 +208,12 @@ NOT_ACCEPTED = ["text/html", "*/json", "application", "*/*;q=0", "a/b, applicati
 
 
 class TestAccept:
-    def test_the_best_format_is_sent(self, api: FlaskClient) -> None:
+    def test_the_best_format_is_sent_and_others_are_refused(self, api: FlaskClient, make_app: MakeApp) -> None:
         assert api.post("/embed", json={"inputs": "a"}).content_type == JSON
         for header, media_type in ACCEPTED.items():
             response = api.post("/embed", json={"inputs": "a"}, headers={"Accept": header})
             assert (header, response.status_code, response.content_type) == (header, 200, media_type)
             assert response.headers["Vary"] == "Accept"
-
-    def test_other_formats_are_refused_before_anything_is_computed(self, make_app: MakeApp) -> None:
         api = make_app(token_ids="own", request_timeout_s=0.1).test_client()  # there is no worker to decode them
         for header in NOT_ACCEPTED:
             response = api.post("/embed", json={"inputs": [5, 6]}, headers={"Accept": header})
@@ -323,7 +321,7 @@ def check_packed(found: dict[str, Any]) -> None:
     assert np.array_equal(rows, np.concatenate(list(map(multivector_of, TEXTS))))
 
 
-def test_one_output_is_a_list_and_a_list_of_outputs_is_an_object(api: FlaskClient) -> None:
+def test_outputs_are_a_list_or_an_object_in_json_and_in_msgpack(api: FlaskClient) -> None:
     assert api.post("/embed", json={"inputs": TEXTS, "output": "sparse"}).get_json() == SPARSE
     found = api.post("/embed", json={"inputs": TEXTS, "output": "multivector"}).get_json()
     assert rounded(found) == rounded(MULTIVECTOR)
@@ -335,9 +333,6 @@ def test_one_output_is_a_list_and_a_list_of_outputs_is_an_object(api: FlaskClien
     assert np.array_equal(np.array(found.pop("vector"), np.float32), [vector_of(text) for text in TEXTS])
     assert found == {}
     assert api.post("/embed", json={"inputs": TEXTS[0], "output": ["sparse"]}).get_json() == {"sparse": SPARSE[:1]}
-
-
-def test_msgpack_has_the_bytes_of_a_reply(api: FlaskClient) -> None:
     response = api.post("/embed", json={"inputs": TEXTS, "output": EVERY}, headers=MSGPACK)
     found = msgpack.unpackb(response.get_data())
     assert (response.headers["Content-Type"], list(found)) == (MSGPACK["Accept"], ["vector", "sparse", "multivector"])

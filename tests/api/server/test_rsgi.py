@@ -77,14 +77,13 @@ async def test_a_body_that_trickles_is_late_and_not_waited_for_again() -> None:
     assert trickling.num_waits <= 3
 
 
-def test_a_header_with_an_underscore_does_not_pass_for_another(guarded: ApiProcess, key: tuple[Path, str]) -> None:
+def test_no_other_header_passes_for_a_key_and_no_refused_body_is_kept(
+    guarded: ApiProcess, key: tuple[Path, str]
+) -> None:
     for name, status in (("X-API-Key", b"200"), ("X_API_Key", b"401")):
         head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n{name}: {key[1]}\r\n\r\n"
         with closing(guarded.send(head.encode() + b'{"inputs": "a"}')) as connection:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 " + status)
-
-
-def test_bodies_of_requests_that_pass_without_a_check_are_not_kept(guarded: ApiProcess) -> None:
     head = "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n"
     for method, path in (("OPTIONS", "/embed"), ("GET", "/health"), ("POST", "/embed")):
         with closing(guarded.send(head.format(method=method, path=path).encode())) as connection:

@@ -111,7 +111,7 @@ class TestRates:
 
 
 class TestLanes:
-    def test_waits_are_taken_from_all_workers_and_never_exceed_the_longest(self, measure: Measure) -> None:
+    def test_waits_of_the_last_minute_are_taken_from_all_workers(self, measure: Measure) -> None:
         first = beat(waits={"bulk": waits(100.0)})
         quick = beat(5, waits={"bulk": waits(100.0, *[0.05] * 90)}, longest_waits={"bulk": 0.07})
         slow = beat(5, waits={"bulk": waits(100.0, *[5.0] * 10)}, longest_waits={"bulk": 5.5})
@@ -124,8 +124,6 @@ class TestLanes:
         alike = beat(5, waits={"bulk": waits(100.0, 1.5, 1.5)}, longest_waits={"bulk": 1.5})
         bulk = measure({"a": first}, {"a": alike})["lanes"][1]
         assert [bulk[name] for name in names] == [1.5] * 3
-
-    def test_a_lane_shows_the_waits_of_the_last_minute(self, measure: Measure) -> None:
         told = ((0, waits()), (5, waits(5.0)), (10, waits(5.0, 0.05)), (70, waits(5.0, 0.05)))
         beats = [{"a": beat(after_s, waits={"bulk": found})} for after_s, found in told]
         assert measure(*beats[:3])["lanes"][1]["wait_p95_s"] > 1.0
@@ -147,7 +145,7 @@ class TestWorkers:
         rates = {"jobs_per_s": 1.0, "computed_texts_per_s": 2.0, "busy": 0.2, "batch_fill": 0.75}
         assert worker.items() >= rates.items()
 
-    def test_a_worker_that_is_not_alive_any_more_is_gone(self, measure: Measure) -> None:
+    def test_workers_that_are_gone_are_shown_for_ten_minutes(self, measure: Measure) -> None:
         rounds = [dict.fromkeys("ab", counted(s, jobs=s) | {"batches": {"fill": waits(*[0.5] * s)}}) for s in (0, 5)]
         found = measure(*rounds, {"b": rounds[-1]["b"]}, times=(0, 5, 6))
         workers = found["workers"]
@@ -155,8 +153,6 @@ class TestWorkers:
         assert [(worker["jobs_per_s"], worker["batch_fill"]) for worker in workers] == [(None, None), (1.0, 0.5)]
         assert [worker["seen_at"] for worker in workers] == [5, 6]
         assert found["rates"]["num_workers"] == 1
-
-    def test_the_last_workers_that_are_gone_are_shown_for_ten_minutes(self, measure: Measure) -> None:
         rounds, last_s = [{f"w{n}": {"state": "ready"}} for n in range(MAX_GONE + 2)], MAX_GONE + 2
         found = measure(*rounds, {}, times=range(last_s + 1))["workers"]
         assert {worker["id"] for worker in found} == {f"w{n}" for n in range(2, MAX_GONE + 2)}
