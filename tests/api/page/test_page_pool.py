@@ -97,25 +97,40 @@ def test_an_operator_sees_what_happens(open_page: OpenPage, pool_url: str, page_
     assert serious_faults(page, "pool") == []
 
 
-def test_dead_letters_are_tried_again_and_dropped_by_keyboard(open_page: OpenPage, pool_url: str, queue: Queue) -> None:
-    bury(queue, f"poisoned: {HOSTILE}")
+def test_dead_letters_show_their_own_texts_and_are_tried_again_or_dropped_by_keyboard(
+    open_page: OpenPage, pool_url: str, queue: Queue
+) -> None:
+    bury(queue, f"poisoned: first {HOSTILE}")
+    bury(queue, "internal: second one", ("text of the second",))
     page = open_page(pool_url)
     letters = page.get_by_role("region", name="Dead letters")
-    expect(letters.locator(".reason")).to_have_text(f"poisoned: {HOSTILE}")
-    letters.get_by_role("button", name="Show texts and traceback").press("Enter")
-    expect(letters.locator(".texts li").first).to_have_text(HOSTILE)
-    expect(letters.locator("pre")).to_have_text("line 1")
-    letters.get_by_role("button", name="Try again").press("Enter")
+    first, second = (letters.locator("li.panel", has_text=f": {name} ") for name in ("first", "second"))
+    expect(first.locator(".reason")).to_have_text(f"poisoned: first {HOSTILE}")
+    late = hold_first(page, "**/v1/dead/*")
+    first.get_by_role("button", name="Show texts and traceback").press("Enter")
+    wait_for_held(page, late)
+    second.get_by_role("button", name="Show texts and traceback").press("Enter")
+    expect(second.locator(".texts")).to_have_text("text of the second")
+    late[0].continue_()
+    expect(first.locator(".texts li").first).to_have_text(HOSTILE)
+    expect(first.locator("pre")).to_have_text("line 1")
+
+    retries, again = hold_first(page, "**/retry"), first.get_by_role("button", name="Try again")
+    again.press("Enter")
+    expect(again).to_be_disabled()
+    second.get_by_role("button", name="Try again").press("Enter")
+    expect(second).to_have_count(0)
     expect(letters.get_by_role("status")).to_contain_text("The job is tried again as")
-    expect(letters).to_contain_text("None: every job could be answered.")
-    bury(queue, "internal: another one")
-    page.once("dialog", lambda dialog: dialog.dismiss())
-    letters.get_by_role("button", name="Drop").press("Enter")
-    expect(letters.locator(".reason")).to_have_text("internal: another one")
-    page.once("dialog", lambda dialog: dialog.accept())
-    letters.get_by_role("button", name="Drop").press("Enter")
+    expect(again).to_be_disabled()
+    wait_for_held(page, retries)
+    retries[0].abort()
+    expect(letters.get_by_role("status")).to_contain_text("does not answer")
+    for answer, num_left in (("dismiss", 1), ("accept", 0)):
+        page.once("dialog", lambda dialog: getattr(dialog, answer)())  # noqa: B023 - it is called here
+        first.get_by_role("button", name="Drop").press("Enter")
+        expect(first).to_have_count(num_left)
     expect(letters.get_by_role("status")).to_have_text("The dead letter was dropped.")
-    expect(letters.locator(".reason")).to_have_count(0)
+    expect(letters).to_contain_text("None: every job could be answered.")
     assert not has_run_a_script(page)
 
 
@@ -204,30 +219,3 @@ def test_a_job_shows_its_progress(
         expect(row.locator(".state")).to_have_text("done")
         expect(row).to_contain_text("100 %")
         assert runner.terminate() == 0, runner.output
-
-
-def test_a_dead_letter_shows_its_texts_and_is_retried_once(open_page: OpenPage, pool_url: str, queue: Queue) -> None:
-    for name in ("first", "second"):
-        bury(queue, f"{name} letter", (f"text of the {name}",))
-    page = open_page(pool_url)
-    first, second = (page.locator(".letters li.panel", has_text=f"{name} ") for name in ("first", "second"))
-    late = hold_first(page, "**/v1/dead/*")
-    first.get_by_role("button", name="Show").click()
-    wait_for_held(page, late)
-    second.get_by_role("button", name="Show").click()
-    expect(second.locator(".texts")).to_have_text("text of the second")
-    late[0].continue_()
-    expect(first.locator(".texts")).to_have_text("text of the first")
-
-    retries = hold_first(page, "**/retry")
-    again = first.get_by_role("button", name="Try again")
-    again.click()
-    expect(again).to_be_disabled()
-    second.get_by_role("button", name="Try again").click()
-    expect(second).to_have_count(0)
-    expect(again).to_be_disabled()
-    wait_for_held(page, retries)
-    retries[0].abort()
-    expect(page.get_by_role("region", name="Dead letters").get_by_role("status")).to_contain_text("does not answer")
-    again.click()
-    expect(first).to_have_count(0)
