@@ -38,8 +38,9 @@ def rows(api: FlaskClient, number: str = "<f4", path: str = "/v1/embeddings", **
     assert (found["object"], found["model"], found["usage"]["total_tokens"] > 0) == ("list", "stub", True)
     assert [item["index"] for item in found["data"]] == [*range(len(found["data"]))]
     vectors = [item["data" if path == "/pooling" else "embedding"] for item in found["data"]]
-    decoded = [np.frombuffer(base64.b64decode(row), number) for row in vectors if isinstance(row, str)]
-    return decoded or vectors
+    if "base64" not in (body.get("encoding_format"), body.get("embedding_type")):
+        return vectors
+    return [np.frombuffer(base64.b64decode(row), number) for row in vectors]
 
 
 @pytest.mark.usefixtures("stub")

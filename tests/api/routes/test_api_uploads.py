@@ -42,14 +42,17 @@ UPLOAD = "/v1/bulk?name=a.txt"
 A, B = 24 * "a", 24 * "b"
 
 
+class States(dict[str, LongJobStatus]):
+    """The states of jobs by their ids. Any other job is unknown."""
+
+    def __missing__(self, job_id: str) -> LongJobStatus:
+        raise UnknownJob(job_id)
+
+
 @pytest.fixture
 def jobs(settings: Settings) -> Path:
     """Return the folder that contains the folders of jobs."""
-    return UploadStore(settings, _none).folder
-
-
-def _none(job_id: str) -> LongJobStatus:
-    raise UnknownJob(job_id)
+    return UploadStore(settings, States().__getitem__).folder
 
 
 def upload(api: FlaskClient, name: str = "news.csv", data: bytes = CONTENT, key: str = "", **options: Any) -> Any:
@@ -134,62 +137,45 @@ class TestUpload:
         assert [f"/v1/jobs/{job.id}" for job in long_jobs.list()] == [again]
 
 
-class TestDelete:
-    """The folder of a job that is being deleted while other requests use it."""
+def test_a_deletion_leaves_nothing_of_its_job_whatever_happens_meanwhile(
+    make_app: MakeApp, jobs: Path, rq: Rq, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(max_results_mb=2)
+    api, long_jobs = app.test_client(), app.own.long_jobs
 
-    @pytest.fixture
-    def app(self, make_app: MakeApp) -> AsyncFlask:
-        return make_app(max_results_mb=2)
-
-    @pytest.fixture
-    def place(self, app: AsyncFlask, rq: Rq, jobs: Path) -> str:
-        """Return the path of a job with an idempotency key. Its folder has a result of over half of the space."""
-        place = submitted(upload(app.test_client(), key="a"))
+    def finished() -> tuple[str, Path]:
+        """Return the place and the folder of a job that has ended. Its result takes over half of the space."""
+        place = submitted(upload(api, key="a"))
         rq.set(place.rpartition("/")[2], status="finished")
         (folder,) = jobs.iterdir()
         (folder / "vectors").mkdir()
         (folder / "vectors" / "part-00000.npy").write_bytes(b"x" * (MB + 1))
-        return place
+        return place, folder
 
-    def test_a_repetition_of_the_upload_meanwhile_keeps_no_folder_that_is_removed(
-        self, app: AsyncFlask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        api, long_jobs = app.test_client(), app.own.long_jobs
+    def delete(job_id: str) -> None:
+        LongJobs.delete(long_jobs, job_id)
+        assert "one that deletes its job" in error_of(upload(api, key="a"), 429)[1]
 
-        def delete(job_id: str) -> None:
-            LongJobs.delete(long_jobs, job_id)
-            again = upload(app.test_client(), key="a")
-            assert "one that deletes its job" in error_of(again, 429)[1]
-
-        monkeypatch.setattr(long_jobs, "delete", delete)
+    place, folder = finished()
+    with monkeypatch.context() as patch:
+        patch.setattr(long_jobs, "delete", Mock(side_effect=JobNotEnded("job is queued")))  # it was retried
+        assert error_of(api.delete(place), 409)[0] == "job_not_ended"
+        assert sorted(path.name for path in folder.iterdir()) == ["news.csv", "vectors"]
+        assert upload(api, key="a").headers["Location"] == place
+        patch.setattr(long_jobs, "delete", delete)  # the upload is repeated
         assert api.delete(place).get_json()["status"] == "deleted"
         assert list(jobs.iterdir()) == []
-        again = submitted(upload(api, key="a"))
-        assert (jobs.parents[1] / api.get(again).get_json()["arguments"]["source"]).read_bytes() == CONTENT
-
-    def test_a_retried_job_keeps_its_files(
-        self, app: AsyncFlask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(app.own.long_jobs, "delete", Mock(side_effect=JobNotEnded("job is queued")))
-        assert error_of(app.test_client().delete(place), 409)[0] == "job_not_ended"
-        (folder,) = jobs.iterdir()
-        assert sorted(path.name for path in folder.iterdir()) == ["news.csv", "vectors"]
-        assert upload(app.test_client(), key="a").headers["Location"] == place
-
-    def test_a_folder_that_cannot_be_removed_is_reported_and_removed_later(
-        self, app: AsyncFlask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        api = app.test_client()
-        (folder,) = jobs.iterdir()
-        with monkeypatch.context() as patch:
-            patch.setattr(shutil, "rmtree", lambda *_, **__: None)
-            code, message = error_of(api.delete(place), 500)
-        assert (code, "not all of its files" in message, str(folder) in message) == ("internal", True, False)
-        assert f"{folder} is left of a deleted job" in caplog.text
-        assert error_of(api.delete(place), 404)[0] == "unknown_job"
-        os.utime(folder, (0, 0))
-        submitted(upload(api))
-        assert not folder.exists()
+    place, folder = finished()
+    assert (folder / "news.csv").read_bytes() == CONTENT
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        code, message = error_of(api.delete(place), 500)
+    assert (code, "not all of its files" in message, str(folder) in message) == ("internal", True, False)
+    assert f"{folder} is left of a deleted job" in caplog.text
+    assert error_of(api.delete(place), 404)[0] == "unknown_job"
+    os.utime(folder, (0, 0))
+    submitted(upload(api))
+    assert not folder.exists()
 
 
 class TestSpace:
@@ -255,20 +241,14 @@ class TestSpace:
 
 class TestOldFolders:
     @pytest.fixture
-    def states(self) -> dict[str, LongJobStatus]:
-        """Return the jobs that are known, by their ids."""
-        return {}
+    def states(self) -> States:
+        """Return the jobs that are known."""
+        return States()
 
     @pytest.fixture
-    def files(self, settings: Settings, states: dict[str, LongJobStatus]) -> UploadStore:
+    def files(self, settings: Settings, states: States) -> UploadStore:
         """Return the folders of the jobs that `states` has."""
-
-        def status_of(job_id: str) -> LongJobStatus:
-            if job_id not in states:
-                raise UnknownJob("unknown")
-            return states[job_id]
-
-        return UploadStore(settings, status_of)
+        return UploadStore(settings, states.__getitem__)
 
     def make(self, files: UploadStore, job_id: str, age_s: float, name: str = "news.csv") -> Path:
         """Make the folder of a job with an upload and a result."""
@@ -297,7 +277,7 @@ class TestOldFolders:
     def test_files_that_no_job_needs_are_removed(
         self,
         files: UploadStore,
-        states: dict[str, LongJobStatus],
+        states: States,
         status: str,
         age_s: float,
         ended_s: float | None,
@@ -310,9 +290,7 @@ class TestOldFolders:
         with files.new("bob", B):
             assert sorted(entry.name for entry in path.glob("*")) == left
 
-    def test_old_folders_make_room_for_an_upload(
-        self, files: UploadStore, states: dict[str, LongJobStatus], settings: Settings
-    ) -> None:
+    def test_old_folders_make_room_for_an_upload(self, files: UploadStore, states: States, settings: Settings) -> None:
         upload = self.make(files, A, 100.0) / "news.csv"
         with open(upload, "wb") as file:
             file.truncate(settings.max_uploads_mb * 2**20)
@@ -326,7 +304,7 @@ class TestOldFolders:
 
     def test_folders_in_use_or_of_another_pool_stay(self, files: UploadStore, settings: Settings) -> None:
         path = self.make(files, A, 1e7)
-        with UploadStore(replace(settings, pool="other"), _none).new("bob", B):
+        with UploadStore(replace(settings, pool="other"), States().__getitem__).new("bob", B):
             assert path.exists()
         with files.new("ann", A) as folder:
             path = files.folder / Path(folder.place("a.csv")).parts[2]
