@@ -47,8 +47,6 @@ _PAUSE_S = 0.01
 #: jobs may try again after this many seconds.
 _MAX_ENDED, _WAIT_S = 1_000, 60
 
-_NO_RUNNER = "no runner is alive: start one with `shoal jobs`"
-
 
 def own_job(job_id: str) -> LongJobStatus:
     """Return a long job that the client of the request may see. Raises UnknownJob, also for another client's job."""
@@ -179,4 +177,4 @@ def _source(fields: Fields, folder: JobFolder) -> str:
 
 def _note(long_jobs: LongJobs) -> str | None:
     """Return why queued jobs do not begin, or None if a runner is alive."""
-    return None if long_jobs.num_runners() else _NO_RUNNER
+    return None if long_jobs.num_runners() else "no runner is alive: start one with `shoal jobs`"
