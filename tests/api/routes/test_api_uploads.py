@@ -316,8 +316,9 @@ class TestOldFolders:
             raise UnknownJob(A)
 
     def test_a_folder_that_is_removed_before_it_is_locked_is_made_anew(
-        self, files: UploadStore, monkeypatch: pytest.MonkeyPatch
+        self, files: UploadStore, states: States, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        states[A] = LongJobStatus(A, "embed_file", "running", {}, 0.0)  # so that no cleaning locks the folder
         flock, first = fcntl.flock, ExitStack()
         first.enter_context(files.new("ann", A))
 
