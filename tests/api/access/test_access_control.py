@@ -112,13 +112,13 @@ class TestRates:
         quick = keys_file.make("quick", rate="1/second")
         api, waits = make_app(api_keys_file=str(keys_file.path)).test_client(), set()
 
-        def answers(status: int) -> bool:
+        def is_answered(status: int) -> bool:
             response = api.get("/info", headers=quick)
             waits.add(response.headers.get("Retry-After"))
             return response.status_code == status
 
         for status in (200, 429, 200):  # two requests may fall into different seconds
-            wait_until(partial(answers, status))
+            wait_until(partial(is_answered, status))
         assert "0" not in waits
 
     def test_without_redis_a_key_needs_no_rate(

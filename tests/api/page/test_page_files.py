@@ -32,7 +32,7 @@ OWN = {
 
 
 class TestTheRoot:
-    def test_a_browser_gets_the_page_and_a_program_links(self, make_app: MakeApp, api: FlaskClient) -> None:
+    def test_a_browser_gets_the_page_and_a_program_links(self, make_app: MakeApp) -> None:
         api = make_app(redis_url="redis://127.0.0.1:1/0").test_client()  # the page needs no Redis
         for accept in (BROWSER["Accept"], "text/html", "text/html;q=0.9, application/json;q=0.1"):
             response = api.get("/", headers={"Accept": accept})
@@ -40,8 +40,8 @@ class TestTheRoot:
             assert response.get_data(as_text=True).startswith("<!doctype html>")
             assert set(response.headers["Vary"].split(", ")) == {"Accept", "Accept-Encoding"}
         too_long = "text/html," + "a/b," * 1_000
-        for accept in ("*/*", "application/json", "text/html, application/json", "image/png", too_long, "", None):
-            response = api.get("/", headers={} if accept is None else {"Accept": accept})
+        for other in ("*/*", "application/json", "text/html, application/json", "image/png", too_long, "", None):
+            response = api.get("/", headers={} if other is None else {"Accept": other})
             assert {"name": "shoal", "version": __version__, "docs": "/docs"}.items() <= response.get_json().items()
             assert response.headers["Vary"] == "Accept"
 

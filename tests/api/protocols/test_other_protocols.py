@@ -195,7 +195,7 @@ def test_texts_are_embedded_at_a_cost_and_options_reach_the_worker(
     clock = itertools.count()
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading takes a second
     for name in ("stub", "stub:latest"):
-        asked = {"model": name, "input": ["a", "b c"], "options": {"num_ctx": 8}, "keep_alive": "5m"}
+        asked: dict[str, Any] = {"model": name, "input": ["a", "b c"], "options": {"num_ctx": 8}, "keep_alive": "5m"}
         body = api.post("/api/embed", json=asked | {"truncate": None}).get_json()
         assert np.array_equal(np.array(body["embeddings"], np.float32), [vector_of("a"), vector_of("b c")])
         assert (body["model"], body["prompt_eval_count"], body["load_duration"]) == ("stub", 7, 0)

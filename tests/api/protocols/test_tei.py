@@ -91,8 +91,8 @@ def test_token_vectors_products_and_tokens_come_by_text(api: FlaskClient, make_a
     for path, parameters in (("/", {}), ("/similarity", None), ("/similarity", {"truncate": True})):
         answer = api.post(path, json={"inputs": inputs, "parameters": parameters})
         assert answer.get_json() == pytest.approx(expected, rel=1e-5)
-    expected = [{"id": len(text), "text": text, "special": True, "start": 0, "stop": len(text)} for text in TEXTS]
-    assert api.post("/tokenize", json={"inputs": TEXTS}).get_json() == [[piece] for piece in expected]
+    pieces = [{"id": len(text), "text": text, "special": True, "start": 0, "stop": len(text)} for text in TEXTS]
+    assert api.post("/tokenize", json={"inputs": TEXTS}).get_json() == [[piece] for piece in pieces]
     body = {"inputs": "a", "add_special_tokens": False, "prompt_name": None}
     ((piece,),) = api.post("/tokenize", json=body).get_json()
     assert (piece["text"], piece["special"]) == ("a", False)

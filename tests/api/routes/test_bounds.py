@@ -242,8 +242,8 @@ def test_a_list_of_wrong_elements_gives_a_short_message_about_one(api: FlaskClie
         response = api.post(path, json=body)
         assert response.status_code in (400, 422)
         assert len(response.get_data()) < 400
-    body: dict[str, Any] = {"queries": "a", "sort": [{str(n): n for n in range(100_000)}]}
-    assert SearchBody.model_validate(body).sort == body["sort"]  # pydantic has not made an error for each
+    many: dict[str, Any] = {"queries": "a", "sort": [{str(n): n for n in range(100_000)}]}
+    assert SearchBody.model_validate(many).sort == many["sort"]  # pydantic has not made an error for each
     told = 'sort[0] has "0": it takes field, order'
     for wrong, message in ((body, told), ({"k": "many", "alpha": "none"}, 'alpha is "none": it takes a number')):
         response = api.post("/search", json={"queries": "a"} | wrong)

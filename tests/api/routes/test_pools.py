@@ -339,7 +339,7 @@ def test_indexes_and_aliases_belong_to_the_own_pool_and_keys_to_all(make_app: Ma
         ({"protocols": "tei=/pools/x"}, 'protocols has "tei=/pools/x": below /pools/ are the routes of pools'),
     ],
 )
-def test_wrong_names_of_pools_are_refused(setting: dict[str, str], message: str) -> None:
+def test_wrong_names_of_pools_are_refused(setting: dict[str, Any], message: str) -> None:
     assert Settings(pool="a", pools="b,a,b").pool_names() == ["b"]
     with pytest.raises(BadSetting, match=message):
         Settings(**{"pools": "x"} | setting)

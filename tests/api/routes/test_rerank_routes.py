@@ -157,7 +157,7 @@ def test_voyage_and_jina(api: FlaskClient) -> None:
     errors_of(api.post("/v1/rerank", json=body | {"query": 5}), 400, "detail")
     body = {"query": "a", "documents": ["a b c d e f g"], "truncation": False}
     assert "tokens" in errors_of(api.post("/v1/rerank", json=body), 400, "detail")
-    body: dict[str, Any] = {"query": QUERY, "documents": TEXTS, "truncate_prompt_tokens": -1}
+    body = {"query": QUERY, "documents": TEXTS, "truncate_prompt_tokens": -1}
     found = api.post("/v1/rerank", json=body).get_json()
     assert found["results"] == results(document=lambda text: {"text": text})
     assert found["data"] == results(document=str)  # for Voyage's clients without options; Continue needs the texts

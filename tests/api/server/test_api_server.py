@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import psutil
@@ -173,7 +174,8 @@ URLS = ("nonsense", "redis://127.0.0.1:1/word", "redis://a..b:1", "redis+cluster
     ],
 )
 def test_a_server_that_cannot_start_says_why(flag: str, value: object, words: str) -> None:
-    result = run("api", **{"port": free_port(), flag: value})
+    settings: dict[str, Any] = {"port": free_port(), flag: value}
+    result = run("api", **settings)
     assert (result.returncode, words in result.stderr) == (1, True)
     assert flag == "redis_url" or result.stderr.endswith("[bad_setting]\n")
 

@@ -160,7 +160,7 @@ class TestWorkers:
         assert [worker["id"] for worker in found] == [f"w{MAX_GONE + 1}"]
 
     def test_values_of_another_shape_are_unknown(self, measure: Measure) -> None:
-        odd = {"model": 7, "threads": "many", "longest_waits": {"bulk": "long"}, "recent": {"a": 1}}
+        odd: dict[str, Any] = {"model": 7, "threads": "many", "longest_waits": {"bulk": "long"}, "recent": {"a": 1}}
         beats = {"b": {"written_at": "now", "longest_waits": 3, "recent": [3, {"id": 3}, None]}}
         beats |= {"c": {"written_at": float("nan")}, "d": {"state": 7, "written_at": -1}}
         found = measure({"a": beat(**odd)}, {"a": beat(5, **odd)} | beats)
