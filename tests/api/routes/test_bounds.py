@@ -245,6 +245,6 @@ def test_a_list_of_wrong_elements_gives_a_short_message_about_one(api: FlaskClie
     many: dict[str, Any] = {"queries": "a", "sort": [{str(n): n for n in range(100_000)}]}
     assert SearchBody.model_validate(many).sort == many["sort"]  # pydantic has not made an error for each
     told = 'sort[0] has "0": it takes field, order'
-    for wrong, message in ((body, told), ({"k": "many", "alpha": "none"}, 'alpha is "none": it takes a number')):
+    for wrong, message in ((many, told), ({"k": "many", "alpha": "none"}, 'alpha is "none": it takes a number')):
         response = api.post("/search", json={"queries": "a"} | wrong)
         assert (response.status_code, response.get_json()["error"]["message"]) == (422, message)
