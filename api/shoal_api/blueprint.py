@@ -1,17 +1,9 @@
 """Blueprints whose views get checked arguments."""
 
-from functools import wraps
-from inspect import iscoroutinefunction
 from typing import Any
 
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
-
-from shoal_api.request import json_request
-from shoal_api.validation import checked
-
-#: flask_openapi3 lists the models of a view's arguments. This is the index of the body's model.
-_BODY = 5
 
 
 class Blueprint(APIBlueprint):
@@ -32,15 +24,7 @@ class Blueprint(APIBlueprint):
 
     @staticmethod
     def create_view_func(func: Any, *arguments: Any, **options: Any) -> Any:
-        """Return a view that checks its arguments. If the body is the only one, flask_openapi3 is bypassed."""
-        body = arguments[_BODY]
-        if list(filter(None, arguments)) != [body] or not iscoroutinefunction(func):
-            return APIBlueprint.create_view_func(func, *arguments, **options)
+        """Return a view that checks its arguments, the same one for each path of `func`."""
         if not hasattr(func, "view"):
-
-            @wraps(func)
-            async def view() -> Any:
-                return await func(body=checked(body, json_request().get_json()))
-
-            func.view = view
+            func.view = APIBlueprint.create_view_func(func, *arguments, **options)
         return func.view

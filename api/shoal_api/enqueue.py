@@ -47,27 +47,27 @@ FINGERPRINT: dict[str, Any] = {
 async def call(job: Job, remedy: str = "split the list", lane: str = "interactive") -> Reply:
     """Send the job, in parts if it is long, and return its reply. A job whose client disconnects is withdrawn."""
     request = json_request()
-    shared = await _choose_pool(job) if request.may_move else context()
-    settings = shared.settings
+    chosen = await _choose_pool(job) if request.may_change_pool else context()
+    settings = chosen.settings
     if "HTTP_X_MODEL_FINGERPRINT" in request.environ:
         job = replace(job, fingerprint=wanted_fingerprint())
     job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     if isinstance(job, Search):
         job.check_hits(MAX_REQUEST_HITS, "request")
     if job.queries:
-        shared.access.hold(request, num_query_bytes(job))
+        chosen.access.hold(request, num_query_bytes(job))
     most = settings.max_response_mb * 2**20
     has_rows = isinstance(job, Embed) and job.options.output == "vector"  # vectors of tokens have a limit of their own
     if has_rows and 4 * MAX_DIMENSIONS * len(job.texts) > most:
-        dimension = job.options.dimensions or await shared.pool.dimension()  # 0 until a worker has reported it
+        dimension = job.options.dimensions or await chosen.pool.dimension()  # 0 until a worker has reported it
         num_bytes = 4 * (dimension or _ASSUMED_DIMENSION) * len(job.texts)
         if dimension and num_bytes > most:
             raise TooLarge(
                 f"the vectors of {len(job.texts):,} texts take {num_bytes:,} bytes, and a response may have {most:,} "
                 f"(SHOAL_MAX_RESPONSE_MB): {remedy}"
             )
-        shared.access.hold(request, int(JSON_BYTES * num_bytes))
-    return await shared.client.call(job, lane=lane, timeout_s=settings.request_timeout_s, client=request.client_name)
+        chosen.access.hold(request, int(JSON_BYTES * num_bytes))
+    return await chosen.client.call(job, lane=lane, timeout_s=settings.request_timeout_s, client=request.client_name)
 
 
 def wanted_fingerprint() -> str | None:
@@ -115,7 +115,7 @@ async def submit(job: Job, lane: str) -> Response:
     request, home = json_request(), context()
     idempotency_key = request.headers.get("Idempotency-Key")
     # With the key, the request stays in its own pool: only the pool of the first job knows the key.
-    chosen = await _choose_pool(job) if request.may_move and idempotency_key is None else home
+    chosen = await _choose_pool(job) if request.may_change_pool and idempotency_key is None else home
     if chosen is not home:
         job = replace(job, id=f"{chosen.settings.pool}.{job.id}")
     if "HTTP_X_MODEL_FINGERPRINT" in request.environ:
@@ -132,8 +132,8 @@ async def submit(job: Job, lane: str) -> Response:
 async def _choose_pool(job: Job) -> Context:
     """Return the context of the pool for a job: of two pools that serve the same model, the less busy one.
 
-    The two are drawn from the pools with ready workers. Only this process's jobs under way count: it would learn of
-    other jobs too late. A search stays in its pool, because each pool has indexes of its own.
+    Both are drawn at random from the pools with ready workers. Only the jobs under way of this process count: news of
+    other jobs would come too late. A search stays in its pool, because each pool has indexes of its own.
     """
     home = context()
     if isinstance(job, Search):
@@ -147,12 +147,12 @@ async def _choose_pool(job: Job) -> Context:
 
 
 def writer(index: str) -> IndexWriter:
-    """Return the writer of an index for the current request. It writes all changes of the request in one step."""
-    shared, request = context(), json_request()
-    return shared.client.writer(
+    """Return the writer of an index for the current request, which writes all changes of the request in one step."""
+    home, request = context(), json_request()
+    return home.client.writer(
         index,
-        max_text_chars=shared.settings.max_text_chars,
+        max_text_chars=home.settings.max_text_chars,
         in_one_step=True,
         client=request.client_name,
-        timeout_s=shared.settings.request_timeout_s,
+        timeout_s=home.settings.request_timeout_s,
     )

@@ -71,7 +71,7 @@ class JsonRequest(Request):
     pool = ""
 
     #: True if another pool that serves the same model may answer: there are several, and the request names none.
-    may_move = False
+    may_change_pool = False
 
     #: True if the request may use the routes for operators: its key has the role admin, or no key is needed.
     is_admin = False

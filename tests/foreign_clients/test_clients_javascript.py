@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_programs import PAGE
-from client_reference import check_same
+from client_programs import PAGE, check_same
 from conftest import PATIENCE_S
 from javascript import NODE, needs_node
 from page import ROOT, table
@@ -74,14 +73,6 @@ PROGRAMS = {
 BEFORE = "let found; const { MODEL, texts } = JSON.parse(process.env.ASKED);"
 AFTER = 'process.stdout.write("\\n" + JSON.stringify(found) + "\\n", () => process.exit(0));'
 
-#: Clients whose errors contain the service's message, with a call that fails.
-FAILURES = {
-    "openai": _DATA,
-    "ollama": "await client.embed({ model: MODEL, input: texts });",
-    "cohere-ai": f"await {_COHERE};",
-    "voyageai": "await client.embed({ model: MODEL, input: texts });",
-}
-
 
 def rows() -> dict[str, tuple[str, str]]:
     """Return the version and the lines of each package from the page."""
@@ -112,14 +103,6 @@ def test_the_clients_vectors_equal_shoals(served: Any, url: str, model: str, pac
     body = {"inputs": TEXTS, "prompt_name": prompt}
     expected = np.asarray(served.ask("POST", "/embed", body).body, np.float32)
     check_same(run(url, package, PROGRAMS[package][1], model), expected)
-
-
-@pytest.mark.wide
-@needs_node
-@pytest.mark.parametrize("package", FAILURES)
-def test_the_clients_error_contains_the_services_message(url: str, package: str) -> None:
-    call = f"try {{ {FAILURES[package]} }} catch (error) {{ found = error.message; }}"
-    assert "is not served here: ask for" in run(url, package, call, "any-other")
 
 
 def test_the_page_lists_the_tested_versions() -> None:

@@ -5,8 +5,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
-from client_programs import PAGE, lines_of, run
-from client_reference import Reference, check_same
+from client_programs import PAGE, Reference, check_same, lines_of, run
 from page import table
 
 pytest_plugins = ["client_fixtures"]
@@ -116,5 +115,5 @@ def test_the_lines_of_the_page_work(url: str, model: str, reference: Reference, 
 
 
 def test_every_client_of_the_page_has_a_program() -> None:
-    reranks = "llama-index-postprocessor-tei-rerank"  # test_clients_rerank.py runs its lines
+    reranks = "llama-index-postprocessor-tei-rerank"  # test_clients_python.py runs its lines
     assert PROGRAMS.keys() | {reranks} == {name.strip("`") for name in table(PAGE, "client")}

@@ -78,9 +78,7 @@ def test_samples_of_a_search_in_curl_and_python_work(open_page: OpenPage, keyed:
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
-def test_samples_of_a_comparison_work_with_odd_characters_and_options(
-    open_page: OpenPage, keyed: tuple[str, str]
-) -> None:
+def test_samples_of_a_comparison_work_with_odd_texts_and_options(open_page: OpenPage, keyed: tuple[str, str]) -> None:
     page = show(open_page, keyed, "#compare")
     page.get_by_label("Up to 20 texts").fill(f"{ODD}\nmarket falls")
     expect(page.locator(".matrix td button")).to_have_count(4)

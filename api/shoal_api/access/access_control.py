@@ -1,6 +1,7 @@
 """Access control: keys, roles, rates, shares and origins. Every request passes it before its body is read."""
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache, partial
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -30,23 +31,27 @@ UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
 #: some kilobytes.
 MAX_CONNECTIONS = 4_096
 
-#: Largest number of uploads and downloads of a process at a time. Each may last minutes.
-MAX_LASTING = 64
+#: Largest number of transfers of a process at a time: uploads and downloads, each of which may last minutes.
+MAX_TRANSFERS = 64
 
 #: Routes for monitoring. No number of other requests keeps them from an answer.
 _ALWAYS_ANSWERED = ("/health", "/ready")
 
-#: A process may hold this many requests and responses of the largest size in memory.
+#: Number of requests and responses of the largest size for which a process has memory.
 _LARGEST_AT_A_TIME = 4
 
 #: Bytes of JSON for each byte of a 32-bit float. Vectors are floats, and a response may be JSON.
 JSON_BYTES = 2.5
 
-#: Names under which only programs on this machine reach the server. No entry in the DNS changes where they lead.
+#: Host names that lead to this machine on every machine, whatever the DNS says.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
-#: Methods that change nothing. So a browser may send them when it follows a link on another site.
+#: Methods that change nothing. A browser sends them when its user follows a link on another site.
 _SAFE_METHODS = ("GET", "HEAD")
+
+
+#: An address with a port, or in brackets, as some proxies note it.
+_WITH_PORT = re.compile(r"^\[(.*)\](?::\d+)?$|^([^:]*):\d+$")
 
 
 class Shares:
@@ -101,7 +106,7 @@ class AccessControl:
         largest = settings.max_request_bytes + int(JSON_BYTES * settings.max_response_mb * 2**20)
         self._bytes = Shares(_LARGEST_AT_A_TIME * largest, "bytes of requests and responses in memory")
         self._requests = Shares(MAX_CONNECTIONS, "requests under way")
-        self._lasting = Shares(MAX_LASTING, "uploads and downloads")
+        self._transfers = Shares(MAX_TRANSFERS, "uploads and downloads")
 
     def close(self) -> None:
         """Close the connections to Redis."""
@@ -148,13 +153,13 @@ class AccessControl:
         request.is_counted, request.num_held_bytes = False, 0
 
     def num_requests(self, request: JsonRequest) -> int:
-        """Return how many requests of this request's client are under way."""
+        """Return the number of requests under way of this request's client."""
         return self._requests.held(request.client_name)
 
-    def count_lasting(self, request: JsonRequest) -> Callable[[], None]:
-        """Count a request that may last minutes, until the returned function is called. Raises Overloaded."""
-        self._lasting.acquire(request.client_name, 1)
-        return partial(self._lasting.release, request.client_name, 1)
+    def count_transfer(self, request: JsonRequest) -> Callable[[], None]:
+        """Count an upload or a download until the returned function is called. Raises Overloaded."""
+        self._transfers.acquire(request.client_name, 1)
+        return partial(self._transfers.release, request.client_name, 1)
 
     @cached_property
     def _rates(self) -> RateLimits:
@@ -195,7 +200,8 @@ class AccessControl:
 
 @lru_cache(4_096)
 def network_of(address: str) -> str:
-    """Return an IPv4 address unchanged. Return the /64 network of an IPv6 address: one client may use all of it."""
+    """Return an IPv4 address, or the /64 network of an IPv6 address, which one client may use whole; without a port."""
+    address = _WITH_PORT.sub(r"\1\2", address)
     try:
         ip = ip_address(address)
     except ValueError:  # a connection by a Unix socket has no address
@@ -206,6 +212,6 @@ def network_of(address: str) -> str:
 
 
 def _noted_address(environ: Mapping[str, Any], num_proxies: int) -> str:
-    """Return the client's address, as the first of `num_proxies` trusted proxies has noted it, or else ""."""
+    """Return the client's address as the first trusted proxy has noted it, or "" if too few proxies noted one."""
     noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
     return noted[-num_proxies].strip() if len(noted) >= num_proxies else ""

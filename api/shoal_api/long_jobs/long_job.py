@@ -39,15 +39,13 @@ Fields = BulkBody | BulkQuery | BuildBody | BuildQuery
 #: Least time between two reads of a long job's status while a request waits for the job's end, in seconds.
 _LOOK_EVERY_S = 0.05
 
-#: The pause is at least this time for each request of the client that is under way. So a client costs at most 100 reads
-#: a second. With a fixed pause, 500 waiting requests took a processor, and now they take 4 % of one.
+#: The least pause, in seconds, for each request under way of the client. So a client costs at most 100 reads a second.
+#: With a fixed pause, 500 waiting requests took a whole processor; with this one they take 4 % of it.
 _PAUSE_S = 0.01
 
 #: To find a client's unfinished jobs, at most this many of its ended jobs are read. A client with too many unfinished
 #: jobs may try again after this many seconds.
 _MAX_ENDED, _WAIT_S = 1_000, 60
-
-_NO_RUNNER = "no runner is alive: start one with `shoal jobs`"
 
 
 def own_job(job_id: str) -> LongJobStatus:
@@ -60,13 +58,13 @@ def own_job(job_id: str) -> LongJobStatus:
 
 
 def describe(found: Context, *jobs: LongJobStatus) -> list[dict[str, Any]]:
-    """Return a JSON object with all facts about each job."""
+    """Return a description of each long job."""
     note = _note(found.long_jobs) if any(job.status == "queued" for job in jobs) else None
     return [public_map(job, found.settings) | {"note": note if job.status == "queued" else None} for job in jobs]
 
 
 def state(job_id: str, status: str) -> dict[str, Any]:
-    """Return the id and the status of a long job, and a note that says why it does not begin, if no runner is alive."""
+    """Return the id and the status of a long job, with a note if no runner is alive to begin it."""
     return {"id": job_id, "status": status, "note": _note(context().long_jobs) if status == "queued" else None}
 
 
@@ -77,12 +75,12 @@ def accepted(job_id: str, status: str) -> Response:
 
 async def wait(job_id: str, timeout_s: float) -> LongJobStatus:
     """Return the state of a long job once it has ended, or its state after `timeout_s`."""
-    until_s, shared = time.monotonic() + timeout_s, context()
+    until_s, home = time.monotonic() + timeout_s, context()
     while True:
-        job, left_s = await shared.in_thread(shared.long_jobs.status, job_id), until_s - time.monotonic()
+        job, left_s = await home.in_thread(home.long_jobs.status, job_id), until_s - time.monotonic()
         if job.has_ended or left_s <= 0:
             return job
-        pause_s = max(_LOOK_EVERY_S, _PAUSE_S * shared.access.num_requests(json_request()))
+        pause_s = max(_LOOK_EVERY_S, _PAUSE_S * home.access.num_requests(json_request()))
         await asyncio.sleep(min(left_s, pause_s))
 
 
@@ -114,7 +112,7 @@ def submit_with_file(
     fields, uploads, long_jobs = body if query.name is None else query, context().uploads, context().long_jobs
     client = json_request().client_name
     try:
-        job_id = long_jobs.id_of(client, key := given_key())
+        job_id = long_jobs.id_of(client, key := idempotency_key())
         with uploads.new(client, job_id) as folder:
             is_known = key is not None and _is_known(job_id)
             _check(query, fields)
@@ -138,7 +136,7 @@ def submit_with_file(
     return accepted(job_id, long_jobs.status(job_id).status)
 
 
-def given_key() -> str | None:
+def idempotency_key() -> str | None:
     """Return the idempotency key of the current request, or None. Raises InvalidRequest for a wrong key."""
     key = request.headers.get("Idempotency-Key")
     return None if key is None else check_key(key)
@@ -151,7 +149,7 @@ def _is_known(job_id: str) -> bool:
 
 
 def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
-    """Raise an error for wrong fields, or if Redis is away, so that no file is received in vain."""
+    """Raise an error for wrong fields, or if Redis is away: then no file need be received."""
     if query.name is None and query.model_fields_set:
         raise InvalidRequest(
             f"{min(query.model_fields_set)} is in the query: put it into the body, or give the `name` of a file there "
@@ -179,4 +177,4 @@ def _source(fields: Fields, folder: JobFolder) -> str:
 
 def _note(long_jobs: LongJobs) -> str | None:
     """Return why queued jobs do not begin, or None if a runner is alive."""
-    return None if long_jobs.num_runners() else _NO_RUNNER
+    return None if long_jobs.num_runners() else "no runner is alive: start one with `shoal jobs`"

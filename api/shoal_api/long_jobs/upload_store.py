@@ -44,7 +44,7 @@ _RETRY_KEPT_S = 86_400.0
 #: or the API may now use another Redis.
 _UNKNOWN_KEPT_S = 7 * 86_400.0
 
-#: Seconds after which a client may try again if the space for uploads is used up.
+#: Pause before a client should try again once the space for uploads is used up, in seconds.
 _WAIT_S = 60
 
 

@@ -42,7 +42,7 @@ class CohereContent(Body):
 class CohereInput(Body):
     """The parts of a text."""
 
-    content: Annotated[list[CohereContent], Field(fail_fast=True), TEXTS]
+    content: Annotated[list[CohereContent], Field(fail_fast=True, min_length=1), TEXTS]
 
 
 class CohereBody(Body):

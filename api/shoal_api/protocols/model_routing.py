@@ -81,7 +81,7 @@ async def route_to_model(name: str | None, part: str = "model") -> None:
         )
     request = json_request()
     request.pool = next(iter(fitting or known))
-    request.may_move = request.may_move and not is_among(name, known)
+    request.may_change_pool = request.may_change_pool and not is_among(name, known)
 
 
 async def _states() -> list[tuple[Context, PoolState]]:

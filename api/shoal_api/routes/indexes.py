@@ -14,7 +14,7 @@ from shoal_api.answers.response import json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import IDEMPOTENCY_KEY, writer
-from shoal_api.long_jobs.long_job import accepted, given_key, raise_failure, submit_with_file, wait
+from shoal_api.long_jobs.long_job import accepted, idempotency_key, raise_failure, submit_with_file, wait
 from shoal_api.request import json_request
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.indexes import (
@@ -87,7 +87,7 @@ async def publish_version(path: IndexPath, body: PublishBody) -> Response:
 @api.post("/v1/indexes/<index>/rollback", responses=_VERSIONS, openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]})
 async def roll_back(path: IndexPath) -> Response:
     """Serve the version of an index that was served before."""
-    return await _manage(path.index, "rollback", key=given_key())
+    return await _manage(path.index, "rollback", key=idempotency_key())
 
 
 @api.delete("/v1/indexes/<index>/versions/<version>", responses=_VERSIONS)

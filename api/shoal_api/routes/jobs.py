@@ -171,7 +171,7 @@ async def result_file(path: FilePath) -> Response:
     file = await context().in_thread(_open, path.id, path.name)
     size = os.fstat(file.fileno()).st_size
     response = FileResponse(file, {"Content-Type": "application/octet-stream", "Content-Length": f"{size}"})
-    response.call_on_close(context().access.count_lasting(json_request()))
+    response.call_on_close(context().access.count_transfer(json_request()))
     return response
 
 

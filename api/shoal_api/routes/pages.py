@@ -4,7 +4,7 @@ import gzip
 import mimetypes
 import re
 from base64 import b64encode
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -56,6 +56,9 @@ _SECURITY_SCHEMES: SecuritySchemesDict = {
 #: The content of a body that may be a file.
 _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
+#: Each file is compressed once. All of them take some 200 kB.
+_compress = lru_cache(maxsize=64)(gzip.compress)
+
 _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
 #: A reference in OpenAPI to a schema, by the schema's name.
@@ -66,14 +69,14 @@ _REFERENCE = re.compile(r"#/components/schemas/([\w.-]+)")
 async def root() -> Response:
     """Return the page to browsers, and links to the documentation to programs."""
     if best_type((JSON, "text/html")) == "text/html":
-        return _pack(page_files.send_static_file("index.html"))
+        return _prepare(page_files.send_static_file("index.html"))
     below = json_request().root_path
     links = {"docs": f"{below}/docs", "openapi": f"{below}/openapi.json", "info": f"{below}/info"}
     return json_response({"name": "shoal", "version": __version__, **links})
 
 
 @page_files.after_request
-def _pack(response: Response) -> Response:
+def _prepare(response: Response) -> Response:
     """Confine a file of the page, and compress it if it is a text and the browser accepts that."""
     if response.status_code >= 400:
         return response
@@ -84,7 +87,7 @@ def _pack(response: Response) -> Response:
     is_text = response.status_code == 200 and (response.mimetype or "").startswith("text/")
     response.set_etag(response.get_etag()[0] or "", weak=True)  # both encodings have the same
     if is_text and is_short and request.accept_encodings["gzip"] > 0:
-        response.set_data(gzip.compress(response.data))
+        response.set_data(_compress(response.data))
         response.content_encoding = "gzip"
     return response
 

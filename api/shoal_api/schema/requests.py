@@ -161,7 +161,7 @@ class SearchFields(Body):
 
 
 class EmbedBody(EmbedOptions):
-    """Texts to embed. Bodies of Text Embeddings Inference's clients are accepted too."""
+    """Texts to embed. Bodies of clients of Text Embeddings Inference are accepted too."""
 
     model_config = example(inputs=["first text", "second text"], dimensions=2)
     inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")

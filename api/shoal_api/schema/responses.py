@@ -271,7 +271,7 @@ class Ready(BaseModel):
 class Info(BaseModel):
     """The model, indexes, limits and workers of the service. A field that no ready worker reports is null.
 
-    Further fields are Text Embeddings Inference's.
+    Further fields are for clients of Text Embeddings Inference.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -30,7 +30,7 @@ from werkzeug.routing import MapAdapter
 from shoal.client.redis.loop_thread import LoopThread
 from shoal.contract import traceparent
 from shoal.contract.checks import check_known
-from shoal_api.access.access_control import MAX_LASTING
+from shoal_api.access.access_control import MAX_TRANSFERS
 from shoal_api.answers.response import WholeResponse
 from shoal_api.protocol_paths import joined_paths
 from shoal_api.request import JsonRequest, json_request
@@ -84,7 +84,7 @@ class AsyncFlask(OpenAPI):
         self.loop = LoopThread(self.close, "shoal-loop", NUM_THREADS)  # its threads read bodies, which may come slowly
         self.threads = ThreadPoolExecutor(NUM_THREADS, "shoal-view")
         #: The threads of uploads, which may take minutes each.
-        self.upload_threads = ThreadPoolExecutor(MAX_LASTING, "shoal-upload")
+        self.upload_threads = ThreadPoolExecutor(MAX_TRANSFERS, "shoal-upload")
 
     async def close(self) -> None:
         """Close the clients of all pools."""
@@ -133,7 +133,7 @@ class AsyncFlask(OpenAPI):
                 pool = of_job[1]
         context = RequestContext(self, environ, session=_NO_SESSION)
         request, release, failure = cast(JsonRequest, context.request), self.own.access.release, None
-        request.pool, request.may_move = pool, len(self.contexts) > 1 and not pool
+        request.pool, request.may_change_pool = pool, len(self.contexts) > 1 and not pool
         is_traced = self.own.tracer is not None or "HTTP_TRACEPARENT" in environ
         try:
             context.push()
@@ -209,7 +209,7 @@ class AsyncFlask(OpenAPI):
         if request.method == "OPTIONS" and rule.provide_automatic_options:
             return self.make_default_options_response()
         view, arguments = self.view_functions[rule.endpoint], request.view_args or {}
-        release = access.count_lasting(request) if request.is_upload else None
+        release = access.count_transfer(request) if request.is_upload else None
         try:
             if iscoroutinefunction(view):
                 return await view(**arguments)

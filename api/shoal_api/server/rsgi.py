@@ -19,7 +19,7 @@ from shoal_api.request import BODY
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.shutdown import OPEN_FILES, connections_on, listeners_on
 
-#: Seconds after which the server begins to watch whether the client of a request disconnects.
+#: Age at which a request is watched for the disconnection of its client, in seconds.
 WATCH_AFTER_S = 1.0
 
 #: Seconds between two checks whether the client has read a large response.
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class BlockingBody:
-    """The body of an upload for the thread that reads it, which the event loop receives."""
+    """The body of an upload: the event loop receives it, and a thread reads it."""
 
     def __init__(self, protocol: HTTPProtocol, loop: asyncio.AbstractEventLoop, timeout_s: float):
         self._protocol, self._loop, self._timeout_s = protocol, loop, timeout_s

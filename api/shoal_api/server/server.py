@@ -40,7 +40,7 @@ _STOP_S = 65
 #: Largest size of all headers of a request. Granian checks it after each read, so up to twice this size may pass.
 MAX_HEADER_BYTES = 65_536
 
-#: Number of a process's open files besides clients' connections: connections to Redis, libraries, metrics.
+#: Open files of a process besides the connections of clients: connections to Redis, libraries and metrics.
 _OTHER_FILES = 1_024
 
 #: Time between two checks that the parent process is alive.

@@ -67,7 +67,7 @@ def drain(port: int) -> None:
     """Refuse new connections to `port`, and return once all clients are idle, but after at most `DRAIN_S`."""
     if sys.platform == "linux":
         for listener in listeners_on(port):
-            # This needs no privilege the first time. The next process that shares the listener is refused.
+            # The first process may do this without a privilege. For others that share the listener it is done.
             with suppress(OSError):
                 listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
     until_s = time.monotonic() + DRAIN_S

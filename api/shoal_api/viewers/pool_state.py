@@ -23,7 +23,7 @@ MAX_AGE_S = 0.25
 #: Time for which a state is used to choose among pools while the next one is read, in seconds.
 USABLE_S = 1.0
 
-#: Seconds after which another pool answers a request, if Redis does not tell the state of a pool.
+#: Longest wait for the state of a pool, in seconds. Then another pool answers the request.
 MAX_WAIT_S = 0.1
 
 #: The fields of a heartbeat that name the worker's model and reranker, each with the field of its fingerprint.
@@ -47,7 +47,7 @@ class PoolState:
 
     @cached_property
     def served(self) -> Mapping[str, frozenset[tuple[str, str]]]:
-        """The names and fingerprints of the ready workers' models and rerankers, without a part that a worker lacks."""
+        """The names and fingerprints of the ready workers' models and of their rerankers, unless a worker has none."""
         found = {}
         for part, fingerprint in _FINGERPRINTS.items():
             beats = self.ready.values()
@@ -97,7 +97,7 @@ class PoolReader:
         return await asyncio.shield(self._begin())
 
     async def look(self) -> PoolState:
-        """Return a state at most `usable_s` old, or one without workers if Redis tells none within `max_wait_s`.
+        """Return a state at most `usable_s` old, or an empty one if Redis does not answer within `max_wait_s`.
 
         A state older than `max_age_s` is read anew meanwhile.
         """

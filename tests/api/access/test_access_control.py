@@ -1,22 +1,28 @@
-"""Access control: keys and their roles, rates in Redis, shares of clients, and browsers."""
+"""Access control: keys, their file and their roles, rates in Redis, shares of clients, and browsers."""
 
+import fcntl
+import hashlib
 import io
-from collections.abc import Callable
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
-from api_stub import MakeApp, StubWorker, error_of
+from api_stub import MakeApp, error_of
 from conftest import RedisServer, wait_until
 from flask import Response
-from flask.testing import FlaskClient
 from keys_file import KeysFile
+from process import run
 
-from shoal.errors import Overloaded
+from shoal.errors import BadSetting, Overloaded
 from shoal.settings import Settings
-from shoal_api.access.access_control import Shares, network_of
+from shoal_api.access import api_keys
+from shoal_api.access.access_control import Shares
+from shoal_api.access.api_keys import PREFIX, ApiKey, Keyring
 from shoal_api.request import json_request
-from shoal_api.server.async_flask import AsyncFlask
 
 pytest_plugins = ["api_fixtures"]
 
@@ -25,103 +31,70 @@ pytest_plugins = ["api_fixtures"]
 SHORT_S = 0.05
 
 
-@pytest.fixture
-def guarded(make_app: MakeApp, keys_file: KeysFile) -> FlaskClient:
-    """Return a client of an application that needs keys."""
-    return make_app(api_keys_file=str(keys_file.path)).test_client()
-
-
-def paths(api: FlaskClient) -> set[tuple[str, str]]:
-    """Return every path and method that the application describes."""
-    described = api.get("/openapi.json").get_json()["paths"]
-    return {(path.replace("{id}", "1-1"), method.upper()) for path, methods in described.items() for method in methods}
-
-
 OPEN = {("/", "GET"), ("/health", "GET"), ("/ready", "GET"), ("/docs", "GET"), ("/openapi.json", "GET")}
 
 
-class TestKeys:
-    def test_every_route_needs_one_except_the_open_routes(self, guarded: FlaskClient, stub: StubWorker) -> None:
-        found = paths(guarded)
-        assert found > OPEN
-        for path, method in found:
-            response = guarded.open(path, method=method)
-            assert (response.status_code == 401) == ((path, method) not in OPEN), path
-        assert guarded.get("/nowhere").status_code == 401
-        assert guarded.get("/docs", follow_redirects=True).status_code == 200
-
-    def test_it_is_a_bearer_token_or_a_header_of_its_own(self, guarded: FlaskClient, keys_file: KeysFile) -> None:
-        secret = keys_file.user["Authorization"].partition(" ")[2]
-        for value in (f"Bearer {secret}", f"bearer {secret}", f"Bearer  {secret} "):
-            assert guarded.get("/info", headers={"Authorization": value}).status_code == 200
-        assert guarded.get("/info", headers={"X-API-Key": secret}).status_code == 200
-        assert guarded.get("/info", headers={"X-API-Key": secret[:-1]}).status_code == 401
-
-    def test_a_wrong_key_is_refused_before_the_body_is_read(self, guarded: FlaskClient) -> None:
-        for wrong in ("Bearer", "Bearer x", "Basic dXNlcjp4", "", "Bearer \xff"):
-            response = guarded.post("/embed", data=b"no json", headers={"Authorization": wrong})
-            assert error_of(response, 401)[0] == "unauthorized"
-            assert response.headers["WWW-Authenticate"] == 'Bearer realm="shoal"'
-
-    def test_some_routes_need_the_key_of_an_admin(self, make_app: MakeApp, keys_file: KeysFile) -> None:
-        guarded = make_app(api_keys_file=str(keys_file.path), request_timeout_s=SHORT_S).test_client()
-        for path, method in paths(guarded) - OPEN:
-            response = guarded.open(path, method=method, headers=keys_file.user)
-            assert (response.status_code == 403) == path.startswith(("/v1/dead", "/v1/indexes/")), path
-        assert error_of(guarded.get("/v1/dead", headers=keys_file.user), 403)[0] == "forbidden"
-        assert guarded.get("/v1/dead", headers=keys_file.admin).status_code == 200
-
-    def test_without_a_key_file_no_key_is_needed(self, make_app: MakeApp) -> None:
-        api = make_app(request_timeout_s=SHORT_S).test_client()
-        assert not [path for path, method in paths(api) if api.open(path, method=method).status_code in (401, 403)]
-        assert "security" not in api.get("/openapi.json").get_json()
-
-    def test_the_description_says_which_routes_need_a_key(self, guarded: FlaskClient) -> None:
-        described = guarded.get("/openapi.json").get_json()
-        schemes = described["components"]["securitySchemes"]
-        assert schemes["bearer"].items() >= {"type": "http", "scheme": "bearer"}.items()
-        assert schemes["header"] == {"type": "apiKey", "in": "header", "name": "X-API-Key"}
-        assert described["security"] == [{"bearer": []}, {"header": []}]
-        free = {path for path, methods in described["paths"].items() if methods.get("get", {}).get("security") == []}
-        assert free == {path for path, _ in OPEN}
+def test_each_route_needs_the_key_that_the_description_says(make_app: MakeApp, keys_file: KeysFile) -> None:
+    guarded = make_app(api_keys_file=str(keys_file.path), request_timeout_s=SHORT_S).test_client()
+    free = make_app(request_timeout_s=SHORT_S).test_client()
+    described = guarded.get("/openapi.json").get_json()
+    schemes = described["components"]["securitySchemes"]
+    assert schemes["bearer"].items() >= {"type": "http", "scheme": "bearer"}.items()
+    assert schemes["header"] == {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+    assert described["security"] == [{"bearer": []}, {"header": []}]
+    assert "security" not in free.get("/openapi.json").get_json()
+    found = [(path, way.upper(), about) for path, ways in described["paths"].items() for way, about in ways.items()]
+    assert {(path, way) for path, way, about in found if about.get("security") == []} == OPEN
+    for path, way, _ in found:
+        asked, is_open = {"path": path.replace("{id}", "1-1"), "method": way}, (path, way) in OPEN
+        assert (guarded.open(**asked).status_code == 401) != is_open, path
+        forbidden = guarded.open(**asked, headers=keys_file.user).status_code == 403
+        assert forbidden == path.startswith(("/v1/dead", "/v1/indexes/")), path
+        assert free.open(**asked).status_code not in (401, 403), path
+    assert guarded.get("/nowhere").status_code == 401
+    assert guarded.get("/docs", follow_redirects=True).status_code == 200
+    assert error_of(guarded.get("/v1/dead", headers=keys_file.user), 403)[0] == "forbidden"
+    assert guarded.get("/v1/dead", headers=keys_file.admin).status_code == 200
 
 
-def recording(seen: list[str]) -> Callable[[Response], Response]:
-    """Return a hook that notes the caller of each request."""
+def test_a_key_is_a_bearer_token_or_a_header_of_its_own(make_app: MakeApp, keys_file: KeysFile) -> None:
+    guarded = make_app(api_keys_file=str(keys_file.path)).test_client()
+    secret = keys_file.user["Authorization"].partition(" ")[2]
+    for value in (f"Bearer {secret}", f"bearer {secret}", f"Bearer  {secret} "):
+        assert guarded.get("/info", headers={"Authorization": value}).status_code == 200
+    assert guarded.get("/info", headers={"X-API-Key": secret}).status_code == 200
+    wrong = ("Bearer", "Bearer x", "Basic dXNlcjp4", "", "Bearer \xff")
+    for headers in ({"X-API-Key": secret[:-1]}, *({"Authorization": value} for value in wrong)):
+        response = guarded.post("/embed", data=b"no json", headers=headers)
+        assert error_of(response, 401)[0] == "unauthorized"  # before the body is read
+        assert response.headers["WWW-Authenticate"] == 'Bearer realm="shoal"'
 
+
+FORWARDED = "198.51.100.1, 203.0.113.7, 10.9.9.9"
+
+
+@pytest.mark.parametrize(
+    ("num_proxies", "noted", "address", "name"),
+    [
+        *((n, FORWARDED, "127.0.0.1", ["127.0.0.1", *FORWARDED.split(", ")[::-1]][n]) for n in range(4)),
+        *((1, noted, "127.0.0.1", "203.0.113.7") for noted in ("203.0.113.7:4711", "::ffff:203.0.113.7")),
+        *((1, noted, "::1", "2001:db8:1:2::/64") for noted in ("[2001:db8:1:2::7]:4711", "[2001:db8:1:2::7]")),
+        (0, "", "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        (0, "", "", ""),
+    ],
+)
+def test_without_a_key_the_address_names_the_client(
+    make_app: MakeApp, num_proxies: int, noted: str, address: str, name: str
+) -> None:
+    app, seen = make_app(trusted_proxies=num_proxies), []
+
+    @app.after_request
     def note(response: Response) -> Response:
         seen.append(json_request().client_name)
         return response
 
-    return note
-
-
-class TestClientName:
-    def test_it_is_the_keys_name_or_else_the_address(self, make_app: MakeApp, keys_file: KeysFile) -> None:
-        app = make_app(api_keys_file=str(keys_file.path))
-        seen: list[str] = []
-        app.after_request(recording(seen))
-        api = app.test_client()
-        api.get("/info", headers=keys_file.admin)
-        api.get("/", environ_base={"REMOTE_ADDR": "2001:db8:1:2:3:4:5:6"})
-        assert seen == ["ops", "2001:db8:1:2::/64"]
-
-    def test_an_ipv6_address_counts_with_its_network(self) -> None:
-        for address, network in (
-            ("203.0.113.7", "203.0.113.7"),
-            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-            ("::ffff:203.0.113.7", "203.0.113.7"),
-            ("", ""),
-        ):
-            assert network_of(address) == network
-
-    def test_only_trusted_proxies_are_believed(self, make_app: MakeApp) -> None:
-        seen: list[str] = []
-        for num_trusted in range(4):
-            app = make_app(trusted_proxies=num_trusted)
-            app.after_request(recording(seen))
-            app.test_client().get("/", headers={"X-Forwarded-For": "198.51.100.1, 203.0.113.7, 10.9.9.9"})
-        assert seen == ["127.0.0.1", "10.9.9.9", "203.0.113.7", "198.51.100.1"]
+    app.test_client().get("/", headers={"X-Forwarded-For": noted}, environ_base={"REMOTE_ADDR": address})
+    assert seen == [name]
 
 
 class TestRates:
@@ -136,21 +109,19 @@ class TestRates:
         assert (code, "slow" in message) == ("rate_limited", True)
         assert 0 < int(answers[-1].headers["Retry-After"]) <= 7_200
         assert one.get("/info", headers=other).status_code == 200
-
-    def test_a_key_past_its_rate_may_be_used_again_after_a_while(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         quick = keys_file.make("quick", rate="1/second")
         api, waits = make_app(api_keys_file=str(keys_file.path)).test_client(), set()
 
-        def answers(status: int) -> bool:
+        def is_answered(status: int) -> bool:
             response = api.get("/info", headers=quick)
             waits.add(response.headers.get("Retry-After"))
             return response.status_code == status
 
         for status in (200, 429, 200):  # two requests may fall into different seconds
-            wait_until(partial(answers, status))
+            wait_until(partial(is_answered, status))
         assert "0" not in waits
 
-    def test_without_redis_only_a_key_without_a_rate_is_let_in(
+    def test_without_redis_a_key_needs_no_rate(
         self, make_app: MakeApp, keys_file: KeysFile, own_redis: RedisServer
     ) -> None:
         slow = keys_file.make("slow", rate="5/hour")
@@ -162,23 +133,26 @@ class TestRates:
 
 
 class TestShares:
-    def test_a_client_may_hold_as_many_as_it_leaves_free(self) -> None:
+    def test_a_client_may_hold_as_much_as_it_leaves_free_and_one_that_holds_nothing_gets_the_rest(self) -> None:
         shares = Shares(256, "things")
-        held = [taken(shares, f"client {n}") for n in range(7)]
-        assert held == [128, 64, 32, 16, 8, 4, 2]
-        assert taken(shares, "newcomer") == 1
 
-    def test_a_client_that_holds_nothing_gets_all_that_is_free(self) -> None:
-        shares = Shares(256, "things")
+        def taken(client: str) -> int:
+            with suppress(Overloaded):
+                while True:
+                    shares.acquire(client, 1)
+            return shares.held(client)
+
+        assert [taken(f"client {n}") for n in range(8)] == [128, 64, 32, 16, 8, 4, 2, 1]
+        for n in range(8):
+            shares.release(f"client {n}", shares.held(f"client {n}"))
         shares.acquire("a", 200)
         with pytest.raises(Overloaded, match=r"this client has 200 of 256 things, and 1 more are not granted now"):
             shares.acquire("a", 1)
         shares.acquire("b", 56)
-        with pytest.raises(Overloaded):
-            shares.acquire("c", 1)
+        assert taken("c") == 0
         shares.release("a", 200)
         shares.release("b", 56)
-        assert taken(shares, "c") == 128
+        assert taken("c") == 128
 
 
 class TestBytes:
@@ -186,15 +160,8 @@ class TestBytes:
 
     MOST = 4 * (1_000 + 5 * 2**19)
 
-    @pytest.fixture
-    def app(self, make_app: MakeApp) -> AsyncFlask:
-        """Return an application with small limits."""
-        return make_app(max_request_bytes=1_000, max_response_mb=1)
-
     @pytest.mark.parametrize("headers", [{"Content-Length": "700"}, {"Transfer-Encoding": "chunked"}])
-    def test_a_client_that_holds_many_bytes_is_refused_another_body(
-        self, make_app: MakeApp, headers: dict[str, str]
-    ) -> None:
+    def test_a_client_with_many_bytes_is_refused_another_body(self, make_app: MakeApp, headers: dict[str, str]) -> None:
         for num_free, status in ((2_000, 400), (900, 429)):
             app = make_app(max_request_bytes=1_000, max_response_mb=1)
             shares = app.own.access._bytes
@@ -222,74 +189,166 @@ class TestBytes:
         response.close()
         assert app.own.access._bytes._held == {}
 
-    def test_a_request_that_fails_gives_its_bytes_back(self, app: AsyncFlask) -> None:
-        assert [app.test_client().post("/embed", data=b"{").status_code for _ in range(5)] == [400] * 5
-        assert app.own.access._bytes._held == {}
-
-    def test_health_is_answered_however_many_bytes_are_held(self, app: AsyncFlask) -> None:
-        app.own.access._bytes.acquire("127.0.0.1", self.MOST)
-        response = app.test_client().post("/embed", json={"inputs": "a"})
-        assert error_of(response, 429)[0] == "overloaded"
-        assert response.headers["Retry-After"] == "1"
-        assert app.test_client().get("/health").status_code == 200
-        assert app.test_client().get("/ready").status_code == 503  # for lack of a worker, not because of the bytes
-
-
-def taken(shares: Shares, client: str) -> int:
-    """Return how many the client gets, one after the other."""
-    num_taken = 0
-    with suppress(Overloaded):
-        for _ in range(100_000):
-            shares.acquire(client, 1)
-            num_taken += 1
-    return num_taken
+    def test_a_request_that_fails_gives_its_bytes_back_and_health_needs_none(self, make_app: MakeApp) -> None:
+        app = make_app(max_request_bytes=1_000, max_response_mb=1)
+        api, shares = app.test_client(), app.own.access._bytes
+        assert [api.post("/embed", data=b"{").status_code for _ in range(5)] == [400] * 5
+        assert shares._held == {}
+        shares.acquire("127.0.0.1", self.MOST)
+        response = api.post("/embed", json={"inputs": "a"})
+        assert (error_of(response, 429)[0], response.headers["Retry-After"]) == ("overloaded", "1")
+        assert api.get("/health").status_code == 200
+        assert api.get("/ready").status_code == 503  # for lack of a worker, not because of the bytes
 
 
 class TestBrowsers:
     """Web pages of other sites, which could use an API without keys through the browser of their reader."""
 
-    def test_it_answers_by_the_names_of_this_machine_alone(self, make_app: MakeApp) -> None:
+    def test_it_answers_by_the_names_of_this_machine_or_by_any(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         api = make_app(host="Shoal.test").test_client()
         for host in ("localhost", "LOCALHOST", "127.0.0.1:8080", "[::1]:8080", "[::1]", "shoal.test:1"):
             assert api.get("/info", headers={"Host": host}).status_code == 200
         for host in ("evil.example", "localhost.evil.example", "10.0.0.1:8080", ""):
             code, message = error_of(api.get("/info", headers={"Host": host}), 403)
             assert (code, "--allow-anonymous anywhere" in message) == ("forbidden", True)
-
-    def test_any_host_name_is_answered_if_the_settings_allow_it(self, make_app: MakeApp, keys_file: KeysFile) -> None:
-        for api in (make_app(allow_anonymous="anywhere"), make_app(api_keys_file=str(keys_file.path))):
-            asked = api.test_client().get("/info", headers={"Host": "my.example", **keys_file.user})
+        assert api.get("/docs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 302  # by a link
+        for app in (make_app(allow_anonymous="anywhere"), make_app(api_keys_file=str(keys_file.path))):
+            asked = app.test_client().get("/info", headers={"Host": "my.example", **keys_file.user})
             assert asked.status_code == 200
 
     @pytest.mark.parametrize(
-        ("site", "origins", "status"),
+        ("site", "origin", "origins", "status"),
         [
-            ("cross-site", "", 403),
-            ("same-site", "", 403),
-            ("same-origin", "", 202),
-            ("none", "", 202),
-            ("cross-site", "https://evil.example", 202),
-            ("cross-site", "https://EVIL.example", 202),
-            ("cross-site", "https://other.example", 403),
-            ("cross-site", "*", 202),
+            ("cross-site", "https://evil.example", "", 403),
+            ("same-site", "https://evil.example", "", 403),
+            ("same-origin", "https://evil.example", "", 202),
+            ("none", "https://evil.example", "", 202),
+            *(("cross-site", "https://evil.example", f"https://{name}.example", 202) for name in ("evil", "EVIL")),
+            ("cross-site", "https://evil.example", "https://other.example", 403),
+            ("cross-site", "https://evil.example", "*", 202),
+            (None, "http://localhost", "", 202),
+            *((None, other, "", 403) for other in ("https://evil.example", "http://localhost:1", "null", "")),
         ],
     )
-    def test_pages_of_other_sites_may_not_submit(self, make_app: MakeApp, site: str, origins: str, status: int) -> None:
+    def test_foreign_pages_may_not_submit(
+        self, make_app: MakeApp, site: str | None, origin: str, origins: str, status: int
+    ) -> None:
+        headers = {"Origin": origin, "Content-Type": "text/plain"} | ({"Sec-Fetch-Site": site} if site else {})
         api = make_app(cors_origins=origins).test_client()
-        headers = {"Sec-Fetch-Site": site, "Origin": "https://evil.example", "Content-Type": "text/plain"}
-        response = api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers=headers)
-        assert response.status_code == status
-
-    def test_a_browser_that_sends_only_the_origin_is_believed(self, api: FlaskClient) -> None:
-        own, others = "http://localhost", ("https://evil.example", "http://localhost:1", "null", "")
-        for origin, status in ((own, 202), *((other, 403) for other in others)):
-            response = api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers={"Origin": origin})
-            assert response.status_code == status
-
-    def test_a_link_on_another_site_may_lead_here(self, api: FlaskClient) -> None:
-        assert api.get("/docs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 302
+        assert api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers=headers).status_code == status
 
 
 def test_default_settings_are_safe(settings: Settings) -> None:
     assert (Settings().host, Settings().allow_anonymous) == ("127.0.0.1", "loopback")
     assert (Settings().api_keys_file, Settings().cors_origins, Settings().trusted_proxies) == ("", "", 0)
+
+
+DIGEST = "ab" * 32
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The file of keys, which does not exist yet."""
+    return tmp_path / "keys"
+
+
+def test_only_digests_of_keys_are_kept_and_comments_stay(path: Path) -> None:
+    first, second = api_keys.add(path, "web", "user", "100/second"), api_keys.add(path, "ops", "admin", "")
+    for secret in (first, second):
+        assert secret.startswith(PREFIX)
+        assert len(secret) == len(PREFIX) + 43
+        assert secret[len(PREFIX) :] not in path.read_text()
+    keys = Keyring(path)
+    assert keys.find(first) == ApiKey("web", "user", hashlib.sha256(first.encode()).digest(), "100/second")
+    assert keys.find(second) == ApiKey("ops", "admin", hashlib.sha256(second.encode()).digest())
+    for wrong in ("", first[:-1], f"{first} ", first.upper(), "web", hashlib.sha256(first.encode()).hexdigest()):
+        assert keys.find(wrong) is None
+    path.write_text("# for the shop\n\n")
+    assert Keyring(path).find("") is None
+    secret = api_keys.add(path, "shop", "user", "")
+    api_keys.add(path, "ops", "admin", "")
+    api_keys.drop(path, "ops")
+    assert path.read_text() == f"# for the shop\n\nshop user {hashlib.sha256(secret.encode()).hexdigest()}\n"
+
+
+def test_keys_that_are_made_at_the_same_time_are_all_kept(path: Path) -> None:
+    api_keys.add(path, "web", "user", "")
+    with ThreadPoolExecutor() as threads, path.open("a") as other:  # another process changes the file
+        fcntl.flock(other, fcntl.LOCK_EX)
+        adding = threads.submit(api_keys.add, path, "ops", "admin", "")
+        with pytest.raises(TimeoutError):
+            adding.result(0.1)
+        other.write(f"shop user {DIGEST}\n")
+    assert [key.name for key in api_keys.read(path)] == ["web", "shop", "ops"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("web user", "takes NAME ROLE DIGEST"),
+        ("web user shoal_abc", "takes NAME ROLE DIGEST"),
+        (f"web root {DIGEST}", "one of user, admin"),
+        (f"a:b user {DIGEST}", "takes a letter"),
+        (f"web user {DIGEST} 0/second", "a number, a slash"),
+        (f"one user {DIGEST}\none user {DIGEST}", "two keys that are called one"),
+    ],
+)
+def test_a_wrong_line_is_named_and_not_repeated(path: Path, line: str, words: str) -> None:
+    path.write_text(f"# keys\n{line}\n")
+    with pytest.raises(BadSetting, match=words) as raised:
+        Keyring(path)
+    assert "line 2" in raised.value.message or "two keys" in raised.value.message
+    assert "shoal_abc" not in raised.value.message
+    assert DIGEST not in raised.value.message
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_change_that_keeps_the_size_is_noticed(path: Path, replaces: bool) -> None:
+    first = api_keys.add(path, "web", "user", "")
+    keys, before = Keyring(path), path.stat()
+    changed = path.with_name("other") if replaces else path
+    changed.write_text(f"web user {hashlib.sha256(b'another').hexdigest()}\n")
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns + (not replaces)))
+    changed.replace(path)  # another file may be as old as the one before
+    assert path.stat().st_size == before.st_size
+    wait_until(lambda: keys.find("another"))
+    assert keys.find(first) is None
+
+
+def test_a_file_that_breaks_or_is_gone_leaves_the_keys(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secret = api_keys.add(path, "first", "user", "")
+    keys = Keyring(path)
+    for change in (lambda: path.write_text("a mistake\n"), path.unlink):
+        caplog.clear()
+        change()
+        wait_until(lambda: keys.find(secret) and "the keys stay as they were" in caplog.text)
+        assert "mistake" not in caplog.text
+
+
+def test_keys_are_made_listed_and_dropped_by_command(path: Path) -> None:
+    made = run("key", "new", "web", "--rate", "10/minute", api_keys_file=path)
+    assert re.fullmatch(rf"{PREFIX}[\w-]{{43}}\n", made.stdout), made.stderr
+    assert str(path) in made.stderr
+    assert made.stdout.strip() not in made.stderr
+    assert run("key", "new", "ops", "--admin", "--api-keys-file", path).returncode == 0
+    assert run("key", "list", api_keys_file=path).stdout == "web user 10/minute\nops admin\n"
+    assert run("key", "drop", "web", api_keys_file=path).returncode == 0
+    assert run("key", "list", api_keys_file=path).stdout == "ops admin\n"
+    found = Keyring(path).find(made.stdout.strip())
+    assert found is None
+
+
+def test_a_command_that_cannot_be_done_says_why(path: Path) -> None:
+    path.write_text(f"ops admin {DIGEST}\n")
+    for arguments, words in (
+        (("new", "ops"), "has a key that is called ops"),
+        (("new", "web", "--rate", "fast"), "a number, a slash"),
+        (("drop", "web"), "has no key that is called web"),
+    ):
+        done = run("key", *arguments, api_keys_file=path)
+        assert (done.returncode, done.stdout, words in done.stderr) == (1, "", True)
+        assert done.stderr.endswith("[bad_setting]\n")
+        assert path.read_text() == f"ops admin {DIGEST}\n"
+    path.unlink()
+    assert run("key", "drop", "ops", api_keys_file=path).stderr.endswith("see `shoal key new` [bad_setting]\n")
+    assert "SHOAL_API_KEYS_FILE" in run("key", "list").stderr

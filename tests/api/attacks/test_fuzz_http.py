@@ -132,19 +132,6 @@ def test_any_path(quick: FlaskClient, method: str, path: str) -> None:
     check(quick.open("/" + quote(path, safe="/%"), method=method))
 
 
-@fuzz(30, data=st.data())
-def test_job_that_was_accepted(quick: FlaskClient, data: st.DataObject) -> None:
-    body = data.draw(
-        changed({"op": "embed", "inputs": "storm", "lane": "bulk", "truncation_side": "left"}, JSON_VALUES)
-    )
-    submitted = quick.post("/v1/jobs", data=json.dumps(body).encode(), headers=data.draw(SOME_HEADERS))
-    check(submitted)
-    if submitted.status_code == 202:
-        job_id = submitted.get_json()["id"]
-        for method, path in (("GET", ""), ("GET", "/result?wait=2"), ("DELETE", "")):
-            check(quick.open(f"/v1/jobs/{job_id}{path}", method=method))
-
-
 @fuzz(40, values=changed(ABOUT), raw=st.binary() | mutated(st.just(wire.pack(ABOUT))) | ODD.map(packed))
 def test_routes_that_describe_odd_workers(quick: FlaskClient, queue: Queue, values: dict[str, Any], raw: bytes) -> None:
     beats = [packed({"written_at": time_s} | about) for time_s, about in ((1.0, ABOUT), (9.0, values), (15.0, ABOUT))]

@@ -23,12 +23,6 @@ from shoal_workers.service.service import about
 
 pytest_plugins = ["api_fixtures"]
 
-#: Tokens of `storm`, with the two special tokens.
-TOKENS_OF_STORM = 3
-
-#: Bytes that a heartbeat has for its measurements, at most.
-MAX_MEASUREMENTS_BYTES = 1_000
-
 Scrape = Callable[..., dict[str, float]]
 
 
@@ -47,58 +41,40 @@ def scrape(api: FlaskClient, worker: Worker) -> Scrape:
     return samples
 
 
+def counts(scrape: Scrape, *names: str) -> list[float]:
+    """Return the values of metrics of the worker."""
+    return [scrape(f"shoal_worker_{name}", "worker").popitem()[1] for name in names]
+
+
 def put(queue: Queue, lane: str, *texts: str, deadline: float | None = None) -> None:
     """Put an embed job with these texts."""
     queue.put(lane, [Embed(list(texts), reply_to="me", deadline=deadline)])
 
 
-def test_an_idle_workers_counters_are_zero(scrape: Scrape, worker: Worker) -> None:
-    names = [
-        f"shoal_worker_{word[:-1]}seconds" if word.endswith("_s") else f"shoal_worker_{word}"
-        for word in measurements.COUNTERS
-    ]
-    assert [scrape(f"{name}_total", "worker") for name in names] == [{worker.id: 0}] * len(names)
+def test_passes_and_waits_are_measured(scrape: Scrape, worker: Worker, queue: Queue) -> None:
+    names = (f"{word[:-1]}seconds" if word.endswith("_s") else word for word in measurements.COUNTERS)
+    assert {*counts(scrape, *(f"{name}_total" for name in names))} == {0}
     assert scrape("shoal_worker_wait_seconds_count", "lane") == dict.fromkeys(LANES, 0)
-
-
-def test_passes_are_measured(scrape: Scrape, worker: Worker, queue: Queue) -> None:
     put(queue, "interactive", "storm", "rain", "storm")
     drive(worker)
-    put(queue, "interactive", "storm market")
+    put(queue, "bulk", "storm market")
     drive(worker)
-    id, num_tokens = worker.id, [2 * TOKENS_OF_STORM, TOKENS_OF_STORM + 1]
-    assert scrape("shoal_worker_batches_total", "worker") == {id: 2}
-    assert scrape("shoal_worker_batch_texts_sum", "worker") == {id: 3}
-    assert scrape("shoal_worker_batch_texts_bucket", "le")["1.0"] == 1
-    assert scrape("shoal_worker_batch_texts_bucket", "le")["4.0"] == 2
-    assert scrape("shoal_worker_batch_tokens_sum", "worker") == {id: sum(num_tokens)}
-    assert scrape("shoal_worker_batch_tokens_count", "worker") == {id: 2}
-    assert scrape("shoal_worker_batch_fill_ratio_sum", "worker") == {id: pytest.approx(sum(num_tokens) / 4_096)}
-    assert scrape("shoal_worker_texts_total", "worker") == {id: 4}
-    assert scrape("shoal_worker_jobs_total", "worker") == {id: 2}
-
-
-def test_waits_and_passes_are_timed(scrape: Scrape, worker: Worker, queue: Queue) -> None:
-    put(queue, "interactive", *(f"storm {n}" for n in range(100)))
-    drive(worker)
-    (busy_s,) = scrape("shoal_worker_busy_seconds_total").values()
+    assert counts(scrape, "batches_total", "batch_texts_sum", "batch_tokens_count") == [2, 3, 2]
+    limits = scrape("shoal_worker_batch_texts_bucket", "le")
+    assert (limits["1.0"], limits["4.0"]) == (1, 2)
+    assert counts(scrape, "batch_tokens_sum", "batch_fill_ratio_sum") == [10, pytest.approx(10 / 4_096)]
+    assert counts(scrape, "texts_total", "jobs_total") == [4, 2]
+    assert scrape("shoal_worker_wait_seconds_count", "lane") == {"interactive": 1, "bulk": 1}
+    (busy_s,), (encode_s,) = (counts(scrape, f"{name}_seconds_total") for name in ("busy", "encode"))
+    assert busy_s == pytest.approx(encode_s)
     assert busy_s > 0
-    assert busy_s == pytest.approx(scrape("shoal_worker_encode_seconds_total")[""])
-    for lane in ("interactive", "interactive", "bulk"):
-        put(queue, lane, "storm")
-    drive(worker)
-    assert scrape("shoal_worker_wait_seconds_count", "lane") == {"interactive": 3, "bulk": 1}
     waited_s = sum(scrape("shoal_worker_wait_seconds_sum", "lane").values())
-    assert waited_s == pytest.approx(scrape("shoal_worker_queue_seconds_total")[""])
-
-
-def test_refused_jobs_have_waited_too(scrape: Scrape, worker: Worker, queue: Queue) -> None:
-    put(queue, "interactive", "storm", deadline=1.0)
+    assert [waited_s] == pytest.approx(counts(scrape, "queue_seconds_total"))
+    put(queue, "interactive", "storm", deadline=1.0)  # refused jobs have waited too
     queue.redis.rpush(queue.keys.lane("bulk"), b"no job")
     drive(worker)
-    assert scrape("shoal_worker_wait_seconds_count", "lane") == {"interactive": 1, "bulk": 1}
-    assert scrape("shoal_worker_failed_total", "worker") == {worker.id: 2}
-    assert scrape("shoal_worker_jobs_total", "worker") == {worker.id: 0}
+    assert scrape("shoal_worker_wait_seconds_count", "lane") == {"interactive": 2, "bulk": 2}
+    assert counts(scrape, "failed_total", "jobs_total") == [2, 2]
 
 
 def test_claims_are_counted_and_suspects_among_them(scrape: Scrape, worker: Worker, queue: Queue) -> None:
@@ -109,8 +85,7 @@ def test_claims_are_counted_and_suspects_among_them(scrape: Scrape, worker: Work
     queue.leave("left")  # an orderly end, so that its job is no suspect
     queue.may_look(worker.id)
     assert sum(drive(worker) for _ in range(4)) == 3
-    assert scrape("shoal_worker_claims_total", "worker") == {worker.id: 2}
-    assert scrape("shoal_worker_redeliveries_total", "worker") == {worker.id: 2}
+    assert counts(scrape, "claims_total", "redeliveries_total") == [2, 2]
 
 
 def test_a_lane_reports_its_jobs_and_the_age_of_the_oldest(make_app: MakeApp, scrape: Scrape, queue: Queue) -> None:
@@ -124,10 +99,10 @@ def test_a_lane_reports_its_jobs_and_the_age_of_the_oldest(make_app: MakeApp, sc
     assert 0 <= found["oldest_job_age_seconds"]["bulk"] <= time.monotonic() - began_s + 0.1
     assert {values["interactive"] for values in found.values()} == {0}
     api = make_app(max_backlog_texts=4).test_client()  # the fullest limit counts
-    assert 'shoal_lane_fill_ratio{lane="bulk"} 0.5\n' in api.get("/metrics").get_data(as_text=True)
+    assert 'shoal_lane_fill_ratio{lane="bulk"} 0.5\n' in api.get("/metrics").text
 
 
-def test_results_dead_letters_and_memory_of_redis_are_measured(
+def test_results_letters_and_memory_are_measured(
     make_app: MakeApp, scrape: Scrape, worker: Worker, queue: Queue
 ) -> None:
     for _ in range(2):
@@ -144,70 +119,53 @@ def test_results_dead_letters_and_memory_of_redis_are_measured(
     assert scrape("shoal_redis_max_memory_bytes") == {"": 0}
 
 
-def test_a_worker_reports_its_clock_and_its_memory(scrape: Scrape, worker: Worker) -> None:
+def test_a_worker_reports_its_clock_and_its_memory_in_few_bytes(scrape: Scrape, worker: Worker) -> None:
     worker.clock.offset_s, worker.clock.error_s = 2.5, 0.5
-    assert scrape("shoal_worker_clock_offset_seconds", "worker") == {worker.id: 2.5}
-    assert scrape("shoal_worker_clock_error_seconds", "worker") == {worker.id: 0.5}
-    found = scrape("shoal_worker_resident_memory_bytes", "worker")
-    assert 0.8 < found[worker.id] / scrape("process_resident_memory_bytes")[""] < 1.25
+    assert counts(scrape, "clock_offset_seconds", "clock_error_seconds") == [2.5, 0.5]
+    (num_bytes,) = counts(scrape, "resident_memory_bytes")
+    assert 0.8 < num_bytes / scrape("process_resident_memory_bytes")[""] < 1.25
+    assert len(wire.pack(worker.log.measurements.to_heartbeat())) <= 1_000
 
 
-def test_requests_are_counted_by_route_and_status(api: FlaskClient) -> None:
+def test_requests_are_timed_and_counted_by_route_and_status(api: FlaskClient, scrape: Scrape) -> None:
+    began_s = time.perf_counter()
+    api.get("/info")
+    took_s = time.perf_counter() - began_s
+    assert 0 < scrape("shoal_http_request_seconds_sum", "route")["/info"] <= took_s
     api.post("/embed", json={"inputs": 5})
     for path in ("/health", "/v1/jobs/some-id", "/nowhere", "/nowhere"):
         api.get(path)
     text = api.get("/metrics").text
     for line in (
-        'request_seconds_count{method="POST",route="/embed",status="422"} 1.0',
-        'request_seconds_count{method="GET",route="/health",status="200"} 1.0',
-        'request_seconds_count{method="GET",route="/v1/jobs/<id>",status="404"} 1.0',
-        'request_seconds_count{method="",route="unmatched",status="404"} 2.0',
-        'errors_total{code="invalid_request"} 1.0',
+        'http_request_seconds_count{method="POST",route="/embed",status="422"} 1.0',
+        'http_request_seconds_count{method="GET",route="/health",status="200"} 1.0',
+        'http_request_seconds_count{method="GET",route="/v1/jobs/<id>",status="404"} 1.0',
+        'http_request_seconds_count{method="",route="unmatched",status="404"} 2.0',
+        'http_errors_total{code="invalid_request"} 1.0',
+        f'build_info{{version="{__version__}"}} 1.0',
     ):
-        assert f"\nshoal_http_{line}\n" in text
-    assert f'shoal_build_info{{version="{__version__}"}} 1.0' in text
+        assert f"\nshoal_{line}\n" in text
 
 
-def test_without_redis_the_process_is_still_measured(make_app: MakeApp, own_redis: RedisServer) -> None:
+def test_what_redis_does_not_tell_is_left_out(make_app: MakeApp, own_redis: RedisServer, queue: Queue) -> None:
+    api = make_app(redis_url=own_redis.url).test_client()
+    with Queue.connect(own_redis.url, queue.keys).redis as connection:
+        connection.execute_command("ACL", "SETUSER", "default", "-info")
+        text = api.get("/metrics").text
+        connection.execute_command("ACL", "SETUSER", "default", "+info")
+    assert "\nshoal_redis_up 1.0\n" in text
+    assert "shoal_redis_memory_bytes" not in text
     own_redis.stop()
-    text = make_app(redis_url=own_redis.url).test_client().get("/metrics").text
+    text = api.get("/metrics").text
     assert "\nshoal_redis_up 0.0\n" in text
     assert "\nprocess_resident_memory_bytes " in text
     assert "shoal_workers_alive" not in text
 
 
-def test_a_request_is_measured_in_seconds(api: FlaskClient, scrape: Scrape) -> None:
-    began_s = time.perf_counter()
-    api.get("/info")
-    took_s = time.perf_counter() - began_s
-    found = {route: scrape(f"shoal_http_request_seconds_{route}", "route") for route in ("sum", "count")}
-    assert found["count"]["/info"] == 1
-    assert 0 < found["sum"]["/info"] <= took_s
-
-
-def test_without_the_right_to_ask_only_the_memory_of_redis_is_left_out(
-    make_app: MakeApp, own_redis: RedisServer, queue: Queue
-) -> None:
-    app = make_app(redis_url=own_redis.url)
-    with Queue.connect(own_redis.url, queue.keys).redis as connection:
-        connection.execute_command("ACL", "SETUSER", "default", "-info")
-        found = app.test_client().get("/metrics").get_data(as_text=True)
-        connection.execute_command("ACL", "SETUSER", "default", "+info")
-    assert "\nshoal_redis_up 1.0\n" in found
-    assert "shoal_redis_memory_bytes" not in found
-
-
-def test_measurements_need_few_bytes_of_a_heartbeat(worker: Worker) -> None:
-    assert len(wire.pack(worker.log.measurements.to_heartbeat())) <= MAX_MEASUREMENTS_BYTES
-
-
 def test_no_heartbeat_spoils_the_lines_of_others(api: FlaskClient, stub: StubWorker) -> None:
     odd = 'a"} 1\n\\é'
-    stub.pool.announce(
-        odd,
-        {"state": "asleep", "counters": {"jobs": True}, "engine": odd, "clock_offset_s": float("nan")}
-        | {"waits": {odd: HISTOGRAM}},
-    )
+    about = {"state": "asleep", "counters": {"jobs": True}, "engine": odd, "clock_offset_s": float("nan")}
+    stub.pool.announce(odd, about | {"waits": {odd: HISTOGRAM}})
     families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
     found = {(sample.name, sample.labels.get("worker")): sample for family in families for sample in family.samples}
     assert found["shoal_worker_jobs_total", "stub"].value == COUNTERS["jobs"]
@@ -217,7 +175,7 @@ def test_no_heartbeat_spoils_the_lines_of_others(api: FlaskClient, stub: StubWor
     assert found["shoal_worker_engine_info", odd].labels["engine"] == odd
     stub.pool.leave(odd)
     stub.announce(waits={}, batches={}, memory_bytes=None)  # as a worker of an older version
-    text = api.get("/metrics").get_data(as_text=True)
+    text = api.get("/metrics").text
     assert 'shoal_worker_jobs_total{worker="stub"} 7.0\n' in text
     assert "shoal_worker_wait_seconds_count" not in text
 

@@ -10,6 +10,7 @@ from api_stub import MakeApp, error_of
 from flask.testing import FlaskClient
 from page import table
 
+from shoal import __version__
 from shoal_api.routes.pages import FOLDER
 
 pytest_plugins = ["api_fixtures"]
@@ -31,24 +32,22 @@ OWN = {
 
 
 class TestTheRoot:
-    def test_a_browser_gets_the_page(self, make_app: MakeApp) -> None:
+    def test_a_browser_gets_the_page_and_a_program_links(self, make_app: MakeApp) -> None:
         api = make_app(redis_url="redis://127.0.0.1:1/0").test_client()  # the page needs no Redis
         for accept in (BROWSER["Accept"], "text/html", "text/html;q=0.9, application/json;q=0.1"):
             response = api.get("/", headers={"Accept": accept})
             assert response.mimetype == "text/html"
             assert response.get_data(as_text=True).startswith("<!doctype html>")
             assert set(response.headers["Vary"].split(", ")) == {"Accept", "Accept-Encoding"}
-
-    def test_a_program_gets_links(self, api: FlaskClient) -> None:
         too_long = "text/html," + "a/b," * 1_000
-        for accept in ("*/*", "application/json", "text/html, application/json", "image/png", too_long, "", None):
-            response = api.get("/", headers={} if accept is None else {"Accept": accept})
-            assert response.get_json()["docs"] == "/docs"
+        for other in ("*/*", "application/json", "text/html, application/json", "image/png", too_long, "", None):
+            response = api.get("/", headers={} if other is None else {"Accept": other})
+            assert {"name": "shoal", "version": __version__, "docs": "/docs"}.items() <= response.get_json().items()
             assert response.headers["Vary"] == "Accept"
 
 
 class TestFiles:
-    def test_each_file_that_the_page_names_exists(self, api: FlaskClient) -> None:
+    def test_each_file_that_the_page_or_a_script_names_exists(self, api: FlaskClient) -> None:
         page = api.get("/", headers=BROWSER).get_data(as_text=True)
         named = re.findall(r'(?:href|src)="(page/[^"]+)"', page)
         views = re.findall(r'data-view="(\w+)"', page)
@@ -57,8 +56,6 @@ class TestFiles:
             response = api.get(f"/{path}")
             assert response.status_code == 200
             assert response.headers["X-Content-Type-Options"] == "nosniff"
-
-    def test_each_file_that_a_script_imports_exists(self) -> None:
         for name, text in OWN.items():
             imported = re.findall(r'from "(\.[^"]+)"', text)
             assert [path for path in imported if not (FOLDER / name).parent.joinpath(path).exists()] == [], name
@@ -71,7 +68,7 @@ class TestFiles:
             assert rules["frame-ancestors"] == "'none'"
             assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
 
-    def test_a_browser_that_has_a_file_does_not_get_it_again(self, api: FlaskClient) -> None:
+    def test_files_are_sent_compressed_and_once(self, api: FlaskClient) -> None:
         first = api.get("/page/main.js", headers={"Accept-Encoding": "gzip"})
         again = api.get("/page/main.js", headers={"If-None-Match": first.headers["ETag"]})
         assert (again.status_code, again.data) == (304, b"")
@@ -79,8 +76,6 @@ class TestFiles:
         assert {one.headers["ETag"][:3] for one in (first, again, plain)} == {'W/"'}
         assert first.headers["Cache-Control"] == "no-cache"
         assert api.get("/page/main.js", headers={"If-None-Match": 'W/"another"'}).status_code == 200
-
-    def test_files_are_sent_compressed(self, api: FlaskClient) -> None:
         plain = api.get("/page/main.js")
         packed = api.get("/page/main.js", headers={"Accept-Encoding": "gzip"})
         refused = api.get("/page/main.js", headers={"Accept-Encoding": "gzip;q=0"})
@@ -101,11 +96,9 @@ class TestFiles:
             response = api.get(f"/page/{name}")
             assert (error_of(response, 404)[0], response.headers["Cache-Control"]) == ("not_found", "no-store")
 
-    def test_all_files_together_are_small(self) -> None:
+    def test_all_files_together_are_small_and_name_no_other_site(self) -> None:
         data = [path.read_bytes() for path in FOLDER.rglob("*.*")]
         assert sum(min(len(file), len(gzip.compress(file))) for file in data) <= MAX_PACKED_BYTES
-
-    def test_no_file_names_another_site_or_makes_markup_of_a_text(self) -> None:
         assert len(OWN) > 10
         text = "".join(OWN.values())
         assert set(re.findall(r"https?://[\w.]+", text)) == {"http://www.w3.org"}  # the name of SVG's format

@@ -18,9 +18,9 @@ BEFORE = """
 globalThis.document = { createComment() {}, createTreeWalker() {}, baseURI: "http://localhost:8080/" };
 globalThis.sessionStorage = new Map();
 sessionStorage.getItem = (name) => sessionStorage.get(name) ?? null;
-const parts = ["ask", "code", "hit", "quantity", "dead_letters"].map((name) => `parts/${name}`);
+const parts = ["ask", "hit", "quantity"].map((name) => `parts/${name}`);
 const modules = await Promise.all(["api", ...parts, "views/pool"].map((name) => import(`./${name}.js`)));
-const [{ Api }, ask, code, hit, { duration }, { DeadLetters }, pool] = modules;
+const [{ Api }, ask, hit, { duration }, pool] = modules;
 function text(part) {
   if (Array.isArray(part)) return part.map(text).join("");
   if (!part?.strings) return typeof part === "function" ? "" : String(part);
@@ -52,7 +52,7 @@ def test_a_time_has_its_unit_and_from_a_minute_on_the_next_smaller_one(run: Run)
     assert found == ["12.5 ms", "5 s", "59.5 s", "1 min", "1 min 40 s", "2 h 2 min", "2 h", "2 days 7 h"]
 
 
-def test_a_question_survives_the_address_and_reserved_names_get_a_backslash(run: Run) -> None:
+def test_a_question_survives_the_address_and_a_wrong_filter_is_shown(run: Run) -> None:
     asked = {"query": "a storm", "alpha": 0.5, "rerank": True, "filter": {"year": {"in": [2020]}}}
     question, address, filters = run(
         f"const given = {{ ...ask.NOTHING, ...{json.dumps(asked)} }}, params = ask.paramsOf(given);"
@@ -63,9 +63,6 @@ def test_a_question_survives_the_address_and_reserved_names_get_a_backslash(run:
     assert {name: question[name] for name in asked} == asked
     assert address == ["query", "alpha", "rerank", "filter"]
     assert filters == [{"\\and": {"in": ["x"]}, "year": {"in": [2]}}, ["x"], {"year": {"in": [2]}}]
-
-
-def test_a_wrong_filter_in_the_address_is_shown(run: Run) -> None:
     filters = [{"topic": {"in": "a storm"}}, {"topic": 5}, {"topic": None}, {"topic": {"in": ["a", "b"], "gte": 1}}]
     shown, chosen = run(
         f"const {{ chosenFilters }} = await import('./parts/facets.js'), filters = {json.dumps(filters)};"
@@ -83,13 +80,6 @@ def test_marks_count_characters_and_only_addresses_of_the_web_are_links(run: Run
     assert "🌧 <mark>storm</mark>" in marked
     assert links.count("<a href=") == 1
     assert "<a href=https://example.org/a" in links
-
-
-def test_a_command_quotes_its_body_for_the_shell(run: Run) -> None:
-    command = run("""const found = code.curlSample("search", { queries: "it's" }, true);""")
-    shown = subprocess.run(["sh", "-c", command.replace("curl ", "printf '%s\\n' ", 1)], capture_output=True, text=True)
-    assert shown.stdout.splitlines()[-1] == '{"queries":"it\'s"}'
-    assert '-H "Authorization: Bearer $SHOAL_KEY"' in command
 
 
 def test_a_request_ends_in_its_time_and_is_sent_again_with_a_key_that_is_new(run: Run) -> None:
@@ -114,20 +104,11 @@ def test_a_request_ends_in_its_time_and_is_sent_again_with_a_key_that_is_new(run
     assert (keys, code, num_refused) == (["", "Bearer new"], "away", 0)
 
 
-def test_a_letter_is_dropped_once_the_operator_has_agreed_and_a_view_that_is_left_asks_no_more(run: Run) -> None:
-    dropped, is_ended = run("""
-    const dropped = [], api = { delete: async (path) => dropped.push(path) };
-    const functions = (part) =>
-      [part].flat().flatMap((one) => one?.values?.flatMap(functions) ?? (one?.call ? [one] : []));
-    const [, drop] = functions(new DeadLetters(api, () => {}).view([{ id: "1-0" }], 1, 0));
+def test_a_view_that_is_left_asks_no_more(run: Run) -> None:
+    is_ended = run("""
     let asked;
-    for (const isSure of [false, true]) {
-      globalThis.confirm = () => isSure;
-      await drop();
-      dropped.push(isSure);
-    }
     pool.enter({ api: { get: (path, { signal }) => new Promise(() => (asked = signal)) }, render() {} });
     pool.leave();
-    const found = [dropped, asked.aborted];
+    const found = asked.aborted;
     """)
-    assert (dropped, is_ended) == ([False, "v1/dead/1-0", True], True)
+    assert is_ended

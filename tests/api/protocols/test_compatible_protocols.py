@@ -18,14 +18,28 @@ from shoal_api.app import PROTOCOL_APIS
 pytest_plugins = ["api_fixtures"]
 
 
-def test_each_protocol_in_the_settings_has_routes_and_a_dialect() -> None:
+def test_each_protocol_in_the_settings_has_routes_and_a_dialect_or_is_refused(make_app: MakeApp) -> None:
     assert set(PROTOCOLS) == set(PROTOCOL_APIS)
     assert all(api.name == name for name, api in PROTOCOL_APIS.items())
     assert Settings().protocol_prefixes() == dict.fromkeys(PROTOCOLS, "")
+    api = make_app(protocols="").test_client()
+    assert api.get("/v1/models").get_json()["error"]["code"] == "not_found"
+    assert api.get("/openapi.json").get_json()["paths"].keys() & {"/embed", "/v1/embeddings"} == {"/embed"}
+    wrong = ("opneai", "openai,openai", "openai=v1", "openai=/", "openai=/a b", "=/a", "openai=/<a>")
+    for protocols in (*wrong, "tei=/docs", "tei=/docs/a", "tei=/page"):
+        with pytest.raises(BadSetting, match="protocols has "):
+            Settings(protocols=protocols)
+    for protocols, message in (
+        ("openai,infinity=/v1", "openai and infinity, which both answer POST /v1/embeddings"),
+        ("cohere,tei=/v2", "cohere and tei, which both answer POST /v2/embed"),
+        ("jina,infinity=/v1", "jina and infinity, which both answer POST /v1/"),
+    ):
+        with pytest.raises(BadSetting, match=message):
+            make_app(protocols=protocols)
 
 
 @pytest.mark.usefixtures("stub")
-def test_each_protocol_answers_below_the_path_that_is_set(make_app: MakeApp) -> None:
+def test_each_protocol_answers_below_the_path_that_is_set(make_app: MakeApp, api: FlaskClient) -> None:
     mounted = make_app(protocols="openai=/ai/openai").test_client()
     assert mounted.post("/ai/openai/v1/embeddings", json={"input": "a"}).status_code == 200
     assert mounted.post("/ai/openai/v1/embeddings", json={}).get_json()["error"]["type"] == "invalid_request_error"
@@ -34,33 +48,18 @@ def test_each_protocol_answers_below_the_path_that_is_set(make_app: MakeApp) -> 
     usual = make_app().test_client()
     assert usual.post("/v1/embeddings", json={"input": "a"}).status_code == 200
     assert "/ai/openai/v1/embeddings" not in usual.get("/openapi.json").get_json()["paths"]
-
-
-def test_without_protocols_only_shoals_own_routes_are_left(make_app: MakeApp) -> None:
-    api = make_app(protocols="").test_client()
-    assert api.get("/v1/models").get_json()["error"]["code"] == "not_found"
-    paths = api.get("/openapi.json").get_json()["paths"]
-    assert "/embed" in paths
-    assert "/v1/embeddings" not in paths
-
-
-def test_a_setting_that_cannot_be_read_is_refused() -> None:
-    for protocols in ("opneai", "openai,openai", "openai=v1", "openai=/", "openai=/a b", "=/a", "openai=/<a>"):
-        with pytest.raises(BadSetting, match="protocols has "):
-            Settings(protocols=protocols)
-    for path in ("/docs", "/docs/a", "/page"):
-        with pytest.raises(BadSetting, match="protocols has "):
-            Settings(protocols=f"tei={path}")
-
-
-def test_two_protocols_with_the_same_route_are_refused(make_app: MakeApp) -> None:
-    for protocols, message in (
-        ("openai,infinity=/v1", "openai and infinity, which both answer POST /v1/embeddings"),
-        ("cohere,tei=/v2", "cohere and tei, which both answer POST /v2/embed"),
-        ("jina,infinity=/v1", "jina and infinity, which both answer POST /v1/"),
-    ):
-        with pytest.raises(BadSetting, match=message):
-            make_app(protocols=protocols)
+    for method, path, status, names in UNKNOWN:
+        response = api.open(path, method=method)
+        body = response.get_json()
+        shape = body["error"] if isinstance(body.get("error"), dict) else body
+        assert (response.status_code, shape.keys()) == (status, names), path
+        assert names != OWN or shape["code"] == {404: "not_found", 405: "method_not_allowed"}[status], path
+        assert status != 405 or response.headers["Allow"], path
+    mounted = make_app(protocols="cohere=/ai/cohere,ollama=/ai").test_client()
+    assert list(mounted.post("/ai/cohere/v2/chat").get_json()) == ["message"]
+    assert list(mounted.get("/ai/cohere").get_json()) == ["message"]
+    assert isinstance(mounted.post("/ai/api/pull").get_json()["error"], str)
+    assert mounted.post("/v2/embed").get_json()["error"]["code"] == "not_found"
 
 
 OPENAI = {"message", "type", "param", "code"}
@@ -88,21 +87,6 @@ UNKNOWN = [
 ]
 
 
-def test_an_unknown_path_below_a_protocols_path_has_an_error_in_its_shape(api: FlaskClient, make_app: MakeApp) -> None:
-    for method, path, status, names in UNKNOWN:
-        response = api.open(path, method=method)
-        body = response.get_json()
-        shape = body["error"] if isinstance(body.get("error"), dict) else body
-        assert (response.status_code, shape.keys()) == (status, names), path
-        assert names != OWN or shape["code"] == {404: "not_found", 405: "method_not_allowed"}[status], path
-        assert status != 405 or response.headers["Allow"], path
-    mounted = make_app(protocols="cohere=/ai/cohere,ollama=/ai").test_client()
-    assert list(mounted.post("/ai/cohere/v2/chat").get_json()) == ["message"]
-    assert list(mounted.get("/ai/cohere").get_json()) == ["message"]
-    assert isinstance(mounted.post("/ai/api/pull").get_json()["error"], str)
-    assert mounted.post("/v2/embed").get_json()["error"]["code"] == "not_found"
-
-
 class TestSlashes:
     """A slash at the end or the beginning of a path is never redirected: the Host header would choose the target."""
 
@@ -120,15 +104,13 @@ class TestSlashes:
         assert redirected == {"/docs"}
 
     @pytest.mark.usefixtures("stub")
-    def test_the_root_of_a_protocol_below_a_path_is_the_path_itself(self, make_app: MakeApp) -> None:
+    def test_slashes_at_either_end_of_a_path_are_no_part_of_it(self, make_app: MakeApp, api: FlaskClient) -> None:
         api = make_app(protocols="tei=/tei").test_client()
         for path in ("/tei", "/tei/"):
             assert len(api.post(path, json={"inputs": ["a", "b"]}).get_json()) == 2
             response = api.get(path)
             assert (response.status_code, {*response.headers["Allow"].split(", ")}) == (405, {"OPTIONS", "POST"})
             assert api.options(path).status_code == 200
-
-    def test_several_slashes_at_the_beginning_are_one(self, api: FlaskClient) -> None:
         doubled = api.get("/", environ_overrides={"PATH_INFO": "//health"})
         assert doubled.get_json() == api.get("/health").get_json()
         assert api.get("/a//health").status_code == 404
@@ -154,59 +136,49 @@ ROUTES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 #: Options of an embed under Shoal's own names, each with another value than its default.
 ALL: dict[str, Any] = {"normalize": False, "pooling": "max", "dimensions": 2, "prompt_name": "query"}
 ALL |= {"truncate": False, "truncation_side": "left"}
+QUERY: dict[str, Any] = {"prompt_name": "query"}
+PAIR = {"source_sentence": "a", "sentences": ["b"]}
 
 #: A route, the fields of a body besides the model, and the options of its job if the model has a prompt for queries.
-OPTIONS: list[tuple[str, dict[str, Any], Options]] = [
-    ("/embed", {"inputs": "a", "truncate": None, "truncation_direction": "Left"}, Options(truncation_side="left")),
-    ("/embed", {"inputs": "a", **ALL}, Options(**ALL)),
-    ("/embed_all", {"inputs": "a", "truncate": None}, Options(output="tokens", normalize=False)),
-    (
-        "/similarity",
-        {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "query"}},
-        Options(prompt_name="query"),
-    ),
-    (
-        "/v1/embeddings",
-        {"input": "a", "task": "retrieval.query", "normalized": False, "truncate": False},
-        Options(prompt_name="query", normalize=False, truncate=False),
-    ),
+OPTIONS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("/embed", {"inputs": "a", "truncate": None, "truncation_direction": "Left"}, {"truncation_side": "left"}),
+    ("/embed", {"inputs": "a", **ALL}, ALL),
+    ("/embed_all", {"inputs": "a", "truncate": None}, {"output": "tokens", "normalize": False}),
+    ("/similarity", {"inputs": PAIR, "parameters": QUERY}, QUERY),
+    ("/v1/embeddings", {"input": "a", "task": "retrieval.query", "normalized": False}, QUERY | {"normalize": False}),
+    ("/v1/embeddings", {"input": "a", "task": "text-matching", "truncate": False}, {"truncate": False}),
     (
         "/v1/embeddings",
         {"input": "a", "truncation": False, "output_dimension": 2},
-        Options(truncate=False, dimensions=2),
+        {"truncate": False, "dimensions": 2},
     ),
-    ("/pooling", {"input": "a", "task": "embed", "use_activation": False}, Options(normalize=False)),
-    (
-        "/vectors",
-        {"text": "a", "config": {"task_type": "query", "dimensions": 2}},
-        Options(prompt_name="query", dimensions=2),
-    ),
-    ("/api/embed", {"model": "stub", "input": "a", "truncate": False, "dimensions": 5}, Options(truncate=False)),
-    ("/rerank", {"query": "a", "texts": ["a"], "truncation_direction": "left"}, Options(truncation_side="left")),
+    ("/pooling", {"input": "a", "task": "embed", "use_activation": False}, {"normalize": False}),
+    ("/vectors", {"text": "a", "config": {"task_type": "query", "dimensions": 2}}, QUERY | {"dimensions": 2}),
+    ("/api/embed", {"model": "stub", "input": "a", "truncate": False, "dimensions": 5}, {"truncate": False}),
+    ("/rerank", {"query": "a", "texts": ["a"], "truncation_direction": "left"}, {"truncation_side": "left"}),
 ]
 
 
 def test_the_fields_of_each_protocol_become_the_options_of_the_job(api: FlaskClient, stub: StubWorker) -> None:
     for path, body, _ in OPTIONS:
         assert api.post(path, json=body).status_code == 200
-    assert stub.asked == [options for *_, options in OPTIONS]
+    assert stub.asked == [Options(**options) for *_, options in OPTIONS]
 
 
 def test_the_kind_of_text_chooses_the_prompt(api: FlaskClient, stub: StubWorker) -> None:
     stub.announce(prompts=["clustering", "passage", "query"])
-    asked: list[tuple[str, dict[str, Any]]] = [
-        *(("/v2/embed", {"texts": ["a"], "input_type": f"search_{kind}"}) for kind in ("query", "document")),
-        *(("/v1/embeddings", {"input": "a", "input_type": kind}) for kind in ("query", "document")),
-        *(("/v1/embeddings", {"input": "a", "task": f"retrieval.{kind}"}) for kind in ("query", "passage")),
-        *(("/vectors", {"text": "a", "config": {"task_type": kind}}) for kind in ("query", "passage")),
-        *(("/v2/embed", {"texts": ["a"], "input_type": kind}) for kind in ("clustering", "classification")),
-        ("/v1/embeddings", {"input": "a", "task": "text-matching"}),
-        ("/v1/embeddings", {"input": "a", "truncation": True}),
-    ]
-    for path, body in asked:
-        assert api.post(path, json=body).status_code == 200
-    chosen = [options.prompt_name for options in stub.asked]
-    assert chosen == [*("query", "passage") * 4, "clustering", None, None, None]
+    asked: list[tuple[str, dict[str, Any], str | None]] = []
+    for kind, prompt in (("query", "query"), ("document", "passage")):
+        asked.append(("/v2/embed", {"texts": ["a"], "input_type": f"search_{kind}"}, prompt))
+        asked.append(("/v1/embeddings", {"input": "a", "input_type": kind}, prompt))
+        asked.append(("/v1/embeddings", {"input": "a", "task": f"retrieval.{prompt}"}, prompt))
+        asked.append(("/vectors", {"text": "a", "config": {"task_type": prompt}}, prompt))
+    asked.append(("/v2/embed", {"texts": ["a"], "input_type": "clustering"}, "clustering"))
+    asked.append(("/v2/embed", {"texts": ["a"], "input_type": "classification"}, None))
+    asked.append(("/v1/embeddings", {"input": "a", "task": "text-matching"}, None))
+    asked.append(("/v1/embeddings", {"input": "a", "truncation": True}, None))
+    assert [api.post(path, json=body).status_code for path, body, _ in asked] == [200] * len(asked)
+    assert [options.prompt_name for options in stub.asked] == [prompt for *_, prompt in asked]
 
 
 class TestEachError:
@@ -225,22 +197,20 @@ class TestEachError:
             assert api.post(path, json=body | {"colour": None}).status_code == 200
             check_error(api.post(path, data=b"{"), 400, place)
 
-    @pytest.mark.usefixtures("stub")
-    def test_of_the_client(self, make_app: MakeApp, keys_file: KeysFile) -> None:
+    def test_of_client_and_service(
+        self, make_app: MakeApp, keys_file: KeysFile, stub: StubWorker, own_redis: RedisServer
+    ) -> None:
+        own_redis.stop()
         headers = keys_file.make("slow", rate="1/minute")
         api = make_app(api_keys_file=str(keys_file.path)).test_client()
+        away = make_app(redis_url=own_redis.url).test_client()
         assert api.post("/", json={"inputs": "a"}, headers=headers).status_code == 200
         for path, body, place in ROUTES:
             check_error(api.post(path, json=body), 401, place)
             check_error(api.post(path, json=body, headers=headers), 429, place)
+            check_error(away.post(path, json=body), 503, place)
         told = [api.post(path, json={}, headers=headers).get_json() for path in ("/v1/embeddings", "/embed_all")]
         assert (told[0]["error"]["type"], told[1]["error_type"]) == ("rate_limit_error", "Overloaded")
-
-    def test_of_the_service(self, make_app: MakeApp, own_redis: RedisServer) -> None:
-        own_redis.stop()
-        api = make_app(redis_url=own_redis.url).test_client()
-        for path, body, place in ROUTES:
-            check_error(api.post(path, json=body), 503, place)
 
 
 def check_error(response: TestResponse, status: int | tuple[int, ...], place: tuple[str, ...]) -> str:
@@ -261,37 +231,24 @@ ITS_NAMES = (NAME, "all-MiniLM-L6-v2", "ALL-minilm-l6-V2", "all-minilm", "all-mi
 OTHER_NAMES = ("MiniLM-L6-v2", "other/all-MiniLM-L6-v2", "all-minilm:33m", "all-MiniLM-L12-v2", ":latest")
 
 
-class TestNames:
-    """A pool serves one model. A request may ask for it by any of its usual names."""
-
-    def test_of_the_model(self, api: FlaskClient, stub: StubWorker) -> None:
-        stub.announce(model=NAME)
-        bodies: list[tuple[str, dict[str, Any]]] = [
-            ("/v1/embeddings", {"input": "a"}),
-            ("/v1/embeddings", {"input": "a", "truncation": True}),
-            ("/v1/embeddings", {"input": "a", "task": None}),
-            ("/embeddings", {"input": "a"}),
-            ("/api/embed", {"input": "a"}),
-            ("/api/embeddings", {"prompt": "a"}),
-            ("/api/show", {}),
-            ("/api/pull", {}),
-            ("/v1/embed", {"texts": ["a"]}),
-            ("/v2/embed", {"texts": ["a"]}),
-            ("/", {"texts": ["a"]}),
-        ]
-        for path, body in bodies:
-            assert {api.post(path, json=body | {"model": name}).status_code for name in ITS_NAMES} == {200}
-            assert {api.post(path, json=body | {"model": name}).status_code for name in OTHER_NAMES} == {404}
-
-    def test_a_refusal_names_them_all(self, make_app: MakeApp, stub: StubWorker) -> None:
-        stub.announce(model=NAME)
-        api = make_app(model_aliases="ada").test_client()
-        message = api.post("/v1/embeddings", json={"input": "a", "model": "babbage"}).get_json()["error"]["message"]
-        assert f"ask for {NAME} or all-MiniLM-L6-v2 or all-minilm or ada, or make the name an alias" in message
-
-    def test_of_the_reranker(self, api: FlaskClient, stub: StubWorker) -> None:
-        stub.announce(reranker="/models/ms-marco-MiniLM-L6-v2/")
-        for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
-            body = {"query": "a", "documents": ["a"]}
-            assert api.post(path, json=body | {"model": "MS-Marco-MiniLM-L6-v2"}).status_code == 200
-            assert api.post(path, json=body | {"model": "ms-marco"}).status_code == 404
+def test_a_model_may_be_named_by_each_of_its_usual_names(api: FlaskClient, stub: StubWorker, make_app: MakeApp) -> None:
+    stub.announce(model=NAME, reranker="/models/ms-marco-MiniLM-L6-v2/")
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        *(("/v1/embeddings", {"input": "a"} | more) for more in ({}, {"truncation": True}, {"task": None})),
+        ("/embeddings", {"input": "a"}),
+        ("/api/embed", {"input": "a"}),
+        ("/api/embeddings", {"prompt": "a"}),
+        *((f"/api/{name}", {}) for name in ("show", "pull")),
+        *((path, {"texts": ["a"]}) for path in ("/v1/embed", "/v2/embed", "/")),
+    ]
+    for path, body in bodies:
+        assert {api.post(path, json=body | {"model": name}).status_code for name in ITS_NAMES} == {200}
+        assert {api.post(path, json=body | {"model": name}).status_code for name in OTHER_NAMES} == {404}
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        body = {"query": "a", "documents": ["a"]}
+        assert api.post(path, json=body | {"model": "MS-Marco-MiniLM-L6-v2"}).status_code == 200
+        assert api.post(path, json=body | {"model": "ms-marco"}).status_code == 404
+    stub.announce(model=NAME)
+    api = make_app(model_aliases="ada").test_client()
+    message = api.post("/v1/embeddings", json={"input": "a", "model": "babbage"}).get_json()["error"]["message"]
+    assert f"ask for {NAME} or all-MiniLM-L6-v2 or all-minilm or ada, or make the name an alias" in message

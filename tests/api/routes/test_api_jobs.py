@@ -30,38 +30,31 @@ def submit(api: FlaskClient, **body: Any) -> str:
 
 
 @pytest.mark.usefixtures("stub")
-class TestResult:
-    def test_an_embed_job_has_embeddings(self, api: FlaskClient) -> None:
-        place = submit(api, op="embed", inputs=["a", "b c d e f g h"])
-        response = api.get(f"{place}/result?wait=20")
-        result = response.get_json()
-        assert response.status_code == 200
-        assert api.get(f"{place}/result?wait=20").get_data() == response.get_data()
-        assert np.array_equal(np.array(result["embeddings"], np.float32), [vector_of("a"), vector_of("b c d e f g h")])
-        assert (result["tokens"], result["truncated"]) == ([3, 8], [False, True])
-        assert result["characters"] == [1, 11]
-        assert (result["status"], result["model"], place) == ("done", "stub", f"/v1/jobs/{result['id']}")
-        assert set(result["timings"]) == {"queue_s", "tokenize_s", "encode_s", "search_s"}
-
-    def test_a_search_job_has_results_and_a_rerank_job_has_scores(self, api: FlaskClient) -> None:
-        place = submit(api, op="search", queries="sea", k=2, index="default", lane="bulk")
-        result = api.get(f"{place}/result?wait=20").get_json()
-        assert [hit["text"] for hit in result["results"][0]] == ["document 0", "document 1"]
-        assert "embeddings" not in result
-        place = submit(api, op="rerank", inputs=["a", "b"], query="c", raw_scores=True)
-        found = api.get(f"{place}/result?wait=20").get_json()
-        assert found["scores"] == [pytest.approx(float(raw_score_of("c", text)), rel=1e-6) for text in "ab"]
-        assert found["model"] == "stub-reranker"
-        assert "results" not in found
-
-    def test_the_error_of_a_failed_job_is_its_result(self, api: FlaskClient) -> None:
-        place = submit(api, op="embed", inputs=["a", "fail"])
-        assert error_of(api.get(f"{place}/result?wait=20"), 500) == ("internal", "the stub was told to fail")
-        assert api.get(place).get_json()["status"] == "failed"
-
-    def test_an_expired_job_says_so(self, api: FlaskClient) -> None:
-        place = submit(api, op="embed", inputs="a", timeout_s=0)
-        assert error_of(api.get(f"{place}/result?wait=20"), 504)[0] == "expired"
+def test_a_result_has_embeddings_results_scores_or_the_error(api: FlaskClient) -> None:
+    place = submit(api, op="embed", inputs=["a", "b c d e f g h"])
+    response = api.get(f"{place}/result?wait=20")
+    result = response.get_json()
+    assert response.status_code == 200
+    assert api.get(f"{place}/result?wait=20").get_data() == response.get_data()
+    assert np.array_equal(np.array(result["embeddings"], np.float32), [vector_of("a"), vector_of("b c d e f g h")])
+    assert (result["tokens"], result["truncated"]) == ([3, 8], [False, True])
+    assert result["characters"] == [1, 11]
+    assert (result["status"], result["model"], place) == ("done", "stub", f"/v1/jobs/{result['id']}")
+    assert set(result["timings"]) == {"queue_s", "tokenize_s", "encode_s", "search_s"}
+    place = submit(api, op="search", queries="sea", k=2, index="default", lane="bulk")
+    result = api.get(f"{place}/result?wait=20").get_json()
+    assert [hit["text"] for hit in result["results"][0]] == ["document 0", "document 1"]
+    assert "embeddings" not in result
+    place = submit(api, op="rerank", inputs=["a", "b"], query="c", raw_scores=True)
+    found = api.get(f"{place}/result?wait=20").get_json()
+    assert found["scores"] == [pytest.approx(float(raw_score_of("c", text)), rel=1e-6) for text in "ab"]
+    assert found["model"] == "stub-reranker"
+    assert "results" not in found
+    place = submit(api, op="embed", inputs=["a", "fail"])
+    assert error_of(api.get(f"{place}/result?wait=20"), 500) == ("internal", "the stub was told to fail")
+    assert api.get(place).get_json()["status"] == "failed"
+    place = submit(api, op="embed", inputs="a", timeout_s=0)
+    assert error_of(api.get(f"{place}/result?wait=20"), 504)[0] == "expired"
 
 
 def test_token_vectors_are_a_list_for_each_text_even_with_one_token(make_app: MakeApp, queue: Queue) -> None:
@@ -73,48 +66,30 @@ def test_token_vectors_are_a_list_for_each_text_even_with_one_token(make_app: Ma
     assert np.shape(result["embeddings"]) == (2, 1, 4)
 
 
-def test_a_job_is_only_for_the_model_with_the_fingerprint_that_the_request_names(
-    api: FlaskClient, queue: Queue
-) -> None:
-    api.post("/v1/jobs", json={"op": "embed", "inputs": "a"}, headers={"X-Model-Fingerprint": "other"})
-    assert [delivery.job().fingerprint for delivery in queue.take("w", LANES, 1)] == ["other"]
-
-
-def test_negative_texts_follow_the_queries(api: FlaskClient, queue: Queue) -> None:
-    api.post("/v1/jobs", json={"op": "search", "queries": "a", "negative": ["b", "c"]})
+def test_fields_and_headers_reach_the_job(api: FlaskClient, queue: Queue) -> None:
+    asked = {"op": "search", "queries": "a", "negative": ["b", "c"]}
+    api.post("/v1/jobs", json=asked, headers={"X-Model-Fingerprint": "other"})
     (job,) = (delivery.job() for delivery in queue.take("w", LANES, 1))
     assert isinstance(job, Search)
-    assert (job.texts, job.search.num_negative) == (["a", "b", "c"], 2)
+    assert (job.fingerprint, job.texts, job.search.num_negative) == ("other", ["a", "b", "c"], 2)
 
 
-class TestStatus:
-    def test_a_job_goes_from_queued_to_done(self, api: FlaskClient, stub: StubWorker) -> None:
-        stub.pause()
-        place = submit(api, op="embed", inputs="a")
-        job_id = place.rpartition("/")[2]
-        assert api.get(place).get_json() == {"id": job_id, "status": "queued", "timings": {}}
-        stub.resume()
-        wait_until(lambda: api.get(place).get_json()["status"] == "done")
-        assert api.get(place).get_json()["timings"]["encode_s"] == 0.003
-
-    def test_without_an_answer_the_result_is_not_ready(self, api: FlaskClient) -> None:
-        place = submit(api, op="embed", inputs="a")
-        for query in ("", "?wait=0.05"):
-            response = api.get(f"{place}/result{query}")
-            assert response.status_code == 202
-            assert response.get_json() == {"id": place.rpartition("/")[2], "status": "queued"}
-
-    def test_an_unknown_job_is_not_found(self, api: FlaskClient) -> None:
-        for path in ("/v1/jobs/none", "/v1/jobs/none/result", "/v1/jobs/none/result?wait=5"):
-            assert error_of(api.get(path), 404)[0] == "unknown_job"
-
-
-class TestCancel:
-    def test_a_waiting_job_is_cancelled(self, api: FlaskClient) -> None:
-        place = submit(api, op="embed", inputs="a")
-        assert api.delete(place).get_json() == {"id": place.rpartition("/")[2], "status": "cancelled"}
-        assert api.get(place).get_json()["status"] == "cancelled"
-        assert error_of(api.get(f"{place}/result"), 409)[0] == "cancelled"
+def test_a_job_goes_from_queued_to_done_or_is_cancelled(api: FlaskClient, stub: StubWorker) -> None:
+    stub.pause()
+    place, other = (submit(api, op="embed", inputs="a") for _ in range(2))
+    job_id = place.rpartition("/")[2]
+    assert api.get(place).get_json() == {"id": job_id, "status": "queued", "timings": {}}
+    for query in ("", "?wait=0.05"):
+        response = api.get(f"{place}/result{query}")
+        assert (response.status_code, response.get_json()) == (202, {"id": job_id, "status": "queued"})
+    assert api.delete(other).get_json() == {"id": other.rpartition("/")[2], "status": "cancelled"}
+    assert api.get(other).get_json()["status"] == "cancelled"
+    assert error_of(api.get(f"{other}/result"), 409)[0] == "cancelled"
+    stub.resume()
+    wait_until(lambda: api.get(place).get_json()["status"] == "done")
+    assert api.get(place).get_json()["timings"]["encode_s"] == 0.003
+    for path in ("/v1/jobs/none", "/v1/jobs/none/result", "/v1/jobs/none/result?wait=5"):
+        assert error_of(api.get(path), 404)[0] == "unknown_job"
 
 
 #: Jobs that are refused, and words that say why. The code is `invalid_request` except for the last three.
@@ -136,24 +111,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_bad_job_is_refused_in_words(api: FlaskClient) -> None:
+def test_a_bad_job_and_a_bad_wait_are_refused_in_words(api: FlaskClient) -> None:
     for body, words in REFUSED:
         status, code = (413, "too_large") if (body, words) in REFUSED[-3:] else (422, "invalid_request")
         found, message = error_of(api.post("/v1/jobs", json=body), status)
         assert (found, words in message) == (code, True), message
+    for wait, words in (("x", "a number"), ("-1", "at least 0"), ("61", "at most 60")):
+        code, message = error_of(api.get(f"/v1/jobs/none/result?wait={wait}"), 422)
+        assert (code, f'wait is "{wait}": it takes {words}' in message) == ("invalid_request", True)
 
 
 def test_fields_at_their_defaults_go_with_every_op(api: FlaskClient) -> None:
     defaults = {name: field.default for name, field in JobBody.model_fields.items() if not field.is_required()}
-    submit(api, **defaults | {"op": "embed", "inputs": "a"})
-    submit(api, **defaults | {"op": "search", "queries": "a"})
-    submit(api, **defaults | {"op": "rerank", "inputs": "a", "query": "b"})
-
-
-def test_a_bad_wait_is_refused_in_words(api: FlaskClient) -> None:
-    for wait, words in (("x", "a number"), ("-1", "at least 0"), ("61", "at most 60")):
-        code, message = error_of(api.get(f"/v1/jobs/none/result?wait={wait}"), 422)
-        assert (code, f'wait is "{wait}": it takes {words}' in message) == ("invalid_request", True)
+    for job in ({"inputs": "a"}, {"op": "search", "queries": "a"}, {"op": "rerank", "inputs": "a", "query": "b"}):
+        submit(api, **defaults | {"op": "embed"} | job)
 
 
 def test_a_full_lane_refuses_a_job_and_an_empty_lane_one_that_is_too_large(make_app: MakeApp) -> None:

@@ -1,5 +1,8 @@
 """Long jobs over HTTP: submitted, seen by their clients, paused, resumed, cancelled; builds and versions of indexes."""
 
+import re
+import time
+from dataclasses import fields as fields_of
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -10,9 +13,16 @@ from api_stub import MakeApp, error_of
 from conftest import RedisServer
 from flask.testing import FlaskClient
 from long_job_callers import Guarded, Rq, submit, submitted
+from page import read, table
 from werkzeug.test import TestResponse
 
+from shoal.bulk.embed_file import BulkRequest
 from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_jobs.submission import KINDS, WEBHOOK
+from shoal.settings import Settings, variable
+from shoal_api.schema.indexes import BuildBody
+from shoal_workers.index.long_jobs import BuildIndex, ManageIndex
+from shoal_workers.long_jobs.webhook import sign
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 pytestmark = pytest.mark.usefixtures("rq")
@@ -33,17 +43,10 @@ class TestBulk:
         job = api.get(place).get_json()
         assert (job["kind"], job["status"]) == ("embed_file", "queued")
         assert job["note"] == "no runner is alive: start one with `shoal jobs`"
-        arguments = job["arguments"]
-        out = arguments.pop("out")
-        assert out.startswith("jobs/")
-        assert out.endswith("/vectors")
-        assert arguments == {
-            "source": "news.csv",
-            "text_column": "text",
-            "id_column": None,
-            "format": "npy",
-            "options": {"dimensions": 2, "normalize": False},
-        }
+        out = job["arguments"].pop("out")
+        assert (out[:5], out[-8:]) == ("jobs/", "/vectors")
+        asked = {"source": "news.csv", "text_column": "text", "id_column": None, "format": "npy"}
+        assert job["arguments"] == asked | {"options": {"dimensions": 2, "normalize": False}}
 
     @pytest.mark.parametrize(
         ("fields", "status", "code", "words"),
@@ -60,12 +63,14 @@ class TestBulk:
             ({"source": "a", "webhook": "ftp://x"}, 422, "invalid_request", "http:// or https://"),
         ],
     )
-    def test_a_job_that_cannot_be_done_is_refused(
+    def test_an_impossible_job_is_refused(
         self, api: FlaskClient, files: Path, fields: dict[str, Any], status: int, code: str, words: str
     ) -> None:
         (files / "link").symlink_to("/etc")
         found, message = error_of(api.post("/v1/bulk", json=fields), status)
         assert (found, words in message) == (code, True), message
+        message = error_of(api.post("/v1/bulk?format=npy", json={"source": "news.csv"}), 422)[1]
+        assert message.startswith("format is in the query: put it into the body")
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
     def test_a_client_may_have_a_limited_number_of_unfinished_jobs(self, make_app: MakeApp) -> None:
@@ -85,14 +90,10 @@ class TestBulk:
         other = api.post("/v1/bulk", json={"source": "news.csv"}, environ_overrides={"REMOTE_ADDR": "127.0.0.2"})
         submitted(other)
 
-    def test_a_field_in_the_query_belongs_to_an_upload(self, api: FlaskClient) -> None:
-        message = error_of(api.post("/v1/bulk?format=npy", json={"source": "news.csv"}), 422)[1]
-        assert message.startswith("format is in the query: put it into the body")
-
 
 @pytest.mark.usefixtures("files")
 class TestState:
-    def test_it_is_paused_resumed_cancelled_retried_and_deleted(self, api: FlaskClient) -> None:
+    def test_it_is_paused_resumed_cancelled_retried_deleted_and_waited_for(self, api: FlaskClient, rq: Rq) -> None:
         place = submit(api)
         job_id = place.rpartition("/")[2]
         assert api.post(f"{place}/pause").get_json() == {"id": job_id, "status": "paused", "note": None}
@@ -107,8 +108,6 @@ class TestState:
         assert api.delete(place).get_json() == {"id": job_id, "status": "deleted"}
         assert error_of(api.delete(place), 404)[0] == "unknown_job"
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
-
-    def test_a_request_can_wait_for_its_result(self, api: FlaskClient, rq: Rq) -> None:
         place = submit(api)
         job_id = place.rpartition("/")[2]
         response = api.get(f"{place}/result?wait=0.05")
@@ -123,9 +122,7 @@ class TestState:
         rq.set(job_id, status="canceled")
         assert error_of(api.get(f"{place}/result"), 409) == ("cancelled", f"job {job_id} was cancelled")
 
-    def test_a_client_with_many_requests_looks_no_more_often(
-        self, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_client_with_many_requests_looks_rarely(self, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
         app, looks = make_app(), count()
         place, status = submit(app.test_client()), app.own.long_jobs.status
         monkeypatch.setattr(app.own.long_jobs, "status", lambda job_id: (next(looks), status(job_id))[1])
@@ -133,7 +130,9 @@ class TestState:
         assert app.test_client().get(f"{place}/result?wait=0.5").status_code == 202
         assert next(looks) <= 3  # at the beginning and at the end; a clock may be early
 
-    def test_it_shows_nothing_of_the_machine(self, api: FlaskClient, rq: Rq, files: Path) -> None:
+    def test_it_shows_nothing_of_the_machine_and_lists_begin_with_the_newest(
+        self, api: FlaskClient, rq: Rq, files: Path
+    ) -> None:
         place = submit(api)
         job_id = place.rpartition("/")[2]
         error = {"code": "file_error", "message": f"another process writes into {files}/jobs/a/vectors: wait"}
@@ -144,16 +143,12 @@ class TestState:
         assert job["progress"]["first_bad"] == ["news.csv, line 1: empty"]
         assert "host.example" not in job["worker"]
         assert str(files) not in api.get(f"{place}/result").get_data(as_text=True)
-
-    def test_the_newest_come_first_in_the_list(self, api: FlaskClient) -> None:
-        places = [submit(api) for _ in range(3)]
+        places = [place, *(submit(api) for _ in range(2))]
         jobs = api.get("/v1/jobs").get_json()["jobs"]
         assert [f"/v1/jobs/{job['id']}" for job in jobs] == places[::-1]
-        assert {job["note"] for job in jobs} == {"no runner is alive: start one with `shoal jobs`"}
+        assert [job["note"] for job in jobs] == [*["no runner is alive: start one with `shoal jobs`"] * 2, None]
         assert len(api.get("/v1/jobs?limit=2").get_json()["jobs"]) == 2
         assert error_of(api.get("/v1/jobs?limit=1001"), 422)
-
-    def test_an_unknown_job_is_not_found(self, api: FlaskClient) -> None:
         for job_id in ("none", "0" * 24, "..%2f..", "%00"):
             for method, path in OF_A_JOB:
                 code = error_of(api.open(f"/v1/jobs/{job_id}{path}", method=method), 404)[0]
@@ -183,6 +178,12 @@ class TestKeys:
         assert error_of(guarded.ask("ann", "DELETE", place), 409)[0] == "job_not_ended"
         assert guarded.ask("ops", "POST", f"{place}/cancel").get_json()["status"] == "cancelled"
         assert guarded.ask("ann", "DELETE", place).get_json()["status"] == "deleted"
+        place = submitted(guarded.ask("ann", "POST", "/v1/bulk?name=a.csv", data=b"text\na\n"))
+        source = guarded.ask("ann", "GET", place).get_json()["arguments"]["source"]
+        for name in (source, f"./{source}"):
+            refused = guarded.ask("bob", "POST", "/v1/bulk", json={"source": name})
+            assert error_of(refused, 403)[0] == "path_not_allowed"
+        assert guarded.ask("ops", "POST", "/v1/bulk", json={"source": source}).status_code == 202
 
     @pytest.mark.parametrize(
         ("first", "other"),
@@ -191,7 +192,7 @@ class TestKeys:
             ({"path": "?name=a.csv", "data": b"text\na\n"}, {"path": "?name=a.csv", "data": b"text\n"}),
         ],
     )
-    def test_an_idempotency_key_is_valid_for_one_client(
+    def test_an_idempotency_key_is_its_clients(
         self, guarded: Guarded, first: dict[str, Any], other: dict[str, Any]
     ) -> None:
         def put(name: str, key: str = "k", path: str = "", **options: Any) -> TestResponse:
@@ -203,47 +204,29 @@ class TestKeys:
         assert "was used for another long job" in error_of(put("ann", **other), 422)[1]
         assert error_of(put("ann", "", **first), 422)[0] == "invalid_request"
 
-    def test_files_that_other_clients_uploaded_are_no_source(self, guarded: Guarded) -> None:
-        place = submitted(guarded.ask("ann", "POST", "/v1/bulk?name=a.csv", data=b"text\na\n"))
-        source = guarded.ask("ann", "GET", place).get_json()["arguments"]["source"]
-        for name in (source, f"./{source}"):
-            refused = guarded.ask("bob", "POST", "/v1/bulk", json={"source": name})
-            assert error_of(refused, 403)[0] == "path_not_allowed"
-        assert guarded.ask("ops", "POST", "/v1/bulk", json={"source": source}).status_code == 202
-
 
 @pytest.mark.usefixtures("files")
 class TestIndexes:
-    def test_a_build_is_submitted(self, api: FlaskClient) -> None:
+    def test_builds_and_versions_are_jobs(self, api: FlaskClient, files: Path) -> None:
+        defaults = {name: field.default for name, field in BuildBody.model_fields.items() if name != "webhook"}
         place = submitted(api.post("/v1/indexes/news/builds", json={"source": "news.csv", "publish": False}))
         job = api.get(place).get_json()
-        assert job["kind"] == "build_index"
-        assert job["arguments"] == {
-            "name": "news",
-            "source": "news.csv",
-            "text_column": None,
-            "id_column": None,
-            "on_bad": "raise",
-            "publish": False,
-            "full": False,
-            "drop_changes_before": None,
-            "language": None,
-            "chunk_tokens": None,
-            "chunk_overlap": 0,
-            "field_kinds": [],
-            "token_vectors": False,
-        }
-
-    def test_a_build_accepts_an_upload(self, api: FlaskClient, files: Path) -> None:
+        expected = defaults | {"name": "news", "source": "news.csv", "publish": False}
+        assert (job["kind"], job["arguments"]) == ("build_index", expected)
         query = "name=a.csv&publish=false&field_kinds=a=date&field_kinds=b=keyword"
         place = submitted(api.post(f"/v1/indexes/news/builds?{query}", data=b"text\na\n"))
         arguments = api.get(place).get_json()["arguments"]
         assert (files / arguments["source"]).read_bytes() == b"text\na\n"
-        assert arguments["publish"] is False
-        assert arguments["field_kinds"] == ["a=date", "b=keyword"]
+        assert (arguments["publish"], arguments["field_kinds"]) == (False, ["a=date", "b=keyword"])
+        for name in ("..", ".hidden", "a%00", "x" * 200):
+            for response in (
+                api.get(f"/v1/indexes/{name}/versions"),
+                api.post(f"/v1/indexes/{name}/builds", json={"source": "news.csv"}),
+            ):
+                assert "the index is" in error_of(response, 422)[1]
 
     def test_versions_are_managed_by_the_runner_as_soon_as_there_is_one(self, make_app: MakeApp) -> None:
-        api = make_app(request_timeout_s=0.5).test_client()
+        api = make_app(request_timeout_s=0.1).test_client()
         for response, action, version in (
             (api.get("/v1/indexes/news/versions"), "list", None),
             (api.post("/v1/indexes/news/publish", json={"version": "v1"}), "publish", "v1"),
@@ -253,9 +236,6 @@ class TestIndexes:
             job = api.get(submitted(response)).get_json()
             assert job["kind"] == "manage_index"
             assert job["arguments"] == {"name": "news", "action": action, "version": version}
-
-    def test_a_rollback_that_is_repeated_with_its_key_is_one_job(self, make_app: MakeApp) -> None:
-        api = make_app(request_timeout_s=0.1).test_client()
         first, again, other = (
             api.post("/v1/indexes/news/rollback", headers={"Idempotency-Key": key}).get_json()["id"] for key in "aab"
         )
@@ -263,10 +243,23 @@ class TestIndexes:
         publish = partial(api.post, "/v1/indexes/news/publish", headers={"Idempotency-Key": "a"})
         assert [publish(json={"version": version}).status_code for version in ("v1", "v2")] == [202, 202]
 
-    def test_a_name_that_could_lead_elsewhere_is_refused(self, api: FlaskClient) -> None:
-        for name in ("..", ".hidden", "a%00", "x" * 200):
-            for response in (
-                api.get(f"/v1/indexes/{name}/versions"),
-                api.post(f"/v1/indexes/{name}/builds", json={"source": "news.csv"}),
-            ):
-                assert "the index is" in error_of(response, 422)[1]
+
+PAGE = "docs/long-jobs.md"
+
+
+def test_the_page_lists_every_argument_and_checks_the_signature_of_a_webhook() -> None:
+    rows = {kind.strip("`"): set(re.findall(r"`(\w+)`", cells[0])) for kind, cells in table(PAGE, "kind").items()}
+    assert rows.keys() == KINDS.keys() - {WEBHOOK.name}
+    for kind, request in (("embed_file", BulkRequest), ("build_index", BuildIndex), ("manage_index", ManageIndex)):
+        assert {item.name for item in fields_of(request)} <= rows[kind], kind
+    named = set(re.findall(r"`(SHOAL_\w+)`", read(PAGE)))
+    assert len(named) > 5
+    assert named <= {variable(item.name) for item in fields_of(Settings)} | {"SHOAL_HOME"}
+    (program,) = re.findall(r"```python\n(import hmac.*?)```", read(PAGE), re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(program, found)
+    header = sign("secret", b"{}", int(time.time()))
+    assert found["is_genuine"](b"{}", header, "secret")
+    assert not found["is_genuine"](b"{ }", header, "secret")
+    assert not found["is_genuine"](b"{}", "", "secret")
+    assert not found["is_genuine"](b"{}", sign("secret", b"{}", int(time.time()) - 3_600), "secret")

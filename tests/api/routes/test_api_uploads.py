@@ -1,33 +1,30 @@
 """Files as the bodies of requests, and the files of results, over HTTP."""
 
 import fcntl
-import json
 import os
 import resource
 import shutil
 import signal
-import socket
 import time
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
-from api_process import ApiProcess, StartApi
-from api_stub import MakeApp, StubWorker, error_of
+from api_process import ApiProcess, StartApi, is_closed
+from api_stub import MakeApp, error_of
 from conftest import wait_until
 from flask.testing import FlaskClient
 from long_job_callers import Rq, submit, submitted
-from process import Process
 
 from shoal.errors import JobNotEnded, Overloaded, Unavailable, UnknownJob
 from shoal.job_folders import file_size
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
-from shoal_api.access.access_control import MAX_LASTING
+from shoal_api.access.access_control import MAX_TRANSFERS
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.server.async_flask import AsyncFlask
 
@@ -38,18 +35,24 @@ CONTENT = b"text\none\ntwo\n"
 
 MB = 2**20
 
+#: The path of an upload.
+UPLOAD = "/v1/bulk?name=a.txt"
+
 #: Ids of two jobs.
 A, B = 24 * "a", 24 * "b"
+
+
+class States(dict[str, LongJobStatus]):
+    """The states of jobs by their ids. Any other job is unknown."""
+
+    def __missing__(self, job_id: str) -> LongJobStatus:
+        raise UnknownJob(job_id)
 
 
 @pytest.fixture
 def jobs(settings: Settings) -> Path:
     """Return the folder that contains the folders of jobs."""
-    return UploadStore(settings, _none).folder
-
-
-def _none(job_id: str) -> LongJobStatus:
-    raise UnknownJob(job_id)
+    return UploadStore(settings, States().__getitem__).folder
 
 
 def upload(api: FlaskClient, name: str = "news.csv", data: bytes = CONTENT, key: str = "", **options: Any) -> Any:
@@ -67,7 +70,12 @@ class TestUpload:
         assert Path(arguments["source"]).parent == Path(arguments["out"]).parent
         assert (settings.files_folder / arguments["source"]).read_bytes() == CONTENT
 
-    def test_its_fields_are_in_the_query_and_checked(self, api: FlaskClient) -> None:
+    def test_its_name_and_its_fields_in_the_query_are_checked(self, api: FlaskClient, jobs: Path) -> None:
+        for name in ("", "..", "../a.csv", "a\\b.csv", ".job", "a\n", "é" * 101):
+            code, message = error_of(upload(api, name), 422)
+            assert code == "invalid_request"
+            assert "takes the name of a file without folders" in message
+        assert list(jobs.iterdir()) == []
         query = {"name": "a.csv", "format": "npy", "normalize": "false", "dimensions": "2", "text_column": "text"}
         place = submitted(api.post("/v1/bulk", query_string=query, data=CONTENT))
         arguments = api.get(place).get_json()["arguments"]
@@ -75,13 +83,6 @@ class TestUpload:
         assert (arguments["format"], arguments["text_column"]) == ("npy", "text")
         for field in ("fromat=npy", "format=pickle", "source=b.csv"):
             assert error_of(api.post(f"/v1/bulk?name=a.csv&{field}", data=CONTENT), 422)[0] == "invalid_request"
-
-    def test_a_name_that_leads_elsewhere_is_refused(self, api: FlaskClient, jobs: Path) -> None:
-        for name in ("", "..", "../a.csv", "a\\b.csv", ".job", "a\n", "é" * 101):
-            code, message = error_of(upload(api, name), 422)
-            assert code == "invalid_request"
-            assert "takes the name of a file without folders" in message
-        assert list(jobs.iterdir()) == []
 
     @pytest.mark.parametrize(
         ("environ", "words"),
@@ -93,22 +94,25 @@ class TestUpload:
             ({"CONTENT_LENGTH": "99"}, "the body has 13 bytes, but Content-Length says 99"),
         ],
     )
-    def test_an_upload_of_unknown_length_leaves_nothing(
+    def test_an_upload_of_no_length_is_refused(
         self, api: FlaskClient, jobs: Path, environ: dict[str, str], words: str
     ) -> None:
         assert words in error_of(upload(api, environ_overrides=environ), 422)[1]
         assert list(jobs.iterdir()) == []
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
-    def test_a_repetition_that_is_refused_leaves_the_upload(self, api: FlaskClient, jobs: Path) -> None:
-        submitted(upload(api, key="a"))
+    def test_a_repetition_leaves_the_upload_and_puts_a_lost_job(self, api: FlaskClient, jobs: Path, rq: Rq) -> None:
+        first = submitted(upload(api, key="a"))
         assert "was used for another long job" in error_of(upload(api, data=b"other", key="a"), 422)[1]
         assert error_of(upload(api, name="..", key="a"), 422)
         (place,) = jobs.glob("*/news.csv")
         assert place.read_bytes() == CONTENT
+        rq.clear()
+        assert submitted(upload(api, key="a")) == first
+        assert api.get(first).get_json()["status"] == "queued"
 
     @pytest.mark.parametrize("is_put", [True, False])
-    def test_an_upload_is_kept_if_redis_may_have_its_job(
+    def test_an_upload_is_kept_if_redis_may_have_its_job_and_removed_if_not(
         self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch, is_put: bool
     ) -> None:
         app = make_app()
@@ -120,9 +124,11 @@ class TestUpload:
             raise Unavailable("redis did not answer")
 
         with monkeypatch.context() as patch:
+            patch.setattr(long_jobs, "submit", Mock(side_effect=Overloaded("redis is full")))
+            assert error_of(upload(app.test_client(), key="a"), 429)[0] == "overloaded"
+            assert list(jobs.iterdir()) == []
             patch.setattr(long_jobs, "submit", submit_without_answer)
-            refused = upload(app.test_client(), key="a")
-        assert error_of(refused, 503)[0] == "unavailable"
+            assert error_of(upload(app.test_client(), key="a"), 503)[0] == "unavailable"
         (place,) = jobs.glob("*/news.csv")
         before = place.stat().st_ino
         again = submitted(upload(app.test_client(), key="a"))
@@ -130,108 +136,63 @@ class TestUpload:
         assert (place.stat().st_ino == before) == is_put
         assert [f"/v1/jobs/{job.id}" for job in long_jobs.list()] == [again]
 
-    def test_an_upload_whose_job_is_refused_is_removed(
-        self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        app = make_app()
 
-        def refuse(*args: Any, **options: Any) -> str:
-            raise Overloaded("redis is full")
+def test_a_deletion_leaves_nothing_of_its_job_whatever_happens_meanwhile(
+    make_app: MakeApp, jobs: Path, rq: Rq, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(max_results_mb=2)
+    api, long_jobs = app.test_client(), app.own.long_jobs
 
-        monkeypatch.setattr(app.own.long_jobs, "submit", refuse)
-        assert error_of(upload(app.test_client()), 429)[0] == "overloaded"
-        assert list(jobs.iterdir()) == []
-
-    def test_a_job_that_redis_has_lost_is_put_again_by_a_repetition(self, api: FlaskClient, rq: Rq) -> None:
-        first = submitted(upload(api, key="a"))
-        rq.clear()
-        assert submitted(upload(api, key="a")) == first
-        assert api.get(first).get_json()["status"] == "queued"
-
-
-class TestDelete:
-    """The folder of a job that is being deleted while other requests use it."""
-
-    @pytest.fixture
-    def app(self, make_app: MakeApp) -> AsyncFlask:
-        """Return an application."""
-        return make_app(max_results_mb=2)
-
-    @pytest.fixture
-    def place(self, app: AsyncFlask, rq: Rq, jobs: Path) -> str:
-        """Return the path of a job with an idempotency key. Its folder has a result of over half of the space."""
-        place = submitted(upload(app.test_client(), key="a"))
+    def finished() -> tuple[str, Path]:
+        """Return the place and the folder of a job that has ended. Its result takes over half of the space."""
+        place = submitted(upload(api, key="a"))
         rq.set(place.rpartition("/")[2], status="finished")
         (folder,) = jobs.iterdir()
         (folder / "vectors").mkdir()
         (folder / "vectors" / "part-00000.npy").write_bytes(b"x" * (MB + 1))
-        return place
+        return place, folder
 
-    def test_a_repetition_of_the_upload_meanwhile_keeps_no_folder_that_is_removed(
-        self, app: AsyncFlask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        api, long_jobs = app.test_client(), app.own.long_jobs
+    def delete(job_id: str) -> None:
+        LongJobs.delete(long_jobs, job_id)
+        assert "one that deletes its job" in error_of(upload(api, key="a"), 429)[1]
 
-        def delete(job_id: str) -> None:
-            LongJobs.delete(long_jobs, job_id)
-            again = upload(app.test_client(), key="a")
-            assert "one that deletes its job" in error_of(again, 429)[1]
-
-        monkeypatch.setattr(long_jobs, "delete", delete)
+    place, folder = finished()
+    with monkeypatch.context() as patch:
+        patch.setattr(long_jobs, "delete", Mock(side_effect=JobNotEnded("job is queued")))  # it was retried
+        assert error_of(api.delete(place), 409)[0] == "job_not_ended"
+        assert sorted(path.name for path in folder.iterdir()) == ["news.csv", "vectors"]
+        assert upload(api, key="a").headers["Location"] == place
+        patch.setattr(long_jobs, "delete", delete)  # the upload is repeated
         assert api.delete(place).get_json()["status"] == "deleted"
         assert list(jobs.iterdir()) == []
-        again = submitted(upload(api, key="a"))
-        assert (jobs.parents[1] / api.get(again).get_json()["arguments"]["source"]).read_bytes() == CONTENT
-
-    def test_a_job_that_was_retried_just_now_keeps_its_files(
-        self, app: AsyncFlask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def delete(job_id: str) -> None:
-            raise JobNotEnded("job is queued")
-
-        monkeypatch.setattr(app.own.long_jobs, "delete", delete)
-        assert error_of(app.test_client().delete(place), 409)[0] == "job_not_ended"
-        (folder,) = jobs.iterdir()
-        assert sorted(path.name for path in folder.iterdir()) == ["news.csv", "vectors"]
-        assert upload(app.test_client(), key="a").headers["Location"] == place
-
-    def test_a_folder_that_cannot_be_removed_is_reported_and_removed_later(
-        self, app: AsyncFlask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        api = app.test_client()
-        (folder,) = jobs.iterdir()
-        with monkeypatch.context() as patch:
-            patch.setattr(shutil, "rmtree", lambda *_, **__: None)
-            code, message = error_of(api.delete(place), 500)
-        assert (code, "not all of its files" in message, str(folder) in message) == ("internal", True, False)
-        assert f"{folder} is left of a deleted job" in caplog.text
-        assert error_of(api.delete(place), 404)[0] == "unknown_job"
-        os.utime(folder, (0, 0))
-        submitted(upload(api))
-        assert not folder.exists()
+    place, folder = finished()
+    assert (folder / "news.csv").read_bytes() == CONTENT
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        code, message = error_of(api.delete(place), 500)
+    assert (code, "not all of its files" in message, str(folder) in message) == ("internal", True, False)
+    assert f"{folder} is left of a deleted job" in caplog.text
+    assert error_of(api.delete(place), 404)[0] == "unknown_job"
+    os.utime(folder, (0, 0))
+    submitted(upload(api))
+    assert not folder.exists()
 
 
 class TestSpace:
-    def test_a_file_over_the_limit_is_refused(self, make_app: MakeApp, jobs: Path) -> None:
-        api = make_app(max_upload_mb=1).test_client()
+    def test_a_file_has_a_limit_and_so_have_all_files_of_a_client(self, make_app: MakeApp, jobs: Path) -> None:
+        api = make_app(max_upload_mb=1, max_uploads_mb=4).test_client()
+        other: dict[str, Any] = {"environ_overrides": {"REMOTE_ADDR": "127.0.0.2"}}
         code, message = error_of(upload(api, data=b"x" * (MB + 1)), 413)
         assert (code, "1,048,577 bytes, and an upload may have 1,048,576" in message) == ("too_large", True)
         assert list(jobs.iterdir()) == []
-        submitted(upload(api, data=b"x" * MB))
-
-    def test_all_files_have_a_limit_and_a_clients_files_may_fill_what_is_free(self, make_app: MakeApp) -> None:
-        api = make_app(max_uploads_mb=4).test_client()
-        other: dict[str, Any] = {"environ_overrides": {"REMOTE_ADDR": "127.0.0.2"}}
         for _ in range(2):
             submitted(upload(api, data=b"x" * MB))
         code, message = error_of(upload(api, data=b"x" * MB), 429)
         assert (code, "2,097,152 of them for this client" in message) == ("overloaded", True)
         submitted(upload(api, data=b"x" * MB, **other))
-        assert error_of(upload(api, data=b"x" * (MB + 1), **other), 429)
+        assert error_of(upload(api, data=b"x" * 2, **other), 429)
 
-    def test_results_have_a_limit_and_are_deleted_with_their_jobs(
-        self, make_app: MakeApp, settings: Settings, rq: Rq
-    ) -> None:
+    def test_results_have_a_limit_and_go_with_their_jobs(self, make_app: MakeApp, settings: Settings, rq: Rq) -> None:
         api = make_app(max_results_mb=2).test_client()
         place = f"/v1/jobs/{upload(api).get_json()['id']}"
         out = settings.files_folder / api.get(place).get_json()["arguments"]["out"]
@@ -249,7 +210,9 @@ class TestSpace:
         assert not out.parent.exists()
         submitted(upload(api))
 
-    def test_a_full_disk_is_reported_and_leaves_nothing(self, api: FlaskClient, jobs: Path) -> None:
+    def test_a_full_disk_or_a_folder_that_cannot_be_written_is_reported_and_nothing_is_left(
+        self, api: FlaskClient, jobs: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (MB, hard))  # as a quota on the disk would
         try:
@@ -258,11 +221,7 @@ class TestSpace:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert (code, "free some space" in message) == ("disk_full", True)
         assert list(jobs.iterdir()) == []
-
-    def test_a_folder_that_cannot_be_written_is_reported(
-        self, api: FlaskClient, jobs: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        jobs.parent.mkdir(parents=True)
+        jobs.rmdir()
         jobs.touch()
         code, message = error_of(upload(api), 500)
         assert (code, "the folder for uploads cannot be written" in message) == ("internal", True)
@@ -275,71 +234,63 @@ class TestSpace:
         app.own.access._bytes.acquire("127.0.0.1", 4 * (1_000 + 5 * 2**19))
         response = app.test_client().post(path, query_string={"name": "a.csv"}, data=b"x" * 900)
         assert response.status_code == 202
-        assert app.own.access._lasting._held == {}
-        app.own.access._lasting.acquire("127.0.0.1", MAX_LASTING // 2)
+        assert app.own.access._transfers._held == {}
+        app.own.access._transfers.acquire("127.0.0.1", MAX_TRANSFERS // 2)
         assert "uploads and downloads" in error_of(upload(app.test_client()), 429)[1]
 
 
 class TestOldFolders:
     @pytest.fixture
-    def states(self) -> dict[str, LongJobStatus]:
-        """Return the jobs that are known, by their ids."""
-        return {}
+    def states(self) -> States:
+        """Return the jobs that are known."""
+        return States()
 
     @pytest.fixture
-    def files(self, settings: Settings, states: dict[str, LongJobStatus]) -> UploadStore:
+    def files(self, settings: Settings, states: States) -> UploadStore:
         """Return the folders of the jobs that `states` has."""
+        return UploadStore(settings, states.__getitem__)
 
-        def status_of(job_id: str) -> LongJobStatus:
-            if job_id not in states:
-                raise UnknownJob("unknown")
-            return states[job_id]
-
-        return UploadStore(settings, status_of)
-
-    def make(self, files: UploadStore, job_id: str, age_s: float) -> Path:
+    def make(self, files: UploadStore, job_id: str, age_s: float, name: str = "news.csv") -> Path:
         """Make the folder of a job with an upload and a result."""
         with files.new("ann", job_id) as folder:
             folder.is_kept = True
         path = files.folder / Path(folder.place("a.csv")).parts[2]
         (path / "vectors").mkdir(exist_ok=True)
         (path / "vectors" / "manifest.json").touch()
-        (path / "news.csv").write_bytes(CONTENT)
-        changed = path.stat().st_mtime - age_s
-        os.utime(path, (changed, changed))
+        (path / name).write_bytes(CONTENT)
+        os.utime(path, (0, time.time() - age_s))
         return path
 
-    def test_the_upload_of_a_job_that_has_ended_is_removed(
-        self, files: UploadStore, states: dict[str, LongJobStatus]
-    ) -> None:
-        both = ["news.csv", "vectors"]
-        for status, age_s, ended_s, left in (
-            ("running", 1e7, None, both),
-            ("done", 0.0, 5.0, ["vectors"]),
-            ("failed", 1e7, 100.0, both),
-            ("failed", 1e7, 1e5, ["vectors"]),
-        ):
-            states[A] = LongJobStatus(A, "embed_file", status, {}, 0.0, ended_at=ended_s and time.time() - ended_s)
-            path = self.make(files, A, age_s)
-            with files.new("bob", B):
-                assert sorted(entry.name for entry in path.iterdir()) == left
-
     @pytest.mark.parametrize(
-        ("age_s", "name", "is_left"),
-        [(1e5, "news.csv", True), (1e6, "news.csv", False), (0.0, ".upload", False), (0.0, "news.csv", True)],
+        ("status", "age_s", "ended_s", "name", "left"),
+        [
+            ("running", 1e7, None, "news.csv", ["news.csv", "vectors"]),
+            ("done", 0.0, 5.0, "news.csv", ["vectors"]),
+            ("failed", 1e7, 100.0, "news.csv", ["news.csv", "vectors"]),
+            ("failed", 1e7, 1e5, "news.csv", ["vectors"]),
+            ("unknown", 1e5, None, "news.csv", ["news.csv", "vectors"]),
+            ("unknown", 1e6, None, "news.csv", []),
+            ("unknown", 0.0, None, ".upload", []),
+            ("unknown", 0.0, None, "news.csv", ["news.csv", "vectors"]),
+        ],
     )
-    def test_the_folder_of_a_job_that_is_forgotten_or_never_came_to_be_is_removed(
-        self, files: UploadStore, age_s: float, name: str, is_left: bool
+    def test_files_that_no_job_needs_are_removed(
+        self,
+        files: UploadStore,
+        states: States,
+        status: str,
+        age_s: float,
+        ended_s: float | None,
+        name: str,
+        left: list[str],
     ) -> None:
-        path = self.make(files, A, age_s)
-        (path / "news.csv").rename(path / name)
-        os.utime(path, (0, time.time() - age_s))
+        if status != "unknown":
+            states[A] = LongJobStatus(A, "embed_file", status, {}, 0.0, ended_at=ended_s and time.time() - ended_s)
+        path = self.make(files, A, age_s, name)
         with files.new("bob", B):
-            assert path.exists() == is_left
+            assert sorted(entry.name for entry in path.glob("*")) == left
 
-    def test_old_folders_make_room_for_an_upload_that_would_be_refused(
-        self, files: UploadStore, states: dict[str, LongJobStatus], settings: Settings
-    ) -> None:
+    def test_old_folders_make_room_for_an_upload(self, files: UploadStore, states: States, settings: Settings) -> None:
         upload = self.make(files, A, 100.0) / "news.csv"
         with open(upload, "wb") as file:
             file.truncate(settings.max_uploads_mb * 2**20)
@@ -351,14 +302,23 @@ class TestOldFolders:
         files.check_space(num_bytes=1)
         assert not upload.exists()
 
-    def test_folders_of_another_pool_are_left_alone(self, files: UploadStore, settings: Settings) -> None:
+    def test_folders_in_use_or_of_another_pool_stay(self, files: UploadStore, settings: Settings) -> None:
         path = self.make(files, A, 1e7)
-        with UploadStore(replace(settings, pool="other"), _none).new("bob", B):
+        with UploadStore(replace(settings, pool="other"), States().__getitem__).new("bob", B):
             assert path.exists()
+        with files.new("ann", A) as folder:
+            path = files.folder / Path(folder.place("a.csv")).parts[2]
+            os.utime(path, (0, 0))
+            with files.new("bob", B):
+                assert path.exists()
+        assert not path.exists()
+        with pytest.raises(UnknownJob), files.removal("ann", A):
+            raise UnknownJob(A)
 
-    def test_a_request_whose_folder_is_removed_before_it_is_locked_makes_another(
-        self, files: UploadStore, monkeypatch: pytest.MonkeyPatch
+    def test_a_folder_that_is_removed_before_it_is_locked_is_made_anew(
+        self, files: UploadStore, states: States, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        states[A] = LongJobStatus(A, "embed_file", "running", {}, 0.0)  # so that no cleaning locks the folder
         flock, first = fcntl.flock, ExitStack()
         first.enter_context(files.new("ann", A))
 
@@ -379,46 +339,33 @@ class TestOldFolders:
         (tmp_path / "a").rename(tmp_path / "c")
         assert sum(map(file_size, files)) == 10
 
-    def test_of_two_deletions_the_later_one_finds_no_job(self, files: UploadStore) -> None:
-        with pytest.raises(UnknownJob), files.removal("ann", A):  # the folder is gone
-            raise UnknownJob(A)
 
-    def test_a_folder_that_is_being_filled_stays(self, files: UploadStore) -> None:
-        with files.new("ann", A) as folder:
-            path = files.folder / Path(folder.place("a.csv")).parts[2]
-            os.utime(path, (0, 0))
-            with files.new("bob", B):
-                assert path.exists()
-        assert not path.exists()
-
-
-class TestResult:
-    def test_it_is_fetched_once_the_job_is_done(self, api: FlaskClient, settings: Settings, rq: Rq) -> None:
-        place = submit(api)
-        assert "(embed_file) is queued" in error_of(api.get(f"{place}/files/manifest.json"), 404)[1]
-        rq.set(place.rpartition("/")[2], status="finished")
-        out = settings.files_folder / api.get(place).get_json()["arguments"]["out"]
-        assert error_of(api.get(f"{place}/files/manifest.json"), 404)[0] == "unknown_file"
-        out.mkdir()
-        (out / "part-00000.npy").write_bytes(b"x" * 200_000)
-        response = api.get(f"{place}/files/part-00000.npy")
-        assert (response.status_code, response.content_type) == (200, "application/octet-stream")
-        lasting = cast(AsyncFlask, api.application).own.access._lasting
-        assert lasting.held("127.0.0.1") == 1
-        assert (response.content_length, response.get_data()) == (200_000, b"x" * 200_000)
-        response.close()
-        assert lasting.held("127.0.0.1") == 0
-        assert api.head(f"{place}/files/part-00000.npy").content_length == 200_000
-        (out / "bad-rows.jsonl").write_text(f'{{"row": 1, "reason": "{settings.files_folder}/a.csv, line 1: é"}}\n')
-        with api.get(f"{place}/files/bad-rows.jsonl") as told:
-            assert told.get_json(force=True)["reason"] == "a.csv, line 1: é"
-        (out / "link").symlink_to("bad-rows.jsonl")
-        (out / "folder").mkdir()
-        os.mkfifo(out / "pipe")
-        others = ("..%2f..%2fnews.csv", "%2e%2e", "..%2f.job", "%00", "manifest.json%00", "%2fetc%2fpasswd")
-        for name in ("link", "folder", "pipe", "none", *others):
-            assert error_of(api.get(f"{place}/files/{name}"), 404)[0] in ("unknown_file", "not_found")
-        api.delete(place)
+def test_it_is_fetched_once_the_job_is_done(api: FlaskClient, settings: Settings, rq: Rq) -> None:
+    place = submit(api)
+    assert "(embed_file) is queued" in error_of(api.get(f"{place}/files/manifest.json"), 404)[1]
+    rq.set(place.rpartition("/")[2], status="finished")
+    out = settings.files_folder / api.get(place).get_json()["arguments"]["out"]
+    assert error_of(api.get(f"{place}/files/manifest.json"), 404)[0] == "unknown_file"
+    out.mkdir()
+    (out / "part-00000.npy").write_bytes(b"x" * 200_000)
+    response = api.get(f"{place}/files/part-00000.npy")
+    assert (response.status_code, response.content_type) == (200, "application/octet-stream")
+    lasting = cast(AsyncFlask, api.application).own.access._transfers
+    assert lasting.held("127.0.0.1") == 1
+    assert (response.content_length, response.get_data()) == (200_000, b"x" * 200_000)
+    response.close()
+    assert lasting.held("127.0.0.1") == 0
+    assert api.head(f"{place}/files/part-00000.npy").content_length == 200_000
+    (out / "bad-rows.jsonl").write_text(f'{{"row": 1, "reason": "{settings.files_folder}/a.csv, line 1: é"}}\n')
+    with api.get(f"{place}/files/bad-rows.jsonl") as told:
+        assert told.get_json(force=True)["reason"] == "a.csv, line 1: é"
+    (out / "link").symlink_to("bad-rows.jsonl")
+    (out / "folder").mkdir()
+    os.mkfifo(out / "pipe")
+    others = ("..%2f..%2fnews.csv", "%2e%2e", "..%2f.job", "%00", "manifest.json%00", "%2fetc%2fpasswd")
+    for name in ("link", "folder", "pipe", "none", *others):
+        assert error_of(api.get(f"{place}/files/{name}"), 404)[0] in ("unknown_file", "not_found")
+    api.delete(place)
 
 
 @pytest.fixture
@@ -427,16 +374,11 @@ def server(start_api: StartApi, settings: Settings) -> ApiProcess:
     return start_api(home=settings.home, receive_timeout_s=3.0)
 
 
-def begin(server: ApiProcess, num_bytes: int) -> socket.socket:
-    """Send the headers of an upload."""
-    return server.begin(num_bytes, "/v1/bulk?name=a.txt")
-
-
 class TestServer:
     def test_a_large_file_takes_no_memory_and_longer_than_a_request_may(self, server: ApiProcess, jobs: Path) -> None:
         piece, num_pieces = b"some words\n" * 95_326, 64
         before = server.server.memory_info().rss
-        with closing(begin(server, len(piece) * num_pieces)) as connection:
+        with closing(server.begin(len(piece) * num_pieces, UPLOAD)) as connection:
             for _ in range(num_pieces):
                 connection.sendall(piece)
             assert connection.recv(65_536).startswith(b"HTTP/1.1 202 ")
@@ -444,31 +386,31 @@ class TestServer:
         (path,) = jobs.glob("*/a.txt")
         assert path.stat().st_size == len(piece) * num_pieces
 
-    def test_an_upload_that_stalls_or_loses_its_client_leaves_nothing_and_another_goes_on(
-        self, server: ApiProcess, jobs: Path
-    ) -> None:
+    def test_an_upload_that_stalls_or_breaks_off_leaves_nothing(self, server: ApiProcess, jobs: Path) -> None:
         piece = b"x" * 65_536
-        with closing(begin(server, len(piece) * 200)) as slow, closing(begin(server, len(piece) * 200)) as stalled:
+        with (
+            closing(server.begin(len(piece) * 200, UPLOAD)) as slow,
+            closing(server.begin(len(piece) * 200, UPLOAD)) as stalled,
+        ):
             stalled.sendall(piece)
             num_sent = 0
             stalled.settimeout(0.1)
-            while num_sent < 199 and not _is_closed(stalled):
+            while num_sent < 199 and not is_closed(stalled):
                 slow.sendall(piece)
                 num_sent += 1
             assert 5 < num_sent < 199
             slow.sendall(piece * (200 - num_sent))
             assert slow.recv(65_536).startswith(b"HTTP/1.1 202 ")
         wait_until(lambda: len(list(jobs.iterdir())) == 1)
-        with closing(begin(server, 1_000_000)) as gone:
+        with closing(server.begin(1_000_000, UPLOAD)) as gone:
             gone.sendall(piece)
             wait_until(lambda: any(jobs.glob("*/.upload")))
         wait_until(lambda: len(list(jobs.iterdir())) == 1)
 
     def test_a_client_that_waits_to_send_a_refused_body_is_not_asked_for_it(self, server: ApiProcess) -> None:
-        upload = "/v1/bulk?name=a.txt"
         for path, num_bytes, answer in (
-            (upload, 10, b"HTTP/1.1 100 "),
-            (f"{upload}&webhook=http://127.0.0.1/", 10**6, b"HTTP/1.1 403 "),
+            (UPLOAD, 10, b"HTTP/1.1 100 "),
+            (f"{UPLOAD}&webhook=http://127.0.0.1/", 10**6, b"HTTP/1.1 403 "),
             ("/embed", 10**9, b"HTTP/1.1 413 "),
             ("/nowhere", 10, b"HTTP/1.1 404 "),
         ):
@@ -477,7 +419,7 @@ class TestServer:
                 assert connection.recv(65_536).startswith(answer)
 
     def test_a_stop_waits_for_no_upload(self, server: ApiProcess, jobs: Path) -> None:
-        with closing(begin(server, 1_000_000)) as connection:
+        with closing(server.begin(1_000_000, UPLOAD)) as connection:
             connection.sendall(b"x" * 200_000)
             wait_until(lambda: any(jobs.glob("*/.upload")))
             server.process.send(signal.SIGTERM)
@@ -487,38 +429,3 @@ class TestServer:
                     connection.sendall(b"x" * 65_536)
                 pytest.fail("the server reads on")
         wait_until(lambda: not list(jobs.iterdir()))
-
-
-def _is_closed(connection: socket.socket) -> bool:
-    """Return True if the server has closed the connection within the connection's time limit."""
-    try:
-        return connection.recv(65_536) == b""
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        return True
-
-
-def test_a_runner_makes_vectors_of_an_uploaded_file_that_are_fetched(
-    make_app: MakeApp, settings: Settings, stub: StubWorker, tmp_path: Path
-) -> None:
-    app = make_app()
-    api, long_jobs = app.test_client(), app.own.long_jobs
-    own = {name: getattr(settings, name) for name in ("redis_url", "key_prefix", "pool", "home")}
-    with Process(tmp_path / "runner.log", "jobs", long_jobs=1, **own) as runner:
-        wait_until(lambda: long_jobs.num_runners() == 1)
-        submitted_job = upload(api).get_json()
-        assert submitted_job["note"] is None
-        place = f"/v1/jobs/{submitted_job['id']}"
-        done = api.get(f"{place}/result?wait=60").get_json()
-        assert error_of(api.get("/v1/indexes/none/versions"), 404)[0] == "index_not_found"
-        runner.terminate()
-    assert (done["status"], done["error"]) == ("done", None), runner.output
-    assert done["result"]["num_vectors"] == 2
-    with api.get(f"{place}/files/manifest.json") as response:
-        manifest = json.loads(response.get_data())
-    checksums = {name: digest for part in manifest["parts"] for name, digest in part["checksums"].items()}
-    assert checksums
-    for name in checksums:
-        with api.get(f"{place}/files/{name}") as response:
-            assert sha256(response.get_data()).hexdigest() == checksums[name]

@@ -1,26 +1,27 @@
 """/embed, /search and /score: their answers, and every kind of refusal."""
 
+import gzip
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from api_stub import OWN, MakeApp, StubWorker, error_of, raw_score_of, vector_of
 from conftest import RedisServer, wait_until
 from flask.testing import FlaskClient
+from fuzzing import CLAIMS, nested, packed
 from queues import Queue
 from werkzeug.test import TestResponse
+
+from shoal_api.request import MSGPACK_TYPES
 
 pytest_plugins = ["api_fixtures"]
 
 #: A good body for each route that waits for an answer.
-WAITING = [
-    ("/embed", {"inputs": "a"}),
-    ("/search", {"queries": "a"}),
-    ("/score", {"query": "b", "inputs": "a"}),
-]
+WAITING = [("/embed", {"inputs": "a"}), ("/search", {"queries": "a"}), ("/score", {"query": "b", "inputs": "a"})]
 
 
 def post(api: FlaskClient, path: str, **body: Any) -> TestResponse:
@@ -28,32 +29,21 @@ def post(api: FlaskClient, path: str, **body: Any) -> TestResponse:
 
 
 @pytest.mark.usefixtures("stub")
-class TestEmbed:
-    def test_numbers_are_as_short_as_float32_allows(self, api: FlaskClient) -> None:
-        row = post(api, "/embed", inputs="a storm").get_data(as_text=True).strip("[]\n").split(",")
-        assert row == [str(number) for number in vector_of("a storm")]
-
-    def test_the_cost_is_in_the_headers(self, api: FlaskClient) -> None:
-        headers = post(api, "/embed", inputs=["a b", "a b c d e f g h"]).headers
-        assert headers["Server-Timing"] == ", ".join(
-            f"{step};dur={n}.000" for n, step in enumerate(("queue", "tokenize", "encode", "search"), 1)
-        )
-        assert (headers["X-Tokens"], headers["X-Truncated"]) == ("12", "1")
-
-    def test_any_text_is_embedded_and_no_content_type_is_needed(self, api: FlaskClient) -> None:
-        for text in ("", "a\x00b", "naïve 海 🌊", " "):
-            response = api.post("/embed", data=json.dumps({"inputs": text}))
-            assert np.array_equal(np.array(response.get_json(), np.float32), [vector_of(text)])
-
-    def test_fields_of_other_clients_are_accepted(self, api: FlaskClient) -> None:
-        options = {"wait_for_model": True}
-        assert post(api, "/embed", inputs="a", options=options).status_code == 200
-        error = post(api, "/embed", inputs=5, options=options).get_json()
-        assert (error["error_type"], error["error"][:11]) == ("Validation", "inputs is 5")
-
-
-@pytest.mark.usefixtures("stub")
-def test_each_query_has_a_list_of_hits_with_the_documents_fields(api: FlaskClient) -> None:
+def test_any_text_is_embedded_and_hits_have_the_documents_fields(api: FlaskClient) -> None:
+    row = post(api, "/embed", inputs="a storm").get_data(as_text=True).strip("[]\n").split(",")
+    assert row == [str(number) for number in vector_of("a storm")]  # as short as float32 allows
+    headers = post(api, "/embed", inputs=["a b", "a b c d e f g h"]).headers
+    steps = enumerate(("queue", "tokenize", "encode", "search"), 1)
+    assert headers["Server-Timing"] == ", ".join(f"{step};dur={n}.000" for n, step in steps)
+    assert (headers["X-Tokens"], headers["X-Truncated"]) == ("12", "1")
+    for text in ("", "a\x00b", "naïve 海 🌊", " "):
+        response = api.post("/embed", data=json.dumps({"inputs": text}))  # without a content type
+        assert np.array_equal(np.array(response.get_json(), np.float32), [vector_of(text)])
+    options = {"wait_for_model": True}  # of Hugging Face's clients
+    assert post(api, "/embed", inputs="a", options=options).status_code == 200
+    error = post(api, "/embed", inputs=5, options=options).get_json()
+    assert (error["error_type"], error["error"][:11]) == ("Validation", "inputs is 5")
+    assert "X-Total-Time" not in headers
     results = post(api, "/search", queries=["sea", "land"], k=2).get_json()["results"]
     assert [len(hits) for hits in results] == [2, 2]
     assert results[0][0] == {"id": "0", "score": 1.0, "text": "document 0", "topic": "sea"}
@@ -84,9 +74,7 @@ class TestLargeRequests:
     @pytest.mark.parametrize(
         ("path", "name"), [("/embed", "inputs"), ("/", "inputs"), ("/v1/embeddings", "input"), ("/v2/embed", "texts")]
     )
-    def test_more_vectors_than_a_response_may_have_are_refused(
-        self, make_app: MakeApp, stub: StubWorker, path: str, name: str
-    ) -> None:
+    def test_more_vectors_than_fit_are_refused(self, make_app: MakeApp, stub: StubWorker, path: str, name: str) -> None:
         api = make_app(max_response_mb=1).test_client()
         stub.announce(dimension=65_536)
         assert api.post(path, json={name: ["a"] * 4}).status_code == 200
@@ -94,23 +82,17 @@ class TestLargeRequests:
         assert refused.status_code == 413
         words = "the vectors of 5 texts take 1,310,720 bytes, and a response may have 1,048,576 (SHOAL_MAX_RESPONSE_MB)"
         assert words in refused.get_data(as_text=True)
+        assert path == "/v2/embed" or api.post(path, json={name: ["a"] * 100, "dimensions": 4}).status_code == 200
+        assert api.post("/search", json={"queries": ["a"] * 100}).status_code == 200
         stub.announce(state="loading")  # its dimension is known
         assert api.post(path, json={name: ["a"] * 5}).status_code == 413
 
-    def test_vectors_count_with_an_assumed_dimension_until_a_worker_reports_one(
-        self, make_app: MakeApp, stub: StubWorker
-    ) -> None:
+    def test_vectors_count_before_a_worker_reports_their_dimension(self, make_app: MakeApp, stub: StubWorker) -> None:
         app = make_app(max_response_mb=1, max_request_bytes=2**20)
         stub.announce(state="loading")
         app.own.access._bytes.acquire("127.0.0.1", 6 * 2**20)
         assert app.test_client().post("/embed", json={"inputs": ["a"] * 8}).status_code == 200
         assert app.test_client().post("/embed", json={"inputs": ["a"] * 256}).status_code == 429
-
-    def test_dimensions_make_room(self, make_app: MakeApp, stub: StubWorker) -> None:
-        api = make_app(max_response_mb=1).test_client()
-        stub.announce(dimension=65_536)
-        assert api.post("/embed", json={"inputs": ["a"] * 100, "dimensions": 4}).status_code == 200
-        assert api.post("/search", json={"queries": ["a"] * 100}).status_code == 200
 
     def test_one_client_has_few_large_responses_at_a_time(self, make_app: MakeApp, stub: StubWorker) -> None:
         app = make_app(max_response_mb=1, max_request_bytes=2**20)
@@ -244,57 +226,106 @@ def test_a_body_over_the_limit_is_refused(make_app: MakeApp) -> None:
 
 
 class TestNoAnswer:
-    def test_without_a_worker_the_wait_ends_with_the_reason(self, make_app: MakeApp) -> None:
-        api = make_app(request_timeout_s=0.05).test_client()
-        code, message = error_of(post(api, "/embed", inputs="a"), 504)
-        assert code == "timeout"
-        assert "no worker is alive" in message
-
-    def test_with_busy_workers_the_error_says_so(self, make_app: MakeApp, stub: StubWorker) -> None:
+    def test_the_wait_ends_with_the_reason(self, make_app: MakeApp, stub: StubWorker) -> None:
         stub.pause()
         api = make_app(request_timeout_s=0.05).test_client()
         assert "busy" in error_of(post(api, "/search", queries="a"), 504)[1]
-
-    def test_a_full_lane_is_refused_at_once(self, make_app: MakeApp) -> None:
-        api = make_app(max_backlog=1).test_client()
-        api.post("/v1/jobs", json={"op": "embed", "inputs": "a"})
-        response = post(api, "/embed", inputs="a")
-        assert error_of(response, 429)[0] == "overloaded"
-        assert response.headers["Retry-After"] == "60"  # there is no worker to empty the lane
+        stub.pool.leave("stub")
+        code, message = error_of(post(api, "/embed", inputs="a"), 504)
+        assert (code, "no worker is alive" in message) == ("timeout", True)
 
     @pytest.mark.parametrize(("path", "body"), WAITING)
-    def test_a_request_waits_in_the_lane_that_it_names(
+    def test_a_request_waits_in_its_lane_unless_it_is_full(
         self, make_app: MakeApp, path: str, body: dict[str, Any]
     ) -> None:
         api, hasty = make_app(max_backlog=1).test_client(), make_app(request_timeout_s=0.05).test_client()
         assert api.post("/v1/jobs", json={"op": "embed", "inputs": "a", "lane": "bulk"}).status_code == 202
-        assert "bulk" in error_of(post(api, path, **body, lane="bulk"), 429)[1]
+        response = post(api, path, **body, lane="bulk")
+        code, message = error_of(response, 429)
+        assert (code, "bulk" in message) == ("overloaded", True)
+        assert response.headers["Retry-After"] == "60"  # there is no worker to empty the lane
         assert error_of(post(hasty, path, **body), 504)[0] == "timeout"
 
 
-class TestRedisAway:
-    def test_service_goes_on_when_redis_is_back(self, make_app: MakeApp, own_redis: RedisServer, settings: Any) -> None:
+def test_when_redis_is_away_clients_get_an_error_until_it_is_back(
+    make_app: MakeApp, own_redis: RedisServer, settings: Any
+) -> None:
+    api, queue = make_app(redis_url=own_redis.url).test_client(), Queue.connect(own_redis.url, settings.keys)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: post(api, "/embed", inputs="a"))
+        wait_until(lambda: queue.backlog()["interactive"])
         own_redis.stop()
-        api = make_app(redis_url=own_redis.url).test_client()
-        response = post(api, "/embed", inputs="a")
-        assert (error_of(response, 503)[0], response.headers["Retry-After"]) == ("unavailable", "1")
-        own_redis.start()
-        wait_until(lambda: error_of(api.get("/ready"), 503)[0] == "not_ready")  # Redis answers, and no worker is there
-        stub = StubWorker(own_redis.url, settings.keys)
-        stub.start()
-        wait_until(lambda: post(api, "/embed", inputs="a").status_code == 200)
-        stub.stop()
+        assert error_of(waiting.result(), 503)[0] == "unavailable"
+    queue.close()
+    response = post(api, "/embed", inputs="a")
+    assert (error_of(response, 503)[0], response.headers["Retry-After"]) == ("unavailable", "1")
+    own_redis.start()
+    wait_until(lambda: error_of(api.get("/ready"), 503)[0] == "not_ready")  # Redis answers, and no worker is there
+    stub = StubWorker(own_redis.url, settings.keys)
+    stub.start()
+    wait_until(lambda: post(api, "/embed", inputs="a").status_code == 200)
+    stub.stop()
 
-    def test_a_waiting_client_gets_an_error_when_redis_goes_away(
-        self, make_app: MakeApp, own_redis: RedisServer, settings: Any
-    ) -> None:
-        app = make_app(redis_url=own_redis.url)
-        queue = Queue.connect(own_redis.url, settings.keys)
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(lambda: post(app.test_client(), "/embed", inputs="a"))
-            wait_until(lambda: queue.backlog()["interactive"])
-            own_redis.stop()
-            assert error_of(waiting.result(), 503)[0] == "unavailable"
-        queue.close()
-        own_redis.start()
-        wait_until(lambda: app.test_client().get("/v1/jobs/none").status_code == 404)
+
+TEXTS = ["a storm", "é\0🌊"]
+IGNORED = {"a": [1.5, b"x"], "b": msgpack.Timestamp(5)}
+GOOD = {"inputs": TEXTS, "normalize": True, "dimensions": None, "options": IGNORED}
+
+
+def send(api: FlaskClient, body: bytes, path: str = "/embed", kind: str = MSGPACK_TYPES[0]) -> TestResponse:
+    """Send the bytes as msgpack."""
+    return api.post(path, data=body, content_type=kind)
+
+
+@pytest.mark.usefixtures("stub")
+def test_a_map_is_accepted_as_json_would_be(api: FlaskClient) -> None:
+    for kind in (*MSGPACK_TYPES, "Application/MsgPack; version=5"):
+        response = send(api, msgpack.packb(GOOD), kind=kind)
+        assert np.array_equal(np.array(response.get_json(), np.float32), [vector_of(text) for text in TEXTS])
+    assert error_of(send(api, msgpack.packb(GOOD), kind="application/json"), 400)[0] == "invalid_json"
+    body = b"\x82" + packed("inputs") + packed(5) + packed("inputs") + packed("a")
+    assert len(send(api, body).get_json()) == 1
+    content = api.get("/openapi.json").get_json()["paths"]["/embed"]["post"]["requestBody"]["content"]
+    assert content[MSGPACK_TYPES[0]] == content["application/json"]
+
+
+NAN = float("nan")
+
+
+#: Bodies, the status and the code of the error, and words of the error's message.
+REFUSED_MSGPACK = [
+    (b"", 400, "invalid_json", "they end within a value"),
+    (b'{"inputs": "a"}', 400, "invalid_json", "more bytes follow the first value"),
+    (b"\xc1", 400, "invalid_json", "one of them cannot begin a value"),
+    (packed(["a"]), 400, "invalid_json", "the msgpack value is an array"),
+    (packed({"inputs": nested(5_000)}), 400, "invalid_json", "nested too deeply"),
+    (packed({"inputs": nested(900)}), 422, "invalid_request", "inputs[0] is [[["),
+    (b"\x81\x05" + packed("a"), 400, "invalid_json", "a key of a map is not a string"),
+    (b"\x81\xc4\x06inputs" + packed("a"), 422, "invalid_request", "unknown field bytes 696e70757473"),
+    (packed({"inputs": msgpack.ExtType(5, b"a")}), 400, "invalid_json", "extension type 5"),
+    (packed({"inputs": msgpack.Timestamp(5)}), 422, "invalid_request", "inputs is "),
+    (packed({"inputs": ["a", b"a"]}), 422, "invalid_request", "inputs[1] is bytes 61: it takes a string"),
+    (packed({"inputs": "a", "dimensions": NAN}), 422, "invalid_request", "dimensions is "),
+    (packed({"inputs": "a", "dimensions": 2**64 - 1}), 422, "invalid_request", "dimensions is 18446744"),
+    (b"\x81" + packed("inputs") + b"\xa3\xed\xa0\x80", 422, "invalid_text", "not UTF-8"),
+    (b"\x81\xa3\xed\xa0\x80" + packed("a"), 422, "invalid_text", "not UTF-8"),
+    (packed({"inputs": "a", "at": msgpack.Timestamp(5)}), 422, "invalid_request", 'unknown field "at"'),
+    (packed({"x": [[]] * 2**18, "inputs": "a"}), 413, "too_large", "over 1,048,576 values"),
+    (packed({"inputs": "x" * 1_048_577}), 413, "too_large", "may have 1,048,576"),
+]
+
+
+def test_bad_bodies_are_refused_with_the_errors_of_json(api: FlaskClient, make_app: MakeApp, stub: StubWorker) -> None:
+    for body, status, code, words in REFUSED_MSGPACK:
+        found, message = error_of(send(api, body), status)
+        assert (found, words in message) == (code, True), message
+    for claim in CLAIMS:  # lengths beyond the body
+        assert send(api, b"\x81" + packed("inputs") + claim).status_code in (400, 413, 422)
+    for encoding in ("gzip", "br, gzip"):
+        body = gzip.compress(b'{"inputs": "a"}')
+        response = api.post("/embed", data=body, headers={"Content-Encoding": encoding})
+        message = f'the body has Content-Encoding "{encoding}": send it without, as plain JSON'
+        assert error_of(response, 400) == ("invalid_json", message)
+    api = make_app(max_request_bytes=100).test_client()
+    assert error_of(send(api, packed({"inputs": "x" * 100})), 413)[0] == "too_large"
+    assert len(send(api, packed({"inputs": "x" * 50})).get_json()) == 1

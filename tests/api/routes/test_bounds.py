@@ -11,7 +11,8 @@ import pytest
 from api_stub import MakeApp
 from changes import unit_vectors
 from flask import Flask
-from pydantic import BaseModel
+from flask.testing import FlaskClient
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from test_search_modes import Scene
 
@@ -23,7 +24,12 @@ from shoal.operations.search_fields import MAX_BOOST_VALUES, MAX_BOOSTS, MAX_FAC
 from shoal.operations.search_filter import MAX_FILTER_CONDITIONS, MAX_FILTER_VALUES
 from shoal.operations.search_options import MAX_FIELDS, MAX_GROUP_SIZE, MAX_LISTS, SearchOptions
 from shoal.records.document import Document
+from shoal_api.protocols.cohere import CohereBody
+from shoal_api.protocols.openai import EmbeddingsBody
+from shoal_api.protocols.tei import DecodeBody, TeiEmbedBody, TeiTokensBody
 from shoal_api.schema.body import CHECKS, Body, BoundedBy
+from shoal_api.schema.indexes import BuildBody
+from shoal_api.schema.requests import EmbedBody, SearchBody
 
 pytest_plugins = ["api_fixtures"]
 
@@ -207,3 +213,38 @@ def test_the_largest_options_need_little_work(tmp_path: Path) -> None:
         finally:
             sys.setprofile(None)
         assert 0 < num_calls < MAX_CALLS, options.keys()
+
+
+#: Routes, the models of their bodies, and bodies with many wrong elements.
+BODIES: list[tuple[str, type[BaseModel], dict[str, Any]]] = [
+    ("/v2/embed", CohereBody, {"texts": ["a"], "embedding_types": ["wrong"] * 100_000}),
+    ("/embed", EmbedBody, {"inputs": [[1, *["a"] * 100_000]]}),
+    ("/", TeiEmbedBody, {"inputs": [[1, *["a"] * 100_000]]}),
+    ("/embed_all", TeiTokensBody, {"inputs": [[1, *["a"] * 100_000]]}),
+    ("/v1/embeddings", EmbeddingsBody, {"input": [[1, *["a"] * 100_000]]}),
+    ("/decode", DecodeBody, {"ids": [["a"] * 100_000]}),
+    ("/decode", DecodeBody, {"ids": ["a"] * 100_000}),
+    *(
+        ("/search", SearchBody, {"queries": "a", name: [5] * 100_000})
+        for name in ("like", "fields", "facets", "negative")
+    ),
+    *(("/search", SearchBody, {"queries": "a", name: ["a"] * 100_000}) for name in ("sort", "boost", "vectors")),
+    ("/search", SearchBody, {"queries": "a", "vectors": [["a"] * 100_000]}),
+    ("/v1/indexes/news/builds", BuildBody, {"source": "a", "field_kinds": [5] * 200}),
+]
+
+
+def test_a_list_of_wrong_elements_gives_a_short_message_about_one(api: FlaskClient) -> None:
+    for path, shape, body in BODIES:
+        with pytest.raises(ValidationError) as caught:
+            shape.model_validate(body)
+        assert caught.value.error_count() <= 2
+        response = api.post(path, json=body)
+        assert response.status_code in (400, 422)
+        assert len(response.get_data()) < 400
+    many: dict[str, Any] = {"queries": "a", "sort": [{str(n): n for n in range(100_000)}]}
+    assert SearchBody.model_validate(many).sort == many["sort"]  # pydantic has not made an error for each
+    told = 'sort[0] has "0": it takes field, order'
+    for wrong, message in ((many, told), ({"k": "many", "alpha": "none"}, 'alpha is "none": it takes a number')):
+        response = api.post("/search", json={"queries": "a"} | wrong)
+        assert (response.status_code, response.get_json()["error"]["message"]) == (422, message)

@@ -24,9 +24,12 @@ pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
 OTHER = "large"
 
+#: The worker of each pool.
+Workers = dict[str, StubWorker]
+
 
 @pytest.fixture
-def workers(redis_url: str, keys: Keys) -> Iterator[dict[str, StubWorker]]:
+def workers(redis_url: str, keys: Keys) -> Iterator[Workers]:
     """Return the worker of each pool, whose replies name its model; the second one has a reranker."""
     found = {pool: StubWorker(redis_url, Keys(keys.prefix, pool)) for pool in (keys.pool, OTHER)}
     with ExitStack() as stack:
@@ -39,12 +42,12 @@ def workers(redis_url: str, keys: Keys) -> Iterator[dict[str, StubWorker]]:
 
 
 @pytest.fixture
-def api(make_app: MakeApp, workers: dict[str, StubWorker]) -> FlaskClient:
-    return make_app(pools=OTHER).test_client()
+def api(make_app: MakeApp, workers: Workers) -> FlaskClient:
+    return looking(make_app(pools=OTHER)).test_client()
 
 
 @pytest.fixture
-def alike(make_app: MakeApp, workers: dict[str, StubWorker]) -> AsyncFlask:
+def alike(make_app: MakeApp, workers: Workers) -> AsyncFlask:
     """Return an application of two pools whose workers serve the same model and reranker."""
     workers[OTHER].announce(model="small", reranker="reranker")
     return looking(make_app(pools=OTHER, cache_mb=0))
@@ -71,11 +74,9 @@ def busy(app: AsyncFlask, worker: StubWorker, pool: str) -> Iterator[None]:
         assert waiting.result().status_code == 200
 
 
-def test_the_model_of_a_request_chooses_the_pool(api: FlaskClient) -> None:
-    for asked, model in (
-        ("small", "small"),
-        *((name, "org/large-en") for name in ("org/large-en", "large-en", "large")),
-    ):
+def test_the_model_of_a_request_chooses_the_pool(api: FlaskClient, workers: Workers, keys: Keys) -> None:
+    names = {"small": "small"} | dict.fromkeys(("org/large-en", "large-en", "large"), "org/large-en")
+    for asked, model in names.items():
         answers = [
             api.post(path, json=body | {"model": asked})
             for path, body in (
@@ -90,25 +91,25 @@ def test_the_model_of_a_request_chooses_the_pool(api: FlaskClient) -> None:
         assert api.get(f"/v1/models/{asked}").get_json()["id"] == model
         assert api.post("/api/show", json={"model": asked}).status_code == 200
     assert api.post("/v1/embeddings", json={"input": "a"}).get_json()["model"] == "small"
-
-
-def test_a_reranker_is_found_by_its_name(api: FlaskClient, workers: dict[str, StubWorker]) -> None:
-    for name, worker in zip(("reranker", "judge"), workers.values(), strict=True):
+    before = {name: len(worker.asked) for name, worker in workers.items()}
+    for name, (pool, worker) in zip(("reranker", "judge"), workers.items(), strict=True):
         answer = api.post("/v1/rerank", json={"query": "q", "documents": ["a"], "model": name})
-        assert (answer.status_code, len(worker.asked)) == (200, 1), answer.text
+        assert (answer.status_code, len(worker.asked) - before[pool]) == (200, 1), answer.text
     assert api.post("/rerank", json={"query": "q", "documents": ["a"], "model": "small"}).status_code == 404
-
-
-def test_all_models_are_listed(api: FlaskClient, keys: Keys) -> None:
-    assert [about["id"] for about in api.get("/v1/models").get_json()["data"]] == ["org/large-en", "small"]
-    names = [about["name"] for about in api.get("/api/tags").get_json()["models"]]
-    assert names == ["small", keys.pool, "org/large-en", "large-en", "large"]
+    assert listed(api) == ["org/large-en", "small"]
+    tags = [about["name"] for about in api.get("/api/tags").get_json()["models"]]
+    assert tags == ["small", keys.pool, "org/large-en", "large-en", "large"]
     answer = api.post("/v1/embeddings", json={"input": "a", "model": "gpt"})
     assert answer.status_code == 404
     assert f"ask for small or {keys.pool} or org/large-en or large-en or large" in answer.text
 
 
-def test_a_path_names_the_pool_of_any_route(api: FlaskClient, keys: Keys) -> None:
+def listed(api: FlaskClient) -> list[str]:
+    """Return the names of the listed models."""
+    return [about["id"] for about in api.get("/v1/models").get_json()["data"]]
+
+
+def test_a_path_names_the_pool_of_any_route_and_of_metrics(api: FlaskClient, keys: Keys) -> None:
     for prefix, model in (("/pools/large", "org/large-en"), (f"/pools/{keys.pool}", "small"), ("", "small")):
         assert api.get(f"{prefix}/info").get_json()["model"] == model
         assert api.get(f"{prefix}/ready").status_code == 200
@@ -121,50 +122,37 @@ def test_a_path_names_the_pool_of_any_route(api: FlaskClient, keys: Keys) -> Non
     assert api.post("/pools/large/v1/embeddings", json={"input": "a", "model": "small"}).status_code == 404
     for path in ("/pools/none/info", "/pools/large", "/pools//info"):
         assert api.get(path).status_code == 404
-
-
-def test_metrics_below_a_pools_path_are_of_that_pool_only(api: FlaskClient) -> None:
     api.post("/pools/large/embed", json={"inputs": "a"})
     own, other = api.get("/metrics").text, api.get("/pools/large/metrics").text
     assert 'shoal_cache_hits_total{pool="large"} 0.0' in own
-    for text, is_there in ((own, True), (other, False)):
-        assert "shoal_workers" in text
-        assert ("shoal_http_request_seconds" in text) == is_there
+    assert ["shoal_workers" in text for text in (own, other)] == [True, True]
+    assert ["shoal_http_request_seconds" in text for text in (own, other)] == [True, False]
 
 
-def test_a_sleeping_model_is_served(api: FlaskClient, workers: dict[str, StubWorker]) -> None:
+def test_a_sleeping_model_is_served_and_an_odd_one_harms_no_other(api: FlaskClient, workers: Workers) -> None:
     workers[OTHER].announce(state="asleep", model="org/large-en")
     assert api.get("/pools/large/ready").status_code == 200
-    assert "org/large-en" in [about["id"] for about in api.get("/v1/models").get_json()["data"]]
+    assert "org/large-en" in listed(api)
     answer = api.post("/v1/embeddings", json={"input": "a", "model": "org/large-en"})
     assert answer.get_json()["model"] == "org/large-en"
     assert "shoal_workers_ready 1" in api.get("/pools/large/metrics").text
-
-
-def test_a_model_that_is_no_text_in_one_pool_fails_no_request_for_another(
-    api: FlaskClient, workers: dict[str, StubWorker]
-) -> None:
     workers[OTHER].announce(model=["small"], reranker={})
-    assert [about["id"] for about in api.get("/v1/models").get_json()["data"]] == ["small"]
+    assert listed(api) == ["small"]
     assert api.post("/v1/embeddings", json={"input": "a", "model": "small"}).status_code == 200
 
 
-def test_the_models_of_pools_are_listed_while_redis_refuses_another_pool(
-    api: FlaskClient, workers: dict[str, StubWorker], keys: Keys
-) -> None:
+def test_models_are_listed_while_redis_refuses_a_pool(api: FlaskClient, workers: Workers, keys: Keys) -> None:
     asked = ("/v1/models", "/models", "/api/tags", "/v1/models/small")
     redis, names = workers[OTHER].queue.redis, [Keys(keys.prefix, pool).alive for pool in (OTHER, keys.pool)]
     for name, status in zip(names, (200, 503), strict=True):
         redis.delete(name)
         redis.set(name, "of another program")
         assert [api.get(path).status_code for path in asked] == [status] * 4
-        assert status != 200 or [about["id"] for about in api.get("/v1/models").get_json()["data"]] == ["small"]
+        assert status != 200 or listed(api) == ["small"]
     redis.delete(*names)
 
 
-def test_no_other_pool_answers_for_a_pool_whose_model_is_not_known(
-    make_app: MakeApp, workers: dict[str, StubWorker], keys: Keys
-) -> None:
+def test_no_pool_answers_for_one_of_unknown_model(make_app: MakeApp, workers: Workers, keys: Keys) -> None:
     workers[OTHER].announce(state="loading", model="org/large-en")
     api = make_app(pools=OTHER, model_aliases="*").test_client()
     for name, model in (("small", "small"), (keys.pool, "small"), ("large", "org/large-en")):
@@ -187,9 +175,7 @@ ANYWHERE: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_of_pools_with_the_same_model_the_less_busy_one_answers(
-    alike: AsyncFlask, workers: dict[str, StubWorker], number: int
-) -> None:
+def test_of_alike_pools_the_less_busy_one_answers(alike: AsyncFlask, workers: Workers, number: int) -> None:
     pool = list(workers)[number]
     with busy(alike, workers[pool], pool):
         for path, body in ANYWHERE * 4:
@@ -197,31 +183,23 @@ def test_of_pools_with_the_same_model_the_less_busy_one_answers(
             assert answer.status_code == 200, answer.text
 
 
-def test_a_request_that_names_its_pool_stays_there(alike: AsyncFlask, workers: dict[str, StubWorker]) -> None:
-    for n, pool in enumerate(workers):
-        for _ in range(20):
-            assert alike.test_client().post(f"/pools/{pool}/embed", json={"inputs": "a"}).status_code == 200
-            assert alike.test_client().post("/v1/embeddings", json={"input": "a", "model": pool}).status_code == 200
-        assert [len(worker.asked) for worker in workers.values()] == [40, 40 * n]
-
-
-def test_searches_and_submits_with_a_key_stay_in_the_own_pool(
-    alike: AsyncFlask, workers: dict[str, StubWorker], keys: Keys
-) -> None:
-    api = alike.test_client()
+def test_searches_and_requests_with_a_pool_or_a_key_stay(alike: AsyncFlask, workers: Workers, keys: Keys) -> None:
+    api, asked = alike.test_client(), [worker.asked for worker in workers.values()]
     for n in range(20):
         assert api.post("/search", json={"queries": "a"}).status_code == 200
         job = {"op": "embed", "inputs": ["a"]}
         again = [api.post("/v1/jobs", json=job, headers={"Idempotency-Key": f"{n}"}).get_json()["id"] for _ in range(2)]
         assert again[0] == again[1]
         assert "." not in again[0]
-    wait_until(lambda: len(workers[keys.pool].asked) == 40)
-    assert workers[OTHER].asked == []
+    wait_until(lambda: list(map(len, asked)) == [40, 0])
+    for n, pool in enumerate(workers):
+        for _ in range(20):
+            assert api.post(f"/pools/{pool}/embed", json={"inputs": "a"}).status_code == 200
+            assert api.post("/v1/embeddings", json={"input": "a", "model": pool}).status_code == 200
+        assert list(map(len, asked)) == [80, 40 * n]
 
 
-def test_the_id_of_a_submitted_job_names_its_pool(
-    alike: AsyncFlask, workers: dict[str, StubWorker], keys: Keys
-) -> None:
+def test_a_submitted_jobs_id_names_its_pool(alike: AsyncFlask, workers: Workers, keys: Keys) -> None:
     api = alike.test_client()
     with busy(alike, workers[keys.pool], keys.pool):
         job = api.post("/v1/jobs", json={"op": "embed", "inputs": ["a"]})
@@ -237,9 +215,7 @@ def test_the_id_of_a_submitted_job_names_its_pool(
     assert api.get(f"/v1/jobs/none.{'0' * 24}").status_code == 404
 
 
-def test_no_request_goes_to_a_pool_without_a_ready_worker_while_another_has_one(
-    alike: AsyncFlask, workers: dict[str, StubWorker], keys: Keys
-) -> None:
+def test_no_request_goes_to_a_pool_without_a_worker(alike: AsyncFlask, workers: Workers, keys: Keys) -> None:
     api = alike.test_client()
 
     def asked_of(away: str, ready: str) -> list[int]:
@@ -262,8 +238,8 @@ def test_no_request_goes_to_a_pool_without_a_ready_worker_while_another_has_one(
 
 
 @pytest.mark.parametrize(("fingerprint", "other"), [("f", "other"), ("f", None), (None, None), ("", ""), ("f", ["f"])])
-def test_pools_with_other_vectors_share_nothing(
-    make_app: MakeApp, workers: dict[str, StubWorker], fingerprint: str | None, other: object
+def test_pools_of_other_vectors_differ(
+    make_app: MakeApp, workers: Workers, fingerprint: str | None, other: object
 ) -> None:
     for worker, announced in zip(workers.values(), (fingerprint, other), strict=True):
         worker.announce(model="small", fingerprint=announced)
@@ -274,9 +250,7 @@ def test_pools_with_other_vectors_share_nothing(
     assert workers[OTHER].asked == []
 
 
-def test_pools_with_the_same_model_and_another_reranker_share_all_but_scores(
-    make_app: MakeApp, workers: dict[str, StubWorker], keys: Keys
-) -> None:
+def test_pools_of_other_rerankers_share_all_but_scores(make_app: MakeApp, workers: Workers, keys: Keys) -> None:
     workers[OTHER].announce(model="small", reranker="judge")
     app = looking(make_app(pools=OTHER, cache_mb=0))
     for _ in range(20):
@@ -286,7 +260,7 @@ def test_pools_with_the_same_model_and_another_reranker_share_all_but_scores(
         assert app.test_client().post("/embed", json={"inputs": "a"}).status_code == 200
 
 
-def test_the_choice_of_a_pool_waits_for_no_redis(alike: AsyncFlask, workers: dict[str, StubWorker]) -> None:
+def test_the_choice_of_a_pool_waits_for_no_redis(alike: AsyncFlask, workers: Workers) -> None:
     reader = alike.contexts[OTHER].pool
 
     async def num_ready() -> int:
@@ -321,13 +295,6 @@ def test_the_pools_on_other_nodes_of_a_cluster_answer_while_a_node_is_away(make_
             assert answer.status_code == 200, answer.text
 
 
-def test_keys_and_admins_routes_are_the_same_below_a_pool(make_app: MakeApp, keys_file: KeysFile) -> None:
-    api = make_app(pools=OTHER, api_keys_file=str(keys_file.path)).test_client()
-    assert api.get("/pools/large/info").status_code == 401
-    for path in ("/pools/large/v1/dead", "/pools/large//v1/dead", "/pools/large/v1/indexes/a/versions"):
-        assert error_of(api.get(path, headers=keys_file.user), 403)[0] == "forbidden"
-
-
 @pytest.mark.usefixtures("rq")
 def test_uploads_long_jobs_and_dead_letters_belong_to_the_pool(make_app: MakeApp, redis_url: str, keys: Keys) -> None:
     api = make_app(pools=OTHER, indexes="news=/a").test_client()
@@ -351,21 +318,28 @@ def test_uploads_long_jobs_and_dead_letters_belong_to_the_pool(make_app: MakeApp
 
 
 @pytest.mark.usefixtures("workers")
-def test_indexes_and_aliases_in_the_settings_belong_to_the_own_pool(make_app: MakeApp) -> None:
+def test_indexes_and_aliases_belong_to_the_own_pool_and_keys_to_all(make_app: MakeApp, keys_file: KeysFile) -> None:
     api = make_app(pools=OTHER, indexes="news=/a", model_aliases="mine,*").test_client()
     assert (api.get("/ready").status_code, api.get("/pools/large/ready").status_code) == (503, 200)
     for name, model in (("large-en", "org/large-en"), ("mine", "small"), ("any", "small")):
         assert api.post("/v1/embeddings", json={"input": "a", "model": name}).get_json()["model"] == model
     assert api.post("/pools/large/v1/embeddings", json={"input": "a", "model": "mine"}).status_code == 404
+    api = make_app(pools=OTHER, api_keys_file=str(keys_file.path)).test_client()
+    assert api.get("/pools/large/info").status_code == 401
+    for path in ("/pools/large/v1/dead", "/pools/large//v1/dead", "/pools/large/v1/indexes/a/versions"):
+        assert error_of(api.get(path, headers=keys_file.user), 403)[0] == "forbidden"
 
 
-def test_wrong_names_of_pools_are_refused() -> None:
-    with pytest.raises(BadSetting, match='pools is "a b": it takes'):
-        Settings(pools="x, a b")
-    with pytest.raises(BadSetting, match="pools has a name of 101 characters"):
-        Settings(pools="x" * 101)
-    with pytest.raises(BadSetting, match='model_aliases has "x", the name of a further pool'):
-        Settings(pools="x", model_aliases="y,X")
-    with pytest.raises(BadSetting, match='protocols has "tei=/pools/x": below /pools/ are the routes of pools'):
-        Settings(pools="x", protocols="tei=/pools/x")
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"pools": "x, a b"}, 'pools is "a b": it takes'),
+        ({"pools": "x" * 101}, "pools has a name of 101 characters"),
+        ({"pools": "x", "model_aliases": "y,X"}, 'model_aliases has "x", the name of a further pool'),
+        ({"protocols": "tei=/pools/x"}, 'protocols has "tei=/pools/x": below /pools/ are the routes of pools'),
+    ],
+)
+def test_wrong_names_of_pools_are_refused(setting: dict[str, Any], message: str) -> None:
     assert Settings(pool="a", pools="b,a,b").pool_names() == ["b"]
+    with pytest.raises(BadSetting, match=message):
+        Settings(**{"pools": "x"} | setting)

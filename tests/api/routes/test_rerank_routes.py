@@ -1,5 +1,6 @@
 """The routes that score texts for a query, in the shapes of five protocols, which share their paths."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -30,17 +31,10 @@ def score_of(text: str) -> Any:
     return pytest.approx(1 / (1 + 2.718281828459045 ** -RAW[text]), rel=1e-5)
 
 
-def results(num: int | None = None, **documents: Any) -> list[dict[str, Any]]:
+def results(num: int | None = None, document: Callable[[str], Any] | None = None) -> list[dict[str, Any]]:
     """Return the best texts in the form of most protocols. `document` makes the returned document from a text."""
-    document = documents.get("document")
-    return [
-        {
-            "index": TEXTS.index(text),
-            "relevance_score": score_of(text),
-            **({"document": document(text)} if document else {}),
-        }
-        for text in RANKED[:num]
-    ]
+    found = [{"index": TEXTS.index(text), "relevance_score": score_of(text)} for text in RANKED[:num]]
+    return [about | {"document": document(TEXTS[about["index"]])} for about in found] if document else found
 
 
 def errors_of(response: TestResponse, status: int, field: str) -> str:
@@ -68,21 +62,17 @@ class TestTei:
         ]
         assert found == expected
 
-    def test_a_query_that_has_too_many_copies_is_refused(self, api: FlaskClient) -> None:
-        query = "é" * 500_000
+    def test_copies_of_a_query_have_a_limit_and_count_as_bytes_in_memory(self, make_app: MakeApp) -> None:
+        app = make_app()
+        api, shares, query = app.test_client(), app.own.access._bytes, "é" * 500_000
         found = api.post("/rerank", json={"query": query, "texts": ["a"] * (33 * TEXTS_PER_JOB + 1)})
         assert (found.status_code, found.get_json()["error_type"]) == (413, "Validation")
         words = "the query has 1,000,000, in each of 34 jobs: 34,001,057 bytes at a time are over"
         assert words in found.get_json()["error"]
         assert api.post("/rerank", json={"query": query, "texts": ["a"] * TEXTS_PER_JOB}).status_code == 200
-
-    def test_copies_of_a_query_count_as_bytes_in_memory(self, make_app: MakeApp) -> None:
-        app = make_app()
-        shares = app.own.access._bytes
         shares.acquire("127.0.0.1", shares._total // 2 - 20 * 2**20)  # the body is let in
-        body = {"query": "é" * 500_000, "texts": ["a"] * 32 * TEXTS_PER_JOB}
-        response = app.test_client().post("/rerank", json=body)
-        assert (response.status_code, response.get_json()["error_type"]) == (429, "Overloaded")
+        found = api.post("/rerank", json={"query": query, "texts": ["a"] * 32 * TEXTS_PER_JOB})
+        assert (found.status_code, found.get_json()["error_type"]) == (429, "Overloaded")
 
     def test_errors_have_its_shape(self, make_app: MakeApp) -> None:
         api = make_app(max_text_chars=20).test_client()
@@ -132,26 +122,23 @@ class TestCohere:
         assert api.post("/v1/rerank", json=body).get_json()["results"] == results()
 
     @pytest.mark.parametrize("path", ["/v1/rerank", "/cohere/v1/rerank"])
-    def test_the_older_route_reads_the_named_fields(self, make_app: MakeApp, path: str) -> None:
+    def test_the_older_route_reads_the_named_fields_which_are_few(self, make_app: MakeApp, path: str) -> None:
         api = make_app(protocols="cohere=/cohere" if "cohere" in path else "cohere,jina").test_client()
         body = {"query": QUERY, "documents": [{"title": "a", "body": "b"}, "c"], "rank_fields": ["body", "title"]}
         found = {item["index"]: item for item in api.post(path, json=body).get_json()["results"]}
         raw = float(raw_score_of(QUERY, "b\na"))
         assert found[0] == {"index": 0, "relevance_score": pytest.approx(1 / (1 + 2.718281828459045**-raw), rel=1e-5)}
         assert found.keys() == {0, 1}
-
-    def test_fields_are_few_and_named_once(self, api: FlaskClient) -> None:
         names = [f"name {n}" for n in range(MAX_RANK_FIELDS)]
         body = {"query": "a", "documents": [dict.fromkeys([*names, "t", "u"], "b")]}
-        assert api.post("/v1/rerank", json=body | {"rank_fields": names}).status_code == 200
+        assert api.post(path, json=body | {"rank_fields": names}).status_code == 200
         for refused, words in (
             (["t", "u", "t"], 'rank_fields has "t" twice: name each field once'),
             (["t"] * (MAX_RANK_FIELDS + 1), "it takes a list with 100 or fewer items"),
             ([], "rank_fields is []: it takes a list with 1 or more items"),
             ("t", 'rank_fields is "t": it takes a list'),
         ):
-            response = api.post("/v1/rerank", json=body | {"rank_fields": refused})
-            assert errors_of(response, 400, "message").endswith(words)
+            assert errors_of(api.post(path, json=body | {"rank_fields": refused}), 400, "message").endswith(words)
 
     def test_errors_have_its_shape(self, api: FlaskClient) -> None:
         for changes, status, words in REFUSED:
@@ -159,7 +146,7 @@ class TestCohere:
             assert words in errors_of(response, status, "message")
 
 
-def test_voyage(api: FlaskClient) -> None:
+def test_voyage_and_jina(api: FlaskClient) -> None:
     body: dict[str, Any] = {"query": QUERY, "documents": TEXTS, "model": "stub-reranker"}
     body |= {"top_k": None, "truncation": True}
     found = api.post("/v1/rerank", json=body).get_json()
@@ -170,10 +157,7 @@ def test_voyage(api: FlaskClient) -> None:
     errors_of(api.post("/v1/rerank", json=body | {"query": 5}), 400, "detail")
     body = {"query": "a", "documents": ["a b c d e f g"], "truncation": False}
     assert "tokens" in errors_of(api.post("/v1/rerank", json=body), 400, "detail")
-
-
-def test_jina(api: FlaskClient) -> None:
-    body: dict[str, Any] = {"query": QUERY, "documents": TEXTS, "truncate_prompt_tokens": -1}
+    body = {"query": QUERY, "documents": TEXTS, "truncate_prompt_tokens": -1}
     found = api.post("/v1/rerank", json=body).get_json()
     assert found["results"] == results(document=lambda text: {"text": text})
     assert found["data"] == results(document=str)  # for Voyage's clients without options; Continue needs the texts
@@ -188,27 +172,24 @@ def test_jina(api: FlaskClient) -> None:
     errors_of(api.post("/v1/rerank", json=body | {"documents": ["unscored"]}), 400, "detail")
 
 
-class TestReturnedDocuments:
-    @pytest.mark.parametrize(("path", "field"), [("/v1/rerank", "detail"), ("/v2/rerank", "message")])
-    def test_a_document_that_json_cannot_express_is_refused_before_it_is_scored(
-        self, api: FlaskClient, stub: StubWorker, path: str, field: str
-    ) -> None:
-        for value in (nested(300), [float("nan")], b"bytes", {b"name": 1}, msgpack.Timestamp(5)):
-            body = {"query": QUERY, "documents": ["a", {"text": "b", "more": value}], "return_documents": True}
-            response = api.post(path, data=msgpack.packb(body), content_type="application/msgpack")
-            assert response.status_code in (400, 422)
-            assert response.get_json()[field].startswith("documents[1] cannot be written as JSON: ")
-        assert stub.asked == []
-        body["return_documents"] = False
-        assert api.post(path, data=msgpack.packb(body), content_type="application/msgpack").status_code == 200
-
-    def test_other_documents_come_back_unchanged(self, api: FlaskClient) -> None:
-        document = {"text": "b", "deep": nested(240), "large": 2**64 - 1, "small": -0.0, "none": None}
-        found = api.post("/v1/rerank", json={"query": QUERY, "documents": [document]}).get_json()["results"]
-        assert found[0]["document"] == document
+@pytest.mark.parametrize(("path", "field"), [("/v1/rerank", "detail"), ("/v2/rerank", "message")])
+def test_a_document_that_json_cannot_express_is_refused_before_it_is_scored_and_others_come_back_unchanged(
+    api: FlaskClient, stub: StubWorker, path: str, field: str
+) -> None:
+    for value in (nested(300), [float("nan")], b"bytes", {b"name": 1}, msgpack.Timestamp(5)):
+        body = {"query": QUERY, "documents": ["a", {"text": "b", "more": value}], "return_documents": True}
+        response = api.post(path, data=msgpack.packb(body), content_type="application/msgpack")
+        assert response.status_code in (400, 422)
+        assert response.get_json()[field].startswith("documents[1] cannot be written as JSON: ")
+    assert stub.asked == []
+    body["return_documents"] = False
+    assert api.post(path, data=msgpack.packb(body), content_type="application/msgpack").status_code == 200
+    document = {"text": "b", "deep": nested(240), "large": 2**64 - 1, "small": -0.0, "none": None}
+    body = {"query": QUERY, "documents": [document], "return_documents": True}
+    assert api.post(path, json=body).get_json()["results"][0]["document"] == document
 
 
-def test_infinity(api: FlaskClient) -> None:
+def test_infinity_and_weaviate(api: FlaskClient, make_app: MakeApp) -> None:
     body = {"query": QUERY, "documents": TEXTS, "model": "default/not-specified", "return_documents": True}
     found = api.post("/rerank", json=body).get_json()
     assert found["results"] == results(document=str)
@@ -220,9 +201,6 @@ def test_infinity(api: FlaskClient) -> None:
     assert best["relevance_score"] == pytest.approx(RAW[RANKED[0]], rel=1e-5)
     response = api.post("/rerank", json={"query": QUERY, "documents": ["unscored"]})
     assert (response.status_code, response.get_json()["error"]["code"]) == (400, "unsupported")
-
-
-def test_weaviate(make_app: MakeApp) -> None:
     api = make_app(protocols="weaviate").test_client()
     scores = [{"document": text, "score": score_of(text)} for text in TEXTS]
     for path in PATHS:
@@ -234,40 +212,32 @@ def test_weaviate(make_app: MakeApp) -> None:
     assert "documents is missing" in response.get_json()["error"]
 
 
-class TestSharedPaths:
-    def test_a_body_without_texts_is_answered_by_the_protocol_of_the_path(self, api: FlaskClient) -> None:
-        for path, fields in (
-            ("/rerank", {"error", "error_type"}),
-            ("/v1/rerank", {"detail"}),
-            ("/v2/rerank", {"message"}),
-        ):
-            assert api.post(path, json={"query": QUERY}).get_json().keys() == fields
-            assert api.post(path, data=b"{").get_json().keys() == fields
-            assert api.get(path).get_json().keys() == api.post(f"{path}/a").get_json().keys() == fields
+@pytest.mark.parametrize(
+    ("path", "fields"), [("/rerank", {"error", "error_type"}), ("/v1/rerank", {"detail"}), ("/v2/rerank", {"message"})]
+)
+def test_an_unclear_body_is_answered_by_the_protocol_of_the_path(api: FlaskClient, path: str, fields: set[str]) -> None:
+    for body in (b'{"query": "a"}', b"{"):
+        assert api.post(path, data=body).get_json().keys() == fields
+    assert api.get(path).get_json().keys() == api.post(f"{path}/a").get_json().keys() == fields
+    both = {"query": QUERY, "texts": TEXTS}
+    found = api.post(path, json=both | {"documents": None}).get_json()
+    assert [item["index"] for item in found] == [TEXTS.index(text) for text in RANKED]
+    assert 'unknown field "documents"' in api.post(path, json=both | {"documents": TEXTS}).get_json()["error"]
+    assert 'unknown field "texts"' in api.post(path, json=both | {"property": "a"}).get_json()["error"]
 
-    @pytest.mark.parametrize("path", PATHS)
-    def test_a_body_for_two_protocols_is_refused(self, api: FlaskClient, path: str) -> None:
-        body = {"query": QUERY, "texts": TEXTS}
-        found = api.post(path, json=body | {"documents": None}).get_json()
-        assert [item["index"] for item in found] == [TEXTS.index(text) for text in RANKED]
-        assert 'unknown field "documents"' in api.post(path, json=body | {"documents": TEXTS}).get_json()["error"]
-        assert 'unknown field "texts"' in api.post(path, json=body | {"property": "a"}).get_json()["error"]
 
-    def test_the_reranker_may_be_named_by_an_alias(self, make_app: MakeApp, stub: StubWorker) -> None:
-        api = make_app(model_aliases="rerank-v3.5").test_client()
-        body = {"query": QUERY, "documents": TEXTS, "model": "rerank-v3.5"}
-        assert api.post("/v1/rerank", json=body).get_json()["model"] == "stub-reranker"
-        stub.announce(reranker=None)
-        assert api.post("/v2/rerank", json=body | {"model": "any"}).status_code == 200
-
-    def test_the_description_has_all_rerank_routes(self, api: FlaskClient) -> None:
-        paths = api.get("/openapi.json").get_json()["paths"]
-        tags = {path: set(paths[path]["post"]["tags"]) for path in PATHS}
-        assert None not in [value for path in PATHS for value in paths[path]["post"].values()]
-        shared = {"Text Embeddings Inference", "Weaviate"}
-        assert tags["/rerank"] == shared | {"Infinity"}
-        assert tags["/v1/rerank"] == shared | {"Cohere", "Jina", "Voyage"}
-        assert tags["/v2/rerank"] == shared | {"Cohere"}
-        body = paths["/v2/rerank"]["post"]["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
-        names = {schema["$ref"].rpartition("/")[2] for schema in body}
-        assert names == {"TeiRerankBody", "CohereRerankBody", "WeaviateRerankBody"}
+def test_the_reranker_has_aliases_and_all_its_routes_are_described(
+    make_app: MakeApp, stub: StubWorker, api: FlaskClient
+) -> None:
+    api = make_app(model_aliases="rerank-v3.5").test_client()
+    body = {"query": QUERY, "documents": TEXTS, "model": "rerank-v3.5"}
+    assert api.post("/v1/rerank", json=body).get_json()["model"] == "stub-reranker"
+    stub.announce(reranker=None)
+    assert api.post("/v2/rerank", json=body | {"model": "any"}).status_code == 200
+    paths = api.get("/openapi.json").get_json()["paths"]
+    tags = {path: set(paths[path]["post"]["tags"]) - {"Text Embeddings Inference", "Weaviate"} for path in PATHS}
+    assert tags == {"/rerank": {"Infinity"}, "/v1/rerank": {"Cohere", "Jina", "Voyage"}, "/v2/rerank": {"Cohere"}}
+    assert None not in [value for path in PATHS for value in paths[path]["post"].values()]
+    body = paths["/v2/rerank"]["post"]["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
+    names = {schema["$ref"].rpartition("/")[2] for schema in body}
+    assert names == {"TeiRerankBody", "CohereRerankBody", "WeaviateRerankBody"}

@@ -13,7 +13,7 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
-from api_stub import MakeApp, StubWorker, error_of, vector_of
+from api_stub import MakeApp, StubWorker, error_of, multivector_of, sparse_of, vector_of
 from flask.testing import FlaskClient
 from http_servers import Listen
 from hypothesis import given
@@ -113,12 +113,6 @@ def same(found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]]) -> N
         assert np.array_equal(found[name], array)
 
 
-@pytest.fixture
-def api(make_app: MakeApp, stub: StubWorker) -> FlaskClient:
-    """Return a client of an application with a worker."""
-    return make_app().test_client()
-
-
 class TestFormats:
     @pytest.mark.parametrize("media_type", FORMATS)
     def test_each_format_has_each_type_of_numbers(self, api: FlaskClient, media_type: str) -> None:
@@ -135,7 +129,7 @@ class TestFormats:
             assert (response.headers["X-Tokens"], response.headers["Vary"]) == (str(sum(TOKENS)), "Accept")
 
     @pytest.mark.parametrize("output", OUTPUTS)
-    def test_json_has_them_by_text(self, api: FlaskClient, output: str) -> None:
+    def test_json_has_them_by_text_or_as_the_result_of_a_job(self, api: FlaskClient, output: str) -> None:
         options, counts, places = OUTPUTS[output]
         for number_type in NUMBER_TYPES:
             found = api.post("/embed", json={"inputs": TEXTS, "output_dtype": number_type, **options}).get_json()
@@ -149,10 +143,7 @@ class TestFormats:
                 assert np.array_equal(np.array([row for part in parts for row in part], array.dtype), array)
         if output == "chunks":
             assert found["chunks"][0] == [{"start": 0, "stop": 1, "tokens": 3}, {"start": 2, "stop": 7, "tokens": 3}]
-
-    @pytest.mark.parametrize("output", OUTPUTS)
-    def test_the_result_of_a_job_is_answered_if_it_is_asked_for(self, api: FlaskClient, output: str) -> None:
-        asked = {"inputs": [*TEXTS, "a b c d e f g"], **OUTPUTS[output][0]}
+        asked = {"inputs": [*TEXTS, "a b c d e f g"], **options}
         found = api.post("/embed", json=asked | {"answer": "result"}).get_json()
         assert (found["tokens"], found["truncated"]) == ([*TOKENS, 8], [False, False, False, True])
         assert found["characters"] == [7, 15, 0, 11]
@@ -181,28 +172,22 @@ class TestFormats:
         assert "Accept" not in api.get("/health", headers=asked).headers["Vary"]
 
 
-class TestResult:
-    def test_it_has_the_format_that_its_request_accepts(self, api: FlaskClient) -> None:
-        place = api.post("/v1/jobs", json={"op": "embed", "inputs": TEXTS}).headers["Location"]
-        asked, scaled = f"{place}/result?wait=60&output_dtype=int8", convert(VECTORS, "int8")
-        same(read_npy(api.get(asked, headers={"Accept": "application/x-npy"})), scaled)
-        in_json = api.get(asked).get_json()
-        assert in_json["embeddings"] == scaled["embeddings"].tolist()
-        assert np.array_equal(np.array(in_json["scales"], np.float32), scaled["scales"])
-        assert "scales" not in api.get(f"{place}/result").get_json()
-        in_msgpack = msgpack.unpackb(api.get(asked, headers={"Accept": "application/msgpack"}).get_data())
-        arrays = dict.fromkeys(("embeddings", "scales"))
-        assert in_msgpack | arrays == in_json | arrays
-
-    def test_searches_and_errors_are_json(self, api: FlaskClient) -> None:
-        headers = {"Accept": "application/x-npy"}
-        place = api.post("/v1/jobs", json={"op": "search", "queries": "sea"}).headers["Location"]
-        assert api.get(f"{place}/result?wait=60", headers=headers).get_json()["results"]
-        place = api.post("/v1/jobs", json={"op": "embed", "inputs": "fail"}).headers["Location"]
-        assert error_of(api.get(f"{place}/result?wait=60", headers=headers), 500)[0] == "internal"
-
-    def test_its_type_of_numbers_is_chosen_when_it_is_fetched(self, api: FlaskClient) -> None:
-        assert error_of(api.get("/v1/jobs/a/result?output_dtype=int4"), 422)[0] == "invalid_request"
+def test_a_result_has_the_format_and_the_numbers_that_its_request_accepts(api: FlaskClient) -> None:
+    place = api.post("/v1/jobs", json={"op": "embed", "inputs": TEXTS}).headers["Location"]
+    asked, scaled, npy = f"{place}/result?wait=60&output_dtype=int8", convert(VECTORS, "int8"), "application/x-npy"
+    same(read_npy(api.get(asked, headers={"Accept": npy})), scaled)
+    in_json = api.get(asked).get_json()
+    assert in_json["embeddings"] == scaled["embeddings"].tolist()
+    assert np.array_equal(np.array(in_json["scales"], np.float32), scaled["scales"])
+    assert "scales" not in api.get(f"{place}/result").get_json()
+    in_msgpack = msgpack.unpackb(api.get(asked, headers={"Accept": "application/msgpack"}).get_data())
+    arrays = dict.fromkeys(("embeddings", "scales"))
+    assert in_msgpack | arrays == in_json | arrays
+    assert error_of(api.get("/v1/jobs/a/result?output_dtype=int4"), 422)[0] == "invalid_request"
+    for job, status in (({"op": "search", "queries": "sea"}, 200), ({"op": "embed", "inputs": "fail"}, 500)):
+        place = api.post("/v1/jobs", json=job).headers["Location"]
+        response = api.get(f"{place}/result?wait=60", headers={"Accept": npy})
+        assert (response.status_code, response.content_type) == (status, JSON)  # searches and errors
 
 
 #: Accept headers, and the media type that is sent.
@@ -223,14 +208,12 @@ NOT_ACCEPTED = ["text/html", "*/json", "application", "*/*;q=0", "a/b, applicati
 
 
 class TestAccept:
-    def test_the_best_format_is_sent(self, api: FlaskClient) -> None:
+    def test_the_best_format_is_sent_and_others_are_refused(self, api: FlaskClient, make_app: MakeApp) -> None:
         assert api.post("/embed", json={"inputs": "a"}).content_type == JSON
         for header, media_type in ACCEPTED.items():
             response = api.post("/embed", json={"inputs": "a"}, headers={"Accept": header})
             assert (header, response.status_code, response.content_type) == (header, 200, media_type)
             assert response.headers["Vary"] == "Accept"
-
-    def test_other_formats_are_refused_before_anything_is_computed(self, make_app: MakeApp) -> None:
         api = make_app(token_ids="own", request_timeout_s=0.1).test_client()  # there is no worker to decode them
         for header in NOT_ACCEPTED:
             response = api.post("/embed", json={"inputs": [5, 6]}, headers={"Accept": header})
@@ -267,54 +250,126 @@ class TestNumberTypes:
         assert np.all(np.abs(restored - vectors) <= 0.51 * found["scales"][:, None] + 1e-40)
         assert np.all((np.abs(found["embeddings"].astype(int)).max(axis=1) == 127) | (largest < 1e-37))
 
-    def test_int8_has_the_scale_0_for_zeros_and_stays_in_its_bounds(self) -> None:
-        least = np.finfo(np.float32).smallest_subnormal
+    def test_edges_of_each_type(self) -> None:
+        least = np.finfo(np.float32).smallest_subnormal  # its scale is rounded
         found = convert(np.array([[0, 0, 0], [190 * least, -190 * least, 0]], np.float32), "int8")
         assert found["embeddings"].tolist() == [[0, 0, 0], [127, -127, 0]]
         assert found["scales"].tolist() == [0.0, least]
-
-    def test_float16_stays_finite(self) -> None:
         numbers = convert(np.array([[1e9, -1e9, 0.1]], np.float32), "float16")["embeddings"]
         assert numbers.tolist() == [[65504.0, -65504.0, 0.0999755859375]]
-
-    def test_bits_are_packed_as_numpy_does(self) -> None:
         vectors = np.array([[1, -1, 0, 0.5, -0.0, 1, 1, 1, 2]], np.float32)
         assert convert(vectors, "ubinary")["embeddings"].tolist() == [[0b10010111, 0b10000000]]
         assert convert(vectors, "binary")["embeddings"].tolist() == [[0b10010111 - 128, 0]]
 
 
 @pytest.fixture
-def url(make_app: MakeApp, stub: StubWorker, listen: Listen) -> str:
+def url(make_app: MakeApp, listen: Listen) -> str:
     """Return the URL of an application that listens on a port."""
     return listen(make_app())
 
 
-def snippets(language: str) -> list[str]:
-    """Return the readers of the page in that language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", section("Readers"), re.MULTILINE | re.DOTALL)
+def shown(language: str, url: str) -> str:
+    """Return the page's reader in a language, for a service at this URL."""
+    (code,) = re.findall(rf"^```{language}\n(.*?)^```", section("Readers"), re.MULTILINE | re.DOTALL)
+    return str(code).replace("http://localhost:8080", url)
 
 
 EXAMPLE = np.array([vector_of("a text"), vector_of("another")])
 
 
-def is_close(vectors: Any, number_type: str) -> bool:
-    """Return True if the vectors belong to the texts of the page's examples."""
-    return np.allclose(vectors, EXAMPLE, rtol=0, atol={"int8": 0.02, "float16": 0.002}.get(number_type, 1e-6))
-
-
-@pytest.mark.parametrize("number_type", NUMBER_TYPES[:3])
-def test_the_pages_reader_of_raw_bytes_restores_the_vectors(url: str, number_type: str) -> None:
-    (code,), names = snippets("python"), dict[str, Any]()
+@pytest.mark.parametrize(("number_type", "precision"), [("float32", 1e-6), ("float16", 0.002), ("int8", 0.02)])
+def test_the_pages_reader_of_raw_bytes_restores_the_vectors(url: str, number_type: str, precision: float) -> None:
+    code, names = shown("python", url), dict[str, Any]()
     assert len(code.splitlines()) <= 14
-    exec(code.replace("http://localhost:8080", url).replace('"int8"', f'"{number_type}"'), names)
-    assert is_close(names["vectors"], number_type)
+    exec(code.replace('"int8"', f'"{number_type}"'), names)
+    assert np.allclose(names["vectors"], EXAMPLE, rtol=0, atol=precision)
 
 
 @needs_node
 def test_the_pages_reader_in_javascript_restores_the_vectors(url: str) -> None:
-    (code,) = snippets("js")
-    script = code.replace("http://localhost:8080", url) + "console.log(JSON.stringify(vectors.map(v => [...v])))"
-    done = subprocess.run(
-        [NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=180
-    )
-    assert is_close(np.array(json.loads(done.stdout), np.float32), "float32")
+    script = shown("js", url) + "console.log(JSON.stringify(vectors.map(v => [...v])))"
+    command = [NODE, "--input-type=module", "-e", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
+    assert np.allclose(json.loads(done.stdout), EXAMPLE, rtol=0, atol=1e-6)
+
+
+SPARSE = [
+    [{"index": 1, "value": 0.1}, {"index": 5, "value": 0.5}],
+    [{"index": 2, "value": 0.2}, {"index": 3, "value": 0.3}, {"index": 4, "value": 0.4}],
+    [],
+]
+MULTIVECTOR = [multivector_of(text).astype(float).round(5).tolist() for text in TEXTS]
+EVERY = ["multivector", "vector", "sparse"]
+MSGPACK = {"Accept": "application/msgpack"}
+
+
+pytestmark = pytest.mark.usefixtures("stub")
+
+
+def rounded(vectors: list[Any]) -> list[Any]:
+    return [rounded(item) if isinstance(item, list) else round(item, 5) for item in vectors]
+
+
+def check_packed(found: dict[str, Any]) -> None:
+    """Check the sparse vectors and multivectors of an answer in msgpack."""
+    sparse, multivector = found["sparse"], found["multivector"]
+    assert (sparse["lengths"], multivector["lengths"]) == ([2, 3, 0], [2, 4, 0])
+    expected = [np.concatenate(arrays) for arrays in zip(*map(sparse_of, TEXTS), strict=True)]
+    assert np.array_equal(np.frombuffer(sparse["indices"], "<i4"), expected[0])
+    assert np.array_equal(np.frombuffer(sparse["values"], "<f4"), expected[1])
+    rows = np.frombuffer(multivector["data"], "<f4").reshape(multivector["shape"])
+    assert np.array_equal(rows, np.concatenate(list(map(multivector_of, TEXTS))))
+
+
+def test_outputs_are_a_list_or_an_object_in_json_and_in_msgpack(api: FlaskClient) -> None:
+    assert api.post("/embed", json={"inputs": TEXTS, "output": "sparse"}).get_json() == SPARSE
+    found = api.post("/embed", json={"inputs": TEXTS, "output": "multivector"}).get_json()
+    assert rounded(found) == rounded(MULTIVECTOR)
+    found = api.post("/embed", json={"inputs": TEXTS, "output": EVERY, "dimensions": 2}).get_json()
+    assert list(found) == ["vector", "sparse", "multivector"]
+    assert (np.shape(found["vector"]), found["sparse"]) == ((3, 2), SPARSE)
+    assert rounded(found["multivector"]) == rounded(MULTIVECTOR)
+    found = api.post("/embed", json={"inputs": TEXTS, "output": ["vector"]}).get_json()
+    assert np.array_equal(np.array(found.pop("vector"), np.float32), [vector_of(text) for text in TEXTS])
+    assert found == {}
+    assert api.post("/embed", json={"inputs": TEXTS[0], "output": ["sparse"]}).get_json() == {"sparse": SPARSE[:1]}
+    response = api.post("/embed", json={"inputs": TEXTS, "output": EVERY}, headers=MSGPACK)
+    found = msgpack.unpackb(response.get_data())
+    assert (response.headers["Content-Type"], list(found)) == (MSGPACK["Accept"], ["vector", "sparse", "multivector"])
+    check_packed(found)
+    assert found["vector"]["shape"] == [3, 4]
+    response = api.post("/embed", json={"inputs": TEXTS, "output": "sparse"}, headers=MSGPACK)
+    assert msgpack.unpackb(response.get_data()) == {"sparse": found["sparse"]}
+
+
+def test_a_result_has_the_outputs_beside_its_cost(api: FlaskClient) -> None:
+    asked = {"inputs": TEXTS, "output": ["sparse", "multivector"]}
+    found = api.post("/embed", json=asked | {"answer": "result"}).get_json()
+    assert (found["sparse"], rounded(found["multivector"])) == (SPARSE, rounded(MULTIVECTOR))
+    assert (found["tokens"], found["status"]) == ([4, 6, 2], "done")
+    place = api.post("/v1/jobs", json=asked | {"op": "embed"}).headers["Location"]
+    result = api.get(f"{place}/result?wait=60").get_json()
+    assert found | {"id": result["id"]} == result
+    check_packed(msgpack.unpackb(api.get(f"{place}/result?wait=60", headers=MSGPACK).get_data()))
+    kind, message = error_of(api.get(f"{place}/result?wait=60&output_dtype=int8"), 422)
+    assert (kind, 'output_dtype "int8" goes with output vector' in message) == ("invalid_request", True)
+    assert error_of(api.get(f"{place}/result?wait=60", headers={"Accept": "application/x-npy"}), 406)
+
+
+@pytest.mark.parametrize("output", ["sparse", "multivector", ["vector"]])
+def test_a_format_that_cannot_say_it_is_refused(api: FlaskClient, output: str | list[str]) -> None:
+    asked = {"inputs": "a", "output": output}
+    for accept in ("application/x-npy", "text/html"):
+        kind, message = error_of(api.post("/embed", json=asked, headers={"Accept": accept}), 406)
+        words = "this answer comes as application/json, application/msgpack"
+        assert (kind, words in message) == ("not_acceptable", True)
+    either = {"Accept": "application/x-npy, application/json;q=0.5"}
+    assert api.post("/embed", json=asked, headers=either).headers["Content-Type"] == "application/json"
+    assert error_of(api.post("/embed", json=asked | {"output_dtype": "binary"}), 422)[0] == "invalid_request"
+
+
+def test_an_output_that_the_model_lacks_is_unsupported(api: FlaskClient, stub: StubWorker) -> None:
+    stub.announce(outputs=["vector", "sparse"])
+    assert api.get("/info").get_json()["outputs"] == ["vector", "sparse"]
+    kind, message = error_of(api.post("/embed", json={"inputs": "a", "output": EVERY}), 501)
+    assert (kind, message) == ("unsupported", "the model stub makes no multivector: it makes vector, sparse")

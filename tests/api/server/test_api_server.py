@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import psutil
@@ -31,19 +32,16 @@ pytest_plugins = ["api_fixtures"]
 
 @pytest.mark.usefixtures("stub")
 class TestServing:
-    def test_it_answers_on_one_connection(self, shared_api: ApiProcess) -> None:
+    def test_it_answers_many_requests_at_a_time_and_several_on_one_connection(self, shared_api: ApiProcess) -> None:
         with closing(shared_api.connect()) as connection:
             for n in range(3):
                 connection.request("POST", "/embed", json.dumps({"inputs": f"text {n}"}))
                 sock, response = connection.sock, connection.getresponse()
                 assert json.loads(response.read()) == [pytest.approx(vector_of(f"text {n}").tolist())]
                 assert connection.sock is sock
-
-    def test_it_answers_many_at_a_time(self, shared_api: ApiProcess) -> None:
         with ThreadPoolExecutor(64) as pool:
-            bodies = [{"inputs": f"text {n}"} for n in range(300)]
-            answers = list(pool.map(lambda body: shared_api.ask("POST", "/embed", body)[:2], bodies))
-        assert answers == [(200, [pytest.approx(vector_of(f"text {n}").tolist())]) for n in range(300)]
+            answers = pool.map(lambda n: shared_api.ask("POST", "/embed", {"inputs": f"text {n}"})[:2], range(300))
+            assert [*answers] == [(200, [pytest.approx(vector_of(f"text {n}").tolist())]) for n in range(300)]
 
     @pytest.mark.parametrize("api_processes", [1, pytest.param(2, marks=pytest.mark.wide)])
     def test_the_host_may_be_a_name_of_several_addresses(self, start_api: StartApi, api_processes: int) -> None:
@@ -64,110 +62,58 @@ class TestServing:
         assert f"listening on http://127.0.0.1:{server.port}" in lines[0]
 
 
-class TestStopping:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.wide)])
-    def test_requests_under_way_are_answered_and_idle_connections_do_not_delay_a_stop(
-        self, start_api: StartApi, stub: StubWorker, settings: Settings, number: signal.Signals
-    ) -> None:
-        server, queue = start_api(), Queue.connect(settings.redis_url, settings.keys)
-        stub.pause()
-        with closing(server.connect()) as idle, ThreadPoolExecutor(1) as pool:
-            idle.request("GET", "/health")
-            idle.getresponse().read()
-            waiting = pool.submit(server.ask, "POST", "/embed", b'{"inputs": "a"}')
-            wait_until(lambda: queue.backlog()["interactive"])
-            server.process.send(number)
-            wait_until(lambda: not server.listens())
-            stub.resume()
-            answer = waiting.result()
-            assert (answer.status, answer.headers["Connection"]) == (200, "close")
-        assert server.process.wait() == 0
-        queue.close()
-
-    def test_nothing_is_left_when_it_is_killed(self, start_api: StartApi) -> None:
-        server = start_api()
-        assert server.ask("GET", "/health")[0] == 200
-        server.process.kill()
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.wide)])
+def test_requests_under_way_are_answered_and_idle_connections_do_not_delay_a_stop(
+    start_api: StartApi, stub: StubWorker, settings: Settings, number: signal.Signals
+) -> None:
+    server, queue = start_api(), Queue.connect(settings.redis_url, settings.keys)
+    stub.pause()
+    with closing(server.connect()) as idle, ThreadPoolExecutor(1) as pool:
+        idle.request("GET", "/health")
+        idle.getresponse().read()
+        waiting = pool.submit(server.ask, "POST", "/embed", b'{"inputs": "a"}')
+        wait_until(lambda: queue.backlog()["interactive"])
+        server.process.send(number)
         wait_until(lambda: not server.listens())
+        stub.resume()
+        answer = waiting.result()
+        assert (answer.status, answer.headers["Connection"]) == (200, "close")
+    assert server.process.wait() == 0
+    queue.close()
 
 
-class Several:
-    """A server of several processes, seen from outside."""
-
-    def __init__(self, server: ApiProcess):
-        self.server = server
-        self._process = psutil.Process(server.process.pid)
-
-    def pids(self) -> set[int]:
-        """The processes that serve."""
-        return {child.pid for child in self._process.children()}
-
-    def counts(self) -> list[Path]:
-        """The files in which the processes count requests: one for each process that has answered a request."""
-        names: list[str] = []
-        for child in self._process.children():
-            with suppress(psutil.Error):  # the process is just ending
-                names += [file.path for file in child.open_files()]
-        return [Path(name) for name in names if "/histogram_" in name]
-
-    def have_answered(self) -> set[int]:
-        """The processes that serve now and have answered requests."""
-        return {int(file.stem.rpartition("_")[2]) for file in self.counts()}
-
-    def scrape(self, sample_name: str, **labels: str) -> float:
-        """The value of the metric with these labels, from any of the processes."""
-        with closing(self.server.connect()) as connection:
-            connection.request("GET", "/metrics")
-            families = text_string_to_metric_families(connection.getresponse().read().decode())
-        samples = [sample for family in families for sample in family.samples if sample.name == sample_name]
-        (found,) = [sample.value for sample in samples if labels.items() <= sample.labels.items()]
-        return found
-
-    def num_counted(self) -> float:
-        """Return the number of embeds that the metrics have."""
-        return self.scrape("shoal_http_request_seconds_count", route="/embed")
-
-    def resident_bytes(self) -> int:
-        """The resident memory of all processes."""
-        return sum(int(child.memory_info().rss) for child in self._process.children())
+def pids_of(server: ApiProcess) -> set[int]:
+    """Return the processes that serve."""
+    return {child.pid for child in psutil.Process(server.process.pid).children()}
 
 
-@pytest.mark.usefixtures("stub")
-class TestSeveralProcesses:
-    @pytest.fixture
-    def several(self, start_api: StartApi) -> Several:
-        """Return a server of two processes, each of which has answered."""
-        several = Several(start_api(api_processes=2))
-        wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
-        return several
+def counts_of(server: ApiProcess) -> dict[int, Path]:
+    """Return the file in which each process that has answered a request counts requests."""
+    names: list[str] = []
+    for pid in pids_of(server):
+        with suppress(psutil.Error):  # the process is just ending
+            names += [file.path for file in psutil.Process(pid).open_files()]
+    return {int(Path(name).stem.rpartition("_")[2]): Path(name) for name in names if "/histogram_" in name}
 
-    def test_processes_share_the_requests_count_together_and_stop_together(self, several: Several) -> None:
-        pids, folder = several.pids(), several.counts()[0].parent
-        assert several.have_answered() == pids
-        before = several.num_counted()
-        assert [embed(several) for _ in range(50)] == [True] * 50
-        assert {several.num_counted() for _ in range(20)} == {before + 50}
-        assert {several.scrape("shoal_worker_jobs_total") for _ in range(20)} == {COUNTERS["jobs"]}
-        (folder / f"counter_{os.getpid()}.db").write_bytes(bytes(8))  # as if this process had the number of a dead one
-        sizes = [several.resident_bytes(), several.scrape("process_resident_memory_bytes"), several.resident_bytes()]
-        assert 0.9 * min(sizes[0], sizes[2]) <= sizes[1] <= 1.1 * max(sizes[0], sizes[2])
-        assert several.scrape("shoal_build_info") == 1
-        assert several.scrape("process_start_time_seconds") < time.time() + 1  # of the first
-        assert several.server.process.terminate() == 0
-        assert not folder.exists()
-        assert not any(map(is_running, pids))
 
-    @pytest.mark.wide
-    def test_a_process_that_dies_is_replaced_and_all_end_with_their_parent(self, several: Several) -> None:
-        before, dead = several.num_counted(), min(several.pids())
-        psutil.Process(dead).kill()
-        wait_until(lambda: dead not in several.pids() and len(several.pids()) == 2)
-        wait_until(lambda: embed(several) and several.pids() <= several.have_answered())
-        assert several.num_counted() > before
-        pids, folder = several.pids(), several.counts()[0].parent
-        several.server.process.kill()
-        wait_until(lambda: not any(map(is_running, pids)))
-        shutil.rmtree(folder)  # a killed process cannot delete its folder
+def scrape(server: ApiProcess, sample_name: str, **labels: str) -> float:
+    """Return the value of the metric with these labels, from any of the processes."""
+    families = text_string_to_metric_families(server.ask("GET", "/metrics").body.decode())
+    samples = [sample for family in families for sample in family.samples if sample.name == sample_name]
+    (found,) = [sample.value for sample in samples if labels.items() <= sample.labels.items()]
+    return found
+
+
+def num_counted(server: ApiProcess) -> float:
+    """Return the number of embeds that the metrics have."""
+    return scrape(server, "shoal_http_request_seconds_count", route="/embed")
+
+
+def embed(server: ApiProcess) -> bool:
+    """Return True if a request on a connection of its own is answered; the system chooses the process."""
+    with suppress(OSError):  # the process died with it
+        return server.ask("POST", "/embed", b'{"inputs": "a"}').status == 200
+    return False
 
 
 def is_running(pid: int) -> bool:
@@ -177,43 +123,70 @@ def is_running(pid: int) -> bool:
     return False
 
 
-def embed(several: Several) -> bool:
-    """Return True if a request on a connection of its own is answered; the system chooses the process."""
-    try:
-        return several.server.ask("POST", "/embed", b'{"inputs": "a"}')[0] == 200
-    except OSError:  # the process died with it
-        return False
+@pytest.mark.usefixtures("stub")
+class TestSeveralProcesses:
+    @pytest.fixture
+    def server(self, start_api: StartApi) -> ApiProcess:
+        """Return a server of two processes, each of which has answered."""
+        server = start_api(api_processes=2)
+        wait_until(lambda: embed(server) and len(counts_of(server)) == 2)
+        return server
+
+    def test_processes_share_the_requests_count_together_and_stop_together(self, server: ApiProcess) -> None:
+        pids, folder = pids_of(server), next(iter(counts_of(server).values())).parent
+        assert counts_of(server).keys() == pids
+        before = num_counted(server)
+        assert [embed(server) for _ in range(50)] == [True] * 50
+        assert {num_counted(server) for _ in range(20)} == {before + 50}
+        assert {scrape(server, "shoal_worker_jobs_total") for _ in range(20)} == {COUNTERS["jobs"]}
+        (folder / f"counter_{os.getpid()}.db").write_bytes(bytes(8))  # as if this process had the number of a dead one
+        sizes = [sum(psutil.Process(pid).memory_info().rss for pid in pids) for _ in range(2)]
+        assert 0.8 * min(sizes) <= scrape(server, "process_resident_memory_bytes") <= 1.2 * max(sizes)
+        assert scrape(server, "shoal_build_info") == 1
+        assert scrape(server, "process_start_time_seconds") < time.time() + 1  # of the first
+        assert server.process.terminate() == 0
+        assert not folder.exists()
+        assert not any(map(is_running, pids))
+
+    @pytest.mark.wide
+    def test_a_process_that_dies_is_replaced_and_all_end_with_their_parent(self, server: ApiProcess) -> None:
+        before, dead = num_counted(server), min(pids_of(server))
+        psutil.Process(dead).kill()
+        wait_until(lambda: dead not in pids_of(server) and len(pids_of(server)) == 2)
+        wait_until(lambda: embed(server) and pids_of(server) <= counts_of(server).keys())
+        assert num_counted(server) > before
+        pids, folder = pids_of(server), next(iter(counts_of(server).values())).parent
+        server.process.kill()
+        wait_until(lambda: not any(map(is_running, pids)))
+        shutil.rmtree(folder)  # a killed process cannot delete its folder
 
 
-class TestRefusingToStart:
-    def test_a_port_in_use_is_named(self, start_api: StartApi) -> None:
-        server = start_api()
-        result = run("api", "--port", server.port)
-        assert result.returncode == 1
-        assert f"127.0.0.1:{server.port} is taken" in result.stderr
-        assert result.stderr.endswith("[port_in_use]\n")
-
-    def test_an_impossible_address_is_named(self) -> None:
-        for flags, words in (
-            (["--host", "203.0.113.1"], "cannot listen on 203.0.113.1:"),
-            (["--host", "no such host"], "cannot listen on no such host:"),
-            (["--port", "70000"], "port is 70000: it takes"),
-        ):
-            result = run("api", *flags)
-            assert result.returncode == 1
-            assert words in result.stderr
-            assert result.stderr.endswith("[bad_setting]\n")
-
-    @pytest.mark.parametrize(
-        "url", ["nonsense", "redis://127.0.0.1:1/word", "redis://a..b:1", "redis+cluster://127.0.0.1:1,a..b:1"]
-    )
-    def test_a_redis_url_that_cannot_be_read_is_named(self, url: str) -> None:
-        result = run("api", "--port", free_port(), "--redis-url", url)
-        assert result.returncode == 1
-        assert "the Redis URL cannot be read" in result.stderr
+URLS = ("nonsense", "redis://127.0.0.1:1/word", "redis://a..b:1", "redis+cluster://127.0.0.1:1,a..b:1")
 
 
-def test_a_server_stops_though_its_connections_cannot_be_looked_at(
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("host", "203.0.113.1", "cannot listen on 203.0.113.1:"),
+        ("host", "no such host", "cannot listen on no such host:"),
+        ("port", 70_000, "port is 70000: it takes"),
+        *(("redis_url", url, "the Redis URL cannot be read") for url in URLS),
+    ],
+)
+def test_a_server_that_cannot_start_says_why(flag: str, value: object, words: str) -> None:
+    settings: dict[str, Any] = {"port": free_port(), flag: value}
+    result = run("api", **settings)
+    assert (result.returncode, words in result.stderr) == (1, True)
+    assert flag == "redis_url" or result.stderr.endswith("[bad_setting]\n")
+
+
+def test_a_port_in_use_is_named(start_api: StartApi) -> None:
+    result = run("api", "--port", port := start_api().port)
+    assert (result.returncode, f"127.0.0.1:{port} is taken" in result.stderr) == (1, True)
+    assert result.stderr.endswith("[port_in_use]\n")
+
+
+def test_a_server_stops_though_it_cannot_see_its_connections(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended, stopping = threading.Event(), threading.Event()

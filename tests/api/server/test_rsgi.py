@@ -1,8 +1,9 @@
-"""The application in Granian's event loop: how requests reach it, count, and end."""
+"""The application in an event loop, Granian's or its own: how requests reach it, count, and end."""
 
 import asyncio
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -18,10 +19,12 @@ from api_stub import MakeApp, StubWorker, vector_of
 from awaiting import in_loop
 from conftest import RedisServer, wait_until
 from granian.rsgi import HTTPProtocol, Scope  # type: ignore[attr-defined]
+from werkzeug.test import EnvironBuilder
 
 from shoal_api.access import api_keys
-from shoal_api.access.access_control import MAX_LASTING
+from shoal_api.access.access_control import MAX_TRANSFERS
 from shoal_api.server import rsgi
+from shoal_api.server.async_flask import NUM_THREADS
 from shoal_api.server.rsgi import BlockingBody, RsgiServer
 
 pytest_plugins = ["api_fixtures"]
@@ -74,38 +77,33 @@ async def test_a_body_that_trickles_is_late_and_not_waited_for_again() -> None:
     assert trickling.num_waits <= 3
 
 
-def test_a_header_with_an_underscore_does_not_pass_for_another(guarded: ApiProcess, key: tuple[Path, str]) -> None:
+def test_no_other_header_passes_for_a_key_and_no_refused_body_is_kept(
+    guarded: ApiProcess, key: tuple[Path, str]
+) -> None:
     for name, status in (("X-API-Key", b"200"), ("X_API_Key", b"401")):
         head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n{name}: {key[1]}\r\n\r\n"
         with closing(guarded.send(head.encode() + b'{"inputs": "a"}')) as connection:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 " + status)
-
-
-def test_bodies_of_requests_that_pass_without_a_check_are_not_kept(guarded: ApiProcess) -> None:
     head = "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n"
     for method, path in (("OPTIONS", "/embed"), ("GET", "/health"), ("POST", "/embed")):
         with closing(guarded.send(head.format(method=method, path=path).encode())) as connection:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 ")  # at once: it waits for no body
 
 
-def test_paths_are_read_as_utf_8(shared_api: ApiProcess) -> None:
+def test_paths_queries_and_bodies_are_read_as_they_are_sent(shared_api: ApiProcess) -> None:
     for path in ("/v1/jobs/%C3%A9", "/v1/jobs/%FF%FE", "/v1/jobs/%00", "//v1/jobs/a", "/v1/jobs/a%2Fb"):
         status, body, _ = shared_api.ask("GET", path)
         assert (status, list(body)) == (404, ["error"]), path
-
-
-def test_queries_are_read_as_utf_8_with_escapes_or_without(shared_api: ApiProcess) -> None:
     for index in ("%C3%BCbersicht", "übersicht", "€"):  # curl sends what is typed
         head = f"GET /ready?index={index} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         with closing(shared_api.send(head.encode())) as connection, connection.makefile("rb") as answer:
             assert unquote(index).encode() in answer.read(), index
-
-
-def test_a_body_is_read_whatever_the_query_says(shared_api: ApiProcess) -> None:
     for path in ("/v1/embeddings?api-version=2024-10-21", "/v1/embeddings?name=a.jsonl"):  # as Azure's clients send it
         assert shared_api.ask("POST", path, {"input": "a", "model": "stub"}).status == 200
     status, body, _ = shared_api.ask("POST", "/embed?x=1", {"inputs": "a"})
     assert (status, body["error"]["code"]) == (422, "invalid_request")
+    status, body, _ = shared_api.ask("POST", "/embed", {"inputs": MANY}, accept="application/octet-stream")
+    assert (status, body) == (200, vector_of("a").tobytes() * len(MANY))
 
 
 def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api: StartApi, stub: StubWorker) -> None:
@@ -123,31 +121,10 @@ def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api:
     wait_until(lambda: server.ask("POST", "/embed", large)[0] == 200)
 
 
-def test_a_large_answer_that_is_read_is_whole(shared_api: ApiProcess) -> None:
-    status, body, _ = shared_api.ask("POST", "/embed", {"inputs": MANY}, accept="application/octet-stream")
-    assert (status, body) == (200, vector_of("a").tobytes() * len(MANY))
-
-
-def test_jobs_of_clients_that_disconnect_are_withdrawn_even_if_a_thousand_wait(
-    start_api: StartApi, stub: StubWorker
-) -> None:
-    server = start_api()
-    stub.pause()
-    connections = [send(server, {"inputs": f"text {n}"}) for n in range(1_000)]
-    wait_until(lambda: stub.queue.backlog()["interactive"] == 1_000)
-    for connection in connections:
-        connection.close()
-    wait_until(lambda: stub.queue.backlog()["interactive"] == 0)
-    line = b'shoal_http_request_seconds_count{method="POST",route="/embed",status="499"} 1000.0'
-    wait_until(lambda: line in server.ask("GET", "/metrics")[1])
-    stub.resume()
-    assert server.ask("POST", "/embed", {"inputs": "a"})[0] == 200
-
-
 def test_slow_uploads_delay_no_other_view(start_api: StartApi) -> None:
     server = start_api(receive_timeout_s=3_600)
     with ExitStack() as stack:
-        for _ in range(MAX_LASTING):
+        for _ in range(MAX_TRANSFERS):
             upload = stack.enter_context(closing(server.begin(path="/v1/bulk?name=a.txt")))
             upload.sendall(b"x")
         for path in ("/v1/jobs", "/metrics", "/info", "/", "/v1/pool"):
@@ -155,20 +132,25 @@ def test_slow_uploads_delay_no_other_view(start_api: StartApi) -> None:
         assert server.ask("POST", "/v1/bulk?name=a.txt", {})[0] == 429
 
 
-def test_a_header_that_is_not_ascii_or_comes_twice_still_counts_as_sent(shared_api: ApiProcess) -> None:
-    body = json.dumps({"op": "embed", "inputs": ["a"]}).encode()
-    head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-    for others in ("Idempotency-Key: k\xfc", "Idempotency-Key: \xfc\r\nA: b\r\nA: c"):
-        with closing(shared_api.send((f"{head}{others}\r\n\r\n").encode("latin-1") + body)) as connection:
-            assert connection.recv(65_536).startswith(b"HTTP/1.1 422 "), others
+EMBED, JOB = ("/embed", {"inputs": "a"}), ("/v1/jobs", {"op": "embed", "inputs": ["a"]})
 
 
-def test_a_header_that_comes_twice_has_both_values(shared_api: ApiProcess) -> None:
-    body = json.dumps({"inputs": "a"}).encode()
-    head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-    accepted = "Accept: application/msgpack\r\nAccept: text/csv;q=0.5\r\n\r\n"
-    with closing(shared_api.send(f"{head}{accepted}".encode() + body)) as connection:
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+@pytest.mark.parametrize(
+    ("request_", "headers", "status"),
+    [
+        (JOB, "Idempotency-Key: k\xfc", 422),
+        (JOB, "Idempotency-Key: \xfc\r\nA: b\r\nA: c", 422),
+        (EMBED, "Accept: application/msgpack\r\nAccept: text/csv;q=0.5", 200),
+        (EMBED, "Accept: text/html\r\nAccept: text/csv;q=0.5", 406),
+    ],
+)
+def test_a_header_that_is_not_ascii_or_comes_twice_still_counts_as_sent(
+    shared_api: ApiProcess, request_: tuple[str, dict[str, Any]], headers: str, status: int
+) -> None:
+    path, body = request_[0], json.dumps(request_[1]).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{headers}\r\n\r\n"
+    with closing(shared_api.send(head.encode("latin-1") + body)) as connection:
+        assert connection.recv(65_536).startswith(f"HTTP/1.1 {status} ".encode())
 
 
 class Protocol:
@@ -192,7 +174,7 @@ class Protocol:
 
 @pytest.mark.parametrize(("path", "num_watches"), [("/health", 0), ("/waits", 1)])
 @in_loop
-async def test_a_client_is_watched_until_its_request_is_answered_and_no_longer(
+async def test_a_client_is_watched_until_its_answer(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, path: str, num_watches: int
 ) -> None:
     monkeypatch.setattr(rsgi, "WATCH_AFTER_S", 0.0)
@@ -212,3 +194,52 @@ async def test_a_client_is_watched_until_its_request_is_answered_and_no_longer(
     assert (protocol.status, protocol.num_watches) == (200, num_watches)
     assert addresses == ["::1"] * num_watches
     assert asyncio.all_tasks() == before
+
+
+def test_views_run_in_the_loop_or_in_threads_and_uploads_in_their_own(
+    make_app: MakeApp,
+) -> None:
+    app = make_app()
+
+    async def waits() -> str:
+        await asyncio.sleep(0)
+        return blocks()
+
+    def blocks(**_: object) -> str:
+        return f"{flask.request.args.get('name')} in {threading.current_thread().name}"
+
+    app.add_url_rule("/waits", view_func=waits)
+    app.add_url_rule("/blocks", view_func=blocks)
+    app.view_functions["bulk.submit_bulk"] = blocks
+    api = app.test_client()
+    assert api.get("/waits?name=a").text == "a in shoal-loop"
+    assert api.get("/blocks?name=a").text.startswith("a in shoal-view_")
+    assert api.post("/v1/bulk?name=news.csv", data=b"text").text.startswith("news.csv in shoal-upload")
+    assert api.post("/v1/bulk", json={"source": "news.csv"}).text.startswith("None in shoal-view")
+    all_read = threading.Barrier(NUM_THREADS)  # as many bodies are read at the same time
+
+    async def read() -> list[int]:
+        return await asyncio.gather(*(asyncio.to_thread(all_read.wait, 60) for _ in range(NUM_THREADS)))
+
+    assert sorted(app.loop.run(read)) == list(range(NUM_THREADS))
+
+
+def test_a_request_whose_client_disconnects_counts_no_longer(make_app: MakeApp) -> None:
+    app = make_app()
+
+    async def waits() -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    async def disconnect() -> None:
+        task = asyncio.create_task(app.respond(EnvironBuilder("/waits").get_environ()))
+        while not app.own.access._requests.held(""):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    app.add_url_rule("/waits", view_func=waits)
+    app.loop.run(disconnect)
+    assert app.own.access._requests.held("") == 0
+    line = 'shoal_http_request_seconds_count{method="GET",route="/waits",status="499"} 1.0'
+    assert line in app.test_client().get("/metrics").text

@@ -61,17 +61,16 @@ def look_again(page: "Page") -> None:
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
-def serious_faults(page: "Page") -> list[str]:
-    """Return the serious and critical faults that axe finds in the page now."""
+def serious_faults(page: "Page", name: str = "") -> list[str]:
+    """Return the serious and critical faults that axe finds in the page now. With a name, take a screenshot too."""
+    if name:
+        shot(page, name)
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
-    # Words that fade in are faint.
-    page.evaluate(
-        "Promise.allSettled(document.getAnimations().map(one => one instanceof CSSTransition && one.finished))"
-    )
-    found = axe.Axe().run(page).response["violations"]
+    transitions = "document.getAnimations().map(one => one instanceof CSSTransition && one.finished)"
+    page.evaluate(f"Promise.allSettled({transitions})")  # words that fade in are faint
     return [
         f"{fault['id']}: {node['html'][:200]} {node['any'][:1]}"
-        for fault in found
+        for fault in axe.Axe().run(page).response["violations"]
         if fault["impact"] in ("serious", "critical")
         for node in fault["nodes"]
     ]
@@ -82,8 +81,7 @@ def faults_in_both_colours(page: "Page", name: str) -> list[str]:
     found = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is half changed
-        shot(page, f"{name}-{scheme}")
-        found += serious_faults(page)
+        found += serious_faults(page, f"{name}-{scheme}")
     return found
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from api_process import running_api
-from client_programs import Older, run
-from client_reference import Reference
+from client_programs import Older, Reference, run
 from conftest import RedisServer, wait_until
 from numpy.typing import NDArray
 from service import Service, service

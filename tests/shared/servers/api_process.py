@@ -87,6 +87,16 @@ class ApiProcess:
         return True
 
 
+def is_closed(connection: socket.socket) -> bool:
+    """Return True if the server closes the connection in the connection's time, without or after an answer."""
+    try:
+        return connection.recv(65_536) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
 @contextmanager
 def running_api(log: Path, kind: type[Process] = Process, **settings: Any) -> Iterator[ApiProcess]:
     """Run a server on a free port during the block. The block begins when the server accepts connections."""

@@ -1,0 +1,182 @@
+"""The pool over HTTP: `/v1/pool` shows what a key may see, and `/ready` says that requests will be answered."""
+
+import pytest
+from api_stub import INDEX, MakeApp, StubWorker, error_of
+from blocking import Pool
+from conftest import RedisServer, wait_until
+from flask.testing import FlaskClient
+from keys_file import KeysFile
+from long_job_callers import Rq
+from queues import Queue
+from test_dead_letters import bury
+from test_pool_meter import recent
+
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import LANE_KEYS, Keys
+from shoal.long_jobs.long_jobs import LongJobs
+from shoal.operations import Embed
+from shoal.settings import Settings
+from shoal_api.routes.pool import MAX_RECENT, MAX_SHOWN
+from shoal_api.server.async_flask import AsyncFlask
+
+pytest_plugins = ["api_fixtures", "long_job_fixtures"]
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> AsyncFlask:
+    """Return an application that measures the pool at every request."""
+    return quick(make_app())
+
+
+def quick(app: AsyncFlask) -> AsyncFlask:
+    """Return the application, changed to measure the pool at every request."""
+    app.own.pool.every_s = 0.0
+    return app
+
+
+def test_the_present_state_of_the_pool_is_returned(app: AsyncFlask, queue: Queue, stub: StubWorker) -> None:
+    stub.pause()
+    bury(queue, Embed(["a secret text"]).pack(), reason="why")
+    queue.put("bulk", [Embed(["secret storm", "rain"], reply_to="me")])
+    response = app.test_client().get("/v1/pool")
+    assert "secret" not in response.text
+    found = response.get_json()
+    assert [(lane["lane"], lane["num_jobs"], lane["num_texts"]) for lane in found["lanes"]] == [
+        ("interactive", 0, 0),
+        ("bulk", 1, 2),
+    ]
+    assert [(worker["id"], worker["state"], worker["model"]) for worker in found["workers"]] == [
+        ("stub", "ready", "stub")
+    ]
+    assert (found["is_admin"], found["num_dead"], found["rates"]["num_workers"]) == (True, 1, 1)
+    assert [(letter["reason"], letter["worker"]) for letter in found["dead"]] == [("why", "w1")]
+    assert (found["long_jobs"], found["recent"]) == ([], [])
+
+
+def test_a_user_sees_its_own_jobs_alone(
+    make_app: MakeApp, keys_file: KeysFile, stub: StubWorker, rq: Rq, settings: Settings
+) -> None:
+    with LongJobs(settings) as jobs:
+        own_job = jobs.submit("embed_file", {"source": "a", "out": "b"}, client="user")
+        for _ in range(MAX_SHOWN + 1):
+            jobs.submit("embed_file", {"source": "a", "out": "b"}, client="other")
+    stub.pause()
+    bury(stub.queue, b"no job")
+    for n in range(MAX_RECENT // 8 + 1):
+        stub.pool.announce(f"w{n}", {"recent": [recent(f"{n}-{k}", 8.0 + n, client="other") for k in range(8)]})
+    stub.announce(recent=[recent("own", 1.0, client="user")])
+    app = quick(make_app(api_keys_file=str(keys_file.path)))
+    own = app.test_client().get("/v1/pool", headers=keys_file.user).get_json()
+    assert [job["id"] for job in own["long_jobs"]] == [own_job]
+    assert [job["id"] for job in own["recent"]] == ["own"]
+    assert (own["is_admin"], own["dead"], own["num_dead"]) == (False, None, 1)
+    assert app.test_client().get("/v1/pool").status_code == 401
+    everything = app.test_client().get("/v1/pool", headers=keys_file.admin).get_json()
+    assert (everything["is_admin"], len(everything["dead"])) == (True, 1)
+    assert (len(everything["long_jobs"]), len(everything["recent"])) == (MAX_SHOWN, MAX_RECENT)
+
+
+def test_viewers_share_a_measurement_and_rates_begin_anew_without_them(
+    make_app: MakeApp, queue: Queue, app: AsyncFlask, stub: StubWorker
+) -> None:
+    api = make_app().test_client()
+    before = api.get("/v1/pool").get_json()
+    queue.put("bulk", [Embed(["storm"], reply_to="me")])
+    assert api.get("/v1/pool").get_json()["lanes"] == before["lanes"]
+    assert before["every_s"] == 2.0
+    stub.pause()
+    for n in range(2):
+        stub.announce(written_at=1_000.0 + 5 * n, counters={"jobs": 10 * n})
+        found = app.test_client().get("/v1/pool").get_json()
+    assert found["rates"]["jobs_per_s"] == 2.0
+    stub.announce(written_at=1_015.5, counters={"jobs": 100})
+    assert app.test_client().get("/v1/pool").get_json()["rates"]["jobs_per_s"] is None
+
+
+def test_without_redis_it_is_not_ready_but_healthy_and_then_goes_on(make_app: MakeApp, own_redis: RedisServer) -> None:
+    api = quick(make_app(redis_url=own_redis.url)).test_client()
+    assert api.get("/v1/pool").status_code == 200
+    own_redis.stop()
+    assert error_of(api.get("/v1/pool"), 503)[0] == "unavailable"
+    own_redis.start()
+    wait_until(lambda: api.get("/v1/pool").status_code == 200)
+    own_redis.stop()
+    api = make_app(redis_url=own_redis.url).test_client()
+    assert error_of(api.get("/ready"), 503)[0] == "unavailable"
+    response = api.get("/health")
+    assert (response.status_code, response.get_json()) == (200, {"status": "ok"})
+
+
+def why_not(api: FlaskClient, path: str = "/ready") -> str:
+    """Return the reason that `/ready` gives."""
+    code, message = error_of(api.get(path), 503)
+    assert code == "not_ready"
+    return message
+
+
+def test_not_ready_while_no_live_worker_is_ready_and_serves_the_indexes(make_app: MakeApp, stub: StubWorker) -> None:
+    api, other = make_app().test_client(), make_app(indexes="news=/a,faq=/b").test_client()
+    assert api.get("/ready?index=default").status_code == 200
+    assert 'the index "other":' in why_not(api, "/ready?index=other")
+    for state in ("loading", "stalled"):
+        stub.announce(state=state)
+        assert f"none of the 1 workers alive is ready (1 {state})" in why_not(api)
+    stub.announce()
+    assert api.get("/ready").get_json() == {"status": "ready", "workers": 1}
+    assert 'the index "faq", "news":' in why_not(other)
+    stub.announce(indexes={"news": INDEX})
+    stub.pool.announce("b", {"state": "stalled", "indexes": {"faq": INDEX}})
+    assert 'the index "faq":' in why_not(other)
+    stub.pool.announce("b", {"state": "ready", "indexes": {"faq": INDEX}})
+    assert other.get("/ready").get_json() == {"status": "ready", "workers": 2}
+    stub.pool.leave("b")
+    stub.pool.leave("stub")
+    assert "no worker is alive" in why_not(api)
+    assert api.get("/ready").headers["Retry-After"] == "1"
+
+
+@pytest.mark.usefixtures("stub")
+def test_the_pool_is_read_once_in_a_while_for_all_requests(make_app: MakeApp, queue: Queue) -> None:
+    def num_reads() -> int:
+        return int(queue.redis.info("commandstats")["cmdstat_zrange"]["calls"])
+
+    app = make_app()
+    pool, api = app.own.pool, app.test_client()
+    pool.max_age_s = 3_600.0
+    assert api.get("/ready").status_code == 200
+    before = num_reads()
+    assert {api.get(path).status_code for path in ("/ready", "/info", "/v1/indexes", "/ready?index=default")} == {200}
+    assert num_reads() == before
+    pool.max_age_s = 0.0
+    assert api.get("/ready").status_code == 200
+    assert num_reads() == before + 1
+
+
+def test_not_ready_if_a_key_of_a_lane_has_another_type(api: FlaskClient, queue: Queue, keys: Keys) -> None:
+    Pool(queue.broker, keys, alive_s=3_600).announce("a", {"state": "ready"})
+    of_lanes = [keys.of_lane(lane, what) for lane in LANES for what in LANE_KEYS]
+    others = [*map(keys.lane, LANES), keys.suspects, keys.holders, keys.unread, keys.unread_load]
+    for key in (*of_lanes, *others):
+        assert api.get("/ready").status_code == 200
+        queue.redis.delete(key)
+        queue.redis.set(key, "something else")
+        assert all(words in why_not(api) for words in (key, "delete it"))
+        queue.redis.delete(key)
+
+
+@pytest.mark.usefixtures("stub")
+@pytest.mark.parametrize("number", ["many", "-1", "1e308", "nan", "", "9" * 5_000])
+def test_not_ready_and_no_fault_if_a_limit_is_no_number(make_app: MakeApp, queue: Queue, number: str) -> None:
+    api, limits = make_app().test_client(), queue.keys.limits
+    queue.redis.hset(limits, "max_jobs", number)
+    assert all(words in why_not(api) for words in (limits, "delete it"))
+    assert [api.get(path).status_code for path in ("/v1/pool", "/metrics")] == [503, 200]
+
+
+@pytest.mark.usefixtures("stub")
+def test_not_ready_once_the_server_is_told_to_stop(make_app: MakeApp) -> None:
+    app = make_app()
+    app.own.stopping.set()
+    assert "told to stop" in why_not(app.test_client())
+    response = app.test_client().post("/embed", json={"inputs": "a"})
+    assert (response.status_code, response.headers["Connection"]) == (200, "close")
