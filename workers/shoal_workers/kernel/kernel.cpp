@@ -724,7 +724,7 @@ INLINE float softmax(const float* row, int length, int padded, uint8_t* to) {
 // Replaces the queries of R tokens, in one head, by the results of their attention.
 template <class Kind, int W, int R>
 INLINE void attend(float* query, int stride, int length, int padded, Scratch& s) {
-    constexpr int BYTES = Kind::BYTES, V = TILE_VECTORS > 1 ? W / 16 : 1;
+    constexpr int BYTES = Kind::BYTES, V = TILE_VECTORS > 1 ? W / 16 : 1;  // V vectors of sums have registers
     alignas(64) uint8_t rounded[R * W * BYTES];
     uint8_t* shares = BYTES == 4 ? (uint8_t*)s.scores.data : (uint8_t*)s.shares.data;
     float inverse[R];
