@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from platform import machine
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -26,7 +27,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
                 if not kernel.exists():
                     library.compile_kernel(target)
         except library.CannotCompile as error:
-            self.app.display_warning(f"The wheel is without the engines avx512 and avx2: {error}")
+            self.app.display_warning(f"The wheel is without the compiled kernel: {error}")
             return
         build_data["force_include"] |= {str(kernel): f"shoal_workers/kernel/{kernel.name}" for kernel in kernels}
         build_data["pure_python"] = False
@@ -36,4 +37,4 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
 def platform_of(kernels: Iterable[Path]) -> str:
     """Return the tag of the platforms that can load them: Linux with the newest glibc whose symbols they need."""
     minors = [int(minor) for path in kernels for minor in re.findall(rb"GLIBC_2\.(\d+)", path.read_bytes())]
-    return f"manylinux_2_{max(minors)}_x86_64" if minors else "linux_x86_64"
+    return f"manylinux_2_{max(minors)}_{machine()}" if minors else f"linux_{machine()}"

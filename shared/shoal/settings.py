@@ -142,8 +142,8 @@ class Settings:
     engine: str = _setting(
         "auto",
         "Engine that runs the model: auto is avx512 where the processor has AVX-512, VNNI and BF16, else avx2 where it "
-        "has AVX2, if the model and the precision allow, else openvino.",
-        choices=("auto", "avx512", "avx2", "openvino", "torch"),
+        "has AVX2, or neon on ARM, if the model and the precision allow, else openvino.",
+        choices=("auto", "avx512", "avx2", "neon", "openvino", "torch"),
     )
     precision: str = _setting(
         "auto",

@@ -53,7 +53,7 @@ def test_a_child_process_gets_the_same_settings() -> None:
         ("pool", "a b", 'pool is "a b": it takes 1 to 128 letters'),
         ("key_prefix", "a{b}", 'key_prefix is "a{b}": it takes 1 to 128 letters'),
         ("max_backlog", "-5", "max_backlog is -5: it takes a number from 1 to 1,000,000,000"),
-        ("engine", "onnx", 'engine is "onnx": it takes one of auto, avx512, avx2, openvino, torch'),
+        ("engine", "onnx", 'engine is "onnx": it takes one of auto, avx512, avx2, neon, openvino, torch'),
         ("indexes", "a=", 'indexes has "a="'),
         ("indexes", "a=x,a=y", "with distinct names"),
         ("roots", "/a,s3://bucket/", 'roots has "s3://bucket/": it takes folders'),

@@ -20,9 +20,10 @@ SOURCE = """#include <unistd.h>
 int one() { char byte; return getentropy(&byte, 1); }
 """
 
-_can_compile = (sys.platform, platform.machine(), platform.libc_ver()[0]) == ("linux", "x86_64", "glibc")
+_machine = platform.machine()
+_can_compile = platform.libc_ver()[0] == "glibc" and _machine in ("x86_64", "aarch64")
 needs_compiler = pytest.mark.skipif(
-    not (_can_compile and shutil.which("g++")), reason="the kernel is compiled by g++ for Linux on x86-64"
+    not (_can_compile and shutil.which("g++")), reason="the kernel is compiled by g++ for Linux on x86-64 and ARM"
 )
 
 
@@ -57,7 +58,7 @@ def installed_kernel_exists(wheel: Path) -> bool:
 @needs_compiler
 def test_a_wheel_has_the_compiled_kernel_and_names_the_platform(code: Path) -> None:
     wheel = build(code, PATH=str(Path(shutil.which("g++") or "").parent))
-    assert wheel.name.endswith("-py3-none-manylinux_2_25_x86_64.whl")
+    assert wheel.name.endswith(f"-py3-none-manylinux_2_25_{_machine}.whl")
     assert installed_kernel_exists(wheel)
 
 

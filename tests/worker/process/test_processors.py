@@ -39,6 +39,12 @@ def updates(of: ProcessorShare, *counts: int, first_s: float = 0.0, every_s: flo
     return [of.update(count, first_s + n * every_s) for n, count in enumerate(counts)]
 
 
+@pytest.mark.parametrize("line", ["flags\t\t: fpu avx2 fma", "Features\t: fpu avx2 fma"])
+def test_the_flags_of_x86_and_of_arm_are_read(tmp_path: Path, line: str) -> None:
+    (about := tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}\n\nprocessor\t: 1\n{line}\n")
+    assert {"fpu", "avx2", "fma"} <= processors._flags(about)
+
+
 def test_a_worker_starts_with_its_share() -> None:
     assert [share(number).threads for number in (0, 1, 2, 3, 8, 20)] == [8, 8, 4, 2, 1, 1]
     assert ProcessorShare(1, available=lambda: 1.9).threads == ProcessorShare(1, available=lambda: 0.5).threads == 1

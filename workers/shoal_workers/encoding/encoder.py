@@ -21,6 +21,7 @@ from shoal.errors import BadSetting, InvalidRequest, ModelMismatch, ShoalError, 
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.engines import (
     INT8_VERSION,
+    KERNEL_ENGINES,
     KERNEL_VERSION,
     Engine,
     ForwardPass,
@@ -184,8 +185,9 @@ class Encoder:
         model, engine = self.model, self.engine
         numbers = [VECTORS_VERSION, model.max_tokens]
         numbers += [INT8_VERSION] if engine.fixed_steps else []
-        numbers += [KERNEL_VERSION] if engine.name in ("avx512", "avx2") else []
-        words = [engine.name, engine.precision, model.digest, model.pooling, self.tokenizer.digest]
+        numbers += [KERNEL_VERSION] if engine.name in KERNEL_ENGINES else []
+        name = KERNEL_ENGINES.get(engine.name, engine.name)
+        words = [name, engine.precision, model.digest, model.pooling, self.tokenizer.digest]
         words += ["tanh"] if model.ends_in_tanh else []
         made_of: list[Any] = [numbers, words, model.prompts, model.default_prompt]
         made_of += [[asdict(head) for head in model.heads.values()], model.query_form and asdict(model.query_form)]

@@ -1,1 +1,1 @@
-"""The kernel of the engines avx512 and avx2: C++ that an installation compiles. Imports process and model."""
+"""The kernel of the engines avx512, avx2 and neon: C++ that an installation compiles. Imports process and model."""

@@ -1,10 +1,10 @@
 // The forward pass of an encoder like BERT, in int8, bf16 or f32. Texts of any lengths follow each other without
 // padding.
 //
-// In f32, the kernel runs on x86-64 processors with AVX2, FMA and F16C, and uses AVX-512 if it is compiled for AVX-512
-// (F, BW, DQ, VL). Int8 and bf16 need AVX-512, AVX-512 VNNI and AVX-512 BF16: AMD since Zen 4, Intel since Sapphire
-// Rapids. There, it multiplies with AMX if the processor has AMX. library.py compiles the kernel for each kind of
-// processors, weights.py arranges the weights, and kernel.py calls it.
+// In f32, the kernel runs on 64-bit ARM with NEON and on x86-64 with AVX2, FMA and F16C, and uses AVX-512 if it is
+// compiled for AVX-512 (F, BW, DQ, VL). Int8 and bf16 need AVX-512, AVX-512 VNNI and AVX-512 BF16: AMD since Zen 4,
+// Intel since Sapphire Rapids. There, it multiplies with AMX if the processor has AMX. library.py compiles the kernel
+// for each kind of processors, weights.py arranges the weights, and kernel.py calls it.
 //
 // One thread computes all layers of a block of texts, so threads wait for each other only at the end of a pass. The
 // weights are a stream of panels in the order of their use. A panel has the weights from one group of inputs to 48
@@ -14,8 +14,12 @@
 // threads and blocks do not change the order of a text's sums, so its vectors are always the same.
 //
 // open_model and start_pass check the arguments from Python; all other functions rely on these checks.
+#ifdef __aarch64__
+#include <arm_neon.h>
+#else
 #include <cpuid.h>
 #include <immintrin.h>
+#endif
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -41,7 +45,6 @@
 namespace {
 
 constexpr int PANEL_OUTPUTS = 48;
-constexpr int TILE_QUERIES = 6;  // the most for which there are registers
 constexpr int BLOCK_TOKENS = 64;                  // approximate size of a block
 constexpr int AMX_BLOCK_TOKENS = 128;             // the same with AMX, which multiplies faster than weights arrive
 constexpr int AMX_ROWS = 16, AMX_BYTES = 64;      // the most rows of an AMX tile, and the bytes of a row
@@ -147,7 +150,7 @@ struct Scratch {
 
     Scratch(const Shape& s, size_t tokens)
         : inner_input(tokens, s.group), state(tokens * s.width), inner(tokens * s.group), qkv(tokens * 3 * s.width),
-          keys((tokens + 32) * s.head_width()), values((tokens + 32) * s.head_width() / 2),
+          keys((tokens + 32) * s.head_width()), values((tokens + 32) * s.head_width()),
           scores(AMX_ROWS * (tokens + 32)), shares(AMX_ROWS * (tokens + 32)) {
         for (int g = 0; g < s.groups(); g++) input.emplace_back(tokens, s.group);
     }
@@ -158,7 +161,7 @@ struct Scratch {
 // A vector of 16 numbers. `first` replaces all numbers after the first `num`.
 #ifdef __AVX512F__
 using Floats = __m512;
-constexpr int TILE_TOKENS = 9, TILE_VECTORS = 3;  // the most for which there are registers
+constexpr int TILE_TOKENS = 9, TILE_VECTORS = 3, TILE_QUERIES = 6;  // the most for which there are registers
 
 INLINE Floats all(float x) { return _mm512_set1_ps(x); }
 INLINE Floats load(const float* from) { return _mm512_loadu_ps(from); }
@@ -173,58 +176,82 @@ INLINE Floats first(Floats x, int num, float other) { return _mm512_mask_mov_ps(
 INLINE float sum_of(Floats x) { return _mm512_reduce_add_ps(x); }
 INLINE float highest_of(Floats x) { return _mm512_reduce_max_ps(x); }
 #else
+#ifdef __aarch64__
+using Register = float32x4_t;
+constexpr int TILE_TOKENS = 6, TILE_VECTORS = 1, TILE_QUERIES = 5;
+INLINE Register widened(const uint16_t* from) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))); }
+INLINE Register max(Register a, Register b) { return vmaxnmq_f32(a, b); }
+INLINE Register min(Register a, Register b) { return vminnmq_f32(a, b); }
+INLINE Register rounded(Register x) { return vrndnq_f32(x); }
+#else
+using Register = __m256;
+constexpr int TILE_TOKENS = 6, TILE_VECTORS = 1, TILE_QUERIES = 6;
+INLINE Register widened(const uint16_t* from) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from)); }
+INLINE Register max(Register a, Register b) { return _mm256_max_ps(a, b); }
+INLINE Register min(Register a, Register b) { return _mm256_min_ps(a, b); }
+INLINE Register rounded(Register x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+#endif
+typedef int32_t Integers __attribute__((vector_size(sizeof(Register))));
+constexpr int LANES = sizeof(Register) / sizeof(float), REGISTERS = 16 / LANES;
 struct Floats {
-    __m256 low, high;
+    Register parts[REGISTERS];
 };
-constexpr int TILE_TOKENS = 6, TILE_VECTORS = 1;
 
-INLINE Floats all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-INLINE Floats load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+// Returns the vector whose register n is `make(n)`.
+template <class Make>
+INLINE Floats each(const Make& make) {
+    Floats x;
+    UNROLL for (int n = 0; n < REGISTERS; n++) x.parts[n] = make(n);
+    return x;
+}
+INLINE Floats all(float x) { return each([&](int) FORCED { return x - Register{}; }); }
+INLINE Floats load(const float* from) {
+    return each([&](int n) FORCED {
+        Register x;
+        memcpy(&x, from + n * LANES, sizeof x);
+        return x;
+    });
+}
 INLINE Floats load_f16(const uint16_t* from) {
-    auto* halves = (const __m128i*)from;
-    return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+    return each([&](int n) FORCED { return widened(from + n * LANES); });
 }
-INLINE void store(float* to, Floats x) { _mm256_storeu_ps(to, x.low), _mm256_storeu_ps(to + 8, x.high); }
-INLINE Floats operator+(Floats a, Floats b) { return {a.low + b.low, a.high + b.high}; }
-INLINE Floats operator-(Floats a, Floats b) { return {a.low - b.low, a.high - b.high}; }
-INLINE Floats operator*(Floats a, Floats b) { return {a.low * b.low, a.high * b.high}; }
-INLINE Floats operator/(Floats a, Floats b) { return {a.low / b.low, a.high / b.high}; }
-INLINE Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
-INLINE Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
-INLINE Floats multiply_add(Floats a, Floats b, Floats c) {
-    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+INLINE void store(float* to, Floats x) {
+    UNROLL for (int n = 0; n < REGISTERS; n++) memcpy(to + n * LANES, &x.parts[n], sizeof(Register));
 }
-INLINE Floats rounded(Floats x) {
-    constexpr int NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-    return {_mm256_round_ps(x.low, NEAREST), _mm256_round_ps(x.high, NEAREST)};
-}
-INLINE __m256 times_power_of_2(__m256 x, __m256 whole) {
-    __m256i exponents = _mm256_slli_epi32(_mm256_cvtps_epi32(whole), 23);
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponents));
-}
+INLINE Floats operator+(Floats a, Floats b) { return each([&](int n) FORCED { return a.parts[n] + b.parts[n]; }); }
+INLINE Floats operator-(Floats a, Floats b) { return each([&](int n) FORCED { return a.parts[n] - b.parts[n]; }); }
+INLINE Floats operator*(Floats a, Floats b) { return each([&](int n) FORCED { return a.parts[n] * b.parts[n]; }); }
+INLINE Floats operator/(Floats a, Floats b) { return each([&](int n) FORCED { return a.parts[n] / b.parts[n]; }); }
+INLINE Floats max(Floats a, Floats b) { return each([&](int n) FORCED { return max(a.parts[n], b.parts[n]); }); }
+INLINE Floats min(Floats a, Floats b) { return each([&](int n) FORCED { return min(a.parts[n], b.parts[n]); }); }
+INLINE Floats multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }  // one instruction, which rounds once
+INLINE Floats rounded(Floats x) { return each([&](int n) FORCED { return rounded(x.parts[n]); }); }
 INLINE Floats times_power_of_2(Floats x, Floats whole) {
-    return {times_power_of_2(x.low, whole.low), times_power_of_2(x.high, whole.high)};
-}
-INLINE __m256 first(__m256 x, int num, float other) {
-    __m256 places = _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_blendv_ps(_mm256_set1_ps(other), x, _mm256_cmp_ps(places, _mm256_set1_ps(num), _CMP_LT_OQ));
+    return each([&](int n) FORCED {
+        return (Register)((Integers)x.parts[n] + (__builtin_convertvector(whole.parts[n], Integers) << 23));
+    });
 }
 INLINE Floats first(Floats x, int num, float other) {
-    return {first(x.low, num, other), first(x.high, num - 8, other)};
+    alignas(64) static constexpr float PLACES[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    Floats places = load(PLACES), others = all(other);
+    return each([&](int n) FORCED { return places.parts[n] < float(num) ? x.parts[n] : others.parts[n]; });
 }
 template <class Combine>
-INLINE float reduced(__m256 x, const Combine& combine) {
-    float numbers[8];
-    _mm256_storeu_ps(numbers, x);
-    UNROLL for (int size = 4; size; size /= 2) UNROLL for (int n = 0; n < size; n++)
+INLINE float reduced(Floats x, const Combine& combine) {
+    float numbers[LANES];
+    UNROLL for (int size = REGISTERS / 2; size; size /= 2) UNROLL for (int n = 0; n < size; n++)
+        x.parts[n] = combine(x.parts[n], x.parts[n + size]);
+    memcpy(numbers, x.parts, sizeof numbers);
+    UNROLL for (int size = LANES / 2; size; size /= 2) UNROLL for (int n = 0; n < size; n++)
         numbers[n] = combine(numbers[n], numbers[n + size]);
     return numbers[0];
 }
+using std::max;
 INLINE float sum_of(Floats x) {
-    return reduced(x.low + x.high, [](float a, float b) FORCED { return a + b; });
+    return reduced(x, [](auto a, auto b) FORCED { return a + b; });
 }
 INLINE float highest_of(Floats x) {
-    return reduced(_mm256_max_ps(x.low, x.high), [](float a, float b) FORCED { return std::max(a, b); });
+    return reduced(x, [](auto a, auto b) FORCED { return max(a, b); });
 }
 #endif
 
@@ -276,8 +303,21 @@ void activate(float* row, int count, int activation) {
 
 // --- kinds of numbers
 
-struct Float32 {
+// Numbers of a kind that need no scale. `put` writes 16 of them.
+template <class Kind>
+struct Unscaled {
+    template <bool SHIFTED>
+    static INLINE void round(const float* from, int count, const Rounded& to, int token) {
+        uint8_t* out = to.bytes + size_t(token) * count * Kind::BYTES;
+        for (int n = 0; n < count; n += 16) Kind::put(load(from + n), out + n * Kind::BYTES);
+        to.scale[token] = to.shift[token] = 0;
+        to.start[token] = 0;
+    }
+};
+
+struct Float32 : Unscaled<Float32> {
     using Sum = Floats;
+    using Attention = Float32;       // the kind of numbers that attention multiplies
     static constexpr int BYTES = 4;  // of a number
 
     static INLINE Sum start(int32_t) { return all(0); }
@@ -287,27 +327,8 @@ struct Float32 {
         return ::multiply_add(weights, number, sum);
     }
     static INLINE Floats finish(Sum sum, Floats, Floats bias) { return sum + bias; }
-
-    template <bool SHIFTED>
-    static INLINE void round(const float* from, int count, const Rounded& to, int token) {
-        memcpy(to.bytes + size_t(token) * count * BYTES, from, sizeof(float) * count);
-        to.scale[token] = to.shift[token] = 0;
-        to.start[token] = 0;
-    }
+    static INLINE void put(Floats x, void* to) { store((float*)to, x); }
 };
-
-// Asks Linux, once, to permit tiles to all threads of the process. Returns false if Linux refuses, or if the processor
-// lacks tiles for bf16 or int8.
-bool may_use_tiles() {
-    static const bool may = [] {
-        constexpr unsigned BF16_TILE_INT8 = 1 << 22 | 1 << 24 | 1 << 25;
-        constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
-        unsigned a, b, c, d;
-        return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BF16_TILE_INT8) == BF16_TILE_INT8 &&
-               !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
-    }();
-    return may;
-}
 
 // Returns the number of rows that each tile has if tiles divide the tokens evenly. The last tile may reach beyond the
 // tokens, by at most 15 rows. Rows do not influence each other.
@@ -321,16 +342,18 @@ constexpr bool is_amx = false;
 
 #ifdef __AVX512BF16__
 
-INLINE __m512i broadcast_bytes(const void* four_bytes) {
-    int32_t value;
-    memcpy(&value, four_bytes, 4);
-    return _mm512_set1_epi32(value);
-}
+struct Bf16;
 
 // Numbers of which 4 bytes are multiplied at once.
 struct Short {
+    using Attention = Bf16;
+
     static INLINE __m512i weights(const void* from) { return _mm512_load_si512(from); }
-    static INLINE __m512i broadcast(const void* numbers) { return broadcast_bytes(numbers); }
+    static INLINE __m512i broadcast(const void* numbers) {
+        int32_t value;
+        memcpy(&value, numbers, 4);
+        return _mm512_set1_epi32(value);
+    }
 };
 
 struct Int8 : Short {
@@ -384,7 +407,7 @@ struct Int8 : Short {
     }
 };
 
-struct Bf16 : Short {
+struct Bf16 : Short, Unscaled<Bf16> {
     using Sum = __m512;
     static constexpr int BYTES = 2;
 
@@ -398,22 +421,29 @@ struct Bf16 : Short {
         asm volatile("tdpbf16ps %%tmm7, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(NUMBERS));
     }
     static INLINE __m512 finish(Sum sum, __m512, __m512 bias) { return _mm512_add_ps(sum, bias); }
-
-    template <bool SHIFTED>
-    static INLINE void round(const float* from, int count, const Rounded& to, int token) {
-        auto* out = (__m256i*)(to.bytes + size_t(token) * count * BYTES);
-        for (int n = 0; n < count; n += 16)
-            _mm256_store_si256(out++, (__m256i)_mm512_cvtneps_pbh(_mm512_load_ps(from + n)));
-        to.scale[token] = to.shift[token] = 0;
-        to.start[token] = 0;
-    }
+    static INLINE void put(Floats x, void* to) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(x)); }
 };
 
 // --- AMX, which multiplies tiles of at most 16 rows x 64 bytes
 
+// Asks Linux, once, to permit tiles to all threads of the process. Returns false if Linux refuses, or if the processor
+// lacks tiles for bf16 or int8.
+bool may_use_tiles() {
+    static const bool may = [] {
+        constexpr unsigned BF16_TILE_INT8 = 1 << 22 | 1 << 24 | 1 << 25;
+        constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+        unsigned a, b, c, d;
+        return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BF16_TILE_INT8) == BF16_TILE_INT8 &&
+               !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
+    }();
+    return may;
+}
+
 // Numbers of a kind that AMX multiplies.
 template <class Kind>
-struct Amx : Kind {};
+struct Amx : Kind {
+    using Attention = Amx<Bf16>;
+};
 
 template <class Kind>
 constexpr bool is_amx<Amx<Kind>> = true;
@@ -463,6 +493,8 @@ template <class Kind, int SUMS, int NUMBERS>
 INLINE void multiply_tiles() {
     Kind::template multiply_tiles<SUMS, NUMBERS>();
 }
+#else
+bool may_use_tiles() { return false; }
 #endif
 
 // --- products with weights
@@ -500,26 +532,34 @@ INLINE void finish_tile(const typename Kind::Sum (&sums)[M][J], const Rounded& i
     }
 }
 
-// Multiplies M tokens with the outputs of a panel from `first_output` on, for which there are registers. With FETCH,
-// also prefetches these weights of the next panel into the second-level cache. In the first-level cache, a bf16 panel
-// of 36 KiB would evict the current panel.
+// Adds the products of M rows of numbers and J x 16 columns of weights to the sums. A step multiplies 4 bytes of each
+// row. With FETCH, also prefetches the weights that follow into the second-level cache. In the first-level cache, a
+// bf16 panel of 36 KiB would evict the current panel.
+template <class Kind, bool FETCH, int M, int J>
+INLINE void add_products(const uint8_t* rows, int row_bytes, const uint8_t* weights, int stride, int steps,
+                         typename Kind::Sum (&sums)[M][J]) {
+    const int following = steps * stride;
+    for (int k = 0; k < steps; k++, rows += 4, weights += stride) {
+        decltype(Kind::weights(weights)) own[J];
+        UNROLL for (int j = 0; j < J; j++) own[j] = Kind::weights(weights + 64 * j);
+        if (FETCH) UNROLL for (int j = 0; j < J; j++) __builtin_prefetch(weights + following + 64 * j, 0, 2);
+        UNROLL for (int i = 0; i < M; i++) {
+            auto numbers = Kind::broadcast(rows + i * row_bytes);
+            UNROLL for (int j = 0; j < J; j++) sums[i][j] = Kind::multiply_add(sums[i][j], own[j], numbers);
+        }
+    }
+}
+
+// Multiplies M tokens with the outputs of a panel from `first_output` on, for which there are registers.
 template <class Kind, int M, bool FETCH>
 void tile(const Rounded& input, int group, int first, Cursor panel, int first_output, const Target& to, int column) {
     constexpr int J = TILE_VECTORS;
     typename Kind::Sum sums[M][J];
     UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < J; j++)
         sums[i][j] = Kind::start(input.start[first + i]);
-    const int row_bytes = group * Kind::BYTES, panel_bytes = row_bytes * PANEL_OUTPUTS;
-    const uint8_t *row = input.bytes + size_t(first) * row_bytes, *weights = panel.weights + 4 * first_output;
-    for (int k = 0; k < row_bytes; k += 4, row += 4, weights += 4 * PANEL_OUTPUTS) {
-        decltype(Kind::weights(weights)) own[J];
-        UNROLL for (int j = 0; j < J; j++) own[j] = Kind::weights(weights + 64 * j);
-        if (FETCH) UNROLL for (int j = 0; j < J; j++) _mm_prefetch(weights + panel_bytes + 64 * j, _MM_HINT_T1);
-        UNROLL for (int i = 0; i < M; i++) {
-            auto numbers = Kind::broadcast(row + i * row_bytes);
-            UNROLL for (int j = 0; j < J; j++) sums[i][j] = Kind::multiply_add(sums[i][j], own[j], numbers);
-        }
-    }
+    const int row_bytes = group * Kind::BYTES;
+    add_products<Kind, FETCH>(input.bytes + size_t(first) * row_bytes, row_bytes, panel.weights + 4 * first_output,
+                              4 * PANEL_OUTPUTS, row_bytes / 4, sums);
     finish_tile<Kind, M>(sums, input, first, *panel.scales, first_output, to, column);
 }
 
@@ -559,7 +599,7 @@ void multiply_amx(const Rounded& input, int group, int rows, Ahead ahead, Sums& 
     const uint8_t* weights = sums.panel.weights;
     clear_tiles<0, 3 * TILES - 1>();
     for (int n = 0; n < num_steps; n++, weights += STEP, row += AMX_BYTES, second += AMX_BYTES) {
-        for (int i = 0; i < ahead.size; i += 64) _mm_prefetch(ahead.weights + n * STEP + i, _MM_HINT_T1);
+        for (int i = 0; i < ahead.size; i += 64) __builtin_prefetch(ahead.weights + n * STEP + i, 0, 2);
         load_weights(weights, STRIDE);
         load_tile<6>(row, row_bytes);
         multiply_tiles<Kind, 0, 6>();
@@ -663,68 +703,50 @@ void norm_rows(float* row, int width, int tokens, Norm norm, float eps) {
 
 // --- attention, with W numbers a head
 
-// Calls `put` with each vector of 2^(score - highest score) and its place in the row, and returns the sum of these
-// powers. `padded` is `length`, rounded up to whole vectors.
-template <class Put>
-INLINE float softmax(float* row, int length, int padded, const Put& put) {
+// Writes 2^(score - highest score) for each score of a row as a number of the kind, and returns the sum of these
+// powers. `padded` is `length`, rounded up to whole vectors. Powers in f32 may replace the scores.
+template <class Kind>
+INLINE float softmax(const float* row, int length, int padded, uint8_t* to) {
     const int last = padded - 16;
     Floats tail = first(load(row + last), length - last, -1e30f), most = tail;
     for (int n = 0; n < last; n += 16) most = max(most, load(row + n));
     most = all(highest_of(most));
     Floats sum = first(exp2(tail - most), length - last, 0);
-    put(last, sum);
+    Kind::put(sum, to + last * Kind::BYTES);
     for (int n = 0; n < last; n += 16) {
         Floats powers = exp2(load(row + n) - most);
         sum = sum + powers;
-        put(n, powers);
+        Kind::put(powers, to + n * Kind::BYTES);
     }
     return sum_of(sum);
 }
 
-// Replaces the queries of R tokens, in one head, by the results of their attention in f32.
-template <int W, int R>
-INLINE void attend_f32(float* query, const float* value, int stride, int length, int padded, Scratch& s) {
+// Replaces the queries of R tokens, in one head, by the results of their attention.
+template <class Kind, int W, int R>
+INLINE void attend(float* query, int stride, int length, int padded, Scratch& s) {
+    constexpr int BYTES = Kind::BYTES, V = TILE_VECTORS > 1 ? W / 16 : 1;  // V vectors of sums have registers
+    alignas(64) uint8_t rounded[R * W * BYTES];
+    uint8_t* shares = BYTES == 4 ? (uint8_t*)s.scores.data : (uint8_t*)s.shares.data;
     float inverse[R];
-    for (int j = 0; j < padded; j += 16) {
-        Floats sums[R];
-        UNROLL for (int i = 0; i < R; i++) sums[i] = all(0);
-        for (int d = 0; d < W; d++) {
-            Floats key = load(s.keys + size_t(d) * padded + j);
-            UNROLL for (int i = 0; i < R; i++) sums[i] = multiply_add(all(query[i * stride + d]), key, sums[i]);
-        }
-        UNROLL for (int i = 0; i < R; i++) store(s.scores + i * padded + j, sums[i]);
-    }
-    UNROLL for (int i = 0; i < R; i++) {
-        float* row = s.scores + i * padded;
-        inverse[i] = 1 / softmax(row, length, padded, [&](int n, Floats shares) FORCED { store(row + n, shares); });
-    }
-    for (int n = 0; n < W; n += 16) {
-        Floats sums[R];
-        UNROLL for (int i = 0; i < R; i++) sums[i] = all(0);
-        for (int k = 0; k < length; k++) {
-            Floats own = load(value + size_t(k) * stride + n);
-            UNROLL for (int i = 0; i < R; i++) sums[i] = multiply_add(all(s.scores[i * padded + k]), own, sums[i]);
-        }
-        UNROLL for (int i = 0; i < R; i++) store(query + i * stride + n, sums[i] * all(inverse[i]));
-    }
-}
-
-// Computes the attention of one text in all heads, in f32.
-template <int W>
-void attention_f32(float* qkv, int heads, int length, Scratch& s) {
-    const int width = heads * W, stride = 3 * width;
-    int padded = (length + 15) & ~15, num_tiles = (length + TILE_QUERIES - 1) / TILE_QUERIES;
-    for (int h = 0; h < heads; h++) {
-        float *query = qkv + h * W, *key = query + width, *value = key + width;
-        for (int t = 0; t < length; t++, key += stride)
-            for (int d = 0; d < W; d++) s.keys[size_t(d) * padded + t] = key[d];
-        for (int n = 0; n < num_tiles; n++) {
-            int first = length * n / num_tiles, size = length * (n + 1) / num_tiles - first;
-            float* queries = query + size_t(first) * stride;
-            with_constant<TILE_QUERIES>(size, [&](auto r) FORCED {
-                attend_f32<W, r>(queries, value, stride, length, padded, s);
-            });
-        }
+    UNROLL for (int i = 0; i < R; i++) UNROLL for (int n = 0; n < W; n += 16)
+        Kind::put(load(query + i * stride + n), rounded + (i * W + n) * BYTES);
+    auto score = [&](int j, auto vectors) FORCED {
+        Floats sums[R][vectors] = {};
+        add_products<Kind, false>(rounded, W * BYTES, (const uint8_t*)(s.keys + j), 4 * padded, W * BYTES / 4, sums);
+        UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < vectors; v++)
+            store(s.scores + i * padded + j + 16 * v, sums[i][v]);
+    };
+    int j = 0;
+    if (V > 1) for (; j + 32 <= padded; j += 32) score(j, std::integral_constant<int, 2>{});
+    for (; j < padded; j += 16) score(j, std::integral_constant<int, 1>{});
+    UNROLL for (int i = 0; i < R; i++)
+        inverse[i] = 1 / softmax<Kind>(s.scores + i * padded, length, padded, shares + i * padded * BYTES);
+    for (int n = 0; n < W; n += 16 * V) {
+        Floats sums[R][V] = {};
+        const int steps = (length * BYTES + 3) / 4;
+        add_products<Kind, false>(shares, padded * BYTES, (const uint8_t*)(s.values + n), 4 * W, steps, sums);
+        UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++)
+            store(query + i * stride + n + 16 * v, sums[i][v] * all(inverse[i]));
     }
 }
 
@@ -732,10 +754,6 @@ void attention_f32(float* qkv, int heads, int length, Scratch& s) {
 
 // Rounds two vectors of f32 to one vector of bf16, in their order.
 INLINE __m512i pack(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
-
-INLINE __m512 add_pairs(__m512 sum, __m512 pairs, __m512i pair) {
-    return _mm512_dpbf16_ps(sum, (__m512bh)pairs, (__m512bh)pair);
-}
 
 // Transposes each 4 x 4 block of a 16 x 16 matrix whose rows are the vectors.
 INLINE void transpose_quarters(__m512* rows) {
@@ -752,7 +770,7 @@ INLINE void transpose_quarters(__m512* rows) {
 }
 
 // Writes 32 numbers of up to 16 keys as 16 rows of pairs. Row n has the numbers 2n and 2n + 1 of each key.
-INLINE void transpose_keys(const float* from, int stride_from, int num, float* to, int stride) {
+INLINE void transpose_pairs(const float* from, int stride_from, int num, float* to, int stride) {
     __m512 rows[16];
     UNROLL for (int i = 0; i < 16; i++) {
         const float* key = from + size_t(i) * stride_from;
@@ -772,6 +790,13 @@ INLINE void transpose_keys(const float* from, int stride_from, int num, float* t
     }
 }
 
+// Writes each two numbers of a head's keys as a row.
+template <int W>
+INLINE void transpose_keys(const float* key, int stride, int length, int padded, float* to) {
+    for (int j = 0; j < length; j += 16) for (int n = 0; n < W; n += 32)
+        transpose_pairs(key + size_t(j) * stride + n, stride, length - j, to + n / 2 * padded + j, padded);
+}
+
 // Writes the values of every two successive tokens as W pairs.
 template <int W>
 INLINE void pair_values(const float* value, int stride, int length, float* to) {
@@ -785,79 +810,6 @@ INLINE void pair_values(const float* value, int stride, int length, float* to) {
         __m512 next = t + 1 < length ? _mm512_load_ps(value + stride + n) : _mm512_setzero_ps();
         __m512i both = pack(_mm512_load_ps(value + n), next);
         _mm512_store_si512(to + n, _mm512_permutexvar_epi16(order, both));
-    }
-}
-
-// Computes the attention scores of R queries for J x 16 keys.
-template <int W, int R, int J>
-INLINE void score(const uint16_t* query, const float* keys, int padded, float* scores) {
-    __m512 sums[R][J];
-    UNROLL for (int i = 0; i < R; i++) UNROLL for (int j = 0; j < J; j++) sums[i][j] = _mm512_setzero_ps();
-    for (int d = 0; d < W / 2; d++) {
-        __m512 key[J];
-        UNROLL for (int j = 0; j < J; j++) key[j] = _mm512_load_ps(keys + d * padded + 16 * j);
-        UNROLL for (int i = 0; i < R; i++) {
-            __m512i pair = broadcast_bytes(query + i * W + 2 * d);
-            UNROLL for (int j = 0; j < J; j++) sums[i][j] = add_pairs(sums[i][j], key[j], pair);
-        }
-    }
-    UNROLL for (int i = 0; i < R; i++) UNROLL for (int j = 0; j < J; j++)
-        _mm512_store_ps(scores + i * padded + 16 * j, sums[i][j]);
-}
-
-// Writes the powers of `softmax` as bf16, and returns their sum.
-INLINE float softmax_bf16(float* row, int length, int padded, uint16_t* to) {
-    return softmax(row, length, padded, [&](int n, Floats shares) FORCED {
-        _mm256_store_si256((__m256i*)(to + n), (__m256i)_mm512_cvtneps_pbh(shares));
-    });
-}
-
-// Computes the attention scores of R queries for all keys of the text.
-template <int W, int R>
-INLINE void score_all(const float* query, int stride, int padded, Scratch& s) {
-    alignas(64) uint16_t rounded[R * W];
-    UNROLL for (int i = 0; i < R; i++, query += stride) UNROLL for (int n = 0; n < W; n += 32)
-        _mm512_store_si512(rounded + i * W + n, pack(_mm512_load_ps(query + n), _mm512_load_ps(query + n + 16)));
-    int j = 0;
-    for (; j + 32 <= padded; j += 32) score<W, R, 2>(rounded, s.keys + j, padded, s.scores + j);
-    if (j < padded) score<W, R, 1>(rounded, s.keys + j, padded, s.scores + j);
-}
-
-// Replaces the queries of R tokens, in one head, by the results of their attention.
-template <int W, int R>
-INLINE void attend(float* query, int stride, int length, int padded, Scratch& s) {
-    constexpr int VECTORS = W / 16;
-    score_all<W, R>(query, stride, padded, s);
-    __m512 sums[R][VECTORS], inverse[R];
-    UNROLL for (int i = 0; i < R; i++) {
-        inverse[i] = _mm512_set1_ps(1 / softmax_bf16(s.scores + i * padded, length, padded, s.shares + i * padded));
-        UNROLL for (int v = 0; v < VECTORS; v++) sums[i][v] = _mm512_setzero_ps();
-    }
-    const float* value = s.values;
-    for (int k = 0; k < length; k += 2, value += W) UNROLL for (int i = 0; i < R; i++) {
-        __m512i pair = broadcast_bytes(s.shares + i * padded + k);
-        UNROLL for (int v = 0; v < VECTORS; v++)
-            sums[i][v] = add_pairs(sums[i][v], _mm512_load_ps(value + 16 * v), pair);
-    }
-    UNROLL for (int i = 0; i < R; i++, query += stride) UNROLL for (int v = 0; v < VECTORS; v++)
-        _mm512_store_ps(query + 16 * v, _mm512_mul_ps(sums[i][v], inverse[i]));
-}
-
-// Computes the attention of one text in all heads.
-template <int W>
-void attention(float* qkv, int heads, int length, Scratch& s) {
-    const int width = heads * W, stride = 3 * width;
-    int padded = (length + 15) & ~15, num_tiles = (length + TILE_QUERIES - 1) / TILE_QUERIES;
-    for (int h = 0; h < heads; h++) {
-        float *query = qkv + h * W, *key = query + width, *value = key + width;
-        for (int j = 0; j < length; j += 16) for (int n = 0; n < W; n += 32)
-            transpose_keys(key + size_t(j) * stride + n, stride, length - j, s.keys + n / 2 * padded + j, padded);
-        pair_values<W>(value, stride, length, s.values);
-        for (int n = 0; n < num_tiles; n++) {
-            int first = length * n / num_tiles, size = length * (n + 1) / num_tiles - first;
-            float* queries = query + size_t(first) * stride;
-            with_constant<TILE_QUERIES>(size, [&](auto r) FORCED { attend<W, r>(queries, stride, length, padded, s); });
-        }
     }
 }
 
@@ -891,14 +843,12 @@ INLINE void attend_amx(float* query, int stride, int num, int length, int padded
     alignas(64) float sums[AMX_ROWS * W];
     float inverse[AMX_ROWS];
     const int scored = (length + 15) & ~15;
-    for (int i = 0; i < num; i++) UNROLL for (int n = 0; n < W; n += 32) {
-        const float* from = query + size_t(i) * stride + n;
-        _mm512_store_si512(rounded + i * W + n, pack(_mm512_load_ps(from), _mm512_load_ps(from + 16)));
-    }
+    for (int i = 0; i < num; i++) UNROLL for (int n = 0; n < W; n += 16)
+        Bf16::put(load(query + size_t(i) * stride + n), rounded + i * W + n);
     score_amx<W>(rounded, s.keys, length, padded, s.scores);
     for (int i = 0; i < num; i++) {
         uint16_t* shares = s.shares + i * padded;
-        inverse[i] = 1 / softmax_bf16(s.scores + i * padded, length, scored, shares);
+        inverse[i] = 1 / softmax<Bf16>(s.scores + i * padded, length, scored, (uint8_t*)shares);
         if (scored < padded) _mm256_store_si256((__m256i*)(shares + scored), _mm256_setzero_si256());
     }
     clear_tiles<0, LAST>();
@@ -908,25 +858,41 @@ INLINE void attend_amx(float* query, int stride, int num, int length, int padded
     }
     store_tiles<0, LAST>(sums, 4 * W);
     for (int i = 0; i < num; i++, query += stride) UNROLL for (int n = 0; n < W; n += 16)
-        _mm512_store_ps(query + n, _mm512_mul_ps(_mm512_load_ps(sums + i * W + n), _mm512_set1_ps(inverse[i])));
-}
-
-// Computes the attention of one text in all heads, with keys and values in tiles of 32 tokens.
-template <int W>
-void attention_amx(float* qkv, int heads, int length, int rows, Scratch& s) {
-    const int width = heads * W, stride = 3 * width, padded = (length + 31) & ~31, even = (length + 1) & ~1;
-    for (int h = 0; h < heads; h++) {
-        float *query = qkv + h * W, *key = query + width, *value = key + width;
-        for (int j = 0; j < length; j += 16) for (int n = 0; n < W; n += 32)
-            transpose_keys(key + size_t(j) * stride + n, stride, length - j, s.keys + n / 2 * padded + j, padded);
-        pair_values<W>(value, stride, length, s.values);
-        memset(s.values + even / 2 * W, 0, sizeof(float) * (padded - even) / 2 * W);
-        for (int first = 0; first < length; first += rows)
-            attend_amx<W>(query + size_t(first) * stride, stride, std::min(rows, length - first), length, padded, s);
-    }
+        store(query + n, load(sums + i * W + n) * all(inverse[i]));
 }
 
 #endif
+
+// Computes the attention of one text in all heads. A tile of queries has at most `rows` with AMX, which multiplies with
+// keys and values of 32 tokens at a time.
+template <class Kind, int W>
+void attention(float* qkv, int heads, int length, int rows, Scratch& s) {
+    constexpr int STEP = is_amx<Kind> ? 32 : 16;
+    const int width = heads * W, stride = 3 * width, padded = (length + STEP - 1) & -STEP;
+    const int most = is_amx<Kind> ? rows : TILE_QUERIES, num_tiles = (length + most - 1) / most;
+    for (int h = 0; h < heads; h++) {
+        float *query = qkv + h * W, *key = query + width, *value = key + width;
+        if constexpr (std::is_same_v<Kind, Float32>) {
+            for (int t = 0; t < length; t++, key += stride, value += stride) {
+                for (int d = 0; d < W; d++) s.keys[size_t(d) * padded + t] = key[d];
+                memcpy(s.values + size_t(t) * W, value, sizeof(float) * W);
+            }
+        } else {
+            const int even = (length + 1) & ~1;
+            transpose_keys<W>(key, stride, length, padded, s.keys);
+            pair_values<W>(value, stride, length, s.values);
+            if (is_amx<Kind>) memset(s.values + even / 2 * W, 0, sizeof(float) * (padded - even) / 2 * W);
+        }
+        for (int n = 0; n < num_tiles; n++) {
+            int first = length * n / num_tiles, size = length * (n + 1) / num_tiles - first;
+            float* queries = query + size_t(first) * stride;
+            if constexpr (is_amx<Kind>) attend_amx<W>(queries, stride, size, length, padded, s);
+            else with_constant<TILE_QUERIES>(size, [&](auto r) FORCED {
+                attend<Kind, W, r>(queries, stride, length, padded, s);
+            });
+        }
+    }
+}
 
 // --- all layers for a block of texts
 
@@ -981,9 +947,7 @@ void encode_block(const Model& model, const int32_t* ids, const int32_t* positio
         for (int first = 0, length; first < tokens; first += length) {
             length = text_length(positions, first, tokens);
             float* own = s.qkv + size_t(first) * 3 * width;
-            if constexpr (is_amx<Kind>) attention_amx<W>(own, shape.heads, length, tile_rows(tokens), s);
-            else if constexpr (std::is_same_v<Kind, Float32>) attention_f32<W>(own, shape.heads, length, s);
-            else attention<W>(own, shape.heads, length, s);
+            attention<typename Kind::Attention, W>(own, shape.heads, length, tile_rows(tokens), s);
         }
         round_rows<Kind>(s.qkv, 3 * width, group, tokens, s.input);
         multiply<Kind>(s.input, group, tokens, next, {s.state, width, width, true});

@@ -22,8 +22,7 @@ SOURCE = Path(__file__).with_name("kernel.cpp")
 #: The options of the compiler for every target. Warnings are off, because the headers of g++ 12 give thousands. The
 #: compiler's libraries are linked into the file: only the used parts, hidden from other libraries of the process. Thus
 #: an older glibc suffices.
-FLAGS = "-O3 -std=c++20 -mtune=znver3 -mprefer-vector-width=512"
-FLAGS += " -ffp-contract=fast -fno-math-errno -fno-trapping-math -w -shared -fPIC -pthread"
+FLAGS = "-O3 -std=c++20 -ffp-contract=fast -fno-math-errno -fno-trapping-math -w -shared -fPIC -pthread"
 FLAGS += " -static-libstdc++ -static-libgcc -Wl,--gc-sections -Wl,--exclude-libs,ALL"
 
 #: Longest time to compile, in seconds. Usually it takes 10 s.
@@ -33,10 +32,12 @@ COMPILE_WITHIN_S = 300.0
 class Target(NamedTuple):
     """The processors that a library is for: the compiler's options for their instructions, and their flags.
 
-    `flags` are Linux's names. `engine` is the fastest engine that the library has.
+    `flags` are Linux's names. `engine` is the fastest engine that the library has, and `vectors` the name of the
+    instructions that it multiplies with.
     """
 
     engine: str
+    vectors: str
     options: str
     flags: tuple[str, ...]
 
@@ -44,11 +45,15 @@ class Target(NamedTuple):
 _AVX2 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe")  # x86-64-v3
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")  # x86-64-v4
 
-#: The targets, the fastest first. A processor that runs one of them runs those after it too.
-BF16 = Target("avx512", "-march=x86-64-v4 -mavx512vnni -mavx512bf16", (*_AVX512, "avx512_vnni", "avx512_bf16"))
-AVX512 = Target("avx2", "-march=x86-64-v4", _AVX512)
-AVX2 = Target("avx2", "-march=x86-64-v3", _AVX2)
-TARGETS = (BF16, AVX512, AVX2)
+_X86 = "-mtune=znver3 -mprefer-vector-width=512 -march=x86-64"
+
+BF16 = Target("avx512", "AVX-512", f"{_X86}-v4 -mavx512vnni -mavx512bf16", (*_AVX512, "avx512_vnni", "avx512_bf16"))
+AVX512 = Target("avx2", "AVX-512", f"{_X86}-v4", _AVX512)
+AVX2 = Target("avx2", "AVX2", f"{_X86}-v3", _AVX2)
+NEON = Target("neon", "NEON", "-march=armv8-a -fno-schedule-insns", ("asimd",))  # else g++ 12 spills sums
+
+#: The targets of this kind of machine, the fastest first. A processor that runs one of them runs those after it too.
+TARGETS = (NEON,) if platform.machine() == "aarch64" else (BF16, AVX512, AVX2)
 
 
 class CannotCompile(Exception):
@@ -68,8 +73,8 @@ def path(target: Target) -> Path:
 
 def compile_kernel(target: Target) -> None:
     """Compile the kernel for the target, and remove other releases' kernels. Raises CannotCompile."""
-    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        raise CannotCompile(f"it is for Linux on x86-64, and this is {platform.system()} on {platform.machine()}")
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+        raise CannotCompile(f"it is for Linux on x86-64 or ARM, not for {platform.system()} on {platform.machine()}")
     compiler = shutil.which("g++")
     if not compiler:
         raise CannotCompile("there is no g++: install it (version 11 or later)")

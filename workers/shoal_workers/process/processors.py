@@ -79,10 +79,9 @@ def lacking(wanted: Sequence[str]) -> list[str]:
     return [name for name in wanted if name not in flags]
 
 
-def _flags() -> set[str]:
-    about = Path("/proc/cpuinfo")
+def _flags(about: Path = Path("/proc/cpuinfo")) -> set[str]:
     lines = about.read_text().splitlines() if about.exists() else []
-    return set(next((line for line in lines if line.startswith("flags")), "").split())
+    return set(next((line for line in lines if line.startswith(("flags", "Features"))), "").split())
 
 
 #: Niceness that is added for threads of low priority. Beside a thread of normal priority, such a thread gets a quarter

@@ -18,6 +18,9 @@ INT8_VERSION = 2
 #: Version of the vectors of the kernel's engines, raised for the same reasons.
 KERNEL_VERSION = 1
 
+#: The kernel's engines, each with its name in fingerprints: vectors of avx2 and neon have the same bits.
+KERNEL_ENGINES = {"avx512": "avx512", "avx2": "avx2", "neon": "avx2"}
+
 #: The vectors of each pooling, as `shoal_workers.encoding.pooling.pool` returns them.
 Pooled = dict[str, NDArray[np.float32]]
 
@@ -76,7 +79,7 @@ def open_engine(
         from shoal_workers.encoding.engines.torch import TorchEngine
 
         return TorchEngine(model, precision, threads)
-    if name in ("avx512", "avx2"):
+    if name in KERNEL_ENGINES:
         from shoal_workers.encoding.engines.kernel import KernelEngine
 
         return KernelEngine(name, model, folder, precision, threads)

@@ -1,4 +1,4 @@
-"""The engines of Shoal's own kernel, avx512 and avx2. They need the prepared graph."""
+"""The engines of Shoal's own kernel: avx512, avx2 and neon. They need the prepared graph."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +23,7 @@ from shoal_workers.process.processors import at_low_priority
 log = logging.getLogger(__name__)
 
 #: The precisions of each engine, the default first.
-PRECISIONS = {"avx512": ("bf16", "int8"), "avx2": ("f32",)}
+PRECISIONS = {"avx512": ("bf16", "int8"), "avx2": ("f32",), "neon": ("f32",)}
 
 
 class KernelEngine:
@@ -46,8 +46,7 @@ class KernelEngine:
         head, weights = transformer.head, arrange(transformer, model.max_tokens, self.precision)
         del transformer  # it takes as much memory as the kernel's weights
         opened = KernelModel(load(library.path(target)), weights)
-        width = "AVX2" if target is library.AVX2 else "AVX-512"
-        log.info("%s multiplies with %s", name, "AMX" if opened.uses_amx else f"{width}, without AMX")
+        log.info("%s multiplies with %s", name, "AMX" if opened.uses_amx else target.vectors)
         self._open(opened, head, threads)
 
     def _open(self, model: KernelModel, head: ScoreHead | None, threads: int) -> None:
@@ -87,13 +86,15 @@ class EnginePass(KernelPass):
 
 def engine_for(precision: str) -> str:
     """Return the kernel's engine that has the precision on this processor, or would have it on another."""
-    is_f32 = precision == "f32" or (precision == "auto" and processors.lacking(library.BF16.flags))
-    return "avx2" if is_f32 else "avx512"
+    own = library.own_target() or library.TARGETS[-1]
+    suitable = (target for target in library.TARGETS if precision in PRECISIONS[target.engine])
+    return (own if precision == "auto" else next(suitable, own)).engine
 
 
 def _obstacle(name: str, precision: str) -> str:
     """Return why the engine cannot run here in that precision, as the end of a sentence; empty if it can."""
-    if lacking := processors.lacking((library.BF16 if name == "avx512" else library.AVX2).flags):
+    needed = {"avx512": library.BF16, "avx2": library.AVX2}.get(name, library.NEON)
+    if lacking := processors.lacking(needed.flags):
         return f"needs a processor with {', '.join(lacking)}"
     if precision not in PRECISIONS[name]:
         return f"does not compute in {precision}"
