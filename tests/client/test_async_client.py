@@ -3,7 +3,6 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -116,17 +115,6 @@ class TestStream:
 
         with answering(queue):
             assert asyncio.run(use()) == list(range(1, num_texts + 1))
-
-    @in_loop
-    async def test_closing_a_stream_early_withdraws_its_jobs(self, queue: Queue, client: AsyncClient) -> None:
-        async with aclosing(client.embed_stream(["storm"] * 10 * TEXTS_PER_JOB, window=4)) as stream:
-            first = asyncio.create_task(anext(stream))
-            await wait_for(lambda: queue.backlog()["bulk"] == 4)
-            (delivery,) = queue.take("a", ["bulk"], 1)
-            job = delivery.job()
-            queue.reply([Answer(delivery, reply_to(job), job.reply_to)])
-            assert (await first).tolist() == [5]
-        await wait_for(lambda: queue.backlog()["bulk"] == 0)
 
     @in_loop
     async def test_closing_it_withdraws_a_job_that_was_sent_again(self, queue: Queue, client: AsyncClient) -> None:

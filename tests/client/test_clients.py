@@ -1,14 +1,17 @@
 """The tests that all clients share, with a worker in a thread, a real Redis and the tiny model."""
 
 import inspect
+import signal
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from client_adapters import AnyClient, MakeClient, embed_one, embed_together
 from conftest import WORDS, free_port, wait_until
-from queues import Queue, set_limits
+from queues import Queue, queue_of, set_limits
 
 from shoal import AsyncClient, Client
 from shoal.contract.jobs import MAX_REQUEST_TEXTS, TEXTS_PER_JOB
@@ -24,6 +27,7 @@ from shoal.errors import (
     TooLarge,
     Unavailable,
     UnknownIndex,
+    UnknownJob,
 )
 from shoal.operations import Embed
 from shoal.queue.lane import LaneLimits
@@ -293,3 +297,46 @@ def test_the_clients_for_threads_and_for_an_event_loop_have_the_same_defaults() 
                     assert parameter.default == parameters[parameter.name].default, (name, parameter.name)
                     compared.add((name, parameter.name))
     assert {("submit", "k"), ("rerank", "raw_scores"), ("search", "k")} <= compared
+
+
+@pytest.mark.parametrize("make_client", ["Client"], indirect=True)
+class TestThreads:
+    def test_ctrl_c_withdraws_the_jobs_of_the_waiting_thread(self, client: Client) -> None:
+        main, queue = threading.main_thread(), queue_of(client)
+        client.timeout_s = 3_600  # so that no timeout withdraws the job
+
+        def interrupt() -> None:
+            wait_until(lambda: queue.backlog()["interactive"] == 1)
+            signal.pthread_kill(main.ident or 0, signal.SIGINT)
+
+        assert threading.current_thread() is main
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.embed("storm")
+        interrupting.join()
+        wait_until(lambda: queue.backlog()["interactive"] == 0)
+
+    def test_a_call_from_the_clients_own_loop_is_refused(self, client: Client) -> None:
+        async def embed(own: AsyncClient) -> None:
+            client.embed("storm")
+
+        with pytest.raises(RuntimeError, match="would wait for itself"):
+            client.run(embed)
+
+    def test_the_texts_of_a_stream_are_read_in_the_thread_that_reads_its_vectors(self, client: Client) -> None:
+        seen: list[int] = []
+
+        def texts() -> Iterator[str]:
+            seen.append(threading.get_ident())
+            with pytest.raises(UnknownJob):  # the texts' source may use the client too
+                client.job("nobody").status()
+            yield "storm"
+
+        stream = client.embed_stream(texts())
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(next, stream)
+            wait_until(lambda: queue_of(client).backlog()["bulk"] == 1)
+            client.close()
+            assert isinstance(waiting.exception(), Unavailable)
+        assert seen != [threading.get_ident()]

@@ -1,7 +1,6 @@
 """Large jobs: refused before they are put, and answered with an error if a program has put one all the same."""
 
 import tracemalloc
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,14 +9,13 @@ import pytest
 from queues import Queue, work_off
 
 from shoal import Client, operations
-from shoal.broker.broker import Broker, Script
 from shoal.contract import wire
-from shoal.contract.jobs import LANES, TEXTS_PER_JOB, Job
+from shoal.contract.jobs import TEXTS_PER_JOB, Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import ShoalError, TooLarge
 from shoal.operations import MAX_VALUES, Embed
-from shoal.queue.consumer import HEAD_BYTES, Consumer
+from shoal.queue.consumer import HEAD_BYTES
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal_workers.loop.worker import Worker
 
@@ -39,18 +37,6 @@ def code(reply: Reply | None) -> str:
 def map_of_texts(texts: bytes) -> bytes:
     """Return the bytes of a job whose `texts` are these msgpack bytes."""
     return b"\x84" + bytes(msgpack.packb({"v": 1, "id": "x", "op": "embed"}))[1:] + b"\xa5texts" + texts
-
-
-class NotesSizes(Broker):
-    """A broker that notes the most bytes of a job that its scripts returned."""
-
-    job_bytes = 0
-
-    def run(self, script: Script, keys: Sequence[str], arguments: Mapping[str, Any]) -> Any:
-        result = super().run(script, keys, arguments)
-        for job in result.get("jobs", [result]):
-            self.job_bytes = max(self.job_bytes, len(job.get("job", b"")))
-        return result
 
 
 def test_jobs_with_too_many_bytes_are_not_put(queue: Queue) -> None:
@@ -81,20 +67,6 @@ def test_a_job_with_too_many_bytes_is_answered(queue: Queue, worker: Worker, blo
     work_off(worker, queue)
     assert code(queue.wait_result(large.id, 0)) == "too_large"
     assert code(*queue.inbox("me").wait()) == "done"
-
-
-def test_only_the_beginning_of_a_job_with_too_many_bytes_is_reclaimed(queue: Queue, worker: Worker) -> None:
-    large, broker = Embed(["x" * TOO_MANY_BYTES]), NotesSizes(queue.broker.connection_pool)
-    put_plainly(queue, large)
-    assert len(Consumer(broker, queue.keys, "dead").take({"interactive": 1})) == 1
-    queue.die()
-    (taken,) = Consumer(broker, queue.keys, "w").take(dict.fromkeys(LANES, 1), takes_suspects=True)
-    assert broker.job_bytes == HEAD_BYTES
-    assert (len(taken.data), taken.size_bytes) == (HEAD_BYTES, len(large.pack()))
-    broker.close()
-    queue.may_look(worker.id)
-    work_off(worker, queue)  # "w" is not alive, so its job is reclaimed again
-    assert code(queue.wait_result(large.id, 0)) == "too_large"
 
 
 def test_a_job_with_many_empty_maps_uses_little_memory() -> None:

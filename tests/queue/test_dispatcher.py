@@ -19,7 +19,7 @@ import shoal.queue.dispatcher
 from shoal import Client
 from shoal.contract.jobs import LANES
 from shoal.contract.replies import Reply
-from shoal.errors import Cancelled, Internal, ShoalError, Unavailable, UnknownJob
+from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.operations import Embed
 from shoal.queue.dispatcher import Pending
 from shoal.queue.lane import MAX_JOINED_BYTES, MAX_JOINED_JOBS, MAX_PUTS_OF_CLIENT, LaneLimits, PackedJobs, take_groups
@@ -132,29 +132,6 @@ async def test_a_cancellation_that_comes_with_the_reply_is_not_lost() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert (await pending.within(0)).id == "a"
-
-
-def test_a_job_that_no_client_waits_for_is_withdrawn(queue: Queue, dispatcher: ThreadDispatcher) -> None:
-    jobs = [Embed(["storm"]) for _ in range(3)]
-    pending = [dispatcher.send("interactive", [job])[0] for job in jobs]
-    wait_until(lambda: all(waiting.is_put for waiting in pending))
-    dispatcher.forget(jobs[:2])
-    wait_until(lambda: queue.backlog()["interactive"] == 1)
-    assert queue.redis.hget(queue.keys.of_lane("interactive", "load"), "texts") == b"1"
-    assert answer_all(queue) == 1
-    assert pending[2].result(PATIENCE_S).id == jobs[2].id
-
-
-def test_closing_withdraws_the_jobs_of_threads_that_wait(queue: Queue, dispatcher: ThreadDispatcher) -> None:
-    jobs = [Embed(["storm"]) for _ in range(20)]
-    pending = dispatcher.send("interactive", jobs)
-    wait_until(lambda: all(waiting.is_put for waiting in pending))
-    queue.take("a", LANES, 5)  # a worker holds some of the jobs
-    dispatcher.close_inside()
-    assert queue.backlog()["interactive"] == 0
-    for reply in pending:
-        with pytest.raises(Unavailable, match="the client was closed"):
-            reply.result(0)
 
 
 def test_jobs_of_a_caller_that_leaves_during_their_put_are_withdrawn(
@@ -362,14 +339,6 @@ def test_threads_that_wait_use_no_connections_and_each_gets_its_result(
     assert queue.wait_result(job_id, 0)
 
 
-def test_a_thread_that_waits_learns_that_its_job_is_cancelled(queue: Queue, dispatcher: ThreadDispatcher) -> None:
-    (job_id,) = submit(queue)
-    with waits(queue, [job_id], dispatcher) as (result,):
-        assert queue.cancel(job_id) == "cancelled"
-        reply = result.result()
-    assert isinstance(reply and reply.error, Cancelled)
-
-
 def test_a_job_that_is_answered_while_the_thread_begins_to_wait_is_found(
     queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked
 ) -> None:
@@ -396,12 +365,3 @@ def test_without_a_note_a_thread_looks_again(
         result = threads.submit(dispatcher.wait_result, job_id, PATIENCE_S)
         answer_all(queue)
         assert result.result()
-
-
-def test_a_wait_ends_when_its_time_is_over(queue: Queue, dispatcher: ThreadDispatcher) -> None:
-    (job_id,) = submit(queue)
-    assert dispatcher.wait_result(job_id, 0) is None
-    assert num_watchers(queue, job_id) == 0
-    assert dispatcher.wait_result(job_id, 0.0004) is None
-    with pytest.raises(UnknownJob):
-        dispatcher.wait_result("nobody", PATIENCE_S)
