@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -20,9 +21,8 @@ from shoal.errors import Unavailable
 
 @pytest.fixture
 def broker(own_redis: RedisServer) -> Iterator[Broker]:
-    broker = Broker.connect(own_redis.url)
-    yield broker
-    broker.close()
+    with closing(Broker.connect(own_redis.url)) as broker:
+        yield broker
 
 
 class TestCommands:
@@ -47,7 +47,13 @@ class TestBreaking:
         with pytest.raises(Unavailable):
             impatient.execute("BLPOP", "nothing", 1)
         answers: list[object] = []
-        wait_until(lambda: _asks(impatient, answers))
+
+        def ask() -> bool:
+            with suppress(Unavailable):
+                answers.append(impatient.execute("PING"))
+            return bool(answers)
+
+        wait_until(ask)
         assert answers == [b"PONG"]
         impatient.close()
 
@@ -129,9 +135,8 @@ class TestBound:
     @pytest.fixture
     def two(self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
         monkeypatch.setattr(connections, "MAX_WAIT_S", PATIENCE_S)
-        broker = Broker.connect(f"{own_redis.url}&max_connections=2")
-        yield broker
-        broker.close()
+        with closing(Broker.connect(f"{own_redis.url}&max_connections=2")) as broker:
+            yield broker
 
     def test_threads_wait_for_a_connection(self, broker: Broker, two: Broker) -> None:
         with ThreadPoolExecutor(20) as threads:
@@ -174,14 +179,6 @@ def num_in_hand(admin: "redis.Redis") -> int:
 
 def is_blocked(broker: Broker, num_connections: int) -> bool:
     return f"blocked_clients:{num_connections}\r" in broker.execute("INFO", "clients").decode()
-
-
-def _asks(broker: Broker, answers: list[object]) -> bool:
-    try:
-        answers.append(broker.execute("PING"))
-    except Unavailable:
-        return False
-    return True
 
 
 def test_options_of_the_url_do_not_change_how_answers_are_read(own_redis: RedisServer) -> None:
