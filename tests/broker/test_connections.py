@@ -18,6 +18,10 @@ from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.broker.broker import Broker, Script
 from shoal.errors import Unavailable
 
+#: Options of a URL with values that they cannot have.
+IMPOSSIBLE = [("max_connections", number) for number in ("0", "-1", "2147483648")]
+IMPOSSIBLE += [(f"socket_{name}timeout", number) for name in ("", "connect_") for number in ("inf", "nan", "0", "1e9")]
+
 
 @pytest.fixture
 def broker(own_redis: RedisServer) -> Iterator[Broker]:
@@ -165,11 +169,11 @@ class TestBound:
             with pytest.raises(Unavailable, match="does not answer"):
                 two.ping()
 
-    @pytest.mark.parametrize("number", ["0", "-1", "2147483648"])
-    def test_an_impossible_number_of_connections_is_refused(self, number: str) -> None:
+    @pytest.mark.parametrize(("name", "number"), IMPOSSIBLE)
+    def test_an_impossible_option_of_the_url_is_refused(self, name: str, number: str) -> None:
         for connect in (Broker.connect, ConnectionMaker):
-            with pytest.raises(Unavailable, match=r"max_connections in the Redis URL is .*: write a number from 1 to"):
-                connect(f"redis://localhost?max_connections={number}")
+            with pytest.raises(Unavailable, match=f"{name} in the Redis URL is .*: write a number from .* to"):
+                connect(f"redis://localhost?{name}={number}")
 
 
 def num_in_hand(admin: "redis.Redis") -> int:

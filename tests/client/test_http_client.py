@@ -2,18 +2,20 @@
 
 import math
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from api_stub import MakeApp, StubWorker, vector_of
-from conftest import PATIENCE_S, WORDS, RedisServer, free_port, wait_until
+from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from http_servers import Canned, CannedServer, Listen
 from process import Process
 from tcp_proxy import Proxy
@@ -36,8 +38,6 @@ from shoal.settings import DEFAULTS
 from shoal_api.access import api_keys
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
-
-TEXTS = [f"{word} {n}" for n in range(40) for word in WORDS]
 
 #: A key that no message may contain.
 KEY = "a-secret-key"
@@ -142,6 +142,18 @@ def test_a_client_that_another_thread_closes_opens_new_connections(canned: Canne
     canned.answers = [SUBMITTED]
     assert session.ask("GET", "/info", time.monotonic() + PATIENCE_S, pause=lambda _: session.close()).status == 202
     session.close()
+
+
+def test_closing_ends_the_wait_of_another_thread_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        session = HttpSession(f"http://127.0.0.1:{listener.getsockname()[1]}", "")
+        until = time.monotonic() + PATIENCE_S
+        asking = threads.submit(session.ask, "GET", "/info", until, pause=lambda _: True)
+        with listener.accept()[0] as connection:
+            assert connection.recv(1)
+            session.close()
+            with pytest.raises(Unavailable):
+                asking.result(PATIENCE_S / 2)
 
 
 def test_a_call_may_have_no_limit(listen: Listen, make_app: MakeApp, stub: StubWorker) -> None:

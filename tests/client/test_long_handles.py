@@ -23,6 +23,7 @@ from shoal.errors import (
     Cancelled,
     FileError,
     InvalidRequest,
+    InvalidText,
     MalformedJob,
     NotReady,
     PathNotAllowed,
@@ -193,11 +194,13 @@ class TestOverHttp:
         with pytest.raises(InvalidRequest, match=r"the index is .*: it takes 1 to 128 letters"):
             http.index(name).versions()
 
-    def test_a_missing_file_is_refused(self, http: HttpClient, tmp_path: Path) -> None:
+    def test_a_missing_file_and_an_option_that_is_not_utf8_are_refused(self, http: HttpClient, tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="there is no file"):
             http.bulk(tmp_path / "none.csv")
         with pytest.raises(InvalidRequest, match="not UTF-8: rename it"):
             http.bulk(tmp_path / "\udcff.csv")
+        with pytest.raises(InvalidText, match="lone surrogate"):
+            http.bulk(["storm"], text_column="\ud800")
 
     def test_all_fields_of_a_state_are_read(self, http: HttpClient, canned: CannedServer) -> None:
         running = status("running", progress=Progress(rows=7, rows_per_s=3.5), worker="w1", started_at=2.0)
