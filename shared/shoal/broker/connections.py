@@ -89,7 +89,7 @@ def read_url(url: str, answer_s: float) -> dict[str, Any]:
     url, primary = split_url(url, answer_s)
     options = parse_url(url)  # type: ignore[no-untyped-call]
     if not options.keys() & {"db", "path"} and urlsplit(url).path.strip("/"):
-        raise ValueError("redis-py would take the database 0 in place of a word")
+        raise ValueError("redis-py would read a database that is no number as 0")
     options.get("host", "").encode("idna")  # raises a ValueError if the name has an empty or long part
     if path := options.pop("password_file", None):
         options["credential_provider"] = PasswordFile(path, options.pop("username", None))

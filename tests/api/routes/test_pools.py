@@ -366,6 +366,6 @@ def test_wrong_names_of_pools_are_refused() -> None:
         Settings(pools="x" * 101)
     with pytest.raises(BadSetting, match='model_aliases has "x", the name of a further pool'):
         Settings(pools="x", model_aliases="y,X")
-    with pytest.raises(BadSetting, match='protocols has "tei=/pools/x": below /pools/ are the routes of pools'):
+    with pytest.raises(BadSetting, match='protocols has "tei=/pools/x": the paths below /pools/ are of pools'):
         Settings(pools="x", protocols="tei=/pools/x")
     assert Settings(pool="a", pools="b,a,b").pool_names() == ["b"]

@@ -70,9 +70,7 @@ class HttpSession:
         self.url = _check_url(url)
         self._options = options | {"base_url": self.url, "mounts": _mounts(self.url, options)}
         verify, trust_env = options.get("verify", True), options.get("trust_env", True)
-        self._options["verify"] = httpx2.create_ssl_context(
-            verify, trust_env=trust_env
-        )  # once, which takes long
+        self._options["verify"] = httpx2.create_ssl_context(verify, trust_env=trust_env)  # once, which takes long
         headers = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
         self._options["headers"] = httpx2.Headers(headers)  # its representation hides the key
         self._options["limits"] = httpx2.Limits(
