@@ -71,12 +71,6 @@ class TestBreaking:
                 impatient.execute(*command)
         impatient.close()
 
-    def test_a_large_command_has_more_time(self, own_redis: RedisServer, broker: Broker) -> None:
-        impatient = Broker.connect(own_redis.plain_url, answer_s=1)  # plus six seconds for six megabytes
-        broker.execute("CLIENT", "PAUSE", 2_000)
-        assert impatient.execute("SET", "a", bytes(6_000_000)) == b"OK"
-        impatient.close()
-
     def test_a_process_sends_one_large_command_at_a_time_beside_small_ones(self, own_redis: RedisServer) -> None:
         """On a slow link a large command takes seconds, and small commands are answered meanwhile."""
         sent: list[int] = []

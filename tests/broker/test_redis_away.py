@@ -13,7 +13,6 @@ from hiredis import pack_command
 from queues import Queue
 from tcp_proxy import Proxy
 
-from shoal import AsyncClient
 from shoal.broker import async_broker, circuit_breaker
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.broker.broker import Broker
@@ -28,19 +27,6 @@ def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
     """Return a proxy of a Redis that only this test uses."""
     with Proxy(own_redis.port) as proxy:
         yield proxy
-
-
-@in_loop
-async def test_the_loop_runs_while_redis_does_not_answer(proxy: Proxy) -> None:
-    async with AsyncClient(url_of(proxy)) as client:
-        await client.queue.pool.alive()
-        proxy.hold()
-        tasks = [asyncio.create_task(client.queue.pool.alive()) for _ in range(3)]
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not any(task.done() for task in tasks)
-        proxy.release()  # a blocked event loop would never come here
-        assert await outcomes(tasks) == [set()] * 3
 
 
 def test_tasks_that_wait_learn_that_redis_went_and_later_calls_go_on(own_redis: RedisServer, own_queue: Queue) -> None:

@@ -347,7 +347,7 @@ class TestClient:
         lookup = Lookup(queue_of(client), refresh_s=0)
 
         def is_known() -> bool:
-            return lookup.find(Embed(["storm"])).missing == []
+            return bool(lookup.find(Embed(["storm"])).missing == [])
 
         embed(worker, "storm")
         assert not is_known()

@@ -193,7 +193,7 @@ WRONG = {
         in_msgpack(sparse=[[{"index": 1, "value": 0.5}]]),
         in_msgpack(sparse={"lengths": [1], "indices": b"\1\0\0\0", "values": b"\0\0\0?"}),
     ],
-    "hits": [in_json(results=results) for results in ("words", [1], [[1]], [[], []], None)],
+    "hits": [in_json(results=results) for results in list[Any](("words", [1], [[1]], [[], []], None))],
     "scores": [in_json(scores=scores) for scores in ([1], [1.0, 1e60], [1, 2, 3], ["a", "b"], "ab", None)],
     "id": [Canned(202, body, JSON) for body in (b"{}", b'{"id": 5}', b"[]")],
 }

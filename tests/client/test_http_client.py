@@ -26,10 +26,8 @@ from shoal.client.http.session import HttpSession
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.errors import (
-    Cancelled,
     InvalidRequest,
     ShoalError,
-    Timeout,
     TooLarge,
     Unavailable,
 )
@@ -161,19 +159,6 @@ def test_a_call_may_have_no_limit(listen: Listen, make_app: MakeApp, stub: StubW
         assert np.array_equal(client.embed("storm"), vector_of("storm"))
 
 
-def test_without_an_answer_timeout_is_raised(listen: Listen, make_app: MakeApp) -> None:
-    with HttpClient(listen(make_app()), timeout_s=0.2) as http:
-        with pytest.raises(Timeout, match=r"no answer within 0.2 s from http://127.0.0.1:\d+: try again"):
-            http.embed("storm")
-        http.timeout_s = PATIENCE_S
-        handle = http.submit("embed", "storm")
-        with pytest.raises(Timeout, match=r"has no answer after 0\.2 s: it keeps its place"):
-            handle.result(0.2)
-        assert (handle.status(), handle.cancel()) == ("queued", "cancelled")
-        with pytest.raises(Cancelled):
-            handle.result()
-
-
 class Service(NamedTuple):
     """An API in its own process, a key without a limit, and a key for two requests a second."""
 
@@ -197,10 +182,6 @@ def service(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
 
 
 class TestService:
-    def test_the_client_waits_when_its_key_is_over_the_rate(self, service: Service) -> None:
-        with HttpClient(service.url, service.slow_key, timeout_s=PATIENCE_S) as http:
-            assert all(np.array_equal(http.embed(text), vector_of(text)) for text in ("a", "b", "c"))
-
     def test_a_client_works_in_both_processes_after_a_fork(self, service: Service) -> None:
         command = [sys.executable, "-W", "ignore", "-c", FORKS, service.url, service.key]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ SLACK_S = 60
 Act = Callable[[Queue], object]
 
 
-def put(queue: Queue, num: int = 1, client: str = "", **fields: str) -> None:
+def put(queue: Queue, num: int = 1, client: str = "", **fields: Any) -> None:
     queue.put("bulk", [Embed(["storm"], **fields) for _ in range(num)], client)
 
 
