@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,15 +134,7 @@ class TestLimits:
         assert len(limits.split(Embed(["a"] * 9))) == 1
 
 
-def test_a_client_that_another_thread_closes_opens_new_connections(canned: CannedServer) -> None:
-    session = HttpSession(canned.url, "")
-    session._client().close()
-    canned.answers = [SUBMITTED]
-    assert session.ask("GET", "/info", time.monotonic() + PATIENCE_S, pause=lambda _: session.close()).status == 202
-    session.close()
-
-
-def test_closing_ends_the_wait_of_another_thread_at_once() -> None:
+def test_closing_ends_the_wait_of_another_thread_at_once_and_a_later_request_connects(canned: CannedServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
         session = HttpSession(f"http://127.0.0.1:{listener.getsockname()[1]}", "")
         until = time.monotonic() + PATIENCE_S
@@ -152,6 +144,11 @@ def test_closing_ends_the_wait_of_another_thread_at_once() -> None:
             session.close()
             with pytest.raises(Unavailable):
                 asking.result(PATIENCE_S / 2)
+    session = HttpSession(canned.url, "")
+    session._client().close()
+    canned.answers = [SUBMITTED]
+    assert session.ask("GET", "/info", time.monotonic() + PATIENCE_S, pause=lambda _: session.close()).status == 202
+    session.close()
 
 
 def test_a_call_may_have_no_limit(listen: Listen, make_app: MakeApp, stub: StubWorker) -> None:
@@ -159,42 +156,33 @@ def test_a_call_may_have_no_limit(listen: Listen, make_app: MakeApp, stub: StubW
         assert np.array_equal(client.embed("storm"), vector_of("storm"))
 
 
-class Service(NamedTuple):
-    """An API in its own process, a key without a limit, and a key for two requests a second."""
-
-    url: str
-    key: str
-    slow_key: str
-
-
 @pytest.fixture(scope="module")
-def service(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """An API with a stub worker."""
+def service(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The URL of an API in its own process, with a stub worker, and a key for it."""
     folder, port, pool = tmp_path_factory.mktemp("service"), free_port(), Keys("test", "service")
-    keys = [api_keys.add(folder / "keys", name, "user", rate) for name, rate in (("fast", ""), ("slow", "2/second"))]
-    stub = StubWorker(redis_server.url, pool)
+    key, stub = api_keys.add(folder / "keys", "a", "user", ""), StubWorker(redis_server.url, pool)
     stub.start()
     settings = {"redis_url": redis_server.url, "key_prefix": pool.prefix, "pool": pool.pool}
     with Process(folder / "log", "api", "--port", port, api_keys_file=folder / "keys", **settings) as process:
         wait_until(lambda: "http" in process.output)
-        yield Service(f"http://127.0.0.1:{port}", *keys)
+        yield f"http://127.0.0.1:{port}", key
     stub.stop()
 
 
-class TestService:
-    def test_a_client_works_in_both_processes_after_a_fork(self, service: Service) -> None:
-        command = [sys.executable, "-W", "ignore", "-c", FORKS, service.url, service.key]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-        assert done.returncode == 0, done.stderr
+def test_a_client_works_in_both_processes_after_a_fork(service: tuple[str, str]) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, *service]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
 
-    def test_connections_stay_open_and_broken_ones_are_replaced(self, service: Service) -> None:
-        proxy = Proxy(int(service.url.rpartition(":")[2]))
-        with proxy, HttpClient(f"http://127.0.0.1:{proxy.port}", service.key, timeout_s=PATIENCE_S) as http:
-            for text in ("a", "b", "c"):
-                http.embed(text)
-            assert proxy.num_open() == 2
-            proxy.cut()
-            assert np.array_equal(http.embed("d"), vector_of("d"))
+
+def test_connections_stay_open_and_broken_ones_are_replaced(service: tuple[str, str]) -> None:
+    proxy = Proxy(int(service[0].rpartition(":")[2]))
+    with proxy, HttpClient(f"http://127.0.0.1:{proxy.port}", service[1], timeout_s=PATIENCE_S) as http:
+        for text in ("a", "b", "c"):
+            http.embed(text)
+        assert proxy.num_open() == 2
+        proxy.cut()
+        assert np.array_equal(http.embed("d"), vector_of("d"))
 
 
 class TestSettings:
