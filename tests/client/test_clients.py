@@ -2,6 +2,8 @@
 
 import inspect
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from client_adapters import AnyClient, MakeClient, embed_one, embed_together
-from conftest import WORDS, free_port, wait_until
+from conftest import PATIENCE_S, WORDS, free_port, wait_until
 from queues import Queue, queue_of, set_limits
 
-from shoal import AsyncClient, Client
+from shoal import AsyncClient, Client, HttpClient
 from shoal.contract.jobs import MAX_REQUEST_TEXTS, TEXTS_PER_JOB
 from shoal.contract.options import Options
 from shoal.errors import (
@@ -41,6 +43,31 @@ pytest_plugins = ["any_client_fixtures"]
 TEXTS = [f"{word} {n}" for n in range(25) for word in WORDS]
 
 QUERY = "storm in europe"
+
+#: A program that uses a client, forks, and uses the client in both processes. MADE stands for the client.
+FORKS = """
+import os
+from shoal import Client, HttpClient
+from shoal.contract.jobs import new_id
+
+client = MADE
+assert client.embed("storm").shape == (32,)
+connection = client.pool.broker.execute("CLIENT", "ID") if isinstance(client, Client) else None
+ends = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(ends[1], new_id().encode())
+else:
+    assert os.read(ends[0], 24).decode() != new_id()
+if connection:
+    assert (client.pool.broker.execute("CLIENT", "ID") == connection) == (child != 0)
+own = client.embed(f"rain {child == 0}")
+assert all(abs(client.embed([f"rain {child == 0}", f"{n}"])[0] - own).max() < 1e-5 for n in range(50))
+if child == 0:
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+client.close()
+"""
 
 
 @pytest.fixture
@@ -297,6 +324,17 @@ def test_the_clients_for_threads_and_for_an_event_loop_have_the_same_defaults() 
                     assert parameter.default == parameters[parameter.name].default, (name, parameter.name)
                     compared.add((name, parameter.name))
     assert {("submit", "k"), ("rerank", "raw_scores"), ("search", "k")} <= compared
+
+
+@pytest.mark.usefixtures("serving")
+@pytest.mark.parametrize("make_client", ["Client", "HttpClient"], indirect=True)
+def test_after_a_fork_a_client_works_in_both_processes(client: AnyClient, queue: Queue, redis_url: str) -> None:
+    made = f"Client({redis_url!r}, key_prefix={queue.keys.prefix!r}, pool={queue.keys.pool!r}, timeout_s=180)"
+    if isinstance(client, HttpClient):
+        made = f"HttpClient({client.url!r}, timeout_s=180)"
+    command = [sys.executable, "-W", "ignore", "-c", FORKS.replace("MADE", made)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("make_client", ["Client"], indirect=True)

@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from api_stub import MakeApp, StubWorker, vector_of
-from conftest import PATIENCE_S, RedisServer, free_port, wait_until
+from conftest import PATIENCE_S, free_port, wait_until
 from http_servers import Canned, CannedServer, Listen
 from process import Process
 from tcp_proxy import Proxy
@@ -33,7 +33,6 @@ from shoal.errors import (
 )
 from shoal.operations import Embed, Search
 from shoal.settings import DEFAULTS
-from shoal_api.access import api_keys
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 
@@ -42,22 +41,6 @@ KEY = "a-secret-key"
 
 #: An answer to `submit`.
 SUBMITTED = Canned(202, b'{"id": "a1"}', {"Content-Type": "application/json"})
-
-#: A program that uses a client, forks, and then uses it in both processes: `python -c FORKS URL KEY`.
-FORKS = """
-import os, sys
-from shoal import HttpClient
-
-client = HttpClient(sys.argv[1], sys.argv[2], timeout_s=180)
-assert client.embed("storm").shape == (4,)
-child = os.fork()
-ours = client.embed([f"storm {child == 0}"])[0]
-assert all((client.embed(f"storm {child == 0}") == ours).all() for _ in range(50))
-if child == 0:
-    os._exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-client.close()
-"""
 
 
 def test_the_errors_are_those_of_the_client_over_redis(http: HttpClient, client: Client) -> None:
@@ -156,33 +139,18 @@ def test_a_call_may_have_no_limit(listen: Listen, make_app: MakeApp, stub: StubW
         assert np.array_equal(client.embed("storm"), vector_of("storm"))
 
 
-@pytest.fixture(scope="module")
-def service(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The URL of an API in its own process, with a stub worker, and a key for it."""
-    folder, port, pool = tmp_path_factory.mktemp("service"), free_port(), Keys("test", "service")
-    key, stub = api_keys.add(folder / "keys", "a", "user", ""), StubWorker(redis_server.url, pool)
-    stub.start()
-    settings = {"redis_url": redis_server.url, "key_prefix": pool.prefix, "pool": pool.pool}
-    with Process(folder / "log", "api", "--port", port, api_keys_file=folder / "keys", **settings) as process:
+def test_connections_stay_open_and_broken_ones_are_replaced(
+    redis_url: str, keys: Keys, stub: StubWorker, tmp_path: Path
+) -> None:
+    port, settings = free_port(), {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+    with Process(tmp_path / "log", "api", "--port", port, **settings) as process, Proxy(port) as proxy:
         wait_until(lambda: "http" in process.output)
-        yield f"http://127.0.0.1:{port}", key
-    stub.stop()
-
-
-def test_a_client_works_in_both_processes_after_a_fork(service: tuple[str, str]) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", FORKS, *service]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
-
-
-def test_connections_stay_open_and_broken_ones_are_replaced(service: tuple[str, str]) -> None:
-    proxy = Proxy(int(service[0].rpartition(":")[2]))
-    with proxy, HttpClient(f"http://127.0.0.1:{proxy.port}", service[1], timeout_s=PATIENCE_S) as http:
-        for text in ("a", "b", "c"):
-            http.embed(text)
-        assert proxy.num_open() == 2
-        proxy.cut()
-        assert np.array_equal(http.embed("d"), vector_of("d"))
+        with HttpClient(f"http://127.0.0.1:{proxy.port}", timeout_s=PATIENCE_S) as http:
+            for text in ("a", "b", "c"):
+                http.embed(text)
+            assert proxy.num_open() == 2
+            proxy.cut()
+            assert np.array_equal(http.embed("d"), vector_of("d"))
 
 
 class TestSettings:

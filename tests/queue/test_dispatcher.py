@@ -1,8 +1,6 @@
 """The dispatcher delivers each reply, and each result of a submitted job, to the client that waits for it."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +14,6 @@ from conftest import PATIENCE_S, wait_until
 from queues import Queue, set_limits
 
 import shoal.queue.dispatcher
-from shoal import Client
 from shoal.contract.jobs import LANES
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, ShoalError, Unavailable
@@ -24,30 +21,6 @@ from shoal.operations import Embed
 from shoal.queue.dispatcher import Pending
 from shoal.queue.lane import MAX_JOINED_BYTES, MAX_JOINED_JOBS, MAX_PUTS_OF_CLIENT, LaneLimits, PackedJobs, take_groups
 from shoal.queue.producer import Producer, ReplyStream
-
-#: A program that uses a client, forks, and uses the client in both processes: `python -c FORKS URL PREFIX POOL`.
-FORKS = """
-import os, sys
-from shoal import Client
-from shoal.contract.jobs import new_id
-
-client = Client(sys.argv[1], key_prefix=sys.argv[2], pool=sys.argv[3], timeout_s=180)
-assert client.embed("storm").shape == (32,)
-connection = client.pool.broker.execute("CLIENT", "ID")
-ends = os.pipe()
-child = os.fork()
-if child == 0:
-    os.write(ends[1], new_id().encode())
-else:
-    assert os.read(ends[0], 24).decode() != new_id()
-assert (client.pool.broker.execute("CLIENT", "ID") == connection) == (child != 0)
-shapes = {client.embed(["storm", f"rain {n} {child == 0}"]).shape for n in range(50)}
-assert shapes == {(2, 32)}, shapes
-if child == 0:
-    os._exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-client.close()
-"""
 
 
 def by_client(*puts: PackedJobs) -> dict[tuple[str, str], list[PackedJobs]]:
@@ -247,14 +220,6 @@ def test_a_reply_that_is_odd_or_of_no_caller_stops_no_other(queue: Queue, dispat
     wait_until(lambda: pending.is_put)
     answer_all(queue)
     assert pending.result(PATIENCE_S).status == "done"
-
-
-@pytest.mark.usefixtures("serving")
-def test_after_a_fork_a_client_works_in_both_processes(client: Client, redis_url: str) -> None:
-    keys = client.keys
-    command = [sys.executable, "-W", "ignore", "-c", FORKS, redis_url, keys.prefix, keys.pool]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
 
 
 def test_large_jobs_do_not_delay_those_of_others(queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked) -> None:
