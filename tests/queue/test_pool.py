@@ -38,6 +38,20 @@ def test_a_worker_that_announces_itself_is_alive_until_it_leaves(pool: Pool) -> 
     assert list(pool.own_ready([7])) == ["c"]
 
 
+def test_a_heartbeat_of_another_shape_is_empty(pool: Pool) -> None:
+    for about in (
+        {"indexes": {"a": {"count": 1}, "b": {"count": "many"}}},
+        {"indexes": {"a": 3}},
+        {"index_errors": {"a": None}},
+        {"prompts": {}},
+        {"counters": {"a": 1, "b": "many"}},
+        {"texts_per_s": "fast"},
+        {"waits": {"bulk": {"limits": [1], "counts": [1], "sum": 1}}},
+    ):
+        pool.announce("a", {"state": "ready"} | about)
+        assert pool.workers() == {"a": {}}, about
+
+
 def test_a_heartbeat_without_contents_keeps_those_before_it(pool: Pool) -> None:
     assert not pool.announce("a").has_about
     assert (pool.alive(), pool.workers()) == ({"a"}, {})

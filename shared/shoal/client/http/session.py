@@ -68,8 +68,8 @@ class HttpSession:
             raise InvalidRequest("the key has a space, a line end or another character that no key has: remove it")
         #: The URL of the API, without a slash at its end.
         self.url = _check_url(url)
-        self._options = options | {"base_url": self.url, "mounts": _mounts(self.url, options)}
         verify, trust_env = options.get("verify", True), options.get("trust_env", True)
+        self._options = options | {"base_url": self.url, "trust_env": trust_env and not _is_local(self.url)}
         self._options["verify"] = httpx2.create_ssl_context(verify, trust_env=trust_env)  # once, which takes long
         headers = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
         self._options["headers"] = httpx2.Headers(headers)  # its representation hides the key
@@ -250,13 +250,9 @@ def _check_url(url: str) -> str:
     return str(parsed).rstrip("/")
 
 
-def _mounts(url: str, options: Mapping[str, Any]) -> dict[str, None]:
-    """Return a pattern for the URL of an API on this machine. Requests to it bypass the environment's proxies."""
+def _is_local(url: str) -> bool:
+    """Return True for the URL of an API on this machine. Requests to it bypass the environment's proxies."""
     host = httpx2.URL(url).host
-    try:
-        is_local = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        is_local = False
-    return (
-        {f"all://[{host}]" if ":" in host else f"all://{host}": None} if is_local and not options.get("proxy") else {}
-    )
+    with suppress(ValueError):
+        return host == "localhost" or ip_address(host).is_loopback
+    return False
