@@ -1,7 +1,6 @@
 """Redis is gone, silent, or back without its data: clients and workers learn it at once, and go on when it is back."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,6 @@ from shoal.broker.connections import LARGE_BYTES, SMALL_BYTES
 from shoal.contract.jobs import LANES
 from shoal.errors import Unavailable
 from shoal.operations import Embed
-
-
-@pytest.fixture
-def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
-    """Return a proxy of a Redis that only this test uses."""
-    with Proxy(own_redis.port) as proxy:
-        yield proxy
 
 
 def test_tasks_that_wait_learn_that_redis_went_and_later_calls_go_on(own_redis: RedisServer, own_queue: Queue) -> None:

@@ -1,9 +1,8 @@
 """Large jobs and replies: jobs that are refused, slow connections, replies that cannot be sent, and limits of size."""
 
 import tracemalloc
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from typing import Any
 
 import msgpack
@@ -17,7 +16,7 @@ from tcp_proxy import Proxy
 from shoal import Client, operations
 from shoal.broker.broker import Broker
 from shoal.contract import wire
-from shoal.contract.jobs import LANES, TEXTS_PER_JOB, Job
+from shoal.contract.jobs import LANES, TEXTS_PER_JOB
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
@@ -36,21 +35,6 @@ pytest_plugins = ["api_fixtures"]
 READ_TTL_S = 60
 
 
-@contextmanager
-def queue_over(proxy: Proxy, queue: Queue, answer_s: float) -> Iterator[Queue]:
-    """Yield the same queue through the proxy. Each answer of Redis may take `answer_s`."""
-    with closing(Broker.connect(f"redis://127.0.0.1:{proxy.port}/0", answer_s)) as broker:
-        yield Queue(broker, queue.keys)
-
-
-def put_tokens(queue: Queue, num_bytes: int, dimension: int, **fields: object) -> Job:
-    """Put a job whose token vectors have about `num_bytes`."""
-    text = " ".join(["storm"] * 30)
-    job = Embed([f"{text} {n}" for n in range(num_bytes // (4 * dimension * 34))], Options(output="tokens"))
-    queue.put("interactive", [job])
-    return job
-
-
 def code(reply: Reply | None) -> str:
     """Return the error code of a reply, or its status."""
     assert reply is not None
@@ -64,18 +48,20 @@ class TestSending:
         (delivery,) = queue.take("w", LANES, 1)
         vectors = np.zeros((8_000, 1_000), np.float32)  # 3.2 s on this connection; sockets buffer less than 1 s
         link = Proxy(redis_server.port, bytes_per_s=10_000_000)
-        with link, queue_over(link, queue, answer_s=2) as slow:
-            consumer = Consumer(slow.broker, queue.keys, "w", max_reply_bytes=2 * vectors.nbytes)
+        with link, closing(Broker.connect(f"redis://127.0.0.1:{link.port}/0", answer_s=2)) as slow:
+            consumer = Consumer(slow, queue.keys, "w", max_reply_bytes=2 * vectors.nbytes)
             assert consumer.reply([Answer(delivery, Reply(job.id, vectors=vectors))]) == 1
         assert code(queue.wait_result(job.id, 0)) == "done"
 
     def test_a_reply_that_cannot_be_sent_is_given_up(
         self, queue: Queue, redis_server: RedisServer, encoder: Encoder
     ) -> None:
-        job, num_failures = put_tokens(queue, 2 * MAX_WRITE_BYTES, encoder.model.dimension), 0
+        texts = [f"{'storm ' * 30}{n}" for n in range(2 * MAX_WRITE_BYTES // (4 * encoder.model.dimension * 34))]
+        job, num_failures = Embed(texts, Options(output="tokens")), 0
+        queue.put("interactive", [job])
         link = Proxy(redis_server.port, max_bytes=MAX_WRITE_BYTES)
-        with link, queue_over(link, queue, answer_s=5) as broken:
-            worker = Worker(broken.consumer(), encoder, {}, Bucketing(4_096))
+        with link, closing(Broker.connect(f"redis://127.0.0.1:{link.port}/0", answer_s=5)) as broken:
+            worker = Worker(Consumer(broken, queue.keys, "w"), encoder, {}, Bucketing(4_096))
             for _ in range(1_000):
                 if not queue.backlog()["interactive"] or num_failures == 5:
                     break

@@ -117,11 +117,6 @@ def fits(value: object, words: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def encoder(tiny_model: Path) -> Encoder:
-    return Encoder.open(tiny_model, "openvino", "f32", 1)
-
-
-@pytest.fixture(scope="module")
 def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
     folder = tmp_path_factory.mktemp("index")
     rows = [{"id": n, "text": text, "year": 2020 + n} for n, text in enumerate(["storm in europe", "rain", "market"])]
