@@ -39,7 +39,7 @@ def test_a_worker_that_announces_itself_is_alive_until_it_leaves(pool: Pool) -> 
 
 
 def test_a_heartbeat_of_another_shape_is_empty(pool: Pool) -> None:
-    for about in (
+    shapes: list[dict[str, Any]] = [
         {"indexes": {"a": {"count": 1}, "b": {"count": "many"}}},
         {"indexes": {"a": 3}},
         {"index_errors": {"a": None}},
@@ -47,7 +47,8 @@ def test_a_heartbeat_of_another_shape_is_empty(pool: Pool) -> None:
         {"counters": {"a": 1, "b": "many"}},
         {"texts_per_s": "fast"},
         {"waits": {"bulk": {"limits": [1], "counts": [1], "sum": 1}}},
-    ):
+    ]
+    for about in shapes:
         pool.announce("a", {"state": "ready"} | about)
         assert pool.workers() == {"a": {}}, about
 
