@@ -122,9 +122,12 @@ class TestEntry:
         packed = bytearray(entry.pack(digest))
         packed[data.draw(st.integers(0, len(packed) - 1))] ^= data.draw(st.integers(1, 255))
         assert Entry.unpack(bytes(packed), digest, 32) is None
-        whole = entry.pack(digest)
-        wrong = ((whole, b"another text's...", 32), (whole, digest, 31), (whole[:-1], digest, 32))
-        assert [Entry.unpack(*each) for each in (*wrong, (whole + b"\0", digest, 32))] == [None] * 4
+
+    def test_an_entry_of_another_text_or_size_is_none(self) -> None:
+        digest = b"x" * 16
+        whole = Entry(np.ones((1, 32), np.float32), 4, True, 9).pack(digest)
+        wrong = ((whole, b"y" * 16, 32), (whole, digest, 31), (whole[:-1], digest, 32), (whole + b"\0", digest, 32))
+        assert [Entry.unpack(*each) for each in wrong] == [None] * 4
 
 
 class TestTable:
