@@ -60,7 +60,7 @@ class Unauthorized(ShoalError):
 
 
 class Forbidden(ShoalError):
-    """Error raised when a request needs an admin's key but has another, or comes from a web page of another site."""
+    """Error raised when a request needs an admin's key and has a user's key, or comes from another site's web page."""
 
 
 class PathNotAllowed(ShoalError):
@@ -108,7 +108,7 @@ class Cancelled(ShoalError):
 
 
 class JobNotEnded(ShoalError):
-    """Error raised when somebody tries to delete a long job that waits, runs or is paused."""
+    """Error raised when a request deletes a long job that waits, runs or is paused."""
 
 
 class Expired(ShoalError):

@@ -63,13 +63,13 @@ class Settings:
     Raises BadSetting for a value that cannot work.
     """
 
-    redis_url: str = _setting("", "Redis to use. None: the one that `shoal serve` starts from the home folder.")
+    redis_url: str = _setting("", "Redis to use. None: the Redis that `shoal serve` starts from the home folder.")
     key_prefix: str = _setting("shoal", "Beginning of every Redis key.")
     pool: str = _setting("default", "Name of the pool. A pool is one queue and its workers, which all run one model.")
     redis_port: int = _setting(
         0,
-        "Port of the Redis that `shoal serve` starts. 0: the last one of the home folder, else "
-        f"{EMBEDDED_PORT}, else a free one.",
+        "Port of the Redis that `shoal serve` starts. 0: the home folder's last port, else "
+        f"{EMBEDDED_PORT}, else a free port.",
         0,
         65_535,
     )
@@ -84,8 +84,8 @@ class Settings:
     max_reply_mb: int = _setting(8, "Largest reply, in MB; token vectors and many hits can be large.", 1, 256)
     max_result_mb: int = _setting(
         256,
-        "Most memory of Redis for results that are not read, in MB; a client may have as much as is free, and a "
-        "sixty-fourth at any time.",
+        "Most memory of Redis for results that are not read, in MB; a client may use as much as it leaves free, "
+        "and always a sixty-fourth.",
         1,
     )
     result_ttl_s: int = _setting(3_600, "Time for which a reply is kept to be fetched, in seconds.", 1)
@@ -197,12 +197,12 @@ class Settings:
     )
     max_upload_mb: int = _setting(4_096, "Largest file that may be uploaded for a long job, in MB.", 1)
     max_uploads_mb: int = _setting(
-        16_384, "Most space for uploaded files, in MB; a client's files may take as much as is left free.", 1
+        16_384, "Most space for uploaded files, in MB; a client may use at most the space left free.", 1
     )
     max_results_mb: int = _setting(
         65_536,
-        "Most space for results of bulk embeddings submitted over HTTP, in MB; a client's results may take as much as "
-        "is left free.",
+        "Most space for results of bulk embeddings submitted over HTTP, in MB; a client's results may take at "
+        "most the space that is left free.",
         1,
     )
     max_long_jobs_per_client: int = _setting(
@@ -365,11 +365,9 @@ class Settings:
                 )
             if f"{prefix}/".startswith(OPEN_PATHS):
                 open_paths = " and ".join(OPEN_PATHS)
-                raise BadSetting(
-                    f"protocols has {excerpt(part)}: what is below {open_paths} needs no key, name another"
-                )
+                raise BadSetting(f"protocols has {excerpt(part)}: paths below {open_paths} need no key: name another")
             if self.pools and f"{prefix}/".startswith("/pools/"):
-                raise BadSetting(f"protocols has {excerpt(part)}: below /pools/ are the routes of pools, name another")
+                raise BadSetting(f"protocols has {excerpt(part)}: the paths below /pools/ are of pools: name another")
             prefixes[name] = prefix
         return prefixes
 

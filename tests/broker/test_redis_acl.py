@@ -157,11 +157,8 @@ class Watch:
             while END not in (seen := monitor.next_command())["command"]:
                 if seen["client_type"] != "lua":  # a script's commands are the commands of the user who runs it
                     user = "shoal-api" if seen["client_type"] == "unix" else "shoal-worker"
-                self.used[user].add(named(seen["command"].lower().split()))
-
-
-def named(words: list[str]) -> str:
-    return "|".join(words[:2]) if words[0] in CONTAINERS else words[0]
+                words = seen["command"].lower().split()
+                self.used[user].add("|".join(words[:2]) if words[0] in CONTAINERS else words[0])
 
 
 def granted() -> dict[str, set[str]]:
@@ -191,12 +188,8 @@ def use_long_jobs(url: str) -> None:
     with LongJobs(Settings(redis_url=url)) as jobs:
         first, second = (jobs.submit("embed_file", {"n": n}, idempotency_key=str(n)) for n in range(2))
         assert jobs.submit("embed_file", {"n": 1}, idempotency_key="1") == second
-        assert [jobs.pause(first), jobs.resume(first), jobs.cancel(first), jobs.retry(first)] == [
-            "paused",
-            "queued",
-            "cancelled",
-            "queued",
-        ]
+        statuses = [jobs.pause(first), jobs.resume(first), jobs.cancel(first), jobs.retry(first)]
+        assert statuses == ["paused", "queued", "cancelled", "queued"]
         with connect(url) as connection:
             connection.hset(f"rq:job:{second}", "status", "finished")
         assert jobs.status(second).result is None
@@ -256,14 +249,10 @@ def fold(url: str) -> None:
         log.fold("news", position, [position])
 
 
-def push_and_wait(place: Place) -> None:
+def push_and_take_result(place: Place) -> None:
     with connect(place.api) as producer:
         producer.rpush(Keys().lane("interactive"), Embed(["storm"], id="pushed").pack())
         wait_until(lambda: producer.hget(Keys().record("pushed"), "status") == b"done")
-
-
-def take_result(place: Place) -> None:
-    with connect(place.api) as producer:
         wait_until(lambda: producer.blpop(Keys().result("by-hand"), 0.01))
 
 
@@ -309,8 +298,7 @@ def test_users_have_all_permissions_that_they_need_and_no_others(
         with Process(tmp_path / "worker.log", "worker", redis_url=place.worker, **settings) as worker:
             wait_until(lambda: succeeds(callers[0], "/ready"))
             use_api(*callers)
-            push_and_wait(place)
-            take_result(place)
+            push_and_take_result(place)
             wait_until(lambda: "zrem" in watch.used["shoal-worker"])  # the worker has noticed that the result is gone
             wait_until(
                 lambda: succeeds(quick, "/info") and "rename" in watch.used["shoal-api"]
@@ -403,20 +391,16 @@ def test_no_user_may_do_harm(place: Place, user: str) -> None:
                 connection.execute_command(*command)
 
 
-def sample(keys: Keys, name: str) -> str:
-    key = getattr(keys, name)
-    return str(key("news") if callable(key) else key)
-
-
 @pytest.mark.skipif(IS_OLD, reason="before Redis 7 no user only reads a key")
 @pytest.mark.parametrize("user", ACCESS)
 def test_each_user_reads_and_writes_the_keys_that_the_pages_name(place: Place, user: str) -> None:
     keys, (writes, reads) = Keys(), ACCESS[user]
-    names = {name for name in dir(Keys()) if not name.startswith("_")} - {"prefix", "pool", "root", "of_lane"}
+    names = _ALL - {"prefix", "pool", "root", "of_lane"}
+    samples = {name: key("news") if callable(key := getattr(keys, name)) else key for name in names}
     for command, allowed in ((["HSET", "a", "b"], writes), (["HGET", "a"], writes | reads)):
         verdicts = {
-            name: place.admin.execute_command("ACL", "DRYRUN", user, command[0], sample(keys, name), *command[1:])
-            for name in names
+            name: place.admin.execute_command("ACL", "DRYRUN", user, command[0], key, *command[1:])
+            for name, key in samples.items()
         }
         assert {name for name, verdict in verdicts.items() if verdict in (True, "OK", b"OK")} == names & allowed
 

@@ -1,7 +1,6 @@
 """Redis is gone, silent, or back without its data: clients and workers learn it at once, and go on when it is back."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from hiredis import pack_command
 from queues import Queue
 from tcp_proxy import Proxy
 
-from shoal import AsyncClient
 from shoal.broker import async_broker, circuit_breaker
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.broker.broker import Broker
@@ -21,26 +19,6 @@ from shoal.broker.connections import LARGE_BYTES, SMALL_BYTES
 from shoal.contract.jobs import LANES
 from shoal.errors import Unavailable
 from shoal.operations import Embed
-
-
-@pytest.fixture
-def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
-    """Return a proxy of a Redis that only this test uses."""
-    with Proxy(own_redis.port) as proxy:
-        yield proxy
-
-
-@in_loop
-async def test_the_loop_runs_while_redis_does_not_answer(proxy: Proxy) -> None:
-    async with AsyncClient(url_of(proxy)) as client:
-        await client.queue.pool.alive()
-        proxy.hold()
-        tasks = [asyncio.create_task(client.queue.pool.alive()) for _ in range(3)]
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not any(task.done() for task in tasks)
-        proxy.release()  # a blocked event loop would never come here
-        assert await outcomes(tasks) == [set()] * 3
 
 
 def test_tasks_that_wait_learn_that_redis_went_and_later_calls_go_on(own_redis: RedisServer, own_queue: Queue) -> None:

@@ -20,49 +20,38 @@ from shoal_workers.loop.worker import Worker
 Refusal = Callable[["redis.Redis", RedisServer], AbstractContextManager[None]]
 
 
-@contextmanager
-def few_replicas(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    admin.config_set("min-replicas-to-write", 1)
-    yield
-    admin.config_set("min-replicas-to-write", 0)
+def after(*commands: str, then: str) -> Refusal:
+    """Return a refusal that begins with these commands of Redis and ends with `then`."""
 
-
-@contextmanager
-def demoted(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    admin.replicaof("127.0.0.1", 1)
-    yield
-    admin.replicaof("NO", "ONE")
-
-
-@contextmanager
-def alone(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    admin.config_set("replica-serve-stale-data", "no")
-    with demoted(admin, server):
+    @contextmanager
+    def refuse(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
+        for command in commands:
+            admin.execute_command(*command.split())  # type: ignore[no-untyped-call]
         yield
+        admin.execute_command(*then.split())  # type: ignore[no-untyped-call]
+
+    return refuse
 
 
 @contextmanager
 def busy(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
+    def run_endlessly() -> None:
+        with redis.Redis.from_url(server.url) as other, suppress(redis.ResponseError):
+            other.eval("while true do end", 0)
+
+    def is_busy() -> bool:
+        try:
+            return not admin.ping()
+        except redis.ResponseError as error:
+            return "BUSY" in str(error)
+
     admin.config_set("lua-time-limit", 10)
-    with redis.Redis.from_url(server.url) as other:
-        thread = threading.Thread(target=lambda: _run_endlessly(other))
-        thread.start()
-        wait_until(lambda: _is_busy(admin))
-        yield
-        admin.script_kill()
-        thread.join()
-
-
-def _run_endlessly(connection: "redis.Redis") -> None:
-    with suppress(redis.ResponseError):
-        connection.eval("while true do end", 0)
-
-
-def _is_busy(admin: "redis.Redis") -> bool:
-    try:
-        return not admin.ping()
-    except redis.ResponseError as error:
-        return "BUSY" in str(error)
+    thread = threading.Thread(target=run_endlessly)
+    thread.start()
+    wait_until(is_busy)
+    yield
+    admin.script_kill()
+    thread.join()
 
 
 @contextmanager
@@ -77,22 +66,18 @@ def no_disk(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
     obstacle.rmdir()
 
 
-@contextmanager
-def narrow_rules(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    everything = ("ACL", "SETUSER", "default", "+@all")
-    admin.execute_command(*everything, "-eval", "-evalsha", "-xreadgroup")  # type: ignore[no-untyped-call]
-    yield
-    admin.execute_command(*everything)  # type: ignore[no-untyped-call]
+REPLICA, ALONE = "REPLICAOF 127.0.0.1 1", "CONFIG SET replica-serve-stale-data no"
+REPLICAS, RULES = "CONFIG SET min-replicas-to-write", "ACL SETUSER default +@all"
 
-
-REFUSALS = [
-    (few_replicas, "min-replicas-to-write"),
-    (demoted, "it is a replica"),
-    (alone, "it is a replica without its primary"),
-    (busy, "SCRIPT KILL"),
-    (no_disk, "make room there"),
-    (narrow_rules, "docs/redis-users.acl"),
-]
+#: The cause of each refusal, and the remedy in the error.
+REFUSALS = {
+    "few replicas": (after(f"{REPLICAS} 1", then=f"{REPLICAS} 0"), "min-replicas-to-write"),
+    "demoted": (after(REPLICA, then="REPLICAOF NO ONE"), "it is a replica"),
+    "alone": (after(ALONE, REPLICA, then="REPLICAOF NO ONE"), "it is a replica without its primary"),
+    "busy": (busy, "SCRIPT KILL"),
+    "no disk": (no_disk, "make room there"),
+    "narrow rules": (after(f"{RULES} -eval -evalsha -xreadgroup", then=RULES), "docs/redis-users.acl"),
+}
 
 
 def has_remedy(use: Callable[[str], object], remedy: str) -> bool:
@@ -102,7 +87,7 @@ def has_remedy(use: Callable[[str], object], remedy: str) -> bool:
     return remedy in caught.value.message
 
 
-@pytest.mark.parametrize(("refusal", "remedy"), REFUSALS, ids=[refusal.__name__ for refusal, _ in REFUSALS])
+@pytest.mark.parametrize(("refusal", "remedy"), REFUSALS.values(), ids=REFUSALS)
 def test_clients_and_workers_learn_why_and_go_on(
     own_redis: RedisServer, own_queue: Queue, encoder: Encoder, refusal: Refusal, remedy: str
 ) -> None:

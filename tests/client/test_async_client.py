@@ -3,7 +3,6 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from tcp_proxy import Proxy
 from shoal import AsyncClient
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.contract.jobs import TEXTS_PER_JOB
-from shoal.contract.keys import Keys
 from shoal.errors import Overloaded, Unavailable
 from shoal.operations import Embed
 from shoal.queue.consumer import Answer
@@ -32,22 +30,17 @@ def client(queue: Queue, redis_url: str) -> AsyncClient:
     return async_client(queue, redis_url)
 
 
-def test_two_connections_serve_many_tasks(own_redis: RedisServer) -> None:
-    queue = Queue.connect(own_redis.url, Keys())
-
-    async def use() -> None:
-        async with async_client(queue, own_redis.url) as client:
-            assert num_interactive(queue) == 0
-            before = len(queue.redis.client_list())
-            tasks = [asyncio.create_task(client.embed("x" * n)) for n in range(NUM_TASKS)]
-            await wait_for(lambda: num_interactive(queue) == NUM_TASKS)
-            assert len(queue.redis.client_list()) == before + 2
-            assert answer_all(queue) == NUM_TASKS
-            assert [vector.tolist() for vector in await outcomes(tasks)] == [[n] for n in range(NUM_TASKS)]
-            assert len(queue.redis.client_list()) == before + 2
-
-    asyncio.run(use())
-    queue.close()
+@in_loop
+async def test_two_connections_serve_many_tasks(own_redis: RedisServer, own_queue: Queue) -> None:
+    async with async_client(own_queue, own_redis.url) as client:
+        assert num_interactive(own_queue) == 0
+        before = len(own_queue.redis.client_list())
+        tasks = [asyncio.create_task(client.embed("x" * n)) for n in range(NUM_TASKS)]
+        await wait_for(lambda: num_interactive(own_queue) == NUM_TASKS)
+        assert len(own_queue.redis.client_list()) == before + 2
+        assert answer_all(own_queue) == NUM_TASKS
+        assert [vector.tolist() for vector in await outcomes(tasks)] == [[n] for n in range(NUM_TASKS)]
+        assert len(own_queue.redis.client_list()) == before + 2
 
 
 class TestCancelling:
@@ -67,11 +60,9 @@ class TestCancelling:
 
     @in_loop
     async def test_jobs_that_are_being_put_are_withdrawn_once_they_are_in_the_lane(
-        self, own_redis: RedisServer, proxy: Proxy
+        self, own_queue: Queue, proxy: Proxy
     ) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
-
-        async with async_client(queue, url_of(proxy)) as client:
+        async with async_client(own_queue, url_of(proxy)) as client:
             await client.queue.put("bulk", [Embed(["storm"])])  # so that Redis has loaded the script
             proxy.hold()
             sent = client.dispatcher.send("interactive", [job := Embed(["storm"])])
@@ -79,8 +70,7 @@ class TestCancelling:
             client.dispatcher.forget([job])
             proxy.release()
             assert len(sent) == 1
-        assert queue.backlog() == {"interactive": 0, "bulk": 1}
-        queue.close()
+        assert own_queue.backlog() == {"interactive": 0, "bulk": 1}
 
     @in_loop
     async def test_a_cancelled_task_that_waits_for_a_result_does_not_cancel_the_job(
@@ -116,17 +106,6 @@ class TestStream:
 
         with answering(queue):
             assert asyncio.run(use()) == list(range(1, num_texts + 1))
-
-    @in_loop
-    async def test_closing_a_stream_early_withdraws_its_jobs(self, queue: Queue, client: AsyncClient) -> None:
-        async with aclosing(client.embed_stream(["storm"] * 10 * TEXTS_PER_JOB, window=4)) as stream:
-            first = asyncio.create_task(anext(stream))
-            await wait_for(lambda: queue.backlog()["bulk"] == 4)
-            (delivery,) = queue.take("a", ["bulk"], 1)
-            job = delivery.job()
-            queue.reply([Answer(delivery, reply_to(job), job.reply_to)])
-            assert (await first).tolist() == [5]
-        await wait_for(lambda: queue.backlog()["bulk"] == 0)
 
     @in_loop
     async def test_closing_it_withdraws_a_job_that_was_sent_again(self, queue: Queue, client: AsyncClient) -> None:
@@ -215,12 +194,10 @@ class TestClosing:
         await broker.close()
 
     @in_loop
-    async def test_closing_goes_on_when_its_task_is_cancelled(self, own_redis: RedisServer, proxy: Proxy) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
-
+    async def test_closing_goes_on_when_its_task_is_cancelled(self, own_queue: Queue, proxy: Proxy) -> None:
         client = AsyncClient(url_of(proxy))
         task = asyncio.create_task(client.embed("storm"))
-        await wait_for(lambda: num_interactive(queue) == 1)
+        await wait_for(lambda: num_interactive(own_queue) == 1)
         proxy.hold()
         closing = asyncio.create_task(client.close())
         await asyncio.wait([task])
@@ -230,29 +207,27 @@ class TestClosing:
         await wait_for(lambda: asyncio.all_tasks() == {asyncio.current_task()})
         await wait_for(lambda: proxy.num_open() == 0)
         await client.close()
-        assert num_interactive(queue) == 0
-        queue.close()
+        assert num_interactive(own_queue) == 0
 
-    def test_the_end_of_a_loop_closes_the_client_and_the_next_loop_reopens_it(self, own_redis: RedisServer) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
+    def test_the_end_of_a_loop_closes_the_client_and_the_next_loop_reopens_it(
+        self, own_queue: Queue, proxy: Proxy
+    ) -> None:
+        client, waiting = AsyncClient(url_of(proxy)), list[asyncio.Task[Any]]()
 
-        async def use(client: AsyncClient) -> None:
+        async def wait() -> None:
             waiting.append(asyncio.create_task(client.embed("storm")))
-            await wait_for(lambda: num_interactive(queue) == 1)
+            await wait_for(lambda: num_interactive(own_queue) == 1)
             await client.queue.pool.alive()  # answered after the put, whose answer has the entry to withdraw
 
-        with Proxy(own_redis.port) as proxy:
-            client, waiting = AsyncClient(url_of(proxy)), list[asyncio.Task[Any]]()
-            for _ in range(2):
-                asyncio.run(use(client))
-                assert waiting[-1].cancelled()
-                assert num_interactive(queue) == 0
-                wait_until(lambda: proxy.num_open() == 0)
-            asyncio.run(client.close())
-        queue.close()
+        for _ in range(2):
+            asyncio.run(wait())
+            assert waiting[-1].cancelled()
+            assert num_interactive(own_queue) == 0
+            wait_until(lambda: proxy.num_open() == 0)
+        asyncio.run(client.close())
 
     @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-    def test_after_a_loop_closed_with_tasks_left_the_next_loop_can_use_the_client(
+    def test_a_client_can_be_used_in_another_loop_once_it_or_its_loop_is_closed(
         self, queue: Queue, redis_url: str
     ) -> None:
         client = async_client(queue, redis_url)
@@ -263,26 +238,15 @@ class TestClosing:
         for _ in range(2):
             loop = asyncio.new_event_loop()
             assert loop.run_until_complete(use()) == set()
-            loop.close()
-        asyncio.run(client.close())
-        gc.collect()
-
-    def test_only_a_closed_client_can_be_used_in_another_loop(self, queue: Queue, redis_url: str) -> None:
-        client = async_client(queue, redis_url)
-
-        async def use() -> set[str]:
-            return await client.queue.pool.alive()
-
-        async def close() -> None:
-            await client.close()
-
+            loop.close()  # with tasks left
         with asyncio.Runner() as first, asyncio.Runner() as second:
             assert first.run(use()) == set()
-            for steps in (use, close):
+            for steps in (use, client.close):
                 with pytest.raises(RuntimeError, match="in use in another event loop: make one for each loop"):
                     second.run(steps())
-            first.run(close())
+            first.run(client.close())
             assert second.run(use()) == set()
-            second.run(close())
+            second.run(client.close())
         with pytest.raises(RuntimeError, match="no running event loop"):
             _ = client.dispatcher
+        gc.collect()

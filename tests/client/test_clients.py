@@ -1,16 +1,21 @@
 """The tests that all clients share, with a worker in a thread, a real Redis and the tiny model."""
 
 import inspect
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from client_adapters import AnyClient, MakeClient, embed_one, embed_together
-from conftest import WORDS, free_port, wait_until
-from queues import Queue, set_limits
+from conftest import PATIENCE_S, WORDS, free_port, wait_until
+from queues import Queue, queue_of, set_limits
 
-from shoal import AsyncClient, Client
+from shoal import AsyncClient, Client, HttpClient
 from shoal.contract.jobs import MAX_REQUEST_TEXTS, TEXTS_PER_JOB
 from shoal.contract.options import Options
 from shoal.errors import (
@@ -24,6 +29,7 @@ from shoal.errors import (
     TooLarge,
     Unavailable,
     UnknownIndex,
+    UnknownJob,
 )
 from shoal.operations import Embed
 from shoal.queue.lane import LaneLimits
@@ -37,6 +43,31 @@ pytest_plugins = ["any_client_fixtures"]
 TEXTS = [f"{word} {n}" for n in range(25) for word in WORDS]
 
 QUERY = "storm in europe"
+
+#: A program that uses a client, forks, and uses the client in both processes. MADE stands for the client.
+FORKS = """
+import os
+from shoal import Client, HttpClient
+from shoal.contract.jobs import new_id
+
+client = MADE
+assert client.embed("storm").shape == (32,)
+connection = client.pool.broker.execute("CLIENT", "ID") if isinstance(client, Client) else None
+ends = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(ends[1], new_id().encode())
+else:
+    assert os.read(ends[0], 24).decode() != new_id()
+if connection:
+    assert (client.pool.broker.execute("CLIENT", "ID") == connection) == (child != 0)
+own = client.embed(f"rain {child == 0}")
+assert all(abs(client.embed([f"rain {child == 0}", f"{n}"])[0] - own).max() < 1e-5 for n in range(50))
+if child == 0:
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+client.close()
+"""
 
 
 @pytest.fixture
@@ -293,3 +324,57 @@ def test_the_clients_for_threads_and_for_an_event_loop_have_the_same_defaults() 
                     assert parameter.default == parameters[parameter.name].default, (name, parameter.name)
                     compared.add((name, parameter.name))
     assert {("submit", "k"), ("rerank", "raw_scores"), ("search", "k")} <= compared
+
+
+@pytest.mark.usefixtures("serving")
+@pytest.mark.parametrize("make_client", ["Client", "HttpClient"], indirect=True)
+def test_after_a_fork_a_client_works_in_both_processes(client: AnyClient, queue: Queue, redis_url: str) -> None:
+    made = f"Client({redis_url!r}, key_prefix={queue.keys.prefix!r}, pool={queue.keys.pool!r}, timeout_s=180)"
+    if isinstance(client, HttpClient):
+        made = f"HttpClient({client.url!r}, timeout_s=180)"
+    command = [sys.executable, "-W", "ignore", "-c", FORKS.replace("MADE", made)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("make_client", ["Client"], indirect=True)
+class TestThreads:
+    def test_ctrl_c_withdraws_the_jobs_of_the_waiting_thread(self, client: Client) -> None:
+        main, queue = threading.main_thread(), queue_of(client)
+        client.timeout_s = 3_600  # so that no timeout withdraws the job
+
+        def interrupt() -> None:
+            wait_until(lambda: queue.backlog()["interactive"] == 1)
+            signal.pthread_kill(main.ident or 0, signal.SIGINT)
+
+        assert threading.current_thread() is main
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.embed("storm")
+        interrupting.join()
+        wait_until(lambda: queue.backlog()["interactive"] == 0)
+
+    def test_a_call_from_the_clients_own_loop_is_refused(self, client: Client) -> None:
+        async def embed(own: AsyncClient) -> None:
+            client.embed("storm")
+
+        with pytest.raises(RuntimeError, match="would wait for itself"):
+            client.run(embed)
+
+    def test_the_texts_of_a_stream_are_read_in_the_thread_that_reads_its_vectors(self, client: Client) -> None:
+        seen: list[int] = []
+
+        def texts() -> Iterator[str]:
+            seen.append(threading.get_ident())
+            with pytest.raises(UnknownJob):  # the texts' source may use the client too
+                client.job("nobody").status()
+            yield "storm"
+
+        stream = client.embed_stream(texts())
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(next, stream)
+            wait_until(lambda: queue_of(client).backlog()["bulk"] == 1)
+            client.close()
+            assert isinstance(waiting.exception(), Unavailable)
+        assert seen != [threading.get_ident()]

@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,11 @@ def vectors_map(rows: Any) -> dict[str, Any]:
 def in_msgpack(**values: Any) -> Canned:
     """Return an answer with these values as msgpack."""
     return Canned(200, wire.pack(values), MSGPACK)
+
+
+def in_json(**values: Any) -> Canned:
+    """Return an answer with these values as JSON."""
+    return Canned(200, json.dumps(values).encode(), JSON)
 
 
 def error_body(code: str, message: str = "words") -> bytes:
@@ -143,16 +148,6 @@ def two(rows: Any = ((1,), (2,)), **values: Any) -> Canned:
     return in_msgpack(embeddings=vectors_map(rows), **values)
 
 
-def results_of(results: Any) -> Canned:
-    """Return an answer with these lists of hits."""
-    return Canned(200, json.dumps({"results": results}).encode(), JSON)
-
-
-def scores_of(scores: Any) -> Canned:
-    """Return an answer with these scores."""
-    return Canned(200, json.dumps({"scores": scores}).encode(), JSON)
-
-
 #: Requests by the name of what they ask for.
 ASK: dict[str, Callable[[HttpClient], object]] = {
     "vectors": lambda http: http.embed(["a", "b"]),
@@ -198,8 +193,8 @@ WRONG = {
         in_msgpack(sparse=[[{"index": 1, "value": 0.5}]]),
         in_msgpack(sparse={"lengths": [1], "indices": b"\1\0\0\0", "values": b"\0\0\0?"}),
     ],
-    "hits": [*map(results_of, ("words", [1], [[1]], [[], []], None))],
-    "scores": [*map(scores_of, ([1], [1.0, 1e60], [1, 2, 3], ["a", "b"], "ab", None))],
+    "hits": [in_json(results=results) for results in list[Any](("words", [1], [[1]], [[], []], None))],
+    "scores": [in_json(scores=scores) for scores in ([1], [1.0, 1e60], [1, 2, 3], ["a", "b"], "ab", None)],
     "id": [Canned(202, body, JSON) for body in (b"{}", b'{"id": 5}', b"[]")],
 }
 
@@ -214,7 +209,7 @@ class TestHostile:
                 ASK[what](http)
 
     def test_more_hits_than_were_asked_for_are_refused(self, http: HttpClient, canned: CannedServer) -> None:
-        canned.answers = [Canned(200, json.dumps({"results": [[{}, {}, {}]]}).encode(), JSON)]
+        canned.answers = [in_json(results=[[{}, {}, {}]])]
         assert len(http.search("a", k=3)) == 3
         with pytest.raises(MalformedJob, match="3 hits for a query, and 2 were asked for"):
             http.search("a", k=2)
@@ -249,7 +244,7 @@ class TestHostile:
     def test_a_description_without_limits_is_refused(self, http: HttpClient, canned: CannedServer) -> None:
         wrong = {"limits": {"max_backlog_texts": "x"}, "dimension": None}
         for info in ({}, {"limits": 5, "dimension": 4}, wrong):
-            canned.answers = [Canned(200, json.dumps(info).encode(), JSON)]
+            canned.answers = [in_json(**info)]
             with pytest.raises(MalformedJob, match="/info has no limits"):
                 http.embed(["a", "b"])
 
@@ -307,74 +302,54 @@ TEXT = "a" * 2**25
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/msgpack\r\nContent-Length: 1000000\r\n\r\n"
 
 
-class SlowServer:
-    """A server for one connection. `step` sends or receives the next piece, until the client disconnects."""
+@contextmanager
+def slow_server(start: bytes, step: Callable[[socket.socket], int]) -> Iterator[tuple[str, list[int]]]:
+    """Serve one connection: send `start`, then call `step`, which sends or receives a piece, until the client is gone.
 
-    def __init__(self, start: bytes, step: Callable[[socket.socket], int]):
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._start, self._step = start, step
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        #: The number of bytes in all pieces so far.
-        self.num_bytes = 0
-        self.thread = threading.Thread(target=self._serve)
-        self.thread.start()
+    Yields the URL and the list of the sizes of all pieces so far.
+    """
+    sizes: list[int] = []
 
-    def join(self) -> None:
-        """Wait until the client has disconnected. A client may have had no time to connect, so this connects too."""
-        with suppress(OSError):
-            socket.create_connection(self._listener.getsockname()).close()
-        self.thread.join(PATIENCE_S)
+    def serve() -> None:
+        with listener.accept()[0] as connection, suppress(OSError):
+            connection.sendall(start)
+            while len(sizes) < MAX_PIECES and (size := step(connection)):
+                sizes.append(size)
+                threading.Event().wait(0.01)
 
-    def _serve(self) -> None:
-        with self._listener, self._listener.accept()[0] as connection:
-            try:
-                connection.sendall(self._start)
-                for _ in range(MAX_PIECES):
-                    if not (num_bytes := self._step(connection)):
-                        return
-                    self.num_bytes += num_bytes
-                    threading.Event().wait(0.01)
-            except OSError:
-                return
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", sizes
+        with suppress(OSError):  # a client may have had no time to connect
+            socket.create_connection(listener.getsockname()).close()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[..., SlowServer]]:
-    """A function that starts a slow server. At the end of the test its client must have disconnected."""
-    servers: list[SlowServer] = []
-
-    def start(start: bytes, step: Callable[[socket.socket], int]) -> SlowServer:
-        servers.append(SlowServer(start, step))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.join()
-        assert not server.thread.is_alive()
+def sending(piece: bytes) -> Callable[[socket.socket], int]:
+    """Return a step that sends the piece."""
+    return lambda connection: connection.send(piece)
 
 
 @pytest.mark.parametrize(
-    ("start", "piece"),
+    ("start", "step", "text"),
     [
-        (b"HTTP/1.1 200 OK\r\n", b"X-Slow: 1\r\n"),
-        (b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
-        (HEAD, b"a"),
+        (b"HTTP/1.1 200 OK\r\n", sending(b"X-Slow: 1\r\n"), "a"),
+        (b"", sending(b"HTTP/1.1 102 Processing\r\n\r\n"), "a"),
+        (HEAD, sending(b"a"), "a"),
+        (b"", lambda connection: len(connection.recv(2**16)), TEXT),
     ],
-    ids=["headers", "interim answers", "body"],
+    ids=["headers", "interim answers", "body", "a server that reads slowly"],
 )
 def test_an_answer_that_arrives_too_slowly_is_given_up(
-    serve: Callable[..., SlowServer], start: bytes, piece: bytes
+    start: bytes, step: Callable[[socket.socket], int], text: str
 ) -> None:
-    server = serve(start, lambda connection: connection.send(piece))
-    with HttpClient(server.url, timeout_s=0.3) as http, pytest.raises(Timeout, match=r"no answer within 0\.3 s"):
-        http.embed("a")
-    server.join()
-    assert server.num_bytes < MAX_PIECES * len(piece)
-
-
-def test_a_server_that_reads_slowly_is_given_up(serve: Callable[..., SlowServer]) -> None:
-    server = serve(b"", lambda connection: len(connection.recv(2**16)))
-    with HttpClient(server.url, timeout_s=0.3) as http, pytest.raises(Timeout, match=r"no answer within 0\.3 s"):
-        http.embed(TEXT)
-    server.join()
-    assert server.num_bytes < len(TEXT)
+    with (
+        slow_server(start, step) as (url, sizes),
+        HttpClient(url, timeout_s=0.3) as http,
+        pytest.raises(Timeout, match=r"no answer within 0\.3 s"),
+    ):
+        http.embed(text)
+    assert len(sizes) < MAX_PIECES
+    assert sum(sizes) < len(TEXT)

@@ -2,18 +2,20 @@
 
 import math
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from api_stub import MakeApp, StubWorker, vector_of
-from conftest import PATIENCE_S, WORDS, RedisServer, free_port, wait_until
+from conftest import PATIENCE_S, free_port, wait_until
 from http_servers import Canned, CannedServer, Listen
 from process import Process
 from tcp_proxy import Proxy
@@ -24,42 +26,21 @@ from shoal.client.http.session import HttpSession
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.errors import (
-    Cancelled,
     InvalidRequest,
     ShoalError,
-    Timeout,
     TooLarge,
     Unavailable,
 )
 from shoal.operations import Embed, Search
 from shoal.settings import DEFAULTS
-from shoal_api.access import api_keys
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
-
-TEXTS = [f"{word} {n}" for n in range(40) for word in WORDS]
 
 #: A key that no message may contain.
 KEY = "a-secret-key"
 
 #: An answer to `submit`.
 SUBMITTED = Canned(202, b'{"id": "a1"}', {"Content-Type": "application/json"})
-
-#: A program that uses a client, forks, and then uses it in both processes: `python -c FORKS URL KEY`.
-FORKS = """
-import os, sys
-from shoal import HttpClient
-
-client = HttpClient(sys.argv[1], sys.argv[2], timeout_s=180)
-assert client.embed("storm").shape == (4,)
-child = os.fork()
-ours = client.embed([f"storm {child == 0}"])[0]
-assert all((client.embed(f"storm {child == 0}") == ours).all() for _ in range(50))
-if child == 0:
-    os._exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-client.close()
-"""
 
 
 def test_the_errors_are_those_of_the_client_over_redis(http: HttpClient, client: Client) -> None:
@@ -136,7 +117,16 @@ class TestLimits:
         assert len(limits.split(Embed(["a"] * 9))) == 1
 
 
-def test_a_client_that_another_thread_closes_opens_new_connections(canned: CannedServer) -> None:
+def test_closing_ends_the_wait_of_another_thread_at_once_and_a_later_request_connects(canned: CannedServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        session = HttpSession(f"http://127.0.0.1:{listener.getsockname()[1]}", "")
+        until = time.monotonic() + PATIENCE_S
+        asking = threads.submit(session.ask, "GET", "/info", until, pause=lambda _: True)
+        with listener.accept()[0] as connection:
+            assert connection.recv(1)
+            session.close()
+            with pytest.raises(Unavailable):
+                asking.result(PATIENCE_S / 2)
     session = HttpSession(canned.url, "")
     session._client().close()
     canned.answers = [SUBMITTED]
@@ -149,54 +139,13 @@ def test_a_call_may_have_no_limit(listen: Listen, make_app: MakeApp, stub: StubW
         assert np.array_equal(client.embed("storm"), vector_of("storm"))
 
 
-def test_without_an_answer_timeout_is_raised(listen: Listen, make_app: MakeApp) -> None:
-    with HttpClient(listen(make_app()), timeout_s=0.2) as http:
-        with pytest.raises(Timeout, match=r"no answer within 0.2 s from http://127.0.0.1:\d+: try again"):
-            http.embed("storm")
-        http.timeout_s = PATIENCE_S
-        handle = http.submit("embed", "storm")
-        with pytest.raises(Timeout, match=r"has no answer after 0\.2 s: it keeps its place"):
-            handle.result(0.2)
-        assert (handle.status(), handle.cancel()) == ("queued", "cancelled")
-        with pytest.raises(Cancelled):
-            handle.result()
-
-
-class Service(NamedTuple):
-    """An API in its own process, a key without a limit, and a key for two requests a second."""
-
-    url: str
-    key: str
-    slow_key: str
-
-
-@pytest.fixture(scope="module")
-def service(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """An API with a stub worker."""
-    folder, port, pool = tmp_path_factory.mktemp("service"), free_port(), Keys("test", "service")
-    keys = [api_keys.add(folder / "keys", name, "user", rate) for name, rate in (("fast", ""), ("slow", "2/second"))]
-    stub = StubWorker(redis_server.url, pool)
-    stub.start()
-    settings = {"redis_url": redis_server.url, "key_prefix": pool.prefix, "pool": pool.pool}
-    with Process(folder / "log", "api", "--port", port, api_keys_file=folder / "keys", **settings) as process:
+def test_connections_stay_open_and_broken_ones_are_replaced(
+    redis_url: str, keys: Keys, stub: StubWorker, tmp_path: Path
+) -> None:
+    port, settings = free_port(), {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+    with Process(tmp_path / "log", "api", "--port", port, **settings) as process, Proxy(port) as proxy:
         wait_until(lambda: "http" in process.output)
-        yield Service(f"http://127.0.0.1:{port}", *keys)
-    stub.stop()
-
-
-class TestService:
-    def test_the_client_waits_when_its_key_is_over_the_rate(self, service: Service) -> None:
-        with HttpClient(service.url, service.slow_key, timeout_s=PATIENCE_S) as http:
-            assert all(np.array_equal(http.embed(text), vector_of(text)) for text in ("a", "b", "c"))
-
-    def test_a_client_works_in_both_processes_after_a_fork(self, service: Service) -> None:
-        command = [sys.executable, "-W", "ignore", "-c", FORKS, service.url, service.key]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-        assert done.returncode == 0, done.stderr
-
-    def test_connections_stay_open_and_broken_ones_are_replaced(self, service: Service) -> None:
-        proxy = Proxy(int(service.url.rpartition(":")[2]))
-        with proxy, HttpClient(f"http://127.0.0.1:{proxy.port}", service.key, timeout_s=PATIENCE_S) as http:
+        with HttpClient(f"http://127.0.0.1:{proxy.port}", timeout_s=PATIENCE_S) as http:
             for text in ("a", "b", "c"):
                 http.embed(text)
             assert proxy.num_open() == 2

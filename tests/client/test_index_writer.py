@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -51,17 +51,12 @@ def served(worker: Worker) -> Iterator[Worker]:
         yield worker
 
 
-class Log:
+class Log(ChangeLog):
     """The log of the index `default`."""
 
-    def __init__(self, client: Client, keys: Keys):
-        self._log = ChangeLog(client.broker, keys)
-
     def changes(self) -> list[Change]:
-        """Return all changes."""
-        found = [entry.change for entry in self._log.since("default", START).entries]
-        assert all(isinstance(change, Change) for change in found)
-        return [change for change in found if isinstance(change, Change)]
+        """Return all changes that can be read."""
+        return [one for entry in self.since("default", START).entries if isinstance(one := entry.change, Change)]
 
     def sizes(self) -> list[int]:
         """Return the number of ids of each change."""
@@ -71,33 +66,19 @@ class Log:
 @pytest.fixture
 def log(client: Client, keys: Keys) -> Log:
     """Return the log of the index `default` in the test's own pool."""
-    return Log(client, keys)
-
-
-class Other:
-    """The heartbeats of a second worker, which does not run."""
-
-    def __init__(self, client: Client, worker: Worker):
-        self._pool, self._about = Pool(client.broker, client.keys, alive_s=3_600), about(worker)
-
-    def announce_as(self, name: str) -> None:
-        """Announce that the worker serves the index `default` under another name."""
-        self._pool.announce("other", self._about | {"indexes": {name: self._about["indexes"]["default"]}})
-
-    def announce_with(self, **values: Any) -> None:
-        """Announce the worker with other values."""
-        self._pool.announce("other", self._about | values)
-
-    def announce(self, **index_values: Any) -> None:
-        """Announce the worker with other values of the index `default`."""
-        index = self._about["indexes"]["default"] | index_values
-        self._pool.announce("other", self._about | {"indexes": {"default": index}})
+    return Log(client.broker, keys)
 
 
 @pytest.fixture
-def other(client: Client, worker: Worker) -> Other:
-    """A second worker, which is not announced yet."""
-    return Other(client, worker)
+def announce(client: Client, worker: Worker) -> Callable[..., None]:
+    """Return a function that announces a second worker, which does not run, with other values of its index."""
+    pool, known = Pool(client.broker, client.keys, alive_s=3_600), about(worker)
+
+    def announce(name: str = "default", of_worker: Mapping[str, Any] | None = None, **values: Any) -> None:
+        indexes = {name: known["indexes"]["default"] | values}
+        pool.announce("other", known | {"indexes": indexes} | dict(of_worker or {}))
+
+    return announce
 
 
 class TestClient:
@@ -125,15 +106,17 @@ class TestClient:
         assert news.delete(str(n) for n in range(MAX_CHANGE_IDS + 1)) == 1_001
         assert [change.deleted[:2] for change in log.changes()] == [("7", "no such id"), ("0", "1"), ("1000",)]
 
-    def test_an_index_whose_workers_sleep_can_be_changed(self, client: Client, log: Log, other: Other) -> None:
-        other.announce_with(state="asleep")
+    def test_an_index_whose_workers_sleep_can_be_changed(
+        self, client: Client, log: Log, announce: Callable[..., None]
+    ) -> None:
+        announce(of_worker={"state": "asleep"})
         assert client.index("default").delete(["7"]) == 1
         assert log.sizes() == [1]
 
     def test_numbers_as_ids_are_refused_if_the_index_numbers_its_documents(
-        self, served: Worker, client: Client, log: Log, other: Other
+        self, served: Worker, client: Client, log: Log, announce: Callable[..., None]
     ) -> None:
-        other.announce(ids_are_positions=True)
+        announce(ids_are_positions=True)
         news = client.index("default")
         said = r'no column of ids.* "7" may be another document .*--id-column'
         with pytest.raises(InvalidRequest, match=said):
@@ -171,48 +154,49 @@ class TestClient:
         with pytest.raises(TooLarge, match="more than 10,000 documents"):
             news.add(documents(MAX_CHANGES + 1))
 
-    def test_a_just_published_index_is_waited_for(self, served: Worker, client: Client, other: Other) -> None:
+    def test_a_just_published_index_is_waited_for(
+        self, served: Worker, client: Client, announce: Callable[..., None]
+    ) -> None:
         async def delete(own: AsyncClient) -> int:
             deleting = asyncio.create_task(own.index("news").delete(["7"]))
             await asyncio.sleep(0)
-            other.announce_as("news")
+            announce("news")
             return await deleting
 
         assert client.run(delete) == 1
 
-    def test_without_a_ready_worker_nothing_is_written(self, client: Client, other: Other) -> None:
-        other.announce_with(state="stalled")
-        with pytest.raises(NotReady, match="no worker is ready"):
-            client.index("default").add([DOCUMENT])
-
-    def test_nothing_is_written_while_workers_differ(
-        self, served: Worker, client: Client, log: Log, other: Other
+    def test_nothing_is_written_while_no_worker_is_ready_or_workers_differ(
+        self, served: Worker, client: Client, log: Log, announce: Callable[..., None]
     ) -> None:
         for values in ({"digest": "d"}, {"dimension": 7}, {"prompt": "query"}, {"digest": 5}, {"dimension": "7"}):
-            other.announce(**values)
+            announce(**values)
             with pytest.raises(NotReady, match=r"with different models, .* so nothing is written"):
                 client.index("default").add([DOCUMENT])
             with pytest.raises(NotReady, match=r"with different models, .* so nothing is written"):
                 client.index("default").delete(["7"])
-        other.announce_with(fingerprint="f", precision="int8")
+        announce(of_worker={"fingerprint": "f", "precision": "int8"})
         with pytest.raises(NotReady, match="with settings that give other vectors, so nothing is written"):
             client.index("default").add([DOCUMENT])
         assert log.changes() == []
         assert client.index("default").delete(["7"]) == 1
+        served.pool.leave(served.id)
+        announce(of_worker={"state": "stalled"})
+        with pytest.raises(NotReady, match="no worker is ready"):
+            client.index("default").add([DOCUMENT])
 
 
 @pytest.mark.parametrize(
     "wrong", [{"fingerprint": "f"}, {"vectors": np.ones((1, 3), np.float32)}, {"vectors": None}, {}]
 )
 def test_nothing_is_written_if_a_worker_changes_its_model_meanwhile(
-    served: Worker, client: Client, log: Log, other: Other, wrong: dict[str, Any]
+    served: Worker, client: Client, log: Log, announce: Callable[..., None], wrong: dict[str, Any]
 ) -> None:
     async def add(own: AsyncClient) -> Written:
         writer = own.writer("default")
 
         async def call(job: Job) -> Reply:
             if not wrong:
-                other.announce(digest="d")  # only the heartbeats show the change
+                announce(digest="d")  # only the heartbeats show the change
             assert job.fingerprint == served.encoder.fingerprint
             if "fingerprint" in wrong:  # the worker's fingerprint has changed when it takes the job
                 return await writer.call(replace(job, **wrong))

@@ -1,25 +1,29 @@
-"""Large replies: slow connections, replies that cannot be sent, and the limit of their size."""
+"""Large jobs and replies: jobs that are refused, slow connections, replies that cannot be sent, and limits of size."""
 
-from collections.abc import Iterator
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, nullcontext
+from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from api_stub import MakeApp
 from conftest import WORDS, RedisServer
-from queues import Queue, drive
+from queues import Queue, drive, work_off
 from tcp_proxy import Proxy
 
-from shoal import AsyncClient, Client
+from shoal import Client, operations
 from shoal.broker.broker import Broker
-from shoal.contract.jobs import LANES, Job
+from shoal.contract import wire
+from shoal.contract.jobs import LANES, TEXTS_PER_JOB
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
-from shoal.errors import TooLarge, Unavailable, UnknownJob
-from shoal.operations import Embed
-from shoal.queue.consumer import MAX_SENDS, MAX_WRITE_BYTES, Answer, Consumer
+from shoal.errors import ShoalError, TooLarge, Unavailable, UnknownJob
+from shoal.operations import MAX_VALUES, Embed
+from shoal.queue.consumer import HEAD_BYTES, MAX_SENDS, MAX_WRITE_BYTES, Answer, Consumer
+from shoal.queue.lane import MAX_PUT_BYTES
 from shoal.settings import DEFAULTS
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -31,30 +35,10 @@ pytest_plugins = ["api_fixtures"]
 READ_TTL_S = 60
 
 
-@contextmanager
-def queue_over(proxy: Proxy, queue: Queue, answer_s: float) -> Iterator[Queue]:
-    """Yield the same queue through the proxy. Each answer of Redis may take `answer_s`."""
-    with closing(Broker.connect(f"redis://127.0.0.1:{proxy.port}/0", answer_s)) as broker:
-        yield Queue(broker, queue.keys)
-
-
-def put_tokens(queue: Queue, num_bytes: int, dimension: int, **fields: object) -> Job:
-    """Put a job whose token vectors have about `num_bytes`."""
-    text = " ".join(["storm"] * 30)
-    job = Embed([f"{text} {n}" for n in range(num_bytes // (4 * dimension * 34))], Options(output="tokens"))
-    queue.put("interactive", [job])
-    return job
-
-
 def code(reply: Reply | None) -> str:
     """Return the error code of a reply, or its status."""
     assert reply is not None
     return reply.error.code if reply.error else reply.status
-
-
-async def limit_replies(client: AsyncClient) -> None:
-    """Make the client refuse replies of over 16 KiB."""
-    client.max_reply_bytes = 2**14
 
 
 class TestSending:
@@ -64,18 +48,20 @@ class TestSending:
         (delivery,) = queue.take("w", LANES, 1)
         vectors = np.zeros((8_000, 1_000), np.float32)  # 3.2 s on this connection; sockets buffer less than 1 s
         link = Proxy(redis_server.port, bytes_per_s=10_000_000)
-        with link, queue_over(link, queue, answer_s=2) as slow:
-            consumer = Consumer(slow.broker, queue.keys, "w", max_reply_bytes=2 * vectors.nbytes)
+        with link, closing(Broker.connect(f"redis://127.0.0.1:{link.port}/0", answer_s=2)) as slow:
+            consumer = Consumer(slow, queue.keys, "w", max_reply_bytes=2 * vectors.nbytes)
             assert consumer.reply([Answer(delivery, Reply(job.id, vectors=vectors))]) == 1
         assert code(queue.wait_result(job.id, 0)) == "done"
 
     def test_a_reply_that_cannot_be_sent_is_given_up(
         self, queue: Queue, redis_server: RedisServer, encoder: Encoder
     ) -> None:
-        job, num_failures = put_tokens(queue, 2 * MAX_WRITE_BYTES, encoder.model.dimension), 0
+        texts = [f"{'storm ' * 30}{n}" for n in range(2 * MAX_WRITE_BYTES // (4 * encoder.model.dimension * 34))]
+        job, num_failures = Embed(texts, Options(output="tokens")), 0
+        queue.put("interactive", [job])
         link = Proxy(redis_server.port, max_bytes=MAX_WRITE_BYTES)
-        with link, queue_over(link, queue, answer_s=5) as broken:
-            worker = Worker(broken.consumer(), encoder, {}, Bucketing(4_096))
+        with link, closing(Broker.connect(f"redis://127.0.0.1:{link.port}/0", answer_s=5)) as broken:
+            worker = Worker(Consumer(broken, queue.keys, "w"), encoder, {}, Bucketing(4_096))
             for _ in range(1_000):
                 if not queue.backlog()["interactive"] or num_failures == 5:
                     break
@@ -105,26 +91,21 @@ class TestSending:
         queue.close()
 
 
-def tokens_worker(queue: Queue, encoder: Encoder, max_reply_bytes: int) -> Worker:
-    """Return a worker with passes of a hundred tokens, and replies of at most `max_reply_bytes`."""
-    consumer = Consumer(queue.broker, queue.keys, "w", max_reply_bytes=max_reply_bytes)
-    return Worker(consumer, encoder, {}, Bucketing(100))
-
-
 class TestTokenVectors:
     def test_a_job_is_refused_as_soon_as_its_tokens_are_over_the_limit(self, queue: Queue, encoder: Encoder) -> None:
         words = [f"{first} {second}" for first in WORDS for second in WORDS]
         job = Embed(words * 16, Options(output="tokens"))
         queue.put("interactive", [job])
-        worker = tokens_worker(queue, encoder, 500 * 4 * encoder.model.dimension)
+        consumer = Consumer(queue.broker, queue.keys, "w", max_reply_bytes=500 * 4 * encoder.model.dimension)
+        worker = Worker(consumer, encoder, {}, Bucketing(100))
         drive(worker)
         assert code(queue.wait_result(job.id, 0)) == "too_large"
         assert worker.counters["batches"] == 0
 
-    def test_a_long_list_is_sent_a_few_parts_at_a_time(self, client: Client, serving: Worker) -> None:
-        client.run(limit_replies)
+    def test_a_long_list_is_sent_a_few_parts_at_a_time(self, redis_url: str, keys: Keys, serving: Worker) -> None:
         texts = [f"{'storm' * 20}{n}" for n in range(1_000)]
-        with pytest.raises(TooLarge, match="of 250 parts"):
+        client = Client(redis_url, key_prefix=keys.prefix, pool=keys.pool, max_reply_mb=0)
+        with client, pytest.raises(TooLarge, match="of 250 parts"):
             client.embed(texts, output="tokens")
         assert serving.counters["texts"] < 100
 
@@ -158,3 +139,62 @@ def test_a_second_reading_of_a_result_does_not_prolong_its_life(queue: Queue) ->
     with pytest.raises(UnknownJob, match="60 s once it was read"):
         queue.wait_result(job.id, 0)
     assert queue.status(job.id)[0] == "done"
+
+
+def map_of_texts(texts: bytes) -> bytes:
+    """Return the bytes of a job whose `texts` are these msgpack bytes."""
+    return b"\x84" + bytes(msgpack.packb({"v": 1, "id": "x", "op": "embed"}))[1:] + b"\xa5texts" + texts
+
+
+def test_jobs_with_too_many_bytes_are_not_put(queue: Queue) -> None:
+    large = Embed(["x" * (MAX_PUT_BYTES // 2)] * 2)
+    with pytest.raises(TooLarge, match="over what a lane takes, 33,554,432: split the list"):
+        queue.put("bulk", [large])
+    queue.put("bulk", [Embed(["x" * (MAX_PUT_BYTES // 2 - 100)] * 2)])
+    assert queue.backlog()["bulk"] == 1
+
+
+def test_a_long_list_with_a_long_query_is_refused_before_it_is_packed(redis_url: str, keys: Keys) -> None:
+    query, texts = "x" * 2**18, ["a"] * (128 * TEXTS_PER_JOB)
+    with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool) as client:
+        tracemalloc.start()
+        with pytest.raises(TooLarge, match=r"and the query has 262,144, in each of 128 jobs: 33,558,528 bytes"):
+            client.rerank(query, texts)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("block_s", [0.0, 0.1])
+def test_a_job_with_too_many_bytes_is_answered(queue: Queue, worker: Worker, block_s: float) -> None:
+    large, other = Embed(["x" * MAX_PUT_BYTES], reply_to="me"), Embed(["storm"], reply_to="me")
+    lane = queue.keys.lane("interactive")
+    queue.redis.rpush(lane, large.pack())
+    (taken,) = worker.consumer.take({"interactive": 1}, block_s)
+    assert (len(taken.data), taken.size_bytes) == (HEAD_BYTES, len(large.pack()))
+    queue.redis.rpush(lane, other.pack())
+    work_off(worker, queue)
+    assert code(queue.wait_result(large.id, 0)) == "too_large"
+    assert code(*queue.inbox("me").wait()) == "done"
+
+
+def test_a_job_with_many_empty_maps_uses_little_memory() -> None:
+    data = map_of_texts(b"\xdd" + MAX_VALUES.to_bytes(4, "big") + b"\x80" * MAX_VALUES)
+    tracemalloc.start()
+    with pytest.raises(TooLarge, match="over 1,048,576 values: split it"):
+        operations.unpack(data)
+    assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_small_bytes_with_too_many_values_are_refused_too(number: int) -> None:
+    value: dict[str, Any] = {"a": [[]] * number}
+    with pytest.raises(TooLarge) if wire.num_values(value) > 100 else nullcontext():
+        assert wire.unpack(wire.pack(value), 100) == value
+
+
+def test_a_job_with_many_texts_is_read() -> None:
+    data = map_of_texts(b"\xdd" + (999_999).to_bytes(4, "big") + b"\xa0" * 999_999)
+    assert len(operations.unpack(data).texts) == 999_999
+    with pytest.raises(ShoalError, match="text 0 is a map"):
+        operations.unpack(map_of_texts(b"\x91\x80"))

@@ -4,7 +4,9 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import sha256
+from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,13 +17,13 @@ from http_servers import Canned, CannedServer, Listen
 
 from shoal import Client, HttpClient, ServerFile
 from shoal.client.handles import LongHandle
-from shoal.client.job_source import place_of
 from shoal.contract import wire
 from shoal.errors import (
     BadDocument,
     Cancelled,
     FileError,
     InvalidRequest,
+    InvalidText,
     MalformedJob,
     NotReady,
     PathNotAllowed,
@@ -43,24 +45,16 @@ def status(word: str, **values: Any) -> LongJobStatus:
     return LongJobStatus(ID, "embed_file", word, {"source": "/news.csv"}, 1.0, **values)
 
 
-class Jobs:
-    """Long jobs with made-up states. Each query returns the next state, and the last state is repeated."""
+def handle(*states: LongJobStatus | Exception) -> LongHandle:
+    """Return the handle of a job with these successive states, or errors; the last state is repeated."""
+    left = chain(states, repeat(states[-1]))
 
-    def __init__(self, *states: LongJobStatus | Exception):
-        self._states = list(states)
-
-    def status(self, job_id: str) -> LongJobStatus:
-        """Return the next state, or raise it."""
-        assert job_id == ID
-        state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
-        if isinstance(state, Exception):
+    def next_state(job_id: str) -> LongJobStatus:
+        if isinstance(state := next(left), Exception):
             raise state
         return state
 
-
-def handle(*states: LongJobStatus | Exception) -> LongHandle:
-    """Return the handle of a job with these successive states."""
-    jobs: Any = Jobs(*states)
+    jobs: Any = SimpleNamespace(status=next_state)
     return LongHandle(jobs, ID)
 
 
@@ -91,18 +85,8 @@ class TestLongHandle:
             handle(status("cancelled")).wait()
 
 
-class TestSourceFile:
-    def test_a_local_path_is_made_absolute_and_a_url_stays(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        assert place_of("news.csv") == str(tmp_path / "news.csv")
-        assert place_of(tmp_path / "news.csv") == str(tmp_path / "news.csv")
-        with pytest.raises(InvalidRequest, match=r'"s3://…" is a URL: .* download it'):
-            place_of("s3://bucket/news.csv")
-
-
-def test_a_long_job_over_redis_needs_a_file(client: Client, tmp_path: Path) -> None:
+def test_a_long_job_over_redis_needs_a_file(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     wrong: Any = [{"id": "1", "text": "storm"}]
     unknown: Any = {"colour": "blue"}
     for submit in (client.index("news").build, partial(client.bulk, out=tmp_path)):
@@ -110,11 +94,14 @@ def test_a_long_job_over_redis_needs_a_file(client: Client, tmp_path: Path) -> N
             submit(wrong)
         with pytest.raises(InvalidRequest, match='option "colour"'):
             submit("news.csv", **unknown)
+        with pytest.raises(InvalidRequest, match=r'"s3://…" is a URL: .* download it'):
+            submit("s3://bucket/news.csv")
     with pytest.raises(NotReady, match="no runner of long jobs is alive"):
         client.index("news").versions()
     job = client.bulk("news.csv", tmp_path / "vectors", dimensions=8)
     arguments = client.long_jobs.status(job.id).arguments
     assert (arguments["out"], arguments["options"]) == (str(tmp_path / "vectors"), {"dimensions": 8})
+    assert arguments["source"] == str(tmp_path / "news.csv")  # a relative path begins in the folder of this process
     job.cancel()
 
 
@@ -208,11 +195,13 @@ class TestOverHttp:
         with pytest.raises(InvalidRequest, match=r"the index is .*: it takes 1 to 128 letters"):
             http.index(name).versions()
 
-    def test_a_missing_file_is_refused(self, http: HttpClient, tmp_path: Path) -> None:
+    def test_a_missing_file_and_an_option_that_is_not_utf8_are_refused(self, http: HttpClient, tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="there is no file"):
             http.bulk(tmp_path / "none.csv")
         with pytest.raises(InvalidRequest, match="not UTF-8: rename it"):
             http.bulk(tmp_path / "\udcff.csv")
+        with pytest.raises(InvalidText, match="lone surrogate"):
+            http.bulk(["storm"], text_column="\ud800")
 
     def test_all_fields_of_a_state_are_read(self, http: HttpClient, canned: CannedServer) -> None:
         running = status("running", progress=TaskProgress(rows=7, rows_per_s=3.5), worker="w1", started_at=2.0)

@@ -1,4 +1,4 @@
-"""Any bytes from Redis are read correctly or refused with an error of Shoal, and reading them needs little memory."""
+"""Any bytes from Redis are read correctly or refused with an error of Shoal, and a worker goes on after them."""
 
 import pickle
 import resource
@@ -18,12 +18,17 @@ from queues import Queue
 from shoal import operations
 from shoal.cache.cache import Entry, Table
 from shoal.contract import wire
-from shoal.contract.jobs import Job, check_name
+from shoal.contract.jobs import LANES, Job, check_name
 from shoal.contract.options import Options
 from shoal.contract.outline import Outline
 from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import InvalidText, MalformedJob, ShoalError, TooLarge
 from shoal.operations import Embed, Search
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.index.index import Index
+from shoal_workers.loop.worker import Worker
 
 REPLY = Reply(
     "a",
@@ -132,11 +137,20 @@ def check_reply(data: bytes) -> None:
 # Jobs and the cache
 
 JOB: dict[str, Any] = {"v": 1, "id": "a", "op": "search", "texts": ["storm"], "deadline": 4e9, "reply_to": "b"}
-JOBS = st.sampled_from([Embed(["storm", "", "rain é"]).pack(), Search(["storm"] * 20, k=9, index="news").pack()])
-ODD_JOBS = changed(JOB) | changed(JOB | {"op": "embed"}) | changed(JOB | {"op": "rerank", "query": "rain"})
+RERANK = JOB | {"op": "rerank", "query": "rain", "raw_scores": True}
+JOBS = st.sampled_from(
+    [
+        Embed(["storm", "", "rain é"], Options(pooling="cls", dimensions=3, prompt_name="query")).pack(),
+        Search(["storm"] * 20, k=9, index="news", deadline=4e9).pack("address"),
+        Embed(["x" * 300], Options(output="tokens", truncate=False)).pack(),
+    ]
+)
+ODD_JOBS = (changed(JOB) | changed(RERANK) | changed(JOB | {"op": "embed", "texts": ["rain"], "k": 3})).map(packed)
+#: Good jobs, damaged jobs, jobs with odd fields, and other bytes.
+DATA = JOBS | mutated(JOBS) | st.binary(max_size=50) | ODD_JOBS | ODD.map(packed)
 
 
-@fuzz(150, data=st.binary() | mutated(JOBS) | ODD_JOBS.map(packed) | ODD.map(packed))
+@fuzz(150, data=DATA)
 def test_job(data: bytes) -> None:
     job, outline = outcome(operations.unpack, data), Outline.read(data)
     if isinstance(job, Job):
@@ -144,6 +158,33 @@ def test_job(data: bytes) -> None:
         assert (outline.id, outline.reply_to) == (job.id, job.reply_to)
     assert outline.id is None or check_name("id", outline.id)
     assert outline.reply_to is None or check_name("reply_to", outline.reply_to)
+
+
+@pytest.fixture
+def worker(queue: Queue, encoder: Encoder, index: Index, reranker: Reranker) -> Worker:
+    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), reranker=reranker)
+
+
+@fuzz(40, entries=st.lists(st.tuples(st.sampled_from(LANES), DATA), min_size=1, max_size=6), good=TEXTS)
+def test_any_bytes_pushed_onto_a_lane_are_answered_or_buried(
+    worker: Worker, queue: Queue, entries: list[tuple[str, bytes]], good: str
+) -> None:
+    redis, keys = queue.redis, queue.keys
+    for lane, data in entries:
+        redis.rpush(keys.lane(lane), data)
+    queue.put("interactive", [Embed([good], id="good", reply_to="good")])
+    num_steps = 0
+    while any(queue.backlog().values()):
+        worker.step(block_s=0)
+        assert (num_steps := num_steps + 1) <= 20 * len(entries)
+    outlines = [Outline.read(data) for _, data in entries]
+    assert redis.xlen(keys.dead) >= sum(job.id is None for job in outlines)
+    assert redis.xlen(keys.replies("good")) == 1
+    for job in outlines:
+        if job.id is not None:
+            assert redis.exists(keys.replies(job.reply_to) if job.reply_to else keys.result(job.id))
+    assert not redis.exists(*(keys.of_lane(lane, "load") for lane in LANES), keys.held(worker.id))
+    redis.delete(*redis.scan_iter(f"{keys.root}:*"))
 
 
 DIGEST = bytes(range(16))

@@ -1,12 +1,9 @@
 """The dispatcher delivers each reply, and each result of a submitted job, to the client that waits for it."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
@@ -17,58 +14,28 @@ from conftest import PATIENCE_S, wait_until
 from queues import Queue, set_limits
 
 import shoal.queue.dispatcher
-from shoal import Client
 from shoal.contract.jobs import LANES
 from shoal.contract.replies import Reply
-from shoal.errors import Cancelled, Internal, ShoalError, Unavailable, UnknownJob
+from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.operations import Embed
 from shoal.queue.dispatcher import Pending
 from shoal.queue.lane import MAX_JOINED_BYTES, MAX_JOINED_JOBS, MAX_PUTS_OF_CLIENT, LaneLimits, PackedJobs, take_groups
 from shoal.queue.producer import Producer, ReplyStream
-
-#: A program that uses a client, forks, and uses the client in both processes: `python -c FORKS URL PREFIX POOL`.
-FORKS = """
-import os, sys
-from shoal import Client
-from shoal.contract.jobs import new_id
-
-client = Client(sys.argv[1], key_prefix=sys.argv[2], pool=sys.argv[3], timeout_s=180)
-assert client.embed("storm").shape == (32,)
-connection = client.pool.broker.execute("CLIENT", "ID")
-ends = os.pipe()
-child = os.fork()
-if child == 0:
-    os.write(ends[1], new_id().encode())
-else:
-    assert os.read(ends[0], 24).decode() != new_id()
-assert (client.pool.broker.execute("CLIENT", "ID") == connection) == (child != 0)
-shapes = {client.embed(["storm", f"rain {n} {child == 0}"]).shape for n in range(50)}
-assert shapes == {(2, 32)}, shapes
-if child == 0:
-    os._exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-client.close()
-"""
-
-
-def packed(lane: str, client: str, *texts: str) -> PackedJobs:
-    return PackedJobs.pack(lane, [Embed([text]) for text in texts], "me", client)
 
 
 def by_client(*puts: PackedJobs) -> dict[tuple[str, str], list[PackedJobs]]:
     return {key: [put for put in puts if (put.client, put.lane) == key] for key in {(p.client, p.lane) for p in puts}}
 
 
-def test_puts_of_a_client_with_few_puts_go_first() -> None:
-    many = [packed("bulk", "many", "a") for _ in range(2 * MAX_PUTS_OF_CLIENT + 1)]
-    few = packed("bulk", "few", "b")
+def test_a_group_has_a_client_a_lane_and_limits_and_a_client_with_few_puts_goes_first() -> None:
+    def packed(lane: str, client: str, *texts: str) -> PackedJobs:
+        return PackedJobs.pack(lane, [Embed([text]) for text in texts], "me", client)
+
+    many, few = [packed("bulk", "many", "a") for _ in range(2 * MAX_PUTS_OF_CLIENT + 1)], packed("bulk", "few", "b")
     puts = by_client(*many, few)
     assert take_groups(puts) == [[few], many[:MAX_PUTS_OF_CLIENT]]
     assert take_groups(puts) == [many[MAX_PUTS_OF_CLIENT:-1]]
     assert puts == by_client(many[-1])
-
-
-def test_a_group_has_a_client_a_lane_and_a_limit_of_jobs_and_bytes() -> None:
     half = [packed("bulk", "a", *"x" * (MAX_JOINED_JOBS // 2)) for _ in range(3)]
     other, large = packed("interactive", "a", "x"), packed("bulk", "b", "x" * (MAX_JOINED_BYTES + 1))
     last = packed("bulk", "b", "x")
@@ -77,11 +44,50 @@ def test_a_group_has_a_client_a_lane_and_a_limit_of_jobs_and_bytes() -> None:
     assert puts == by_client(half[2], last)
 
 
+class FailingStream(ReplyStream):
+    """A stream of replies. Each of its `failures` is called, and raises an error, in place of one read."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.failures = list[Callable[[], None]]()
+
+    async def wait(self, timeout_s: float = 0.05) -> list[Reply]:
+        if self.failures:
+            self.failures.pop(0)()
+        return await super().wait(timeout_s)
+
+
+class Hooked(Producer):
+    """A producer that awaits `before` ahead of each round trip of puts, and calls `after` at its end."""
+
+    stream: FailingStream
+    after: Callable[[], object] = staticmethod(lambda: None)
+
+    async def before(self, puts: Sequence[PackedJobs]) -> None:
+        """Do nothing."""
+
+    async def put_many(self, puts: Sequence[PackedJobs]) -> list[dict[str, Any] | ShoalError]:
+        await self.before(puts)
+        outcomes = await super().put_many(puts)
+        self.after()
+        return outcomes
+
+    def inbox(self, address: str) -> ReplyStream:
+        self.stream = FailingStream(self.commands, self.keys.replies(address))
+        return self.stream
+
+
 @pytest.fixture
 def dispatcher(queue: Queue) -> Iterator[ThreadDispatcher]:
-    dispatcher = ThreadDispatcher(queue)
+    dispatcher = ThreadDispatcher(queue, Hooked)
     yield dispatcher
     dispatcher.close()
+
+
+@pytest.fixture
+def producer(dispatcher: ThreadDispatcher) -> Hooked:
+    assert isinstance(dispatcher.producer, Hooked)
+    return dispatcher.producer
 
 
 def answer_all(queue: Queue) -> int:
@@ -101,58 +107,23 @@ async def test_a_cancellation_that_comes_with_the_reply_is_not_lost() -> None:
     assert (await pending.within(0)).id == "a"
 
 
-def test_a_job_that_no_client_waits_for_is_withdrawn(queue: Queue, dispatcher: ThreadDispatcher) -> None:
-    jobs = [Embed(["storm"]) for _ in range(3)]
-    pending = [dispatcher.send("interactive", [job])[0] for job in jobs]
-    wait_until(lambda: all(waiting.is_put for waiting in pending))
-    dispatcher.forget(jobs[:2])
-    wait_until(lambda: queue.backlog()["interactive"] == 1)
-    assert queue.redis.hget(queue.keys.of_lane("interactive", "load"), "texts") == b"1"
-    assert answer_all(queue) == 1
-    assert pending[2].result(PATIENCE_S).id == jobs[2].id
-
-
-def test_closing_withdraws_the_jobs_of_threads_that_wait(queue: Queue, dispatcher: ThreadDispatcher) -> None:
-    jobs = [Embed(["storm"]) for _ in range(20)]
-    pending = dispatcher.send("interactive", jobs)
-    wait_until(lambda: all(waiting.is_put for waiting in pending))
-    queue.take("a", LANES, 5)  # a worker holds some of the jobs
-    dispatcher.close_inside()
-    assert queue.backlog()["interactive"] == 0
-    for reply in pending:
-        with pytest.raises(Unavailable, match="the client was closed"):
-            reply.result(0)
-
-
-class Interrupted(Producer):
-    """A producer that calls `then` after Redis has accepted a put and before the caller knows it."""
-
-    then: Callable[[], object] = staticmethod(lambda: None)
-
-    async def put_many(self, puts: Sequence[PackedJobs]) -> list[dict[str, Any] | ShoalError]:
-        outcomes = await super().put_many(puts)
-        self.then()
-        return outcomes
-
-
-def test_jobs_of_a_caller_that_leaves_during_their_put_are_withdrawn(queue: Queue) -> None:
-    dispatcher = ThreadDispatcher(queue, Interrupted)
+def test_jobs_of_a_caller_that_leaves_during_their_put_are_withdrawn(
+    queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked
+) -> None:
     stays, *leaves = (Embed(["storm"]) for _ in range(3))
     left = Event()
 
-    def leave() -> None:
+    def leave() -> None:  # Redis has accepted the put, and the caller does not know it yet
         dispatcher.asynchronous.forget(leaves)
         left.set()
 
-    assert isinstance(dispatcher.producer, Interrupted)
-    dispatcher.producer.then = leave
+    producer.after = leave
     pending = dispatcher.send("interactive", [stays, *leaves])
     assert left.wait(PATIENCE_S)
     wait_until(lambda: queue.backlog()["interactive"] == 1)
     assert queue.redis.hget(queue.keys.of_lane("interactive", "load"), "texts") == b"1"
     assert answer_all(queue) == 1
     assert pending[0].result(PATIENCE_S).id == stays.id
-    dispatcher.close()
 
 
 def call_at_once(dispatcher: ThreadDispatcher, *calls: tuple[str, Embed]) -> list[ThreadPending]:
@@ -175,7 +146,9 @@ def test_the_puts_of_a_client_are_one_run_of_the_script(own_queue: Queue) -> Non
     dispatcher.close()
 
 
-def test_a_put_that_fails_does_not_fail_the_others(queue: Queue, dispatcher: ThreadDispatcher) -> None:
+def test_a_put_that_fails_does_not_fail_the_others(
+    queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked
+) -> None:
     jobs = [Embed(["storm"]) for _ in range(3)]
     object.__setattr__(jobs[1], "id", "no name")
     first, second, third = call_at_once(dispatcher, *(("a", job) for job in jobs))
@@ -184,80 +157,44 @@ def test_a_put_that_fails_does_not_fail_the_others(queue: Queue, dispatcher: Thr
     wait_until(lambda: first.is_put and third.is_put)
     assert queue.backlog()["bulk"] == 2
 
+    async def fail(puts: Sequence[PackedJobs]) -> None:
+        raise Unavailable("Redis does not answer")
 
-class OneRoundTrip(Producer):
-    """A producer whose Redis answers one round trip of puts, and fails after that."""
+    def fail_later() -> None:
+        vars(producer)["before"] = fail
 
-    num_left = 1
-
-    async def put_many(self, puts: Sequence[PackedJobs]) -> list[dict[str, Any] | ShoalError]:
-        self.num_left -= 1
-        if self.num_left < 0:
-            raise Unavailable("Redis does not answer")
-        return await super().put_many(puts)
-
-
-def test_an_accepted_put_stays_accepted_though_redis_fails_at_the_next_ones(queue: Queue) -> None:
-    set_limits(queue, LaneLimits(max_jobs=2))
-    dispatcher = ThreadDispatcher(queue, OneRoundTrip)
-    accepted, *others = call_at_once(dispatcher, *((client, Embed(["storm"])) for client in "abb"))
+    set_limits(queue, LaneLimits(max_jobs=4))
+    producer.after = fail_later
+    accepted, *others = call_at_once(dispatcher, *((client, Embed(["storm"])) for client in "bcc"))
     for other in others:
         with pytest.raises(Unavailable):
             other.result(PATIENCE_S)
-    assert (accepted.is_put, queue.backlog()["bulk"]) == (True, 1)
-    dispatcher.close()
+    assert (accepted.is_put, queue.backlog()["bulk"]) == (True, 3)
 
 
-class FailingStream(ReplyStream):
-    """A stream of replies. Each of its `failures` is called, and raises an error, in place of one read."""
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.failures = SimpleQueue[Callable[[], None]]()
-
-    async def wait(self, timeout_s: float = 0.05) -> list[Reply]:
-        if not self.failures.empty():
-            self.failures.get()()
-        return await super().wait(timeout_s)
-
-
-class FailingInbox(Producer):
-    """A producer whose inbox is a `FailingStream`."""
-
-    stream: FailingStream
-
-    def inbox(self, address: str) -> ReplyStream:
-        self.stream = FailingStream(self.commands, self.keys.replies(address))
-        return self.stream
-
-
-def failing(queue: Queue) -> tuple[ThreadDispatcher, FailingStream]:
-    dispatcher = ThreadDispatcher(queue, FailingInbox)
-    assert isinstance(dispatcher.producer, FailingInbox)
-    return dispatcher, dispatcher.producer.stream
-
-
-def test_after_an_unforeseen_error_callers_get_it_and_the_dispatcher_goes_on(queue: Queue) -> None:
-    dispatcher, stream = failing(queue)
+def test_after_an_unforeseen_error_callers_get_it_and_the_dispatcher_goes_on(
+    queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked
+) -> None:
     first, second = (Embed(["storm"]) for _ in range(2))
     (pending,) = dispatcher.send("interactive", [first])
 
     def fail() -> None:
         raise RuntimeError("unforeseen")
 
-    stream.failures.put(fail)
+    producer.stream.failures.append(fail)
     with pytest.raises(Internal):
         pending.result(PATIENCE_S)
     (pending,) = dispatcher.send("interactive", [second])
     wait_until(lambda: pending.is_put)
     answer_all(queue)
     assert pending.result(PATIENCE_S).id == second.id
-    dispatcher.close()
 
 
-def test_a_caller_that_comes_when_redis_is_back_gets_no_error(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_comes_when_redis_is_back_gets_no_error(
+    queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shoal.queue.dispatcher, "GRACE_S", -1.0)
-    (dispatcher, stream), late = failing(queue), list[Pending]()
+    late = list[Pending]()
     first, second = (Embed(["storm"]) for _ in range(2))
     (pending,) = dispatcher.send("interactive", [first])
 
@@ -268,14 +205,12 @@ def test_a_caller_that_comes_when_redis_is_back_gets_no_error(queue: Queue, monk
         late.extend(dispatcher.asynchronous.send("interactive", [second]))
         fail()
 
-    for failure in (fail, fail_late):
-        stream.failures.put(failure)
+    producer.stream.failures += [fail, fail_late]
     with pytest.raises(Unavailable, match="away"):
         pending.result(PATIENCE_S)
     wait_until(lambda: late and late[0].is_put)
     answer_all(queue)
     assert ThreadPending(dispatcher, late[0]).result(PATIENCE_S).id == second.id
-    dispatcher.close()
 
 
 def test_a_reply_that_is_odd_or_of_no_caller_stops_no_other(queue: Queue, dispatcher: ThreadDispatcher) -> None:
@@ -287,47 +222,28 @@ def test_a_reply_that_is_odd_or_of_no_caller_stops_no_other(queue: Queue, dispat
     assert pending.result(PATIENCE_S).status == "done"
 
 
-@pytest.mark.usefixtures("serving")
-def test_after_a_fork_a_client_works_in_both_processes(client: Client, redis_url: str) -> None:
-    keys = client.keys
-    command = [sys.executable, "-W", "ignore", "-c", FORKS, redis_url, keys.prefix, keys.pool]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
+def test_large_jobs_do_not_delay_those_of_others(queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked) -> None:
+    is_sending, is_through = asyncio.Event(), asyncio.Event()
 
-
-class SlowForLargeJobs(Producer):
-    """A producer on a slow link: a large put is not sent until `is_through` is set."""
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.is_sending, self.is_through = asyncio.Event(), asyncio.Event()
-
-    async def put_many(self, puts: Sequence[PackedJobs]) -> list[dict[str, Any] | ShoalError]:
+    async def send_slowly(puts: Sequence[PackedJobs]) -> None:
         if any(put.num_bytes > 2**20 for put in puts):
-            self.is_sending.set()
-            await self.is_through.wait()
-        return await super().put_many(puts)
+            is_sending.set()
+            await is_through.wait()
 
-
-def test_large_jobs_do_not_delay_those_of_others(queue: Queue) -> None:
-    dispatcher = ThreadDispatcher(queue, SlowForLargeJobs)
-    slow = dispatcher.producer
-    assert isinstance(slow, SlowForLargeJobs)
-    waiting, large, small = Embed(["rain"]), Embed(["x" * 2**20] * 2), Embed(["storm"])
-    dispatcher.send("interactive", [waiting])
-    (sending,) = dispatcher.send("interactive", [large])
-    dispatcher.run(slow.is_sending.wait())
-    (pending,) = dispatcher.send("interactive", [small])
+    vars(producer)["before"] = send_slowly
+    dispatcher.send("interactive", [Embed(["rain"])])
+    (sending,) = dispatcher.send("interactive", [Embed(["x" * 2**20] * 2)])
+    dispatcher.run(is_sending.wait())
+    (pending,) = dispatcher.send("interactive", [Embed(["storm"])])
     wait_until(lambda: pending.is_put)
     assert queue.backlog()["interactive"] == 2
 
     async def let_through() -> None:
-        slow.is_through.set()
+        is_through.set()
 
     dispatcher.run(let_through())
     wait_until(lambda: sending.is_put)
     assert answer_all(queue) == 3
-    dispatcher.close()
 
 
 def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(
@@ -378,14 +294,8 @@ def test_threads_that_wait_use_no_connections_and_each_gets_its_result(
         wait_until(lambda: queue.redis.info("clients")["blocked_clients"] == 1)
         answer_all(queue)
         assert [reply.id if reply else None for reply in (result.result() for result in results)] == ids
-
-
-def test_several_threads_and_processes_wait_for_one_result_and_all_get_it(
-    queue: Queue, dispatcher: ThreadDispatcher
-) -> None:
-    other = ThreadDispatcher(queue)
-    (job_id,) = submit(queue)
-    with waits(queue, [job_id], *[dispatcher] * 4, other) as results:
+    other, (job_id,) = ThreadDispatcher(queue), submit(queue)
+    with waits(queue, [job_id], *[dispatcher] * 4, other) as results:  # threads and processes wait for one result
         assert dispatcher.wait_result(job_id, 0.01) is None  # one more thread, which gives up
         answer_all(queue)
         replies = [result.result(PATIENCE_S / 2) for result in results]  # at once, long before their timeout
@@ -394,48 +304,29 @@ def test_several_threads_and_processes_wait_for_one_result_and_all_get_it(
     assert queue.wait_result(job_id, 0)
 
 
-def test_a_thread_that_waits_learns_that_its_job_is_cancelled(queue: Queue, dispatcher: ThreadDispatcher) -> None:
-    (job_id,) = submit(queue)
-    with waits(queue, [job_id], dispatcher) as (result,):
-        assert queue.cancel(job_id) == "cancelled"
-        reply = result.result()
-    assert reply is not None
-    with pytest.raises(Cancelled):
-        Reply.join([reply])
+def test_a_job_that_is_answered_while_the_thread_begins_to_wait_is_found(
+    queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked
+) -> None:
+    async def watch(job_id: str, address: str) -> bool:
+        answer_all(queue)
+        return await Producer.watch_result(producer, job_id, address)
 
-
-def test_a_job_that_is_answered_while_the_thread_begins_to_wait_is_found(queue: Queue) -> None:
-    class Slow(Producer):
-        async def watch_result(self, job_id: str, address: str) -> bool:
-            answer_all(queue)
-            return await super().watch_result(job_id, address)
-
-    dispatcher = ThreadDispatcher(queue, Slow)
+    vars(producer)["watch_result"] = watch
     (job_id,) = submit(queue)
     assert dispatcher.wait_result(job_id, PATIENCE_S)
-    dispatcher.close()
 
 
 def test_without_a_note_a_thread_looks_again(
-    queue: Queue, dispatcher: ThreadDispatcher, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shoal.queue.dispatcher, "LOOK_AGAIN_S", 0.01)
 
     async def watch_nothing(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr(Producer, "watch_result", watch_nothing)
+    vars(producer)["watch_result"] = watch_nothing
     (job_id,) = submit(queue)
     with ThreadPoolExecutor(1) as threads:
         result = threads.submit(dispatcher.wait_result, job_id, PATIENCE_S)
         answer_all(queue)
         assert result.result()
-
-
-def test_a_wait_ends_when_its_time_is_over(queue: Queue, dispatcher: ThreadDispatcher) -> None:
-    (job_id,) = submit(queue)
-    assert dispatcher.wait_result(job_id, 0) is None
-    assert num_watchers(queue, job_id) == 0
-    assert dispatcher.wait_result(job_id, 0.0004) is None
-    with pytest.raises(UnknownJob):
-        dispatcher.wait_result("nobody", PATIENCE_S)

@@ -28,6 +28,12 @@ TIMES = (0, 1, 32_503_680_000.0, 2.0**40)
 
 
 def beats() -> Iterator[tuple[str, dict[str, Any]]]:
+    def recent(number: float, **others: float) -> dict[str, Any]:
+        times = {"ended_at": number, "total_s": number, "timings": {"queue_s": number}}
+        counts = dict.fromkeys(("num_texts", "num_tokens", "num_cached"), number)
+        word = {"id": "a", "op": "embed", "lane": "bulk", "client": "", "status": "done", "error": None}
+        return {"recent": [word | times | counts | others]}
+
     for n, number in enumerate(NUMBERS):
         counters, histogram = dict.fromkeys(COUNTERS, number), HISTOGRAM | {"sum": number}
         waits = {"waits": {"interactive": histogram}, "batches": {"fill": histogram}, "rounds": [number] * 5}
@@ -36,18 +42,12 @@ def beats() -> Iterator[tuple[str, dict[str, Any]]]:
         )
         yield f"number {n}", ABOUT | {"counters": counters} | waits | single
         yield f"count {n}", ABOUT | {"indexes": {"default": INDEX | {"count": number, "num_changes": number}}}
-        yield f"recent {n}", ABOUT | {"recent": [_recent(number)]}
+        yield f"recent {n}", ABOUT | recent(number)
     for name in (*ABOUT, "recent", "rounds", "texts_per_s", "written_at", "index_errors", "cache", "limits"):
         for n, value in enumerate(ODD):
             yield f"{name} {n}", ABOUT | {name: value}
     for time_s in TIMES:
-        yield f"time {time_s}", ABOUT | {"written_at": time_s, "recent": [_recent(1.0) | {"ended_at": time_s}]}
-
-
-def _recent(number: float) -> dict[str, Any]:
-    times = {"ended_at": number, "total_s": number, "timings": {"queue_s": number}}
-    counts = dict.fromkeys(("num_texts", "num_tokens", "num_cached"), number)
-    return {"id": "a", "op": "embed", "lane": "bulk", "client": "", "status": "done", "error": None} | times | counts
+        yield f"time {time_s}", ABOUT | {"written_at": time_s} | recent(1.0, ended_at=time_s)
 
 
 @pytest.fixture

@@ -41,8 +41,7 @@ def num_waiting(queue: Queue) -> int:
 
 
 def put(queue: Queue, num_jobs: int, lane: str = "interactive", num_texts: int = 1) -> None:
-    for _ in range(num_jobs):
-        queue.put(lane, [Embed(["storm"] * num_texts, reply_to="me")])
+    queue.put(lane, [Embed(["storm"] * num_texts, reply_to="me") for _ in range(num_jobs)])
 
 
 def take_one_each(workers: list[Future[list[Delivery]]]) -> None:
@@ -57,26 +56,16 @@ def test_pushed_jobs_which_wake_no_worker_are_taken_at_the_next_look(queue: Queu
         take_one_each(workers)
 
 
-def test_one_job_wakes_one_worker(own_queue: Queue) -> None:
-    marker = own_queue.keys.of_lane("interactive", "wake")
-    for number in range(1, 4):
-        put(own_queue, 1)
-        assert own_queue.redis.llen(marker) == 1
-        assert len(own_queue.take(f"w{number}", LANES, 9)) == 1
-        assert not own_queue.redis.exists(marker)
-
-
 @pytest.mark.parametrize("is_full", [False, True])
-def test_who_leaves_jobs_behind_wakes_the_next(own_queue: Queue, is_full: bool) -> None:
+def test_one_job_wakes_one_worker_and_who_leaves_jobs_behind_wakes_the_next(own_queue: Queue, is_full: bool) -> None:
     put(own_queue, 2, "bulk")
     if is_full:
         own_queue.redis.config_set("maxmemory", 1)
     marker = own_queue.keys.of_lane("bulk", "wake")
     assert own_queue.redis.lpop(marker) == b""  # taken by a worker that dies at once
-    assert len(own_queue.take("w", LANES, 1)) == 1
-    assert own_queue.redis.llen(marker) == 1
-    assert len(own_queue.take("w", LANES, 1)) == 1
-    assert not own_queue.redis.exists(marker)
+    for num_markers in (1, 0):
+        assert len(own_queue.take("w", LANES, 1)) == 1
+        assert own_queue.redis.llen(marker) == num_markers
 
 
 def test_a_worker_that_waits_is_given_a_suspect(queue: Queue) -> None:
@@ -88,10 +77,19 @@ def test_a_worker_that_waits_is_given_a_suspect(queue: Queue) -> None:
         assert [one.deaths for worker in workers if worker.done() for one in worker.result()] == [1]
 
 
+def test_a_worker_that_takes_a_suspect_wakes_the_next_one(queue: Queue) -> None:
+    put(queue, 2)
+    queue.take("dead", LANES, 2)
+    queue.die()
+    for num_markers in (1, 0):
+        assert [one.deaths for one in queue.take(f"w{num_markers}", LANES, 9)] == [1]
+        assert queue.redis.llen(queue.keys.of_lane("bulk", "wake")) == num_markers
+
+
 @pytest.mark.parametrize(("lane", "num_texts"), [("interactive", 1), ("bulk", 64)])
 def test_as_many_jobs_as_idle_workers_are_taken_by_one_each(queue: Queue, lane: str, num_texts: int) -> None:
     with idle_workers(queue) as workers:
-        queue.put(lane, [Embed(["storm"] * num_texts, reply_to="me") for _ in workers])
+        put(queue, NUM_WORKERS, lane, num_texts)
         take_one_each(workers)
 
 

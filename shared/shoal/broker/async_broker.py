@@ -95,7 +95,7 @@ class AsyncConnection(asyncio.Protocol):
         self._questions.append(question)
         self._transport.write(packed)
         if self._timer is None or self._timer.when() > question.asked_at + limit_s:
-            self._look_after(limit_s)
+            self._check_in(limit_s)
         return question.outcome
 
     def is_open(self) -> bool:
@@ -154,12 +154,12 @@ class AsyncConnection(asyncio.Protocol):
 
     # Time limits
 
-    def _look_after(self, seconds: float) -> None:
+    def _check_in(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(max(0.0, seconds), self._look)
+        self._timer = self._loop.call_later(max(0.0, seconds), self._check_silence)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         """Fail all questions if Redis has been silent for longer than the oldest question allows."""
         self._timer = None
         if not self._questions:
@@ -167,10 +167,10 @@ class AsyncConnection(asyncio.Protocol):
         oldest = self._questions[0]
         left_s = max(oldest.asked_at, self._heard_at) + oldest.limit_s - self._loop.time()
         if left_s > 0:
-            self._look_after(left_s)
+            self._check_in(left_s)
         elif not self._is_late:
             self._is_late = True
-            self._look_after(LATE_S)
+            self._check_in(LATE_S)
         else:
             error = redis.TimeoutError("Timeout reading from socket")
             self._breaker.record_failure(error, time.monotonic() - oldest.limit_s, is_silence=True)
@@ -293,12 +293,12 @@ class AsyncBroker:
                     connection = await self._open_shared()
                 return await connection.ask(data, num_answers)
             except redis.RedisError as error:
-                self._drop_wrong(error)
+                self._drop_if_moved(error)
                 if not isinstance(error, MovedError) or num_moves == MAX_MOVES:
                     raise translate(_closed() if self._is_closed else error) from error
         return []
 
-    def _drop_wrong(self, error: redis.RedisError) -> None:
+    def _drop_if_moved(self, error: redis.RedisError) -> None:
         """Drop idle connections if the error says that another Redis is the primary now."""
         if isinstance(error, MovedError) and self._maker.primary:  # the commands have had no effect
             self._maker.primary.note_move(error)

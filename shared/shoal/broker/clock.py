@@ -15,9 +15,9 @@ NUM_ROUND_TRIPS = 3
 class Clock:
     """Redis's clock, computed from the monotonic clock of this process. One thread measures it, others may read it.
 
-    `offset_s` says how far this machine's calendar clock, which is not used, is ahead of Redis's clock. `error_s` is
-    the largest possible error of `offset_s` and `now`, half of the round trip: at most a second, because a worker waits
-    two seconds for an answer. It is None before the first measurement.
+    `offset_s` is the time by which this machine's calendar clock is ahead of Redis's clock. `error_s` is the largest
+    possible error of `offset_s` and `now`, half of the round trip: at most a second, because a worker waits two seconds
+    for an answer, unless the Redis URL has a longer `socket_timeout`. It is None before the first measurement.
     """
 
     def __init__(self, broker: Broker, monotonic: Callable[[], float] = time.monotonic):

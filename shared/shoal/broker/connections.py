@@ -47,8 +47,8 @@ LARGE_BYTES, MAX_LARGE_WAIT_S = 2**20, 30.0
 #: Largest number of connections of a pool. A caller uses one only for a round trip, so few are in use at once.
 MAX_CONNECTIONS = 64
 
-#: Largest number of connections that a URL may allow: as many clients as Redis serves by default.
-MOST_CONNECTIONS = 10_000
+#: Lowest and highest values of options of a URL. Redis serves 10,000 clients by default, and no system waits for ever.
+_BOUNDS = {"max_connections": (1, 10_000), "socket_timeout": (0.001, 3_600), "socket_connect_timeout": (0.001, 3_600)}
 
 #: Largest number of times that a command is sent again because another node of the cluster has the keys.
 MAX_MOVES = 4
@@ -89,15 +89,16 @@ def read_url(url: str, answer_s: float) -> dict[str, Any]:
     url, primary = split_url(url, answer_s)
     options = parse_url(url)  # type: ignore[no-untyped-call]
     if not options.keys() & {"db", "path"} and urlsplit(url).path.strip("/"):
-        raise ValueError("redis-py would take the database 0 in place of a word")
+        raise ValueError("redis-py would read a database that is no number as 0")
     options.get("host", "").encode("idna")  # raises a ValueError if the name has an empty or long part
     if path := options.pop("password_file", None):
         options["credential_provider"] = PasswordFile(path, options.pop("username", None))
     limits = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s}
     values: dict[str, Any] = _OPTIONS | limits | {"connection_class": redis.Connection} | options | _ANSWERS
-    if not 1 <= values["max_connections"] <= MOST_CONNECTIONS:
-        asked = f"max_connections in the Redis URL is {values['max_connections']:,}"
-        raise Unavailable(f"{asked}: write a number from 1 to {MOST_CONNECTIONS:,}, or leave it out")
+    for name, (least, most) in _BOUNDS.items():
+        if not least <= values[name] <= most:
+            found = f"{name} in the Redis URL is {values[name]:,}"
+            raise Unavailable(f"{found}: write a number from {least:g} to {most:,}, or leave it out")
     return values | {"primary": primary}
 
 

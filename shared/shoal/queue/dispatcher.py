@@ -189,7 +189,7 @@ class Dispatcher:
 
     async def _keep_receiving(self) -> None:
         """Receive until the dispatcher is closed, and again after an error."""
-        known: set[str] | None = None
+        earlier: set[str] | None = None
         while not self._is_closed:
             try:
                 replies = await self._inbox.wait()
@@ -201,22 +201,22 @@ class Dispatcher:
                     self._note(job_id, None)
                 if self._is_away:
                     _log.info("Redis answers again")
-                self._answered_at, self._is_away, known = time.monotonic(), False, None
+                self._answered_at, self._is_away, earlier = time.monotonic(), False, None
                 continue
             except ShoalError as error:
-                self._note_silence(error, known)
+                self._note_silence(error, earlier)
             except Exception as error:
                 self._report(error)
             await asyncio.sleep(RETRY_S)
             if self._is_away:
-                known = {*self._pending, *self._watched}  # if the next read fails, only these get the error
+                earlier = {*self._pending, *self._watched}  # if the next read fails, only these get the error
 
-    def _note_silence(self, error: ShoalError, known: Collection[str] | None) -> None:
+    def _note_silence(self, error: ShoalError, job_ids: Collection[str] | None) -> None:
         """Make callers raise the error if Redis has been away for longer than `GRACE_S`; log the first such error."""
         if time.monotonic() - self._answered_at > GRACE_S:
             _log.log(logging.DEBUG if self._is_away else logging.WARNING, "%s; trying until it does", error)
             self._is_away = True
-            self._settle_all(error, known)
+            self._settle_all(error, job_ids)
 
     def _report(self, error: Exception) -> None:
         """Log an unforeseen error without its message, which could contain a text. Callers that wait get an error."""
@@ -231,16 +231,16 @@ class Dispatcher:
             if not note.done():  # a cancelled task's note is done
                 note.set_result(outcome)
 
-    def _settle_all(self, error: ShoalError, known: Collection[str] | None = None) -> list[str]:
-        """Give all callers the error, or only callers that wait for `known` jobs; return the ids of jobs in lanes."""
+    def _settle_all(self, error: ShoalError, job_ids: Collection[str] | None = None) -> list[str]:
+        """Give the error to all callers, or to callers that wait for these jobs; return the ids of jobs in lanes."""
         in_lanes = []
-        for job_id in list(self._pending) if known is None else known:
+        for job_id in list(self._pending) if job_ids is None else job_ids:
             if pending := self._pending.pop(job_id, None):
                 if pending.is_put:  # otherwise `_put` withdraws the job
                     in_lanes.append(job_id)
                 if not pending.done():
                     pending.set_result(Reply.failure(job_id, error))
-        for job_id in list(self._watched) if known is None else known:
+        for job_id in list(self._watched) if job_ids is None else job_ids:
             self._note(job_id, error)
         return in_lanes
 

@@ -135,19 +135,19 @@ class PackedJobs:
 
 
 def take_groups(puts: dict[tuple[str, str], list[PackedJobs]]) -> list[list[PackedJobs]]:
-    """Remove the puts to make now; return a group of them for each client and lane, which are the keys of `puts`.
+    """Remove the puts to make now from `puts`, whose keys are clients and lanes; return a group for each key.
 
-    One run of the script makes a group. A client with few puts goes first, and does not wait for the others.
+    One run of the script makes the puts of a group. A client with few puts goes first and does not wait for others.
     """
     groups = []
-    for key, of_one in sorted(puts.items(), key=lambda pair: len(pair[1])):
-        first = of_one[:MAX_PUTS_OF_CLIENT]
+    for key, waiting in sorted(puts.items(), key=lambda pair: len(pair[1])):
+        first = waiting[:MAX_PUTS_OF_CLIENT]
         nums_jobs, sizes = accumulate(len(put.jobs) for put in first), accumulate(put.num_bytes for put in first)
         sums = zip(nums_jobs, sizes, strict=True)
         num = max(1, sum(jobs <= MAX_JOINED_JOBS and size <= MAX_JOINED_BYTES for jobs, size in sums))
-        groups.append(of_one[:num])
-        del of_one[:num]
-        if not of_one:
+        groups.append(waiting[:num])
+        del waiting[:num]
+        if not waiting:
             del puts[key]
     return groups
 

@@ -1,12 +1,12 @@
 """The asynchronous parts of a queue for tests without an event loop: their I/O blocks the thread."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from inspect import iscoroutinefunction
+from typing import Any, TypeVar, cast
 
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.broker.broker import Broker, Script
-from shoal.cache.lookup import CacheLookup, LookupResult
+from shoal.cache.lookup import CacheLookup
 from shoal.changes import change_log
 from shoal.changes.change import Change
 from shoal.client.redis.loop_thread import LoopThread
@@ -15,14 +15,12 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import ShoalError
 from shoal.queue import dead_letters
-from shoal.queue.consumer import Consumer
 from shoal.queue.dispatcher import Dispatcher, Pending
 from shoal.queue.pool import ALIVE_S, AsyncPool
 from shoal.queue.pool import Pool as WorkersPool
 from shoal.queue.producer import Producer, ReplyStream
 from shoal_api.viewers.pool_meter import PoolSnapshot
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -70,92 +68,65 @@ def run_now(steps: Awaitable[T]) -> T:
     raise RuntimeError("a coroutine that was to block waits for an event loop")
 
 
-def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method that blocks, made from a coroutine method of an object's `asynchronous` part."""
+class Blocking:
+    """An asynchronous object whose coroutine methods block the thread."""
 
-    @wraps(method)
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run_now(method(self.asynchronous, *args, **kwargs))
+    def __init__(self, asynchronous: Any):
+        self.asynchronous = asynchronous
 
-    return call
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.asynchronous, name)
+        return (lambda *args, **options: run_now(found(*args, **options))) if iscoroutinefunction(found) else found
 
 
-class Pool(WorkersPool):
+class Pool(Blocking, WorkersPool):
     """The workers of a pool, with the methods of workers and of clients."""
 
     def __init__(self, broker: Broker, keys: Keys, alive_s: float = ALIVE_S):
-        super().__init__(broker, keys, alive_s)
+        WorkersPool.__init__(self, broker, keys, alive_s)
         self.asynchronous = AsyncPool(commands_of(broker), keys)
 
-    first_heartbeats = blocking(AsyncPool.first_heartbeats)
-    texts_per_s = blocking(AsyncPool.texts_per_s)
 
-
-class BlockingProducer:
+class BlockingProducer(Blocking):
     """A producer for threads."""
 
     def __init__(self, broker: Broker, keys: Keys, result_ttl_s: int = 3_600):
-        self.asynchronous = Producer(commands_of(broker), keys, result_ttl_s)
+        super().__init__(Producer(commands_of(broker), keys, result_ttl_s))
         self.broker = broker
         self.keys = keys
         self.result_ttl_s = result_ttl_s
         self.pool = Pool(broker, keys)
 
-    put = blocking(Producer.put)
-    put_once = blocking(Producer.put_once)
-    put_many = blocking(Producer.put_many)
-    holds = blocking(Producer.holds)
-    withdraw = blocking(Producer.withdraw)
-    cancel = blocking(Producer.cancel)
-    status = blocking(Producer.status)
-    read_result = blocking(Producer.read_result)
-    loads = blocking(Producer.loads)
-    watch_result = blocking(Producer.watch_result)
-    limits = blocking(Producer.limits)
-    check_lanes = blocking(Producer.check_lanes)
-    num_dead = blocking(Producer.num_dead)
-    unread_load = blocking(Producer.unread_load)
-
     def inbox(self, address: str) -> "Inbox":
         """Return the stream of the replies to jobs with that reply address."""
-        return Inbox(self.broker, self.keys.replies(address))
+        return Inbox(ReplyStream(commands_of(self.broker), self.keys.replies(address)))
 
     def backlog(self) -> dict[str, int]:
         """Return the number of unanswered jobs in each lane. Jobs that a worker holds count too."""
         return {lane: load.num_jobs for lane, load in self.loads().items()}
 
 
-class Inbox:
-    """The replies at one address, for a thread. `wait` blocks the thread."""
+class Inbox(Blocking):
+    """The replies at one address, for a thread."""
 
-    def __init__(self, broker: Broker, key: str):
-        self.asynchronous = ReplyStream(commands_of(broker), key)
-
-    wait = blocking(ReplyStream.wait)
-
-
-class Unread:
-    """The unread results, with the methods of clients and of workers."""
-
-    def __init__(self, producer: BlockingProducer):
-        self.sweep = Consumer(producer.broker, producer.keys, "sweeper").sweep_unread
-        self.load = producer.unread_load
+    def wait(self, timeout_s: float = 0.25) -> list[Reply]:
+        """Return replies; wait up to `timeout_s` for the first one."""
+        return list(run_now(self.asynchronous.wait(timeout_s)))
 
 
-class DeadLetters:
+class DeadLetters(Blocking):
     """The dead letters of a pool, for a thread."""
 
     def __init__(self, producer: BlockingProducer):
-        self.asynchronous = dead_letters.DeadLetters(producer.asynchronous)
+        super().__init__(dead_letters.DeadLetters(producer.asynchronous))
         self._producer = producer
 
     def __len__(self) -> int:
-        return self._producer.num_dead()
+        return int(self._producer.num_dead())
 
-    newest = blocking(dead_letters.DeadLetters.newest)
-    get = blocking(dead_letters.DeadLetters.get)
-    retry = blocking(dead_letters.DeadLetters.retry)
-    drop = blocking(dead_letters.DeadLetters.drop)
+    def newest(self, max_letters: int = 100) -> list[dead_letters.DeadLetter]:
+        """Return the newest letters."""
+        return list(run_now(self.asynchronous.newest(max_letters)))
 
 
 def read_pool(producer: BlockingProducer) -> PoolSnapshot:
@@ -176,16 +147,12 @@ def as_written(log: change_log.ChangeLog) -> ChangeLog:
     return ChangeLog(log._broker, log._keys)
 
 
-class Lookup:
+class Lookup(Blocking):
     """A client's look-up in the cache, for a thread."""
 
     def __init__(self, producer: BlockingProducer, **options: Any):
         pool = producer.asynchronous.pool
-        self.asynchronous = CacheLookup(commands_of(producer.broker), producer.keys, pool, **options)
-
-    def find(self, job: Job) -> LookupResult:
-        """Look up the texts of a job."""
-        return run_now(self.asynchronous.find(job))
+        super().__init__(CacheLookup(commands_of(producer.broker), producer.keys, pool, **options))
 
 
 class ThreadDispatcher:
@@ -253,10 +220,6 @@ class ThreadPending:
     def is_put(self) -> bool:
         """Return True once the job is in its lane."""
         return self._pending.is_put
-
-    def done(self) -> bool:
-        """Return True once the reply or an error has come."""
-        return self._pending.done()
 
     def result(self, timeout_s: float) -> Reply:
         """Return the reply. Raises its error."""

@@ -4,11 +4,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 import redis
-from blocking import BlockingProducer, Unread
+from blocking import BlockingProducer
 
 from shoal import Client
 from shoal.broker.broker import Broker
@@ -33,7 +34,7 @@ class Queue(BlockingProducer):
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self.pool.alive_s = ALIVE_S
-        self.unread = Unread(self)
+        self.unread = SimpleNamespace(sweep=self.consumer("sweeper").sweep_unread, load=self.unread_load)
 
     @classmethod
     def connect(cls, url: str, keys: Keys, result_ttl_s: int = 3_600) -> Self:
@@ -44,14 +45,14 @@ class Queue(BlockingProducer):
         """Close all connections."""
         self.broker.close()
 
-    def ping(self) -> None:
-        """Raise Unavailable if Redis does not answer."""
-        self.broker.ping()
-
     @property
     def redis(self) -> Any:
         """Return redis-py's client, for looking at keys and for breaking things."""
         return redis.Redis(connection_pool=self.broker.connection_pool)
+
+    def ping(self) -> None:
+        """Raise Unavailable if Redis does not answer."""
+        self.broker.ping()
 
     def consumer(self, name: str = "") -> Consumer:
         """Return the consumer with this name, or with a new name."""
@@ -59,6 +60,7 @@ class Queue(BlockingProducer):
 
     def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
         """Return the reply to a submitted job, or None if none comes within `timeout_s`."""
+        reply: Reply | None
         until, pause = time.monotonic() + timeout_s, threading.Event()
         while (reply := self.read_result(job_id)) is None and time.monotonic() < until:
             pause.wait(0.02)

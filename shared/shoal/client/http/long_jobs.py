@@ -96,17 +96,17 @@ class HttpLongJobs:
             self.client.ask("DELETE", job_path(job_id))
 
     def submit(self, path: str, source: File | Iterable[Item], fields: Mapping[str, Any], key: str | None) -> str:
-        """Submit a job and return its id. The source is uploaded unless it is a `ServerFile`."""
+        """Submit a job and return its id. The source is uploaded unless it is a `ServerFile`. Raises InvalidText."""
         headers = once(key)
         given = {name: value for name, value in fields.items() if value is not None}
+        body = wire.pack(given | ({"source": source.path} if isinstance(source, ServerFile) else {}))
         if isinstance(source, ServerFile):
-            body = wire.pack({"source": source.path} | given)
             return self.client.ask("POST", path, body=body, headers=headers).text("id")
         values = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in given.items()}
         with _as_file(source) as file:
             size = file.stat().st_size
             headers |= {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-            place = f"{path}?{urlencode({'name': file.name} | values, doseq=True, errors='replace')}"
+            place = f"{path}?{urlencode({'name': file.name} | values, doseq=True)}"
             until = self.client.until(size / MIN_BYTES_PER_S)
             return self.client.ask("POST", place, until, body=_Pieces(file), headers=headers).text("id")
 

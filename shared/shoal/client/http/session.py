@@ -7,7 +7,9 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from ipaddress import ip_address
+from threading import Lock
 from typing import Any, BinaryIO
 
 import httpx2
@@ -66,7 +68,9 @@ class HttpSession:
             raise InvalidRequest("the key has a space, a line end or another character that no key has: remove it")
         #: The URL of the API, without a slash at its end.
         self.url = _check_url(url)
-        self._options = options | {"base_url": self.url, "mounts": _mounts(self.url, options)}
+        verify, trust_env = options.get("verify", True), options.get("trust_env", True)
+        self._options = options | {"base_url": self.url, "trust_env": trust_env and not _is_local(self.url)}
+        self._options["verify"] = httpx2.create_ssl_context(verify, trust_env=trust_env)  # once, which takes long
         headers = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
         self._options["headers"] = httpx2.Headers(headers)  # its representation hides the key
         self._options["limits"] = httpx2.Limits(
@@ -184,18 +188,27 @@ class _Stream:
 
     def __init__(self, stream: Any):
         self._stream = stream
-        self.close = stream.close
+        self._use = Lock()  # without it, a thread could read from a new socket with the number of the closed one
         self.get_extra_info = stream.get_extra_info
+
+    def close(self) -> None:
+        """Close the connection. A thread that uses it gets an error at once, because the shutdown wakes it."""
+        with suppress(OSError):  # the connection has ended already
+            socket.socket.shutdown(self.get_extra_info("socket"), socket.SHUT_RDWR)
+        with self._use:
+            self._stream.close()
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Return the next bytes; raise ReadTimeout after the deadline."""
-        data: bytes = self._stream.read(max_bytes, timeout=_left_s(timeout))
+        with self._use:
+            data: bytes = self._stream.read(max_bytes, timeout=_left_s(timeout))
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send the bytes, a few at a time, because a server may read them slowly."""
-        for n in range(0, len(buffer), WRITE_BYTES):
-            self._stream.write(buffer[n : n + WRITE_BYTES], timeout=_left_s(timeout))
+        with self._use:
+            for n in range(0, len(buffer), WRITE_BYTES):
+                self._stream.write(buffer[n : n + WRITE_BYTES], timeout=_left_s(timeout))
 
     def start_tls(self, ssl_context: Any, server_hostname: str | None, timeout: float) -> "_Stream":
         """Return the connection with TLS."""
@@ -237,13 +250,9 @@ def _check_url(url: str) -> str:
     return str(parsed).rstrip("/")
 
 
-def _mounts(url: str, options: Mapping[str, Any]) -> dict[str, None]:
-    """Return a pattern for the URL of an API on this machine. Requests to it bypass the environment's proxies."""
+def _is_local(url: str) -> bool:
+    """Return True for the URL of an API on this machine. Requests to it bypass the environment's proxies."""
     host = httpx2.URL(url).host
-    try:
-        is_local = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        is_local = False
-    return (
-        {f"all://[{host}]" if ":" in host else f"all://{host}": None} if is_local and not options.get("proxy") else {}
-    )
+    with suppress(ValueError):
+        return host == "localhost" or ip_address(host).is_loopback
+    return False
