@@ -1,10 +1,8 @@
 """A new number of compute threads for a worker: its engines are made in the background and used between two passes."""
 
-import shutil
 import threading
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from copy import copy
 
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.loop.worker import Worker
-from shoal_workers.model.model import GRAPH
 from shoal_workers.service.compute_threads import Resizing
 
 TEXTS = ["storm in europe", "rain", "the market falls " * 20]
@@ -75,45 +72,21 @@ def test_a_failure_keeps_the_present_engine(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:
-        raise RuntimeError("can't start new thread")
+        raise RuntimeError("no memory")
 
     one = own(encoder)
-    one.engine = Unresizable(encoder.engine)
+    one.engine = engine = copy(encoder.engine)
+    monkeypatch.setattr(engine, "resized", fail)
     resizing = resized([one], 2)
     resizing.start(2)  # the same number is not tried again
     monkeypatch.setattr(threading.Thread, "start", fail)
     resizing.start(3)
     resizing.take()
-    assert isinstance(one.engine, Unresizable)
+    assert one.engine is engine
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
-        f"the worker keeps its compute threads, as engines with {threads} threads failed: {reason}"
-        for threads, reason in ((2, "no memory"), (3, "can't start new thread"))
+        f"the worker keeps its compute threads, as engines with {threads} threads failed: no memory"
+        for threads in (2, 3)
     ]
-
-
-def test_a_model_that_was_prepared_again_is_not_used_by_a_resize(
-    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
-    one = Encoder.open(folder, "openvino", "f32", 1)
-    graph = (folder / GRAPH).read_bytes()
-    (folder / GRAPH).unlink()
-    (folder / GRAPH).write_bytes(graph)
-    resizing = resized([one], 2)
-    resizing.take()
-    assert one.engine.threads == 1
-    assert "was prepared anew: start the worker again" in caplog.text
-    caplog.clear()  # the logged error refers to the engine
-
-
-class Unresizable:
-    name, precision, threads, num_streams, fixed_steps, is_ragged = "openvino", "f32", 1, 1, False, False
-
-    def __init__(self, engine: Any):
-        self.start, self.start_aside = engine.start, engine.start_aside
-
-    def resized(self, threads: int) -> Any:
-        raise RuntimeError("no memory")
 
 
 def test_a_worker_takes_new_engines_between_two_passes(

@@ -1,5 +1,6 @@
 """Products in 8 bits: their results, and the ranges of activations, which are measured once for a model."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -151,17 +152,26 @@ class TestRanges:
             assert (found.mean <= found.high).all()
             assert (found.low < found.high).any()
 
-    def test_ranges_are_measured_once_for_a_graph(self, own_model: Path) -> None:
-        def kept() -> list[int]:
-            return [path.stat().st_mtime_ns for path in (own_model / "cache").iterdir() if path.suffix != ".lock"]
-
-        first = load_ranges(own_model, 1)
-        before = kept()
-        again = load_ranges(own_model, 2)
-        assert kept() == before
-        assert all(np.array_equal(a, b) for pair in zip(first, again, strict=True) for a, b in zip(*pair, strict=True))
+    def test_ranges_are_measured_once_for_a_graph(self, own_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        counted, texts = list[str](), int8.texts
+        monkeypatch.setattr(int8, "texts", lambda: counted.append("measured") or texts()[:9])  # type: ignore[func-returns-value]
+        with ThreadPoolExecutor(4) as threads:
+            first, *others = threads.map(lambda n: load_ranges(own_model, n), (1, 2, 1, 2))
+        assert len(counted) == 1
+        for other in others:
+            assert all(
+                np.array_equal(a, b) for pair in zip(first, other, strict=True) for a, b in zip(*pair, strict=True)
+            )
+        (path,) = (own_model / "cache").glob("*.safetensors")
+        path.write_bytes(path.read_bytes()[:-1])
+        assert len(load_ranges(own_model, 1)) == len(first)  # the file is damaged
         graph = (own_model / GRAPH).read_bytes()
         (own_model / GRAPH).unlink()
         (own_model / GRAPH).write_bytes(graph)
         load_ranges(own_model, 1)
-        assert len(kept()) == 2
+        assert len(counted) == 3
+
+    def test_a_worker_starts_though_its_folder_cannot_be_written(self, own_model: Path, tiny_model: Path) -> None:
+        (own_model / "cache").write_bytes(b"a file instead of a folder")
+        opened = [Encoder.open(folder, "openvino", "int8", 1) for folder in (own_model, tiny_model)]
+        assert len({encoder.fingerprint for encoder in opened}) == 1

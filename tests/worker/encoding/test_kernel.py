@@ -33,7 +33,7 @@ from shoal_workers.kernel.kernel import KernelModel, KernelPass, KernelThreads, 
 from shoal_workers.kernel.library import CannotCompile, Target, compile_kernel
 from shoal_workers.kernel.weights import ACTIVATIONS, KernelWeights, Shape, arrange, find_unsupported
 from shoal_workers.model.attention import Attention
-from shoal_workers.model.graph import build, core, stored_transformer
+from shoal_workers.model.graph import build_graph, core, stored_transformer
 from shoal_workers.model.model import GRAPH
 from shoal_workers.model.prepare import prepare
 from shoal_workers.model.transformer import Layer, Linear, Norm, Transformer
@@ -160,7 +160,7 @@ def run(threads: KernelThreads, ids: Sequence[Sequence[int]], parts: int = 1, of
 
 def expected(made: Transformer, ids: Sequence[Sequence[int]], offset: int = 0) -> Array:
     """Return the vectors that OpenVINO computes in f32, each text in a row of its own."""
-    compiled = core().compile_model(build(made), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = core().compile_model(build_graph(made), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     found = []
     for text in ids:
         length = len(text)

@@ -16,7 +16,7 @@ from shoal.contract.options import Options
 from shoal.errors import BadSetting, ModelMismatch, ModelNotFound
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model import architecture, parity, weights
-from shoal_workers.model.graph import build, core
+from shoal_workers.model.graph import build_graph, core
 from shoal_workers.model.model import Model
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.model.transformer import Transformer, read_transformer
@@ -53,7 +53,7 @@ def read(folder: Path, **changes: object) -> Transformer:
 
 def run(transformer: Transformer, expected: ExpectedOutputs, numbers: list[int]) -> tuple[float, float]:
     """Return the largest error and the lowest cosine of the OpenVINO graph, of these texts in shared rows."""
-    compiled = core().compile_model(build(transformer), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = core().compile_model(build_graph(transformer), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     packing, spans = expected.pack(numbers, transformer.num_positions)
     return expected.errors(numbers, spans, compiled(packing)[0])
 

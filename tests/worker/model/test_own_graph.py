@@ -22,7 +22,7 @@ from shoal.contract.options import Options
 from shoal.errors import ModelMismatch
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model import weights
-from shoal_workers.model.graph import build
+from shoal_workers.model.graph import build_graph
 from shoal_workers.model.model import Model
 from shoal_workers.model.original import Original
 from shoal_workers.model.own_graph import FILES, read
@@ -46,7 +46,7 @@ def with_graph(source: Path) -> Path:
     """The same with a graph of its own."""
     settings = Original(source).config | {"model_type": "bert"}
     (source / "openvino").mkdir()
-    ov.save_model(usual_inputs(build(read_transformer(settings, weights.read(source)))), source / FILES[0])
+    ov.save_model(usual_inputs(build_graph(read_transformer(settings, weights.read(source)))), source / FILES[0])
     return source
 
 

@@ -32,7 +32,7 @@ _NUMBERS = "transformer"
 _NAMES = ("num_layers", "num_heads", "num_positions", "eps", "activation", "head")
 
 
-def build(transformer: Transformer) -> ov.Model:
+def build_graph(transformer: Transformer) -> ov.Model:
     """Return the graph that makes token vectors or scores `[rows, length, dimension]` of the arrays of a `Packing`."""
     ids = ops.parameter([-1, -1], np.int32, "ids")
     positions = ops.parameter([-1, -1], np.int32, "positions")
