@@ -440,6 +440,12 @@ def tiny_model(tiny_source: Path, home: Path) -> Path:
 
 
 @pytest.fixture
+def own_source(tiny_source: Path, tmp_path: Path) -> Path:
+    """The test's own copy of the tiny model, which it may change."""
+    return Path(shutil.copytree(tiny_source, tmp_path / "model"))
+
+
+@pytest.fixture
 def own_model(tiny_model: Path, tmp_path: Path) -> Path:
     """The test's own copy of the prepared tiny model, without compiled graphs."""
     return Path(shutil.copytree(tiny_model, tmp_path / "prepared", ignore=shutil.ignore_patterns("cache")))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -249,14 +248,14 @@ def test_a_prepared_model_is_used_until_its_original_changes(
 
 @pytest.mark.parametrize("precision", ["f32", "int8"])
 def test_passes_aside_and_a_resized_engine_use_the_model_that_was_opened(
-    source: Path, tmp_path: Path, precision: str
+    own_source: Path, tmp_path: Path, precision: str
 ) -> None:
-    prepare("tiny", source, folder := tmp_path / "prepared")
+    prepare("tiny", own_source, folder := tmp_path / "prepared")
     encoder = Encoder.open(folder, "openvino", precision, 2)
     expected, fingerprint = encoder.embed(TEXTS, NOT_NORMALISED, ""), encoder.fingerprint
-    tensors = load_file(source / "model.safetensors")
-    save_file({name: -tensor for name, tensor in tensors.items()}, source / "model.safetensors")
-    prepare("tiny", source, folder)  # a worker that starts meanwhile does this
+    tensors = load_file(own_source / "model.safetensors")
+    save_file({name: -tensor for name, tensor in tensors.items()}, own_source / "model.safetensors")
+    prepare("tiny", own_source, folder)  # a worker that starts meanwhile does this
     for num_threads in (2, 3):
         passes = encoder.start_aside(texts := tokenized(encoder, TEXTS))
         encoder.finish(passes)
@@ -264,17 +263,6 @@ def test_passes_aside_and_a_resized_engine_use_the_model_that_was_opened(
         assert (len(passes), encoder.engine.threads, encoder.fingerprint) == (num_threads, num_threads, fingerprint)
         encoder.engine = encoder.engine.resized(3)
     assert encoder.embed(TEXTS, NOT_NORMALISED, "") == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.fixture
-def source(tiny_source: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_source, tmp_path / "model"))
-
-
-def test_the_limit_of_tokens_is_read_from_a_file_with_an_old_name(source: Path) -> None:
-    (source / "sentence_bert_config.json").unlink()
-    (source / "sentence_roberta_config.json").write_text(json.dumps({"max_seq_length": 19}))
-    assert Model.read("tiny", source).max_tokens == 19
 
 
 #: A program that opens the prepared model in argv[1], deletes the encoder in another thread, and signals itself.
