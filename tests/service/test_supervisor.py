@@ -9,11 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
-from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, TextIO
@@ -72,23 +72,25 @@ def settings(
     }
 
 
-def running(settings: dict[str, Any]) -> list[int]:
+def running(settings: dict[str, Any], *end: str) -> list[int]:
+    """Return the ids of the service's processes whose command has this end."""
     found = []
     for process in psutil.process_iter():
-        try:
-            if process.environ().get("SHOAL_HOME") == str(settings["home"]):
+        with suppress(psutil.Error):
+            command = tuple(process.cmdline())
+            if (
+                process.environ().get("SHOAL_HOME") == str(settings["home"])
+                and command[len(command) - len(end) :] == end
+            ):
                 found.append(process.pid)
-        except psutil.Error:
-            continue
     return found
 
 
 def pid_of_api(settings: dict[str, Any]) -> int:
-    for pid in running(settings):
-        with suppress(psutil.Error, ProcessLookupError):
-            if os.getpgid(pid) == pid and psutil.Process(pid).cmdline()[-1] == "api":
-                return pid
-    return 0
+    """Return the id of the API's first process, or 0."""
+    return next(
+        (pid for pid in running(settings, "shoal", "api") if psutil.pid_exists(pid) and os.getpgid(pid) == pid), 0
+    )
 
 
 def search(settings: dict[str, Any]) -> list[Any]:
@@ -143,10 +145,6 @@ def test_a_service_runs_in_the_background_until_it_is_stopped(
     assert "nothing runs" in run("serve", "--stop", **settings).stdout
 
 
-def serves_mine(client: Client) -> bool:
-    return any("mine" in about["indexes"] for about in client.pool.ready().values())
-
-
 @pytest.mark.wide
 def test_two_services_on_a_machine(settings: dict[str, Any], home: Path, tmp_path: Path) -> None:
     own = {name: settings[name] for name in ("model", "precision", "threads")}
@@ -166,7 +164,7 @@ def test_two_services_on_a_machine(settings: dict[str, Any], home: Path, tmp_pat
             words = ("--text-column", "headline", "--name", "mine", "--home", place)
             assert run("index", "build", place / "headlines.csv", *words).returncode == 0
             with Client(home=str(place), timeout_s=PATIENCE_S) as client:
-                wait_until(partial(serves_mine, client))
+                wait_until(lambda pool=client.pool: any("mine" in one["indexes"] for one in pool.ready().values()))  # type: ignore[misc]
             assert run("search", "headline", "--index", "mine", "--home", place).stdout.endswith(f"of {place.name}\n")
         first, second = (int((place / PORT_FILE).read_text()) for place in places)
         assert first != second
@@ -215,27 +213,44 @@ def test_redis_stops_last_and_the_api_first(tmp_path: Path) -> None:
     wait_until(lambda: all((tmp_path / name.replace(" ", "")).exists() for name in names))
     supervisor.stop()
     assert ended.read_text().splitlines() == ["api", "jobs", "worker 1", "worker 2", "redis"]
+    assert [service.name for service in Supervisor(Settings(workers=0, long_jobs=0)).services] == ["api"]
 
 
 @pytest.mark.wide
-def test_ctrl_c_stops_everything(settings: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)])
+def test_no_process_outlives_a_service(
+    settings: dict[str, Any], tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     with Process(tmp_path / "log", "serve", "--workers", 2, "--try", "rain", **settings) as stack:
         wait_until(lambda: "curl" in stack.output)
         assert "search: rain" in stack.output
         assert len(running(settings)) >= 4
-        stack.send(signal.SIGINT)
-        assert stack.wait() == 0
-    assert running(settings) == []
+        stack.send(number)
+        assert stack.wait() == code
+    wait_until(lambda: running(settings) == [])
 
 
-def test_a_summary_is_printed_even_if_redis_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_describes_own_workers_and_needs_no_redis(
+    client: Client, redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        redis_url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
-        print_summary(Settings(redis_url=redis_url, home=str(tmp_path), workers=2))
+        silent_url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        print_summary(Settings(redis_url=silent_url, home=str(tmp_path), workers=2))
     printed = capsys.readouterr().out
     assert "ready:  2 workers" in printed
     assert "search: no answer yet: Redis does not answer" in printed
     assert "\nstop:   Ctrl-C" in printed
+    pool, keys = queue_of(client).pool, client.keys
+    settings = Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool)
+    print_summary(settings)
+    assert "ready:  no worker runs" in (said := capsys.readouterr().out)
+    assert "authorization" not in said
+    for name, pid, indexes in (("a", 1, {}), ("b", os.getpid(), {"news": INDEX})):
+        pool.announce(name, {"state": "ready", "host": socket.gethostname(), "pid": pid, "indexes": indexes})
+    print_summary(replace(settings, api_keys_file="keys"), pids=[os.getpid()])
+    assert "ready:  1 worker with" in (said := capsys.readouterr().out)
+    assert "index news" in said
+    assert '-H "authorization: Bearer $YOUR_KEY"' in said
 
 
 @pytest.fixture
@@ -252,13 +267,16 @@ def preparing(settings: dict[str, Any], tmp_path: Path) -> Iterator[TextIO]:
 
 @pytest.mark.wide
 @pytest.mark.usefixtures("preparing")
+@pytest.mark.parametrize(("flags", "number"), [((), signal.SIGTERM), (("--detach",), signal.SIGINT)])
 def test_a_stop_during_the_preparation_of_the_model_ends_all_processes(
-    settings: dict[str, Any], tmp_path: Path
+    settings: dict[str, Any], tmp_path: Path, flags: tuple[str, ...], number: signal.Signals
 ) -> None:
-    with Process(tmp_path / "log", "serve", **settings) as stack:
-        wait_until(lambda: "another process" in stack.output)
-        stack.send(signal.SIGTERM)
+    log = settings["home"] / "serve.log" if flags else tmp_path / "log"
+    with Process(tmp_path / "log", "serve", *flags, **settings) as stack:
+        wait_until(lambda: log.exists() and "another process" in log.read_text())
+        stack.send(number)
         assert stack.wait() == 1
+        assert not flags or "stopping …" in stack.output
 
 
 @pytest.mark.wide
@@ -283,47 +301,6 @@ def test_a_log_may_have_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
             background._wait_for_summary(process.pid, log)
         finally:
             process.kill()
-
-
-@pytest.mark.wide
-@pytest.mark.usefixtures("preparing")
-def test_ctrl_c_ends_a_start_in_the_background(settings: dict[str, Any], tmp_path: Path) -> None:
-    log = settings["home"] / "serve.log"
-    with Process(tmp_path / "log", "serve", "--detach", **settings) as starting:
-        wait_until(lambda: log.exists() and "another process" in log.read_text())
-        starting.send(signal.SIGINT)
-        assert starting.wait() == 1
-        assert "stopping …" in starting.output
-
-
-def test_a_service_has_a_runner_only_if_the_settings_ask_for_it() -> None:
-    names = [service.name for service in Supervisor(Settings(workers=0, long_jobs=0)).services]
-    assert names == ["api"]
-    assert [service.name for service in Supervisor(Settings(workers=0)).services] == ["api", "jobs"]
-
-
-def test_the_summary_describes_own_workers_and_no_foreign_ones(
-    client: Client, redis_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pool, keys = queue_of(client).pool, client.keys
-    settings = Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool)
-    print_summary(settings)
-    assert "ready:  no worker runs" in (said := capsys.readouterr().out)
-    assert "authorization" not in said
-    for name, pid, indexes in (("a", 1, {}), ("b", os.getpid(), {"news": INDEX})):
-        pool.announce(name, {"state": "ready", "host": socket.gethostname(), "pid": pid, "indexes": indexes})
-    print_summary(replace(settings, api_keys_file="keys"), pids=[os.getpid()])
-    assert "ready:  1 worker with" in (said := capsys.readouterr().out)
-    assert "index news" in said
-    assert '-H "authorization: Bearer $YOUR_KEY"' in said
-
-
-@pytest.mark.wide
-def test_the_processes_of_a_service_do_not_outlive_it(settings: dict[str, Any], tmp_path: Path) -> None:
-    with Process(tmp_path / "log", "serve", **settings) as stack:
-        wait_until(lambda: "curl" in stack.output)
-        stack.kill()
-    wait_until(lambda: running(settings) == [])
 
 
 @pytest.mark.parametrize("flags", [(), ("--detach",)])
@@ -446,7 +423,12 @@ def test_only_a_second_ctrl_c_kills(tmp_path: Path) -> None:
     service.stop()
 
 
-def test_a_process_that_cannot_be_started_is_tried_again(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_a_process_that_cannot_be_started_is_tried_again(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
     supervisor = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0"))
     supervisor.services[:] = [service := Service("a", ["sh", "-c", "echo why >&2"], {})]
     service.start()
@@ -454,7 +436,10 @@ def test_a_process_that_cannot_be_started_is_tried_again(caplog: pytest.LogCaptu
     with ThreadPoolExecutor(1) as threads:
         watching = threads.submit(supervisor.watch)
         wait_until(lambda: watching.done() or caplog.text.count("cannot be started") > 1)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
         service.command = ["sleep", str(PATIENCE_S)]
+        wait_until(lambda: watching.done() or "can't start new thread" in caplog.text)
+        monkeypatch.undo()
         wait_until(lambda: watching.done() or service.exit_code() is None)
         supervisor.ask_to_stop()
     service.stop()

@@ -60,7 +60,8 @@ class Service:
         try:
             reader.start()
         except RuntimeError as error:  # the system gives this process no more threads
-            self.kill()
+            with self.process:
+                self.kill()
             raise OSError(str(error)) from error
         self._reader = reader
 
