@@ -55,12 +55,13 @@ def test_a_service_has_no_privileges_is_not_root_and_has_a_health_check(name: st
         assert service["healthcheck"]["test"]
 
 
-def test_profiles_only_add_services() -> None:
-    without = [name for name, service in SERVICES.items() if "profiles" not in service]
-    assert without == ["redis", "api", "workers", "jobs"]
-
-
-def test_only_this_machine_reaches_the_ports() -> None:
+def test_profiles_only_add_services_and_only_this_machine_reaches_the_ports() -> None:
+    assert [name for name, service in SERVICES.items() if "profiles" not in service] == [
+        "redis",
+        "api",
+        "workers",
+        "jobs",
+    ]
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
@@ -81,7 +82,7 @@ def test_an_image_contains_only_what_its_build_made(name: str, target: str) -> N
 def test_the_modules_that_an_image_names_exist(name: str) -> None:
     named = re.findall(r"\bshoal(?:_api|_workers)?(?:\.\w+)+", DOCKERFILES[name].read_text())
     assert named
-    assert [module for module in named if find_spec(module) is None] == []
+    assert all(map(find_spec, named))
 
 
 def test_no_secret_is_written_into_the_compose_file() -> None:

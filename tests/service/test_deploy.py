@@ -4,13 +4,10 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -19,7 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 from conftest import PATIENCE_S, free_port, wait_until
-from http_servers import Canned, CannedServer, running
+from http_servers import Canned, CannedServer, listens, running
 from page import ROOT, read, table
 
 from shoal.supervisor.process import STOP_WITHIN_S
@@ -166,7 +163,7 @@ def proxy(tmp_path: Path) -> Iterator[Callable[[int, int], str]]:
         main = f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/errors; events {{}} {http}"
         (tmp_path / "nginx.conf").write_text(main)
         started.append(subprocess.Popen([nginx, "-c", tmp_path / "nginx.conf", "-e", tmp_path / "errors"]))
-        wait_until(lambda: is_listening(port))
+        wait_until(lambda: listens(port))
         return f"http://127.0.0.1:{port}"
 
     yield start
@@ -175,27 +172,13 @@ def proxy(tmp_path: Path) -> Iterator[Callable[[int, int], str]]:
         process.wait()
 
 
-def is_listening(port: int) -> bool:
-    with socket.socket() as connection:
-        return connection.connect_ex(("127.0.0.1", port)) == 0
-
-
 @contextmanager
-def breaking_server() -> Iterator[tuple[int, list[str]]]:
-    """Run a server that closes each connection without an answer, like a killed API; yield its port and seen paths."""
-    paths: list[str] = []
-
-    class Breaking(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            paths.append(self.path)
-            self.close_connection = True
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Breaking) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port, paths
-        server.shutdown()
-        thread.join()
+def breaking_server() -> Iterator[CannedServer]:
+    """Run a server that closes each connection without an answer, like a killed API."""
+    server = CannedServer()
+    server.answers = [Canned(0)]
+    with running(server):
+        yield server
 
 
 def asked(address: str, path: str) -> None:
@@ -208,18 +191,18 @@ def asked(address: str, path: str) -> None:
     [("/search", 2), ("/v1/embeddings", 2), ("/v2/rerank", 2), ("/v1/jobs", 1), ("/v1/indexes/a/documents", 1)],
 )
 def test_the_proxy_repeats_only_questions(proxy: Callable[[int, int], str], path: str, times: int) -> None:
-    with breaking_server() as (first, one), breaking_server() as (second, other):
-        asked(proxy(first, second), path)
-    assert [*one, *other] == [path] * times
+    with breaking_server() as first, breaking_server() as second:
+        asked(proxy(first.server_port, second.server_port), path)
+    assert [asked_for for asked_for, _ in [*first.requests, *second.requests]] == [path] * times
 
 
 @pytest.mark.parametrize("path", ["/embed", "/v1/jobs"])
 def test_the_proxy_asks_the_other_api_when_one_does_not_listen(proxy: Callable[[int, int], str], path: str) -> None:
-    with breaking_server() as (second, paths):
-        address = proxy(free_port(), second)
+    with breaking_server() as second:
+        address = proxy(free_port(), second.server_port)
         for _ in range(4):
             asked(address, path)
-    assert paths
+    assert second.requests
 
 
 def test_nginx_accepts_the_file_for_containers(tmp_path: Path) -> None:

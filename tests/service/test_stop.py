@@ -13,6 +13,7 @@ from api_process import StartApi
 from api_stub import StubWorker
 from callers import Callers
 from conftest import PATIENCE_S, free_port, wait_until
+from http_servers import listens
 from process import Process
 from queues import queue_of
 
@@ -26,13 +27,8 @@ pytest_plugins = ["api_fixtures"]
 
 NUM_CALLERS = 16
 
-
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except ConnectionRefusedError:
-        return False
-    return True
+#: The signals that stop an API. Further signals change nothing.
+TERM, MANY = [signal.SIGTERM], [signal.SIGINT, signal.SIGTERM] * 3
 
 
 def assert_all_answered(callers: Callers) -> None:
@@ -44,15 +40,24 @@ def assert_all_answered(callers: Callers) -> None:
 @pytest.mark.usefixtures("stub")
 class TestApi:
     @pytest.mark.parametrize(
-        ("num_processes", "keeps"), [(1, False), *(pytest.param(n, True, marks=pytest.mark.wide) for n in (1, 2))]
+        ("num_processes", "keeps", "numbers"),
+        [
+            (1, False, TERM),
+            *(
+                pytest.param(*case, marks=pytest.mark.wide)
+                for case in ((1, False, MANY), (1, True, TERM), (2, True, TERM))
+            ),
+        ],
     )
     def test_a_stopped_api_answers_every_request_that_was_sent(
-        self, start_api: StartApi, num_processes: int, keeps: bool
+        self, start_api: StartApi, num_processes: int, keeps: bool, numbers: list[signal.Signals]
     ) -> None:
         api = start_api(api_processes=num_processes)
         with Callers(api.port, NUM_CALLERS, keeps=keeps) as callers:
             wait_until(lambda: callers.num_answered > 5 * NUM_CALLERS)
-            assert api.process.terminate() == 0
+            for number in numbers:
+                api.process.send(number)
+            assert api.process.wait() == 0
             callers.join()
         assert_all_answered(callers)
 
@@ -65,17 +70,6 @@ class TestApi:
             assert any("connection: close" in head for head in asked)
             assert kept.recv(1) == b""
         assert api.process.wait() == 0
-
-    @pytest.mark.wide
-    def test_further_signals_change_nothing(self, start_api: StartApi) -> None:
-        api = start_api()
-        with Callers(api.port, NUM_CALLERS) as callers:
-            wait_until(lambda: callers.num_answered > 5 * NUM_CALLERS)
-            for number in [signal.SIGINT, signal.SIGTERM] * 3:
-                api.process.send(number)
-            assert api.process.wait() == 0
-            callers.join()
-        assert_all_answered(callers)
 
     @pytest.mark.wide
     def test_a_signal_during_the_start_ends_the_api(self, settings: Settings, tmp_path: Path) -> None:
