@@ -4,7 +4,7 @@ import time
 
 import pytest
 from blocking import Pool, read_pool
-from queues import Queue, drive
+from queues import Queue, drive, work_off
 
 from shoal.broker.clock import Clock
 from shoal.contract.outline import Outline
@@ -35,23 +35,17 @@ class Now(Clock):
         return self.now_s
 
 
-@pytest.fixture
-def job_log(queue: Queue) -> JobLog:
-    return JobLog("w", Now(queue.broker))
-
-
 def refused(job_log: JobLog, *waits: tuple[str, float], now_s: float = NOW_S) -> RecentJobs:
     """Log refused jobs with these lanes and waits until `NOW_S`, and return the log's recent jobs."""
     job, error = Embed(["storm"], id="a", reply_to="me"), Expired("it is late")
     job_log._clock.now_s = now_s  # type: ignore[attr-defined]
     for lane, waited_s in waits:
-        put_ms = int((NOW_S - waited_s) * 1_000)
-        delivery = Delivery(lane, job.id, job.pack(), "w", put_ms, client="web")
+        delivery = Delivery(lane, job.id, job.pack(), "w", int((NOW_S - waited_s) * 1_000), client="web")
         job_log.note([EndedJob.refused(delivery, Outline.read(delivery.data), error)], now_s)
     return job_log.recent
 
 
-def test_a_heartbeat_has_the_last_jobs(queue: Queue, worker: Worker) -> None:
+def test_a_heartbeat_has_the_last_jobs_and_their_errors(queue: Queue, worker: Worker) -> None:
     assert about(worker)["written_at"] is None  # the worker has not measured its clock yet
     worker.step(block_s=0)
     queue.put("bulk", [Embed(["storm", "rain", "storm"], id="a", reply_to="me")], client="web")
@@ -71,18 +65,14 @@ def test_a_heartbeat_has_the_last_jobs(queue: Queue, worker: Worker) -> None:
     assert found["written_at"] >= job["ended_at"] - 0.001
     assert found["longest_waits"].keys() == {"interactive", "bulk"}
     assert "storm" not in str(found["recent"])
-
-
-def test_a_heartbeat_has_failed_jobs_with_their_errors(queue: Queue, worker: Worker) -> None:
-    worker.step(block_s=0)
     late = Embed(["storm"], id="late", reply_to="me", deadline=time.time() - 60)
     queue.put("bulk", [late, Search(["storm"], id="lost", index="nowhere", reply_to="me")], client="web")
     queue.redis.rpush(queue.keys.lane("bulk"), b"no job")
-    drive(worker)
-    found = {job["id"]: (job["status"], job["error"], job["op"], job["client"]) for job in worker.log.recent.newest()}
-    assert found["late"] == ("expired", "expired", "embed", "web")
-    assert found["lost"] == ("failed", "unknown_index", "search", "web")
-    assert found[None][:3] == ("failed", "malformed_job", None)
+    work_off(worker, queue)
+    failed = {job["id"]: (job["status"], job["error"], job["op"], job["client"]) for job in worker.log.recent.newest()}
+    assert failed["late"] == ("expired", "expired", "embed", "web")
+    assert failed["lost"] == ("failed", "unknown_index", "search", "web")
+    assert failed[None][:3] == ("failed", "malformed_job", None)
 
 
 def test_the_pool_shows_the_jobs_of_a_heartbeat(queue: Queue, worker: Worker) -> None:
@@ -100,22 +90,19 @@ def test_the_pool_shows_the_jobs_of_a_heartbeat(queue: Queue, worker: Worker) ->
     assert found["rates"]["encode_s"] > 0
 
 
-def test_a_heartbeat_has_only_the_newest_jobs(job_log: JobLog) -> None:
-    recent = refused(job_log, *[("bulk", 0.0)] * (2 * MAX_JOBS), ("interactive", 3.0))
-    found = recent.newest()
-    assert len(found) == MAX_JOBS
-    assert (found[0]["lane"], found[0]["total_s"]) == ("interactive", pytest.approx(3.0))
-
-
-def test_the_longest_wait_is_measured_over_the_last_minute(job_log: JobLog) -> None:
-    recent = refused(job_log, ("bulk", 9.0), ("interactive", 1.0), ("bulk", 3.0))
-    assert recent.longest_waits(NOW_S + PART_S) == {"bulk": 9.0, "interactive": 1.0}
+def test_a_heartbeat_has_only_the_newest_jobs_and_the_longest_waits_of_the_last_minute(queue: Queue) -> None:
+    recent = refused(JobLog("w", Now(queue.broker)), *[("bulk", 0.0)] * (2 * MAX_JOBS), ("interactive", 3.0)).newest()
+    assert len(recent) == MAX_JOBS
+    assert (recent[0]["lane"], recent[0]["total_s"]) == ("interactive", pytest.approx(3.0))
+    job_log = JobLog("w", Now(queue.broker))
+    longest_waits = refused(job_log, ("bulk", 9.0), ("interactive", 1.0), ("bulk", 3.0)).longest_waits
+    assert longest_waits(NOW_S + PART_S) == {"bulk": 9.0, "interactive": 1.0}
     refused(job_log, ("bulk", 2.0), now_s=NOW_S + WINDOW_S / 2)
-    assert recent.longest_waits(NOW_S + WINDOW_S / 2) == {"bulk": 2.0 + WINDOW_S / 2, "interactive": 1.0}
-    assert recent.longest_waits(NOW_S + WINDOW_S + PART_S).keys() == {"bulk"}
-    assert recent.longest_waits(NOW_S + 2 * WINDOW_S) == {}
+    assert longest_waits(NOW_S + WINDOW_S / 2) == {"bulk": 2.0 + WINDOW_S / 2, "interactive": 1.0}
+    assert longest_waits(NOW_S + WINDOW_S + PART_S).keys() == {"bulk"}
+    assert longest_waits(NOW_S + 2 * WINDOW_S) == {}
     refused(job_log, ("bulk", 9.0))
-    assert recent.longest_waits(NOW_S - 10 * WINDOW_S) == {}  # the clock was set back
+    assert longest_waits(NOW_S - 10 * WINDOW_S) == {}  # the clock was set back
 
 
 def test_the_throughput_is_recent_texts_over_busy_seconds() -> None:
