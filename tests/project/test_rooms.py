@@ -159,11 +159,6 @@ def imported_rooms(room: str) -> set[str]:
     return {room_of(name) for name in names if name.partition(".")[0] in FOLDERS} - {room}
 
 
-def users(library: str) -> set[str]:
-    """Return the modules that import a library."""
-    return {module for module in modules() if library in {name.partition(".")[0] for name in imported(module)}}
-
-
 def stands_in(module: str, home: str) -> bool:
     """Return True if a module is `home` or is in `home`."""
     return f"{module}.".startswith(f"{home}.")
@@ -192,15 +187,12 @@ def test_every_subpackage_is_a_room_and_every_room_exists() -> None:
     assert subpackages - PARTS <= {*ROOMS} <= modules().keys()
 
 
-def test_no_folder_has_over_14_modules() -> None:
-    paths = [*modules().values(), *(ROOT / "scripts").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+def test_no_folder_has_over_14_modules_and_no_function_over_50_lines() -> None:
+    folders = (*FOLDERS.values(), "scripts", "tests")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     found = Counter(path.parent for path in paths if path.name != "__init__.py")
     assert {path: number for path, number in found.items() if number > 14} == {}
-
-
-def test_no_function_has_over_50_lines() -> None:
-    files = [path for folder in (*FOLDERS.values(), "scripts", "tests") for path in (ROOT / folder).rglob("*.py")]
-    nodes = [(path, node) for path in files for node in ast.walk(ast.parse(path.read_text()))]
+    nodes = [(path, node) for path in paths for node in ast.walk(ast.parse(path.read_text()))]
     functions = [(path, node) for path, node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     assert len(functions) > 1_000
     long = [f"{path}:{node.lineno}" for path, node in functions if (node.end_lineno or 0) - node.lineno >= MAX_LINES]
@@ -209,10 +201,9 @@ def test_no_function_has_over_50_lines() -> None:
 
 def test_each_library_is_imported_in_all_of_its_homes_and_nowhere_else() -> None:
     for library, homes in HOMES.items():
-        strangers = {user for user in users(library) if not any(stands_in(user, home) for home in homes)}
-        assert strangers == set(), library
-        empty = {home for home in homes if not any(stands_in(user, home) for user in users(library))}
-        assert empty == set(), library
+        users = {one for one in modules() if library in {name.partition(".")[0] for name in imported(one)}}
+        assert {user for user in users if not any(stands_in(user, home) for home in homes)} == set(), library
+        assert {home for home in homes if not any(stands_in(user, home) for user in users)} == set(), library
 
 
 #: A program that completes a word of each of three commands, like a shell.
