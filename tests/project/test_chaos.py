@@ -35,9 +35,7 @@ CASE = Case(1, "good", "handle", "embed", ("storm in europe",), "interactive", 0
 
 
 @pytest.mark.wide
-def test_nothing_is_lost_while_everything_breaks(
-    tiny_source: Path, tiny_model: Path, home: Path, redis_url: str, tmp_path: Path
-) -> None:
+def test_a_run_loses_nothing(tiny_source: Path, tiny_model: Path, home: Path, redis_url: str, tmp_path: Path) -> None:
     saved = tmp_path / "tally.json"
     command = [sys.executable, ROOT / "scripts" / "chaos.py", "--jobs", 320, "--seconds", 9, "--every", 0.7]
     command += ["--model", tiny_source, "--json", saved]
@@ -112,9 +110,7 @@ def fail(queue: Queue, job_id: str) -> None:
         (lambda queue, _: queue.redis.hset(f"{queue.keys.root}:once:case", "id", "x"), "job x of a key was made for"),
     ],
 )
-def test_the_audit_finds_a_broken_promise(
-    audit: Audit, queue: Queue, job_id: str, break_it: Callable[[Queue, str], None], told: str
-) -> None:
+def test_the_audit(audit: Audit, queue: Queue, job_id: str, break_it: Callable[[Queue, str], None], told: str) -> None:
     break_it(queue, job_id)
     try:
         figures = audit.run()

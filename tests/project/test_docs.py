@@ -214,9 +214,7 @@ def test_every_method_of_the_python_page_exists() -> None:
     assert all(callable(attrgetter(name)(shoal)) for name in methods)
 
 
-def test_every_curl_command_in_an_example_is_answered(
-    make_app: MakeApp, stub: StubWorker, redis_url: str, keys: Keys
-) -> None:
+def test_every_curl_command_is_answered(make_app: MakeApp, stub: StubWorker, redis_url: str, keys: Keys) -> None:
     stub.announce(model=DEFAULTS.model)
     further = StubWorker(redis_url, Keys(keys.prefix, "e5"))
     further.start(model="intfloat/multilingual-e5-small")

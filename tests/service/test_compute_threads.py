@@ -68,9 +68,7 @@ def test_the_last_number_is_used_and_the_same_number_makes_no_engine(encoder: En
     assert one.engine.threads == 3
 
 
-def test_a_failure_keeps_the_present_engine(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_resize(encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: object) -> None:
         raise RuntimeError("no memory")
 
@@ -89,9 +87,7 @@ def test_a_failure_keeps_the_present_engine(
     ]
 
 
-def test_a_worker_takes_new_engines_between_two_passes(
-    queue: Queue, encoder_of_two_threads: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_delays_a_resize(queue: Queue, encoder_of_two_threads: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     held = HeldEncoder(encoder_of_two_threads)
     resizing = Resizing(2, [held], lambda _: None)

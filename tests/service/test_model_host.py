@@ -85,9 +85,7 @@ def embed(settings: Settings, pool: str) -> int:
         return len(client.embed(["storm"]))
 
 
-def test_models_take_turns_where_the_budget_has_room_for_one_and_sleep_when_idle(
-    settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path
-) -> None:
+def test_models_take_turns_and_sleep(settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path) -> None:
     host = host_of(settings, broker, tiny_source)
     with running(host):
         assert states(host) == ["ready", "ready"]
@@ -236,17 +234,13 @@ class TestLook:
         assert (model.used_at, model.ready_at, model.memory_bytes) == (4.0, 2.0, 30)
 
     @pytest.mark.parametrize(("memory_bytes", "state"), [(None, "ready"), ("much", "starting")])
-    def test_a_heartbeat_may_lack_the_memory_but_not_name_it_in_words(
-        self, model: HostedModel, memory_bytes: Any, state: str
-    ) -> None:
+    def test_a_heartbeat_may_lack_the_memory(self, model: HostedModel, memory_bytes: Any, state: str) -> None:
         model.start()
         self.beat(model, 0, memory_bytes)
         model.look(1.0)
         assert (model.state, model.memory_bytes) == (state, 0)
 
-    def test_the_host_goes_on_beside_a_pool_with_a_key_of_another_program(
-        self, model: HostedModel, settings: Settings, broker: Broker
-    ) -> None:
+    def test_a_foreign_key_stops_no_host(self, model: HostedModel, settings: Settings, broker: Broker) -> None:
         lane = model._pool.keys.lane("bulk")
         broker.execute("RPUSH", lane, "a job")
         model.look(0.5)
@@ -324,9 +318,7 @@ def test_numbers_that_are_not_finite_are_refused(flags: list[str]) -> None:
     assert "is no finite number" in found.output
 
 
-def test_a_model_that_cannot_run_ends_the_host_with_the_reason(
-    settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path, tmp_path: Path
-) -> None:
+def test_failed_models(settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path, tmp_path: Path) -> None:
     for model, budget_bytes, error, words in (
         (tiny_source, 2**20, BadSetting, r"the pool a takes 0.* raise --memory-gb"),
         (tmp_path / "none", PLENTY, NotReady, r"the worker of a ended with exit code 1: .*none"),

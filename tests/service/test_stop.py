@@ -107,9 +107,7 @@ class TestDrain:
 
         return drain_with
 
-    def test_a_drain_refuses_new_connections_and_waits_for_ones_that_are_not_accepted_yet(
-        self, listener: socket.socket, drain_with: Callable[..., None]
-    ) -> None:
+    def test_a_drain_refuses_new_connections(self, listener: socket.socket, drain_with: Callable[..., None]) -> None:
         client = socket.create_connection(listener.getsockname())
         accepted: list[socket.socket] = []
         outcomes: list[bool] = []
@@ -123,9 +121,7 @@ class TestDrain:
         )
         assert outcomes == [False]
 
-    def test_a_drain_waits_for_idle_connections_only_if_they_have_a_request(
-        self, listener: socket.socket, drain_with: Callable[..., None]
-    ) -> None:
+    def test_a_drain_waits_only_for_requests(self, listener: socket.socket, drain_with: Callable[..., None]) -> None:
         with socket.create_connection(listener.getsockname()) as client, listener.accept()[0] as accepted:
             drain_with(lambda: client.sendall(b"a request"), lambda: accepted.recv(100), idle_s=-1)
             drain_with(idle_s=-1)
@@ -146,9 +142,7 @@ class TestWorkers:
         usual = {"model": tiny_source, "precision": "f32", "threads": 1}
         return lambda: Process(tmp_path / "worker.log", "worker", **where | usual)
 
-    def test_replacing_workers_one_by_one_loses_no_request(
-        self, start_api: StartApi, start_worker: Callable[[], Process], client: Client
-    ) -> None:
+    def test_a_rolling_restart(self, start_api: StartApi, start_worker: Callable[[], Process], client: Client) -> None:
         api = start_api()
         workers = [start_worker() for _ in range(3)]
         try:
@@ -167,9 +161,7 @@ class TestWorkers:
 
 
 class TestDisconnects:
-    def test_the_job_of_a_client_that_disconnects_is_withdrawn(
-        self, start_api: StartApi, stub: StubWorker, client: Client
-    ) -> None:
+    def test_a_disconnect_withdraws_the_job(self, start_api: StartApi, stub: StubWorker, client: Client) -> None:
         api = start_api()
         stub.pause()
         gone, stays = (api.send() for _ in range(2))

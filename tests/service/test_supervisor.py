@@ -109,9 +109,7 @@ def assert_refused(done: "subprocess.CompletedProcess[str]", code: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_service_runs_in_the_background_until_it_is_stopped(
-    settings: dict[str, Any], client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_in_the_background(settings: dict[str, Any], client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # not used for addresses of this machine
     (settings["home"] / PID_FILE).write_text("9" * 20)  # of an earlier service
     (settings["home"] / "serve.log").write_text("earlier\nstop:   Ctrl-C\n")
@@ -218,9 +216,7 @@ def test_redis_stops_last_and_the_api_first(tmp_path: Path) -> None:
 
 @pytest.mark.wide
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)])
-def test_no_process_outlives_a_service(
-    settings: dict[str, Any], tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_no_process_is_left(settings: dict[str, Any], tmp_path: Path, number: signal.Signals, code: int) -> None:
     with Process(tmp_path / "log", "serve", "--workers", 2, "--try", "rain", **settings) as stack:
         wait_until(lambda: "curl" in stack.output)
         assert "search: rain" in stack.output
@@ -230,9 +226,7 @@ def test_no_process_outlives_a_service(
     wait_until(lambda: running(settings) == [])
 
 
-def test_the_summary_describes_own_workers_and_needs_no_redis(
-    client: Client, redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_summary(client: Client, redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent_url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
         print_summary(Settings(redis_url=silent_url, home=str(tmp_path), workers=2))
@@ -280,9 +274,7 @@ def test_a_stop_during_the_preparation_of_the_model_ends_all_processes(
 
 
 @pytest.mark.wide
-def test_a_service_is_ready_once_its_own_workers_are_ready(
-    settings: dict[str, Any], client: Client, preparing: TextIO, tmp_path: Path
-) -> None:
+def test_own_workers_must_be_ready(settings: dict[str, Any], client: Client, preparing: TextIO, tmp_path: Path) -> None:
     Pool(queue_of(client).broker, client.keys, alive_s=3_600).announce("a", {"state": "ready", "indexes": {}})
     with Process(tmp_path / "log", "serve", **settings | {"indexes": ""}) as stack:
         wait_until(lambda: is_ready(Settings(port=settings["port"])) and "another process" in stack.output)
@@ -320,9 +312,7 @@ def test_a_port_in_use_is_reported_and_no_process_is_left(settings: dict[str, An
         pytest.param({"redis_url": "redis://127.0.0.1:1/0"}, "unavailable", "Redis", marks=pytest.mark.wide),
     ],
 )
-def test_a_failed_start_is_reported_and_no_process_is_left(
-    settings: dict[str, Any], changed: dict[str, str], code: str, words: str
-) -> None:
+def test_a_failed_start_is_reported(settings: dict[str, Any], changed: dict[str, str], code: str, words: str) -> None:
     done = run("serve", **settings | changed)
     assert_refused(done, code)
     assert words in done.stderr
@@ -423,9 +413,7 @@ def test_only_a_second_ctrl_c_kills(tmp_path: Path) -> None:
     service.stop()
 
 
-def test_a_process_that_cannot_be_started_is_tried_again(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_starts_are_repeated(caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: object) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -164,9 +164,7 @@ class WatchedEngine(OpenVinoEngine):
         (["climate change " * 20, "market rises " * 20], 10_000_000, 2),
     ],
 )
-def test_the_number_of_passes_depends_on_the_work(
-    encoder_of_two_threads: Encoder, texts: list[str], num_weights: int, passes: int
-) -> None:
+def test_the_number_of_passes(encoder_of_two_threads: Encoder, texts: list[str], num_weights: int, passes: int) -> None:
     engine = WatchedEngine(encoder_of_two_threads.engine)
     model = replace(encoder_of_two_threads.model, num_weights=num_weights)
     encoder = Encoder(model, encoder_of_two_threads.tokenizer, engine)
@@ -232,9 +230,7 @@ def test_a_truncated_file_of_a_prepared_model_is_refused(own_model: Path, name: 
         Encoder.open(own_model, "openvino", "f32", 1)
 
 
-def test_a_prepared_model_is_used_until_its_original_changes(
-    own_model: Path, tiny_source: Path, tmp_path: Path
-) -> None:
+def test_a_prepared_model_is_used_until_it_changes(own_model: Path, tiny_source: Path, tmp_path: Path) -> None:
     assert is_prepared(own_model)
     assert not is_prepared(tmp_path)
     read, opened = Model.read(str(tiny_source), tiny_source), Model.open(own_model)
@@ -247,9 +243,7 @@ def test_a_prepared_model_is_used_until_its_original_changes(
 
 
 @pytest.mark.parametrize("precision", ["f32", "int8"])
-def test_passes_aside_and_a_resized_engine_use_the_model_that_was_opened(
-    own_source: Path, tmp_path: Path, precision: str
-) -> None:
+def test_passes_aside_and_resizes_use_the_opened_model(own_source: Path, tmp_path: Path, precision: str) -> None:
     prepare("tiny", own_source, folder := tmp_path / "prepared")
     encoder = Encoder.open(folder, "openvino", precision, 2)
     expected, fingerprint = encoder.embed(TEXTS, NOT_NORMALISED, ""), encoder.fingerprint

@@ -90,9 +90,7 @@ class TestGraph:
         assert kinds == ["u8"] * len(ranges)
 
     @needs_vnni
-    def test_vectors_are_near_the_vectors_in_f32_and_their_fingerprint_has_a_version(
-        self, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_vectors_are_near_the_vectors_in_f32(self, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         encoders = [Encoder.open(tiny_model, "openvino", precision, 1) for precision in ("f32", "int8")]
         exact, found = (encoder.embed(["storm", "rain in europe " * 9], Options(), "") for encoder in encoders)
         assert (exact * found).sum(axis=1).min() > 0.999

@@ -181,9 +181,7 @@ class TestVectors:
             assert np.linalg.norm(found, axis=1) == pytest.approx(np.linalg.norm(exact, axis=1), rel=0.05)
 
     @pytest.mark.parametrize(("precision", "may_use_amx"), PATHS)
-    def test_vectors_do_not_depend_on_the_batch_or_the_number_of_threads(
-        self, precision: str, may_use_amx: bool
-    ) -> None:
+    def test_vectors_depend_on_no_batch_and_no_threads(self, precision: str, may_use_amx: bool) -> None:
         made = transformer(SMALL)
         alone = [run(opened(made, precision, 1, may_use_amx), [text]) for text in texts()]
         for threads in (1, 2, 5):
@@ -443,9 +441,7 @@ class TestEngine:
 
     @needs_bf16
     @pytest.mark.parametrize("threads", [1, 3])
-    def test_another_number_of_threads_changes_passes_but_no_vector(
-        self, prepared: Path, threads: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_threads_change_no_vector(self, prepared: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
         encoder = Encoder.open(prepared / "model", "avx512", "int8", 1)
         vectors, fingerprint = encoder.embed(TEXTS, Options(), ""), encoder.fingerprint
         before = set(os.listdir("/proc/self/task"))
@@ -524,9 +520,7 @@ class TestChoice:
             Encoder.open(prepared / "model", "avx512", "auto", 1)
 
     @needs_bf16
-    def test_a_model_or_a_precision_that_the_kernel_does_not_support(
-        self, tiny_model: Path, prepared: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_unsupported_models(self, tiny_model: Path, prepared: Path, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO")
         assert Encoder.open(tiny_model, "auto", "auto", 1).engine.name == "openvino"
         assert "the engine is openvino: avx512 does not compute heads of 16 numbers" in caplog.text
@@ -566,9 +560,7 @@ class TestLibrary:
         return path
 
     @needs_bf16
-    def test_the_kernel_is_compiled_once_and_replaces_an_older_kernel(
-        self, source: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_kernel_replaces_an_older_one(self, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
         library.main()
         compile_kernel(library.AVX2)
         first = {target: library.path(target) for target in library.TARGETS}

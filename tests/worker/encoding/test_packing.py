@@ -14,9 +14,7 @@ TEXTS = st.lists(st.lists(st.integers(1, 30_000), min_size=1, max_size=300), min
 
 
 @given(TEXTS, st.booleans())
-def test_every_text_is_whole_in_one_row_and_its_tokens_attend_only_to_it(
-    texts: list[list[int]], shares_rows: bool
-) -> None:
+def test_every_text_is_whole_and_attends_only_to_itself(texts: list[list[int]], shares_rows: bool) -> None:
     packing, (starts, lengths) = pack(texts, shares_rows)
     rows, length = packing.ids.shape
     expected = np.full((rows, length, length), MASKED)

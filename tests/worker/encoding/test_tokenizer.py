@@ -56,9 +56,7 @@ def expected(plain: tokenizers.Tokenizer, text: str, side: str) -> Tokens:
 
 
 @given(text=st.text(), repeat=st.integers(1, 60), side=st.sampled_from(SIDES))
-def test_any_text_has_the_librarys_tokens(
-    ours: Tokenizer, plain: tokenizers.Tokenizer, text: str, repeat: int, side: str
-) -> None:
+def test_tokens_of_any_text(ours: Tokenizer, plain: tokenizers.Tokenizer, text: str, repeat: int, side: str) -> None:
     assert ours.encode([text * repeat], side) == [expected(plain, text * repeat, side)]
 
 
@@ -81,9 +79,7 @@ SPARSE = ("storm" + " " * 1_000_000 + "rain", "a" * 2**20, "한" * 2**20, "\u200
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("text", SPARSE, ids=["spaces", "one word", "hangul", "nothing"])
-def test_no_text_is_read_beyond_the_most_characters_of_its_tokens(
-    ours: Tokenizer, plain: tokenizers.Tokenizer, text: str, side: str
-) -> None:
+def test_no_text_is_read_beyond_its_limit(ours: Tokenizer, plain: tokenizers.Tokenizer, text: str, side: str) -> None:
     (tokens,) = ours.encode([text], side)
     read = text[: ours.max_chars] if side == "right" else text[-ours.max_chars :]
     in_part = expected(plain, read, side)
@@ -91,9 +87,7 @@ def test_no_text_is_read_beyond_the_most_characters_of_its_tokens(
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_the_limit_of_a_model_says_how_much_of_a_text_is_read(
-    tiny_source: Path, plain: tokenizers.Tokenizer, side: str
-) -> None:
+def test_models_of_low_and_high_limits(tiny_source: Path, plain: tokenizers.Tokenizer, side: str) -> None:
     low, high = (Tokenizer(tiny_source / "tokenizer.json", max_tokens) for max_tokens in (9, 8_192))
     for length in (37, 60, 500):  # of one word
         assert low.encode(["日" * length], side) == [Tokens(tuple(plain.encode("日" * 7).ids), True, 7)]

@@ -83,9 +83,7 @@ def held(worker: Worker, queue: Queue, engine: Engine) -> Engine:
     return engine
 
 
-def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
-    worker: Worker, queue: Queue, held: Engine
-) -> None:
+def test_interactive_jobs_are_answered_before_a_bulk_pass(worker: Worker, queue: Queue, held: Engine) -> None:
     urgent = [put(queue, text) for text in ("storm", "rain")]
     assert worker.step(block_s=0) == 2
     assert list(replies(queue)) == [job.id for job in urgent]
@@ -97,9 +95,7 @@ def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
     assert held.passes == [("aside", 40), ("start", 2), ("finish", 2), ("finish", 40)]
 
 
-def test_a_new_interactive_job_wakes_a_worker_that_waits_for_a_pass(
-    worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_wakes_the_worker(worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal_workers.loop.worker, "TAKE_EVERY_S", 3_600.0)
     has_looked, has_come = threading.Event(), worker._has_come
 
@@ -122,9 +118,7 @@ def test_a_new_interactive_job_wakes_a_worker_that_waits_for_a_pass(
         assert answered.result()
 
 
-def test_a_pass_aside_that_takes_long_or_fails_is_waited_for_alone(
-    worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_and_failing_passes(worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watchdog notices if it hangs."""
 
     def fail(*_: object) -> bool:
@@ -170,9 +164,7 @@ def test_a_suspect_does_not_run_aside(worker: Worker, queue: Queue, engine: Engi
     assert {what for what, _ in engine.passes} == {"start", "finish"}
 
 
-def test_the_texts_of_the_next_pass_are_tokenized_while_one_runs_aside(
-    worker: Worker, queue: Queue, held: Engine
-) -> None:
+def test_the_next_texts_are_tokenized_while_a_pass_runs_aside(worker: Worker, queue: Queue, held: Engine) -> None:
     put(queue, *(f"{text} a" for text in distinct(30)), lane="bulk", reply_to="bulk")
     assert worker.step(block_s=0) == 0
     (next_one,) = [work for work in worker.scheduler.works if len(work.job.texts) == 30]
@@ -183,9 +175,7 @@ def test_the_texts_of_the_next_pass_are_tokenized_while_one_runs_aside(
 
 
 @pytest.mark.parametrize("output", ["vector", "chunks"])
-def test_a_document_that_is_put_again_while_its_chunks_are_computed_aside_gets_the_same_vectors(
-    worker: Worker, queue: Queue, engine: Engine, output: str
-) -> None:
+def test_a_document_that_is_put_again_aside(worker: Worker, queue: Queue, engine: Engine, output: str) -> None:
     engine.released.clear()
     options = Options(output=output, chunk_tokens=8)
     for _ in range(2):  # the second job comes while all chunks of the first are computed

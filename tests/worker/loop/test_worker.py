@@ -149,7 +149,7 @@ def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queu
     assert code(queue.wait_result(cancelled.id, 0)) == "cancelled"
 
 
-def test_a_text_the_engine_fails_on_harms_only_its_own_job(
+def test_a_text_that_fails_harms_only_its_own_job(
     worker: Worker, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = Embed(["storm", "poison"])
@@ -169,9 +169,7 @@ def test_a_text_the_engine_fails_on_harms_only_its_own_job(
     assert [worker.counters[name] for name in ("jobs", "failed", "texts")] == [6, 1, 6]
 
 
-def test_a_job_the_tokenizer_or_the_index_fails_on_harms_only_itself(
-    queue: Queue, engine: Engine, index_folder: Path
-) -> None:
+def test_a_failing_tokenizer_or_index_harms_one_job(queue: Queue, engine: Engine, index_folder: Path) -> None:
     indexes = {"default": WatchedIndex.open(index_folder)}
     worker = Worker(queue.consumer(), engine, indexes, Bucketing(4_096))
     jobs = Embed(["untold"]), Embed(["storm"]), Search(["storm"], k=13), Search(["storm"], k=12)
@@ -213,17 +211,13 @@ class WatchedIndex(Index):
 
 
 @pytest.mark.parametrize(("op", "text", "num_texts"), [("tokenize", "x" * 8_000, 9), ("decode", "1 " * 4_000, 132)])
-def test_a_job_of_much_text_for_the_tokenizer_is_refused(
-    queue: Queue, engine: Engine, op: str, text: str, num_texts: int
-) -> None:
+def test_much_to_tokenize_is_refused(queue: Queue, engine: Engine, op: str, text: str, num_texts: int) -> None:
     worker = Worker(queue.consumer(), engine, {}, Bucketing(4_096))
     much, fitting = ask(worker, *(job_class(op)([text] * n) for n in (num_texts, 1)))
     assert (code(much), fitting.error) == ("too_large", None)
 
 
-def test_a_search_for_many_hits_does_not_make_others_find_as_many(
-    queue: Queue, engine: Engine, index_folder: Path
-) -> None:
+def test_a_search_for_many_hits_costs_others_nothing(queue: Queue, engine: Engine, index_folder: Path) -> None:
     counting = WatchedIndex.open(index_folder)
     worker = Worker(queue.consumer(), engine, {"default": counting}, Bucketing(4_096))
     ask(worker, *(Search(["storm", "rain"], k=k) for k in (1, 3, 10, 11, 1_000)))
@@ -266,9 +260,7 @@ def test_a_slow_worker_keeps_its_jobs(worker: Worker, queue: Queue, engine: Engi
 @pytest.mark.parametrize(
     ("summary", "trace"), [("", ""), ("stalled while encoding", "in forward")], ids=["killed", "stalled"]
 )
-def test_a_job_that_kills_its_workers_becomes_a_dead_letter_alone(
-    worker: Worker, queue: Queue, engine: Engine, summary: str, trace: str
-) -> None:
+def test_a_deadly_job_is_buried_alone(worker: Worker, queue: Queue, engine: Engine, summary: str, trace: str) -> None:
     poison, neighbour = put(queue, "storm", reply_to=None), put(queue, "rain")
     for n in range(MAX_DEATHS):
         assert queue.take(f"killed{n}", LANES, 1)
@@ -341,9 +333,7 @@ def test_a_worker_that_stops_leaves_no_suspects_also_while_redis_is_away(
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, lane: str
-) -> None:
+def test_a_suspect_goes_first_alone(queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, lane: str) -> None:
     monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(24))
     queue.pool.announce(worker.id)
@@ -360,9 +350,7 @@ def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
     assert list(replies(queue)) == [job.id for job in (suspect, *held, later)]
 
 
-def test_a_worker_that_always_has_something_to_answer_answers_it_and_computes_a_suspect_alone(
-    worker: Worker, queue: Queue, engine: Engine
-) -> None:
+def test_a_busy_worker_computes_a_suspect_alone(worker: Worker, queue: Queue, engine: Engine) -> None:
     for name in (worker.id, "killed"):
         queue.pool.announce(name)
     suspect = put(queue, *distinct(2), reply_to="suspect")
@@ -409,9 +397,7 @@ def test_a_step_takes_few_jobs_even_if_they_are_short(worker: Worker, queue: Que
     drive(worker)
 
 
-def test_beside_a_client_with_huge_chinese_texts_the_headline_of_another_one_does_not_wait_for_all(
-    worker: Worker, queue: Queue
-) -> None:
+def test_huge_chinese_texts_of_another_client_delay_no_headline(worker: Worker, queue: Queue) -> None:
     hostile = [Embed([f"{text} {'气候变化' * 2_000}"], reply_to="hostile") for text in distinct(100)]
     queue.put("interactive", hostile, client="hostile")
     queue.put("interactive", [Embed(["气候变化"], reply_to="honest")], client="honest")
@@ -443,9 +429,7 @@ def test_a_worker_that_holds_a_job_does_not_wait_for_another(queue: Queue, engin
     assert num_waits() == before
 
 
-def test_a_timing_covers_its_own_step_of_its_own_job(
-    worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timings_of_steps(worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading takes a second
     engine.before = lambda what: [next(clock) for _ in range(100 if what == "tokenize" else 10_000)]
@@ -486,7 +470,7 @@ def test_a_worker_has_the_limits_of_its_settings() -> None:
     assert limits_of(settings) == Limits(3, 5, 7, 0.009)
 
 
-def test_a_worker_looks_for_jobs_of_dead_workers_at_intervals(
+def test_dead_workers_are_looked_for_at_intervals(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 3_600.0)

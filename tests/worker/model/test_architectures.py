@@ -290,9 +290,7 @@ def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
         ],
     ],
 )
-def test_a_config_that_does_not_fit_the_weights_is_refused(
-    models: Path, name: str, changes: dict[str, Any], words: str
-) -> None:
+def test_a_config_that_does_not_fit_is_refused(models: Path, name: str, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelMismatch, match=re.escape(words)):
         read(models / name, **changes)
 

@@ -84,9 +84,7 @@ def test_a_wait_for_another_process_that_prepares_the_model_is_said(tmp_path: Pa
         ({"matryoshka_dimensions": [32, 8, 0, 16, 64]}, [8, 16, 32]),
     ],
 )
-def test_the_dimensions_for_which_a_model_was_trained_are_read(
-    source: Path, changes: dict[str, object], expected: list[int] | None
-) -> None:
+def test_matryoshka_dimensions_are_read(source: Path, changes: dict[str, object], expected: list[int] | None) -> None:
     update(source / "config.json", changes)
     assert Model.read("model", source).matryoshka_dimensions == expected
 
@@ -128,9 +126,7 @@ def test_dense_layers_are_computed(source: Path, tmp_path: Path, pooling: str, l
 @pytest.mark.wide
 @pytest.mark.usefixtures("torch_reference")
 @pytest.mark.parametrize(("pooling", "is_normalised"), [("cls", True), ("mean", False)])
-def test_a_dense_layer_with_a_tanh_is_that_of_sentence_transformers(
-    source: Path, tmp_path: Path, pooling: str, is_normalised: bool
-) -> None:
+def test_a_dense_layer_with_a_tanh(source: Path, tmp_path: Path, pooling: str, is_normalised: bool) -> None:
     """LaBSE takes the first token and normalises; distiluse takes the mean and does not."""
     update(source / "1_Pooling/config.json", {"pooling_mode": pooling})
     add_dense(source, (20, 32), last="Tanh")
@@ -187,9 +183,7 @@ def test_the_expected_vectors_are_those_of_sentence_transformers(tmp_path: Path)
     assert load_file(EXPECTED)["vectors"] == pytest.approx(np.load(path), abs=1e-5)
 
 
-def test_of_several_that_need_a_model_at_once_one_prepares_it(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_of_several_prepares_a_model(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with ThreadPoolExecutor(3) as threads:
         folders = set(threads.map(lambda _: prepare_if_needed(tmp_path, str(source)), range(3)))
     assert folders == {prepared_folder(tmp_path, str(source))}
@@ -224,9 +218,7 @@ def test_a_changed_model_takes_the_place_of_the_old_one(source: Path, tmp_path: 
     assert not (folder / "cache").exists()
 
 
-def test_a_relative_name_is_the_folder_in_the_present_one(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_name_is_of_this_folder(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for pooling in ("mean", "cls", "mean"):
         folder = tmp_path / pooling
         if not folder.exists():
@@ -319,9 +311,7 @@ def test_a_fault_of_a_file_is_named(source: Path, tmp_path: Path, name: str) -> 
         path.write_bytes(whole)
 
 
-def test_a_model_of_too_many_weights_is_refused_before_it_is_stored(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_of_too_many_weights_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal_workers.model.model.MAX_SIZE", 1_000)
     with pytest.raises(ModelMismatch, match="a size outside of 1 to 1,000: use another model"):
         prepare_if_needed(tmp_path, str(source))
@@ -345,9 +335,7 @@ def test_files_that_disagree_about_capital_letters_are_refused(source: Path, tmp
 
 
 @pytest.mark.parametrize("normalizer", [None, {"type": "NFC"}])
-def test_texts_are_made_lower_case_if_the_model_says_so(
-    source: Path, tmp_path: Path, normalizer: dict[str, str] | None
-) -> None:
+def test_texts_are_made_lower_case(source: Path, tmp_path: Path, normalizer: dict[str, str] | None) -> None:
     """As the files of bge-base-en-v1.5 say, beside a tokenizer that does so too."""
     update(source / "tokenizer.json", {"normalizer": normalizer})
     update(source / "sentence_bert_config.json", {"do_lower_case": True})

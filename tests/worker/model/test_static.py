@@ -77,9 +77,7 @@ def test_model2vec_may_share_rows_and_weigh_tokens(tmp_path: Path, rows: NDArray
 
 
 @pytest.mark.wide
-def test_a_static_embedding_is_computed_as_sentence_transformers_does(
-    torch_reference: None, tmp_path: Path, rows: NDArray[np.float32]
-) -> None:
+def test_a_static_embedding_is_computed(torch_reference: None, tmp_path: Path, rows: NDArray[np.float32]) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 

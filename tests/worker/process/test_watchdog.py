@@ -93,9 +93,7 @@ def reports(queue: Queue, tmp_path: Path) -> CrashReports:
     return CrashReports(queue.broker, queue.keys, tmp_path / "crashes")
 
 
-def test_the_report_of_a_crashed_worker_is_forwarded_once_and_kept_for_a_while(
-    reports: CrashReports, tmp_path: Path, queue: Queue
-) -> None:
+def test_the_report_of_a_crashed_worker_is_kept(reports: CrashReports, tmp_path: Path, queue: Queue) -> None:
     folder = tmp_path / "crashes"
     with reports.recorded("alive") as file:
         assert Path(file.name).parent == folder
@@ -111,9 +109,7 @@ def test_the_report_of_a_crashed_worker_is_forwarded_once_and_kept_for_a_while(
     assert queue.redis.ttl(queue.keys.crash_report("a")) > 0
 
 
-def test_a_reader_waits_for_the_report_of_a_process_that_has_not_ended_yet(
-    reports: CrashReports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_waits_for_the_report(reports: CrashReports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "crashes").mkdir()
     with (tmp_path / "crashes" / "a").open("w") as file:
         file.write("Fatal Python error: Aborted\n")
@@ -123,7 +119,7 @@ def test_a_reader_waits_for_the_report_of_a_process_that_has_not_ended_yet(
         assert reports.read("a") == "Fatal Python error: Aborted\n"
 
 
-def test_a_worker_that_ends_with_an_exception_leaves_a_report_whatever_became_of_its_folder(
+def test_a_worker_that_ends_with_an_exception_leaves_a_report(
     reports: CrashReports, queue: Queue, tmp_path: Path
 ) -> None:
     with pytest.raises(RuntimeError, match="broken"), reports.recorded("a"):

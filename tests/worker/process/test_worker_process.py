@@ -147,9 +147,7 @@ def test_a_worker_starts_before_redis_and_stops_without_it(start: Start, own_red
 
 
 @pytest.mark.wide
-def test_a_worker_serves_indexes_with_more_files_than_its_first_limit(
-    start: Start, client: Client, index_folder: Path, tmp_path: Path
-) -> None:
+def test_a_worker_serves_many_indexes(start: Start, client: Client, index_folder: Path, tmp_path: Path) -> None:
     for number in range(NUM_INDEXES):
         shutil.copytree(index_folder, tmp_path / "indexes" / f"i{number}")
     with start(FewFiles, index_home=tmp_path / "indexes") as worker:
