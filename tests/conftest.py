@@ -296,8 +296,8 @@ def keys(redis_url: str) -> Iterator[Keys]:
     yield keys
     with redis.Redis.from_url(redis_url, decode_responses=True) as connection:
         found = list(connection.scan_iter(f"{keys.root}:*"))
-        lasting = (keys.lane(""), keys.held(""), keys.holders, keys.suspects, keys.limits, keys.scripts)
-        lasting = (*lasting, keys.changes(""), keys.dead, keys.changed, keys.unread)
+        of_queue = (keys.lane(""), keys.held(""), keys.holders, keys.suspects, keys.limits, keys.scripts, keys.unread)
+        lasting = (*of_queue, keys.changes(""), keys.dead, keys.changed)
         unanswered = {name for name in found if connection.type(name) == "hash" and connection.hexists(name, "lane")}
         lasts = [name for name in found if not name.startswith(lasting) and name not in unanswered]
         immortal = [name for name in lasts if connection.ttl(name) == -1]

@@ -32,12 +32,6 @@ CONFIGURATIONS = ("prometheus", "prometheus-compose")
 needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="there is no promtool: apt install prometheus")
 
 
-def promtool(*arguments: str, folder: Path = PROMETHEUS) -> None:
-    """Run promtool in the folder; if it fails, fail the test with its output."""
-    found = subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout + found.stderr
-
-
 def queries() -> Iterator[str]:
     yield from (target["expr"] for panel in BOARD["panels"] for target in panel["targets"])
     yield from (alert["expr"] for alert in ALERTS.values())
@@ -68,57 +62,43 @@ def test_every_panel_has_a_description_a_number_and_a_place_of_its_own_and_shows
     assert len({panel["id"] for panel in panels}) == len(panels)
 
 
-def test_every_alert_says_what_to_do_and_has_a_row_on_the_page() -> None:
+def test_every_alert_says_what_to_do_and_has_a_row_on_the_page_and_tests_that_it_fires_and_does_not() -> None:
     rows = table("docs/operating.md", "alert")
-    assert {name: severity for name, (severity, *_) in rows.items()} == {
-        name: alert["labels"]["severity"] for name, alert in ALERTS.items()
-    }
+    severities = {name: alert["labels"]["severity"] for name, alert in ALERTS.items()}
+    assert {name: severity for name, (severity, *_) in rows.items()} == severities
     for alert in ALERTS.values():
         text, anchor = alert["annotations"]["description"].rsplit(" ", 1)
         assert (text.endswith("."), anchor) == (True, "docs/operating.md#alerts")
-
-
-def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:
-    cases = [
-        case
-        for test in yaml.safe_load(read("deploy/prometheus/alerts_test.yml"))["tests"]
-        for case in test["alert_rule_test"]
-    ]
+    tests = yaml.safe_load(read("deploy/prometheus/alerts_test.yml"))["tests"]
+    cases = [case for test in tests for case in test["alert_rule_test"]]
     for fires in (True, False):
-        tested = {case["alertname"] for case in cases if bool(case.get("exp_alerts")) == fires}
-        assert tested == ALERTS.keys()
+        assert {case["alertname"] for case in cases if bool(case.get("exp_alerts")) == fires} == ALERTS.keys()
 
 
 @needs_promtool
-@pytest.mark.parametrize(
-    "arguments",
-    [("test", "rules", "alerts_test.yml"), *[("check", "config", f"{name}.yml") for name in CONFIGURATIONS]],
-)
-def test_prometheus_accepts_its_files_and_alerts_fire_when_they_should(arguments: tuple[str, ...]) -> None:
-    promtool(*arguments)
-
-
-@needs_promtool
-def test_prometheus_accepts_the_queries_of_the_board(tmp_path: Path) -> None:
+def test_prometheus_accepts_its_files_and_the_boards_queries_and_alerts_fire_when_they_should(tmp_path: Path) -> None:
     rules = [
         {"record": f"board:{n}", "expr": query.replace("$__rate_interval", "1m")} for n, query in enumerate(queries())
     ]
     (tmp_path / "board.yml").write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": rules}]}))
-    promtool("check", "rules", "board.yml", folder=tmp_path)
+    for folder, *arguments in (
+        (PROMETHEUS, "test", "rules", "alerts_test.yml"),
+        *((PROMETHEUS, "check", "config", f"{name}.yml") for name in CONFIGURATIONS),
+        (tmp_path, "check", "rules", "board.yml"),
+    ):
+        found = subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True)
+        assert found.returncode == 0, found.stdout + found.stderr
 
 
-def test_compose_accepts_all_profiles() -> None:
+def test_compose_accepts_all_profiles_and_mounts_files_that_exist() -> None:
+    mounted = re.findall(r"\./(deploy/[\w./-]+):", read("docker-compose.yml"))
+    assert len(mounted) == 6
+    assert all((ROOT / name).exists() for name in mounted)
     if not shutil.which("docker") or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode:
         pytest.skip("there is no docker compose")
     command = ["docker", "compose", "--profile", "*", "config", "--quiet"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (0, "")
-
-
-def test_compose_mounts_files_that_exist() -> None:
-    mounted = re.findall(r"\./(deploy/[\w./-]+):", read("docker-compose.yml"))
-    assert len(mounted) == 6
-    assert [name for name in mounted if not (ROOT / name).exists()] == []
 
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:

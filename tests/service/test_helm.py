@@ -105,12 +105,16 @@ def test_a_stopped_pod_has_time_to_finish_and_pools_have_as_many_workers_as_they
     assert api_s >= API_STOP_WITHIN_S + 5
     assert worker_s >= STOP_WITHIN_S
     assert [spec["replicas"] for spec in specs[1:]] == [2, 5]
+    without = render({"pools": {"a": {}, "default": None}, "api": {"pool": "a"}}).keys()
+    assert {name for name in without if "Deployment x-workers" in name} == {"Deployment x-workers-a"}
 
 
 def test_each_pool_has_its_own_workers_and_the_api_serves_all_pools() -> None:
     objects = render(ALL | {"pools": {"a": {}, "on": ALL["pools"]["on"] | OWN}, "api": {"pool": "default"}})
     pods = {name: objects[f"Deployment x-workers-{name}"]["spec"]["template"] for name in ("default", "a", "on")}
-    containers, environments = ({name: container_of(objects, f"workers-{name}")[n] for name in pods} for n in range(2))
+    opened = {name: container_of(objects, f"workers-{name}") for name in pods}
+    containers = {name: container for name, (container, _) in opened.items()}
+    environments = {name: environment for name, (_, environment) in opened.items()}
     assert [environments[name].get("SHOAL_MODEL") for name in pods] == [None, None, "org/large"]
     assert [environments[name].get("SHOAL_RERANKER") for name in pods] == [None, None, "judge"]
     assert [environments[name].get("SHOAL_INDEX_HOME") for name in pods] == ["/indexes", None, None]
@@ -167,13 +171,6 @@ def test_unknown_and_wrong_values_are_refused(values: dict[str, Any], told: str)
     done = run(values)
     assert done.returncode
     assert told in done.stderr
-
-
-@pytest.mark.parametrize(("pools", "has_default"), [({"a": {}}, True), ({"a": {}, "default": None}, False)])
-def test_the_default_pool_stays_unless_it_is_null(pools: dict[str, Any], has_default: bool) -> None:
-    objects = render({"pools": pools, "api": {"pool": "a"}})
-    assert "Deployment x-workers-a" in objects
-    assert ("Deployment x-workers-default" in objects) == has_default
 
 
 def test_every_value_has_a_description_in_the_schema() -> None:

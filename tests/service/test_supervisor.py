@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
@@ -56,20 +56,10 @@ def settings(
     redis_url: str, keys: Keys, tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path, tmp_path: Path
 ) -> dict[str, Any]:
     """Return settings of a service with the tests' Redis, the tiny model and its own home folder."""
-    own = tmp_path / "home"
-    own.mkdir()
+    (own := tmp_path / "home").mkdir()
     (own / "models").symlink_to((home / "models").absolute())
-    return {
-        "redis_url": redis_url,
-        "key_prefix": keys.prefix,
-        "pool": keys.pool,
-        "port": free_port(),
-        "home": own,
-        "model": tiny_source,
-        "precision": "f32",
-        "threads": 1,
-        "indexes": index_folder,
-    }
+    found: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "port": free_port()}
+    return found | {"home": own, "model": tiny_source, "precision": "f32", "threads": 1, "indexes": index_folder}
 
 
 def running(settings: dict[str, Any], *end: str) -> list[int]:
@@ -186,12 +176,17 @@ def test_a_home_that_cannot_be_used_is_reported_before_the_sample_is_built(tmp_p
     assert sorted(path.name for path in tmp_path.rglob("*")) == sorted({name, "file"})
 
 
-def test_a_redis_of_another_service_on_its_port_is_not_used(settings: dict[str, Any], redis_url: str) -> None:
-    port = int(redis_url.rpartition(":")[2].partition("/")[0])
-    supervisor = Supervisor(Settings(home=str(settings["home"]), redis_port=free_port(), workers=0, long_jobs=0))
-    supervisor.settings = replace(supervisor.settings, redis_port=port)
-    supervisor.redis = Service("redis", embedded.command(supervisor.settings), {})
+def test_a_service_uses_its_own_redis_alone_and_other_commands_find_it(tmp_path: Path, redis_url: str) -> None:
+    supervisor = Supervisor(Settings(home=str(tmp_path), redis_port=free_port(), workers=0, long_jobs=0))
+    supervisor.services.clear()
+    own = supervisor.settings
     try:
+        supervisor.start()
+        assert Settings(home=str(tmp_path)).redis_address == own.redis_address
+        supervisor.stop()
+        port = int(redis_url.rpartition(":")[2].partition("/")[0])
+        supervisor.settings = replace(own, redis_port=port)
+        supervisor.redis = Service("redis", embedded.command(supervisor.settings), {})
         with pytest.raises(NotReady, match=f"ended at once .*port {port}"):
             supervisor.start()
     finally:
@@ -323,19 +318,10 @@ class TestRetries:
     @pytest.fixture
     def supervisor(self, settings: dict[str, Any]) -> Iterator[Supervisor]:
         """Yield a supervisor of the service, and stop its processes after the test."""
-        typed: dict[str, Any] = {
-            key: value if isinstance(value, int) else str(value) for key, value in settings.items()
-        }
-        supervisor = Supervisor(Settings(**typed))
+        texts = {key: str(value) for key, value in settings.items() if not isinstance(value, int)}
+        supervisor = Supervisor(Settings(**(settings | texts)))
         yield supervisor
         supervisor.stop()
-
-    def fail(self, supervisor: Supervisor, tmp_path: Path, times: int, words: str) -> Path:
-        """Let the worker fail with these words `times` times; return a file with a byte for each start."""
-        starts = tmp_path / "starts"
-        worker = supervisor.services[-1]
-        worker.command = [sys.executable, "-c", FAIL, str(starts), str(times), words, *worker.command]
-        return starts
 
     def test_workers_of_another_service_are_not_its_own(self, supervisor: Supervisor, client: Client) -> None:
         pool = Pool(queue_of(client).broker, client.keys, alive_s=3_600)
@@ -348,29 +334,32 @@ class TestRetries:
         assert not supervisor._is_ready()
         pool.leave("another")
 
-    def test_a_worker_that_ends_twice_is_started_a_third_time(self, supervisor: Supervisor, tmp_path: Path) -> None:
-        starts = self.fail(supervisor, tmp_path, MAX_RETRIES, "filesystem error")
-        supervisor.start()
-        supervisor.wait_until_ready()
-        assert starts.stat().st_size == MAX_RETRIES + 1
-        assert is_ready(supervisor.settings)
-
     @pytest.mark.parametrize(
-        ("words", "error", "told", "num_starts"),
+        ("times", "words", "error", "told", "num_starts"),
         [
-            ("disk error", NotReady, "ended with exit code 3 before it was ready: disk error", MAX_RETRIES + 1),
-            ("shoal: no index [index_not_found]", IndexNotFound, "could not start: no index", 1),
+            (MAX_RETRIES, "filesystem error", None, "", MAX_RETRIES + 1),
+            (9, "disk error", NotReady, "ended with exit code 3 before it was ready: disk error", MAX_RETRIES + 1),
+            (9, "shoal: no index [index_not_found]", IndexNotFound, "could not start: no index", 1),
         ],
-        ids=["a third time", "an error with a remedy"],
+        ids=["a third time", "given up", "an error with a remedy"],
     )
-    def test_a_worker_that_ends_again_is_given_up_with_the_reason(
-        self, supervisor: Supervisor, tmp_path: Path, words: str, error: type[ShoalError], told: str, num_starts: int
+    def test_a_worker_that_ends_is_started_again_or_given_up_with_the_reason(
+        self,
+        supervisor: Supervisor,
+        tmp_path: Path,
+        times: int,
+        words: str,
+        error: type[ShoalError] | None,
+        told: str,
+        num_starts: int,
     ) -> None:
-        starts = self.fail(supervisor, tmp_path, 9, words)
+        starts, worker = tmp_path / "starts", supervisor.services[-1]  # `starts` gets a byte for each start
+        worker.command = [sys.executable, "-c", FAIL, str(starts), str(times), words, *worker.command]
         supervisor.start()
-        with pytest.raises(error, match=f"worker 1 {told}"):
+        with pytest.raises(error, match=f"worker 1 {told}") if error else nullcontext():
             supervisor.wait_until_ready()
         assert starts.stat().st_size == num_starts
+        assert error or is_ready(supervisor.settings)
 
 
 def test_an_error_of_a_process_is_left_to_the_supervisor(capfd: pytest.CaptureFixture[str]) -> None:
@@ -385,16 +374,6 @@ def test_an_error_of_a_process_is_left_to_the_supervisor(capfd: pytest.CaptureFi
     service.start()
     wait_until(lambda: service.exit_code() is not None)
     assert service.last_error() == "it gave no reason"
-
-
-def test_other_commands_find_the_redis_of_a_service(tmp_path: Path) -> None:
-    supervisor = Supervisor(Settings(home=str(tmp_path), redis_port=free_port(), workers=0, long_jobs=0))
-    supervisor.services.clear()
-    try:
-        supervisor.start()
-        assert Settings(home=str(tmp_path)).redis_address == supervisor.settings.redis_address
-    finally:
-        supervisor.stop()
 
 
 def test_only_a_second_ctrl_c_kills(tmp_path: Path) -> None:

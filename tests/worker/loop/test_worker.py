@@ -474,8 +474,8 @@ def test_dead_workers_are_looked_for_at_intervals(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 3_600.0)
-    worker, looks = Worker(queue.consumer(), engine, {}, Bucketing(64)), list[object]()
-    monkeypatch.setattr(worker.consumer, "reclaim", lambda held: (looks.append(held), (0, {}))[1])
+    worker, looks = Worker(queue.consumer(), engine, {}, Bucketing(64)), itertools.count()
+    monkeypatch.setattr(worker.consumer, "reclaim", lambda _: (next(looks), {}))
     for _ in range(3):
         worker.step(block_s=0)
-    assert len(looks) == 1
+    assert next(looks) == 1
