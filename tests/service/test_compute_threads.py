@@ -50,22 +50,15 @@ def test_an_engine_can_be_resized_while_it_computes(encoder_of_two_threads: Enco
     one = own(encoder_of_two_threads)
     expected = one.embed(TEXTS, Options(), "")
     resizing = Resizing(2, [one], lambda _: None)
-    resizing.start(1)
-    assert np.array_equal(one.embed(TEXTS, Options(), ""), expected)
-    resizing.close()
+    resizing.start(2)  # the same number
     resizing.take()
-    assert one.engine.threads == 1
-
-
-def test_the_last_number_is_used_and_the_same_number_makes_no_engine(encoder: Encoder) -> None:
-    one = own(encoder)
-    resized([one], 1).take()
-    assert one.engine is encoder.engine
-    resizing = resized([one], 2)
-    resizing.start(3)
-    resizing.close()
+    assert one.engine is encoder_of_two_threads.engine
+    for threads in (1, 3):
+        resizing.start(threads)
+        assert np.array_equal(one.embed(TEXTS, Options(), ""), expected)
+        resizing.close()
     resizing.take()
-    assert one.engine.threads == 3
+    assert one.engine.threads == 3  # the last one is used
 
 
 def test_a_failed_resize(encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

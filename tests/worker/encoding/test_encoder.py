@@ -196,7 +196,7 @@ def test_passes_aside_have_threads_of_low_priority(tiny_model: Path) -> None:
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "0"  # otherwise threads sometimes get wrong code
 
 
-def test_dimensions_are_cut_before_normalising(encoder: Encoder) -> None:
+def test_dimensions_are_cut_before_normalising_and_the_model_provides_the_prompts(encoder: Encoder) -> None:
     raw = encoder.embed(TEXTS, Options(normalize=False), "")
     cut = encoder.embed(TEXTS, Options(dimensions=8), "")
     assert cut == pytest.approx(raw[:, :8] / np.linalg.norm(raw[:, :8], axis=1, keepdims=True), abs=1e-6)
@@ -204,12 +204,8 @@ def test_dimensions_are_cut_before_normalising(encoder: Encoder) -> None:
     encoder.check(Options(dimensions=32))
     with pytest.raises(InvalidRequest, match=r"dimensions is 33: the vectors of .* have 32"):
         encoder.check(Options(dimensions=33))
-
-
-def test_the_model_provides_the_prompts(encoder: Encoder) -> None:
-    assert encoder.prompt(Options()) == ""
-    assert encoder.prompt(Options(), QUERY_PROMPTS) == "storm "
-    assert encoder.prompt(Options(), DOCUMENT_PROMPTS) == ""
+    prompts = [encoder.prompt(Options(), names) for names in ((), QUERY_PROMPTS, DOCUMENT_PROMPTS)]
+    assert prompts == ["", "storm ", ""]
     with pytest.raises(InvalidRequest, match=r'prompt_name is "x": .* prompts: \[document, query\]'):
         encoder.prompt(Options(prompt_name="x"))
 

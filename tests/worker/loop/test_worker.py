@@ -210,11 +210,11 @@ class WatchedIndex(Index):
         return super().search(queries, k)
 
 
-@pytest.mark.parametrize(("op", "text", "num_texts"), [("tokenize", "x" * 8_000, 9), ("decode", "1 " * 4_000, 132)])
-def test_much_to_tokenize_is_refused(queue: Queue, engine: Engine, op: str, text: str, num_texts: int) -> None:
+def test_much_to_tokenize_is_refused(queue: Queue, engine: Engine) -> None:
     worker = Worker(queue.consumer(), engine, {}, Bucketing(4_096))
-    much, fitting = ask(worker, *(job_class(op)([text] * n) for n in (num_texts, 1)))
-    assert (code(much), fitting.error) == ("too_large", None)
+    for op, text, num_texts in (("tokenize", "x" * 8_000, 9), ("decode", "1 " * 4_000, 132)):
+        much, fitting = ask(worker, *(job_class(op)([text] * n) for n in (num_texts, 1)))
+        assert (code(much), fitting.error) == ("too_large", None)
 
 
 def test_a_search_for_many_hits_costs_others_nothing(queue: Queue, engine: Engine, index_folder: Path) -> None:
