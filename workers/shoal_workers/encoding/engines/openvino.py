@@ -41,7 +41,7 @@ class OpenVinoEngine:
         may_fix_steps = may_fix_steps and precision == "int8" and processors.has_vnni()
         self.fixed_steps = may_fix_steps and not Model.open(folder).is_reranker
         os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = _KEPT_BY_ONEDNN
-        # The graph stays in use if the folder gets another model meanwhile.
+        # The engine keeps this graph, also if another process prepares another model in the folder.
         self._graph = core().read_model(folder / GRAPH)
         # In int8, everything except the products is computed in the fastest precision; without fixed steps in f32,
         # because bf16 then gives wrong vectors on AMX.
