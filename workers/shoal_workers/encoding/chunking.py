@@ -194,8 +194,8 @@ def open_chunker(tokenizer: Tokenizer, model: str, options: Options, prompt: str
     chunker = Chunker(tokenizer, options.chunk_tokens, options.chunk_overlap, prompt)
     if (most := tokenizer.max_tokens - chunker.num_added) < options.chunk_tokens:
         raise InvalidRequest(
-            f"chunk_tokens is {options.chunk_tokens:,}: {model} takes {tokenizer.max_tokens:,} tokens, of which "
-            f"{chunker.num_added} are special tokens and the prompt's, so a chunk has at most {most:,}"
+            f"chunk_tokens is {options.chunk_tokens:,}: {model} takes {tokenizer.max_tokens:,} tokens, "
+            f"{chunker.num_added} of them special ones and the prompt's, so it takes at most {most:,}"
         )
     return chunker
 

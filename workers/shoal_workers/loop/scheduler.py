@@ -169,7 +169,7 @@ class Scheduler:
         return batch
 
     def _fill(self, works: Sequence[Work], max_cost: float | None) -> None:
-        """Tokenize inputs of one model's jobs, in order, until `WINDOW_PASSES` passes are full. Equal inputs become one.
+        """Tokenize inputs of one model's jobs, in order, until `WINDOW_PASSES` passes are full. Equal ones become one.
 
         While interactive jobs are expected, only few texts are tokenized at a time, and none once such a job has come.
         """
