@@ -115,21 +115,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.randomly_seed = SEED
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Import a share of the test files, if several processes run all of them.
-
-    In a fresh clone, compiling the assertions of all files takes longest before the first test. So each process
-    compiles other files, and finds the rest compiled when it collects them.
-    """
-    folder, count = TESTS, os.environ.get("PYTEST_XDIST_WORKER_COUNT")
-    if not count or [Path(name).resolve() for name in session.config.args] != [folder]:
-        return
-    number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
-    for path in sorted(folder.rglob("test_*.py"))[number :: int(count)]:
-        with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection of the file shows the error
-            importlib.import_module(path.stem)
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slow files, so that no process runs one alone at the end."""
@@ -159,16 +144,6 @@ def redis_program() -> str:
     Raises MissingExtra.
     """
     return os.environ.get("TEST_REDIS_SERVER") or find_server()
-
-
-def pytest_report_header() -> list[str]:
-    """Return a line that names the tests' Redis server."""
-    try:
-        server = redis_program()
-    except MissingExtra:
-        return ["redis: none found"]
-    version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout
-    return [f"redis: {server} {version.split()[2]}"]
 
 
 @cache
@@ -321,15 +296,8 @@ def keys(redis_url: str) -> Iterator[Keys]:
     yield keys
     with redis.Redis.from_url(redis_url, decode_responses=True) as connection:
         found = list(connection.scan_iter(f"{keys.root}:*"))
-        lasting: tuple[str, ...] = (
-            keys.lane(""),
-            keys.held(""),
-            keys.holders,
-            keys.suspects,
-            keys.limits,
-            keys.scripts,
-        )
-        lasting += (keys.changes(""), keys.dead, keys.changed, keys.unread)
+        of_queue = (keys.lane(""), keys.held(""), keys.holders, keys.suspects, keys.limits, keys.scripts, keys.unread)
+        lasting = (*of_queue, keys.changes(""), keys.dead, keys.changed)
         unanswered = {name for name in found if connection.type(name) == "hash" and connection.hexists(name, "lane")}
         lasts = [name for name in found if not name.startswith(lasting) and name not in unanswered]
         immortal = [name for name in lasts if connection.ttl(name) == -1]
@@ -437,6 +405,12 @@ def home(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_model(tiny_source: Path, home: Path) -> Path:
     """The prepared tiny model."""
     return prepared_folder(home, str(tiny_source))
+
+
+@pytest.fixture
+def own_source(tiny_source: Path, tmp_path: Path) -> Path:
+    """The test's own copy of the tiny model, which it may change."""
+    return Path(shutil.copytree(tiny_source, tmp_path / "model"))
 
 
 @pytest.fixture

@@ -172,11 +172,11 @@ def test_a_tokenizer_that_names_no_token_types_gives_the_model_none(
 def test_a_larger_model_has_smaller_passes(reranker: Reranker) -> None:
     assert reranker.model.num_weights > 0
     embedder = replace(reranker.model, num_weights=1_000)
-    embeds: Bucketing[TokenizedText] = Bucketing(2_048, shares_rows=False)
+    embeds = Bucketing(2_048, shares_rows=False)
     for num_weights, max_tokens in ((0, 2_048), (1_000, 2_048), (8_000, 256)):
         larger = Reranker(replace(reranker.model, num_weights=num_weights), reranker.tokenizer, reranker.engine)
-        assert larger.bucketing(embeds, embedder) == Bucketing(max_tokens, shares_rows=True)
-        assert larger.bucketing(embeds, replace(embedder, num_weights=0)) == Bucketing(2_048, shares_rows=True)
+        assert larger.pair_bucketing(embeds, embedder) == Bucketing(max_tokens, shares_rows=True)
+        assert larger.pair_bucketing(embeds, replace(embedder, num_weights=0)) == Bucketing(2_048, shares_rows=True)
 
 
 def test_each_kind_of_model_is_refused_in_place_of_the_other(

@@ -35,66 +35,48 @@ Running 2s test @ http://127.0.0.1:40123/embed
 measured: {"num_answers": 2451, "num_refused": 0, "num_lost": 0, "duration_us": 2010000, \
 "p50_us": 512, "p90_us": 6000, "p99_us": 9130}
 """
-FAILURES = OUTPUT.replace('_refused": 0', '_refused": 51').replace('_lost": 0', '_lost": 9')
-ALL_FAIL = OUTPUT.replace('_refused": 0', '_refused": 2451')
+LOST = OUTPUT.replace('_lost": 0', '_lost": 9')
+FAILURES, ALL_FAIL = LOST.replace('_refused": 0', '_refused": 51'), OUTPUT.replace('_refused": 0', '_refused": 2451')
 
 UNIT = np.eye(2, 3, dtype=np.float32)
 
 
-def test_rate_and_latencies_are_read_from_what_wrk_prints() -> None:
+def test_rate_and_latencies_are_read_from_what_wrk_prints_unless_a_run_with_failures_measures_nothing() -> None:
     measured = Measured.parse(OUTPUT, cpu_s=0.5)
     assert measured.requests_per_s == pytest.approx(2451 / 2.01)
     assert (measured.p50_ms, measured.p90_ms, measured.p99_ms, measured.cpu_s) == (0.512, 6.0, 9.13, 0.5)
     some = Measured.parse(FAILURES, may_fail=True)
     assert (some.num_requests, some.num_failed) == (2_400, 60)
+    for output, may_fail in ((FAILURES, False), (LOST, False), (ALL_FAIL, True), ("no connection", True)):
+        with pytest.raises(NotReady, match="measures nothing"):
+            Measured.parse(output, may_fail=may_fail)
 
 
-@pytest.mark.parametrize(
-    ("output", "may_fail"),
-    [(FAILURES, False), (OUTPUT.replace('_lost": 0', '_lost": 1'), False), (ALL_FAIL, True), ("no connection", True)],
-)
-def test_a_run_with_failures_measures_nothing(output: str, may_fail: bool) -> None:
-    with pytest.raises(NotReady, match="measures nothing"):
-        Measured.parse(output, may_fail=may_fail)
-
-
-def test_trials_run_in_turns_and_warm_ups_and_runs_without_figures_do_not_count() -> None:
+def test_trials_run_in_turns_and_only_figures_of_whole_runs_count() -> None:
+    """Warm-ups do not count. A trial that fails is named and not run again, and the others go on."""
     seen: list[tuple[str, int, int]] = []
 
-    def trial(case: str, failing: int = 0) -> Trial:
+    def trial(case: str, without_figures: int = 0, fails: bool = False) -> Trial:
         def once(seconds: int, number: int) -> dict[str, float]:
             seen.append((case, seconds, number))
-            return {} if failing == number else {"ms": 10.0 * number}
+            if fails:
+                raise NotReady("it does not answer")
+            return {} if without_figures == number else {"ms": 10.0 * number}
 
         return Trial(case, "shoal", once)
 
-    rows = plan().interleave("embed", [trial("a"), trial("b", failing=1)])
-    assert seen == [("a", 2, 0), ("b", 2, 0), ("a", 5, 1), ("b", 5, 1), ("a", 5, 2), ("b", 5, 2)]
+    plan = Plan(Texts("none", [], [], []), 2, 5, [], [], 1)  # with two runs of five seconds
+    rows = plan.interleave("embed", [trial("a"), trial("b", without_figures=1), trial("c", fails=True)])
+    first, *others = [("a", 2, 0), ("b", 2, 0)], [("a", 5, 1), ("b", 5, 1)], [("a", 5, 2), ("b", 5, 2)]
+    assert seen == [*first, ("c", 2, 0), *others[0], *others[1]]
+    assert plan.failed == ["embed: c, shoal"]
     assert [(row.case, row.figures, row.median("ms")) for row in rows] == [
         ("a", {"ms": [10, 20]}, 15),
         ("b", {"ms": [20]}, 20),
     ]
 
 
-def test_a_trial_that_fails_is_named_and_not_run_again_and_the_others_go_on() -> None:
-    ran, measuring = [], plan()
-
-    def fail(_: int, number: int) -> dict[str, float]:
-        ran.append(number)
-        raise NotReady("it does not answer")
-
-    rows = measuring.interleave("embed", [Trial("a", "peer", fail), Trial("b", "shoal", lambda *_: {"ms": 1.0})])
-    assert ran == [0]
-    assert measuring.failed == ["embed: a, peer"]
-    assert [(row.case, row.figures) for row in rows] == [("b", {"ms": [1.0, 1.0]})]
-
-
-def plan() -> Plan:
-    """Return a plan with two runs of five seconds, without texts."""
-    return Plan(Texts("none", [], [], []), 2, 5, [], [], 1)
-
-
-def test_a_table_for_each_group_of_figures_has_median_lowest_and_highest() -> None:
+def test_tables_have_median_lowest_and_highest_and_ratios_compare_medians_of_the_same_case() -> None:
     rows = [
         Row("embed", "a", "shoal", {"requests/s": [1_234.5, 1_500, 900], "processor ms: worker": [0.01234]}),
         Row("embed", "b", "peer", {"p50 ms": [1.25, 1.25]}),
@@ -107,14 +89,8 @@ def test_a_table_for_each_group_of_figures_has_median_lowest_and_highest() -> No
         "| b | peer |  | 1.25 |",
     ]
     assert (second, third.splitlines()[-1]) == ("processor ms:", "| a | shoal | 0.012 |")
-
-
-def test_ratios_compare_the_medians_of_the_same_case() -> None:
-    rows = [
-        Row("compare", "a", "shoal", {"requests/s": [110.0, 90.0, 120.0]}),
-        Row("compare", "a", "old", {"requests/s": [100.0]}),
-        Row("compare", "b", "old", {"requests/s": [100.0]}),
-    ]
+    rates = {("a", "shoal"): [110.0, 90.0, 120.0], ("a", "old"): [100.0], ("b", "old"): [100.0]}
+    rows = [Row("compare", *of, {"requests/s": numbers}) for of, numbers in rates.items()]
     assert ratios(rows).splitlines()[2:] == ["| a | requests/s (higher is better) | old | 100 | 110 | 1.100 |"]
 
 
@@ -153,10 +129,10 @@ def test_each_kind_of_server_is_asked_in_its_own_way(spec: str, url: str, body: 
     assert target.vectors(answer).tolist() == UNIT.tolist()
 
 
-@pytest.mark.parametrize("spec", ["", "http://host:1", "grpc+http://host:1", "tei+ftp://host", "tei+http:"])
-def test_an_address_of_no_known_kind_is_refused(spec: str) -> None:
-    with pytest.raises(BadSetting, match=r"write tei\+http"):
-        target_of(spec)
+def test_an_address_of_no_known_kind_is_refused() -> None:
+    for spec in ("", "http://host:1", "grpc+http://host:1", "tei+ftp://host", "tei+http:"):
+        with pytest.raises(BadSetting, match=r"write tei\+http"):
+            target_of(spec)
 
 
 def test_a_server_does_the_same_work_if_its_vectors_have_the_same_directions(canned: CannedServer) -> None:
@@ -167,12 +143,12 @@ def test_a_server_does_the_same_work_if_its_vectors_have_the_same_directions(can
         check(target, ["a", "b"], UNIT + np.array([[0, 0, 0], [0.1, 0, 0]]))
 
 
-@pytest.mark.parametrize("name", PEERS)
-def test_every_version_that_a_peer_needs_is_pinned(name: str) -> None:
-    lines = (PEERS[name].folder / "requirements.txt").read_text().splitlines()
-    pins = [line for line in lines if line and not line.startswith("#")]
-    assert "torch==2.13.0" in pins
-    assert [pin for pin in pins if "==" not in pin] == []
+def test_every_version_that_a_peer_needs_is_pinned() -> None:
+    for peer in PEERS.values():
+        lines = (peer.folder / "requirements.txt").read_text().splitlines()
+        pins = [line for line in lines if line and not line.startswith("#")]
+        assert "torch==2.13.0" in pins
+        assert all("==" in pin for pin in pins)
 
 
 def test_processes_of_a_service_have_names_memory_and_processor_time() -> None:

@@ -135,17 +135,11 @@ def test_clients_of_other_projects_are_listed_in_their_tested_versions() -> None
     assert rows == {name: pinned[name] for name in rows}
 
 
-def test_every_extra_is_listed() -> None:
+def test_every_extra_and_every_command_is_listed_and_every_file_that_is_named_exists() -> None:
     extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
     assert {name.strip("`") for name in table("docs/operating.md", "extra")} == {"none", *extras}
-
-
-def test_every_command_is_listed() -> None:
     listed = "".join(table("docs/operating.md", "command"))
     assert [command for command in commands(main) if not re.search(rf"`{command}[` ]", listed)] == []
-
-
-def test_every_file_that_the_architecture_names_exists() -> None:
     page = read("docs/architecture.md")
     names = set(re.findall(r"`([\w.-]+/[\w./-]*|[\w-]+\.(?:py|lua|yml|toml))`", page))
     assert len(names) > 5
@@ -154,14 +148,12 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     assert names - found == set()
 
 
-def test_the_readme_begins_with_what_a_newcomer_needs() -> None:
-    first, _, rest = read("README.md").partition("\n## Next steps\n")
+def test_the_readme_begins_with_what_a_newcomer_needs_and_shows_what_the_code_and_the_pages_say() -> None:
+    readme = read("README.md")
+    first, _, rest = readme.partition("\n## Next steps\n")
     assert rest
     assert len(first.splitlines()) <= FIRST_SCREEN
     assert first.index("./scripts/run") < first.index("curl -s localhost:8080/search") < first.index('"results"')
-
-
-def test_the_hits_in_the_readme_are_sample_headlines() -> None:
     (answer,) = blocks("README.md", "json")
     documents = {document.id: document for document in Source(SAMPLE, "headline")}
     (hits,) = json.loads(answer)["results"]
@@ -169,38 +161,37 @@ def test_the_hits_in_the_readme_are_sample_headlines() -> None:
     for hit in hits:
         document = documents[hit["id"]]
         assert hit == {"id": document.id, "score": hit["score"], "text": document.text, **document.fields}
-
-
-def test_the_rates_in_the_readme_are_on_the_performance_page() -> None:
-    readme, page = " ".join(read("README.md").split()), read("docs/performance.md")
-    rates = dict(re.findall(r"^\| 64 connections x 1 headline \| (\w+) \| ([\d,]+)", page, re.MULTILINE))
-    assert f"{rates['shoal']} a second against {rates['baseline']} and {rates['infinity']}, from 64 " in readme
+    measured = re.findall(
+        r"^\| 64 connections x 1 headline \| (\w+) \| ([\d,]+)", read("docs/performance.md"), re.MULTILINE
+    )
+    rates, text = dict(measured), " ".join(readme.split())
+    assert f"{rates['shoal']} a second against {rates['baseline']} and {rates['infinity']}, from 64 " in text
     numbers = {name: int(rate.replace(",", "")) for name, rate in rates.items()}
     ratios = [round(numbers["shoal"] / numbers[peer], 1) for peer in ("baseline", "infinity")]
-    assert [float(ratio) for ratio in re.findall(r"([\d.]+) times as many", readme)] == ratios
+    assert [float(ratio) for ratio in re.findall(r"([\d.]+) times as many", text)] == ratios
+    linked = set(re.findall(r"\]\(([^)#]+)\)", readme))
+    assert [name for name in PAGES if name not in linked and name != "README.md"] == []
 
 
-def in_pool(program: str, redis_url: str, keys: Keys) -> str:
-    """Return the program with clients of the test's own pool."""
-    place = f"{redis_url!r}, key_prefix={keys.prefix!r}, pool={keys.pool!r}"
-    return program.replace(f'"{DEFAULT_URL}"', place).replace(" Client()", f" Client({place})")
+def run_program(name: str, redis_url: str, keys: Keys, word: str = "") -> dict[str, Any]:
+    """Run the first program of a page that has the word, with clients of the test's own pool."""
+    program = next(block for block in blocks(name, "python") if word in block)
+    place, found = f"{redis_url!r}, key_prefix={keys.prefix!r}, pool={keys.pool!r}", dict[str, Any]()
+    exec(program.replace(f'"{DEFAULT_URL}"', place).replace(" Client()", f" Client({place})"), found)
+    return found
 
 
 @pytest.mark.usefixtures("serving")
-@pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
-def test_the_program_of_a_page_runs(name: str, redis_url: str, keys: Keys) -> None:
-    found: dict[str, Any] = {}
-    exec(in_pool(blocks(name, "python")[0], redis_url, keys), found)
-    assert len(found["vectors"]) == 2
-    assert len(found["hits" if "hits" in found else "second"]) == 3
+@pytest.mark.parametrize(("name", "hits"), [("README.md", "hits"), ("docs/python.md", "second")])
+def test_the_program_of_a_page_runs(name: str, hits: str, redis_url: str, keys: Keys) -> None:
+    found = run_program(name, redis_url, keys)
+    assert (len(found["vectors"]), len(found[hits])) == (2, 3)
 
 
 @pytest.mark.usefixtures("serving")
 def test_the_async_program_of_the_python_page_runs(redis_url: str, keys: Keys) -> None:
     pytest.importorskip("fastapi")
-    (program,) = [block for block in blocks("docs/python.md", "python") if "AsyncClient" in block]
-    found: dict[str, Any] = {}
-    exec(in_pool(program, redis_url, keys), found)
+    found = run_program("docs/python.md", redis_url, keys, "AsyncClient")
 
     async def ask() -> list[Any]:
         async with found["lifespan"](found["app"]):
@@ -223,9 +214,7 @@ def test_every_method_of_the_python_page_exists() -> None:
     assert all(callable(attrgetter(name)(shoal)) for name in methods)
 
 
-def test_every_curl_command_in_an_example_is_answered(
-    make_app: MakeApp, stub: StubWorker, redis_url: str, keys: Keys
-) -> None:
+def test_every_curl_command_is_answered(make_app: MakeApp, stub: StubWorker, redis_url: str, keys: Keys) -> None:
     stub.announce(model=DEFAULTS.model)
     further = StubWorker(redis_url, Keys(keys.prefix, "e5"))
     further.start(model="intfloat/multilingual-e5-small")
@@ -262,11 +251,6 @@ def test_the_pages_name_exactly_the_existing_scripts() -> None:
     programs = {path.name for path in (ROOT / "scripts").iterdir() if path.is_file() and os.access(path, os.X_OK)}
     assert programs - named == set()
     assert len(programs) > 5
-
-
-def test_the_readme_links_to_every_page() -> None:
-    linked = set(re.findall(r"\]\(([^)#]+)\)", read("README.md")))
-    assert [name for name in PAGES if name not in linked and name != "README.md"] == []
 
 
 @pytest.mark.parametrize("name", PAGES)

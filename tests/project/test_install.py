@@ -56,11 +56,9 @@ def folder(tmp_path: Path) -> Path:
 
 def start(folder: Path, *parts: str, **variables: str) -> "subprocess.Popen[str]":
     """Start the script."""
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("PYTHON", "SHOAL_VENV")
-    } | variables
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "SHOAL_VENV")}
     command = [sys.executable, "-I", str(folder / "scripts" / "install.py"), "a command", *parts]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=inherited | variables, stdout=subprocess.PIPE, text=True)
 
 
 def test_pip_holds_the_lock_of_an_installation_that_was_killed(folder: Path) -> None:
@@ -117,7 +115,7 @@ def test_the_packages_of_a_service_are_pinned_for_every_python() -> None:
         assert packages(requirements, python) <= pinned
 
 
-def test_lines_that_install_are_found_in_a_document() -> None:
+def test_no_line_that_installs_is_forgotten() -> None:
     text = """a span (`pip install
         faiss-cpu`), `pip install -c constraints.txt '.[s3]'`, and after `pip install` this does it\n
 ```sh
@@ -126,13 +124,8 @@ def test_lines_that_install_are_found_in_a_document() -> None:
 python -m pip install a; b # c
 ```
 """
-    expected = [[".", "six"], ["a"], ["faiss-cpu"], ["-c", "constraints.txt", ".[s3]"]]
-    assert list(commands(text)) == expected
-
-
-def test_no_line_that_installs_is_forgotten() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    for page in pages:
+    assert list(commands(text)) == [[".", "six"], ["a"], ["faiss-cpu"], ["-c", "constraints.txt", ".[s3]"]]
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = " ".join(page.read_text().replace("\\\n", " ").split())
         mentions = text.count("pip install") - text.count("`pip install`")
         assert len(list(commands(page.read_text()))) == mentions, page.name
@@ -144,7 +137,6 @@ def bare(tmp_path: Path) -> Path:
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/run", tmp_path / "scripts")
     (tmp_path / "scripts/install").write_text("echo installed >>calls\n")
-    (tmp_path / "calls").touch()
     return tmp_path
 
 
@@ -156,40 +148,30 @@ def put_program(folder: Path, name: str) -> None:
     program.chmod(0o755)
 
 
-def run(folder: Path, *arguments: str, cwd: Path | None = None) -> str:
-    """Run the script with a home folder beside it; return its output."""
+def run(folder: Path, *arguments: str, cwd: Path | None = None) -> tuple[str, list[str]]:
+    """Run the script with a home folder beside it; return its output and the lines of `calls`."""
     variables = {"PATH": os.environ["PATH"], "SHOAL_HOME": str(folder / "home")}
     command = [str(folder / "scripts/run"), *arguments]
-    return subprocess.run(
-        command, cwd=cwd or folder, env=variables, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+    (folder / "calls").write_text("")
+    done = subprocess.run(command, cwd=cwd or folder, env=variables, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout, (folder / "calls").read_text().splitlines()
 
 
 def test_run_installs_and_serves_where_it_is_called(bare: Path) -> None:
     put_program(bare, "shoal")
     (elsewhere := bare / "else where").mkdir()
-    run(bare, "--home", "a=b c", cwd=elsewhere)
-    assert (bare / "calls").read_text() == "installed\n"
+    assert run(bare, "--home", "a=b c", cwd=elsewhere)[1] == ["installed"]
     assert (elsewhere / "calls").read_text() == "serve --sample --home a=b c\n"
 
 
-def test_help_and_a_stop_install_nothing_where_nothing_ever_ran(bare: Path) -> None:
-    assert "scripts/run [--workers N]" in run(bare, "--port", "1", "--help")
-    assert run(bare, "--stop") == f"nothing runs in {bare / 'home'}\n"
-    assert (bare / "calls").read_text() == ""
-
-
-def test_a_stop_uses_what_is_installed(bare: Path) -> None:
+def test_help_and_a_stop_install_only_where_something_may_run(bare: Path) -> None:
+    output, calls = run(bare, "--port", "1", "--help")
+    assert ("scripts/run [--workers N]" in output, calls) == (True, [])
+    assert run(bare, "--stop") == (f"nothing runs in {bare / 'home'}\n", [])
     put_program(bare, "python")
-    run(bare, "--stop", "--home", "elsewhere")
-    assert (bare / "calls").read_text().splitlines()[1:] == ["-I -m shoal serve --stop --home elsewhere"]
-
-
-def test_a_stop_installs_first_where_something_may_run(bare: Path) -> None:
-    put_program(bare, "shoal")
+    assert run(bare, "--stop", "--home", "elsewhere")[1][1:] == ["-I -m shoal serve --stop --home elsewhere"]
+    (bare / ".venv/bin/python").rename(bare / ".venv/bin/shoal")
     (bare / "home").mkdir()
     (bare / "home/serve.pid").touch()
-    run(bare, "--stop")
-    run(bare, "--stop", "--home", "elsewhere")
-    calls = (bare / "calls").read_text().splitlines()
-    assert calls[1::2] == ["serve --sample --stop", "serve --sample --stop --home elsewhere"]
+    for flags in ("--stop", "--stop --home elsewhere"):
+        assert run(bare, *flags.split())[1] == ["installed", f"serve --sample {flags}"]

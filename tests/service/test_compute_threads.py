@@ -1,10 +1,8 @@
 """A new number of compute threads for a worker: its engines are made in the background and used between two passes."""
 
-import shutil
 import threading
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from copy import copy
 
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.loop.worker import Worker
-from shoal_workers.model.model import GRAPH
 from shoal_workers.service.compute_threads import Resizing
 
 TEXTS = ["storm in europe", "rain", "the market falls " * 20]
@@ -53,72 +50,37 @@ def test_an_engine_can_be_resized_while_it_computes(encoder_of_two_threads: Enco
     one = own(encoder_of_two_threads)
     expected = one.embed(TEXTS, Options(), "")
     resizing = Resizing(2, [one], lambda _: None)
-    resizing.start(1)
-    assert np.array_equal(one.embed(TEXTS, Options(), ""), expected)
-    resizing.close()
+    resizing.start(2)  # the same number
     resizing.take()
-    assert one.engine.threads == 1
-
-
-def test_the_last_number_is_used_and_the_same_number_makes_no_engine(encoder: Encoder) -> None:
-    one = own(encoder)
-    resized([one], 1).take()
-    assert one.engine is encoder.engine
-    resizing = resized([one], 2)
-    resizing.start(3)
-    resizing.close()
+    assert one.engine is encoder_of_two_threads.engine
+    for threads in (1, 3):
+        resizing.start(threads)
+        assert np.array_equal(one.embed(TEXTS, Options(), ""), expected)
+        resizing.close()
     resizing.take()
-    assert one.engine.threads == 3
+    assert one.engine.threads == 3  # the last one is used
 
 
-def test_a_failure_keeps_the_present_engine(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_resize(encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: object) -> None:
-        raise RuntimeError("can't start new thread")
+        raise RuntimeError("no memory")
 
     one = own(encoder)
-    one.engine = Unresizable(encoder.engine)
+    one.engine = engine = copy(encoder.engine)
+    monkeypatch.setattr(engine, "resized", fail)
     resizing = resized([one], 2)
     resizing.start(2)  # the same number is not tried again
     monkeypatch.setattr(threading.Thread, "start", fail)
     resizing.start(3)
     resizing.take()
-    assert isinstance(one.engine, Unresizable)
+    assert one.engine is engine
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
-        f"the worker keeps its compute threads, as engines with {threads} threads failed: {reason}"
-        for threads, reason in ((2, "no memory"), (3, "can't start new thread"))
+        f"the worker keeps its compute threads, as engines with {threads} threads failed: no memory"
+        for threads in (2, 3)
     ]
 
 
-def test_a_model_that_was_prepared_again_is_not_used_by_a_resize(
-    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
-    one = Encoder.open(folder, "openvino", "f32", 1)
-    graph = (folder / GRAPH).read_bytes()
-    (folder / GRAPH).unlink()
-    (folder / GRAPH).write_bytes(graph)
-    resizing = resized([one], 2)
-    resizing.take()
-    assert one.engine.threads == 1
-    assert "was prepared anew: start the worker again" in caplog.text
-    caplog.clear()  # the logged error refers to the engine
-
-
-class Unresizable:
-    name, precision, threads, num_streams, fixed_steps, is_ragged = "openvino", "f32", 1, 1, False, False
-
-    def __init__(self, engine: Any):
-        self.start, self.start_aside = engine.start, engine.start_aside
-
-    def resized(self, threads: int) -> Any:
-        raise RuntimeError("no memory")
-
-
-def test_a_worker_takes_new_engines_between_two_passes(
-    queue: Queue, encoder_of_two_threads: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_delays_a_resize(queue: Queue, encoder_of_two_threads: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     held = HeldEncoder(encoder_of_two_threads)
     resizing = Resizing(2, [held], lambda _: None)

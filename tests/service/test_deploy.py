@@ -4,13 +4,10 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -19,7 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 from conftest import PATIENCE_S, free_port, wait_until
-from http_servers import Canned, CannedServer, running
+from http_servers import Canned, CannedServer, listens, running
 from page import ROOT, read, table
 
 from shoal.supervisor.process import STOP_WITHIN_S
@@ -33,12 +30,6 @@ ALERTS: dict[str, dict[str, Any]] = {rule["alert"]: rule for rule in GROUP["rule
 CONFIGURATIONS = ("prometheus", "prometheus-compose")
 
 needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="there is no promtool: apt install prometheus")
-
-
-def promtool(*arguments: str, folder: Path = PROMETHEUS) -> None:
-    """Run promtool in the folder; if it fails, fail the test with its output."""
-    found = subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout + found.stderr
 
 
 def queries() -> Iterator[str]:
@@ -71,57 +62,43 @@ def test_every_panel_has_a_description_a_number_and_a_place_of_its_own_and_shows
     assert len({panel["id"] for panel in panels}) == len(panels)
 
 
-def test_every_alert_says_what_to_do_and_has_a_row_on_the_page() -> None:
+def test_every_alert_says_what_to_do_and_has_a_row_on_the_page_and_tests_that_it_fires_and_does_not() -> None:
     rows = table("docs/operating.md", "alert")
-    assert {name: severity for name, (severity, *_) in rows.items()} == {
-        name: alert["labels"]["severity"] for name, alert in ALERTS.items()
-    }
+    severities = {name: alert["labels"]["severity"] for name, alert in ALERTS.items()}
+    assert {name: severity for name, (severity, *_) in rows.items()} == severities
     for alert in ALERTS.values():
         text, anchor = alert["annotations"]["description"].rsplit(" ", 1)
         assert (text.endswith("."), anchor) == (True, "docs/operating.md#alerts")
-
-
-def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:
-    cases = [
-        case
-        for test in yaml.safe_load(read("deploy/prometheus/alerts_test.yml"))["tests"]
-        for case in test["alert_rule_test"]
-    ]
+    tests = yaml.safe_load(read("deploy/prometheus/alerts_test.yml"))["tests"]
+    cases = [case for test in tests for case in test["alert_rule_test"]]
     for fires in (True, False):
-        tested = {case["alertname"] for case in cases if bool(case.get("exp_alerts")) == fires}
-        assert tested == ALERTS.keys()
+        assert {case["alertname"] for case in cases if bool(case.get("exp_alerts")) == fires} == ALERTS.keys()
 
 
 @needs_promtool
-@pytest.mark.parametrize(
-    "arguments",
-    [("test", "rules", "alerts_test.yml"), *[("check", "config", f"{name}.yml") for name in CONFIGURATIONS]],
-)
-def test_prometheus_accepts_its_files_and_alerts_fire_when_they_should(arguments: tuple[str, ...]) -> None:
-    promtool(*arguments)
-
-
-@needs_promtool
-def test_prometheus_accepts_the_queries_of_the_board(tmp_path: Path) -> None:
+def test_prometheus_accepts_its_files_and_the_boards_queries_and_alerts_fire_when_they_should(tmp_path: Path) -> None:
     rules = [
         {"record": f"board:{n}", "expr": query.replace("$__rate_interval", "1m")} for n, query in enumerate(queries())
     ]
     (tmp_path / "board.yml").write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": rules}]}))
-    promtool("check", "rules", "board.yml", folder=tmp_path)
+    for folder, *arguments in (
+        (PROMETHEUS, "test", "rules", "alerts_test.yml"),
+        *((PROMETHEUS, "check", "config", f"{name}.yml") for name in CONFIGURATIONS),
+        (tmp_path, "check", "rules", "board.yml"),
+    ):
+        found = subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True)
+        assert found.returncode == 0, found.stdout + found.stderr
 
 
-def test_compose_accepts_all_profiles() -> None:
+def test_compose_accepts_all_profiles_and_mounts_files_that_exist() -> None:
+    mounted = re.findall(r"\./(deploy/[\w./-]+):", read("docker-compose.yml"))
+    assert len(mounted) == 6
+    assert all((ROOT / name).exists() for name in mounted)
     if not shutil.which("docker") or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode:
         pytest.skip("there is no docker compose")
     command = ["docker", "compose", "--profile", "*", "config", "--quiet"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (0, "")
-
-
-def test_compose_mounts_files_that_exist() -> None:
-    mounted = re.findall(r"\./(deploy/[\w./-]+):", read("docker-compose.yml"))
-    assert len(mounted) == 6
-    assert [name for name in mounted if not (ROOT / name).exists()] == []
 
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
@@ -166,7 +143,7 @@ def proxy(tmp_path: Path) -> Iterator[Callable[[int, int], str]]:
         main = f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/errors; events {{}} {http}"
         (tmp_path / "nginx.conf").write_text(main)
         started.append(subprocess.Popen([nginx, "-c", tmp_path / "nginx.conf", "-e", tmp_path / "errors"]))
-        wait_until(lambda: is_listening(port))
+        wait_until(lambda: listens(port))
         return f"http://127.0.0.1:{port}"
 
     yield start
@@ -175,27 +152,13 @@ def proxy(tmp_path: Path) -> Iterator[Callable[[int, int], str]]:
         process.wait()
 
 
-def is_listening(port: int) -> bool:
-    with socket.socket() as connection:
-        return connection.connect_ex(("127.0.0.1", port)) == 0
-
-
 @contextmanager
-def breaking_server() -> Iterator[tuple[int, list[str]]]:
-    """Run a server that closes each connection without an answer, like a killed API; yield its port and seen paths."""
-    paths: list[str] = []
-
-    class Breaking(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            paths.append(self.path)
-            self.close_connection = True
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Breaking) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port, paths
-        server.shutdown()
-        thread.join()
+def breaking_server() -> Iterator[CannedServer]:
+    """Run a server that closes each connection without an answer, like a killed API."""
+    server = CannedServer()
+    server.answers = [Canned(0)]
+    with running(server):
+        yield server
 
 
 def asked(address: str, path: str) -> None:
@@ -208,18 +171,18 @@ def asked(address: str, path: str) -> None:
     [("/search", 2), ("/v1/embeddings", 2), ("/v2/rerank", 2), ("/v1/jobs", 1), ("/v1/indexes/a/documents", 1)],
 )
 def test_the_proxy_repeats_only_questions(proxy: Callable[[int, int], str], path: str, times: int) -> None:
-    with breaking_server() as (first, one), breaking_server() as (second, other):
-        asked(proxy(first, second), path)
-    assert [*one, *other] == [path] * times
+    with breaking_server() as first, breaking_server() as second:
+        asked(proxy(first.server_port, second.server_port), path)
+    assert [asked_for for asked_for, _ in [*first.requests, *second.requests]] == [path] * times
 
 
 @pytest.mark.parametrize("path", ["/embed", "/v1/jobs"])
 def test_the_proxy_asks_the_other_api_when_one_does_not_listen(proxy: Callable[[int, int], str], path: str) -> None:
-    with breaking_server() as (second, paths):
-        address = proxy(free_port(), second)
+    with breaking_server() as second:
+        address = proxy(free_port(), second.server_port)
         for _ in range(4):
             asked(address, path)
-    assert paths
+    assert second.requests
 
 
 def test_nginx_accepts_the_file_for_containers(tmp_path: Path) -> None:

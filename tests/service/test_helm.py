@@ -50,6 +50,14 @@ def render(values: dict[str, Any]) -> Objects:
     return {f"{item['kind']} {item['metadata']['name']}": item for item in items}
 
 
+def container_of(objects: Objects, name: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the only container of a deployment, and its environment."""
+    (container,) = objects[f"Deployment x-{name}"]["spec"]["template"]["spec"]["containers"]
+    environment = {item["name"]: item.get("value") for item in container["env"]}
+    assert len(environment) == len(container["env"])
+    return container, environment
+
+
 ALL: dict[str, Any] = {
     "images": {"pullSecret": "registry"},
     "settings": {"SHOAL_STALL_TIMEOUT_S": 90, "SHOAL_CACHE_MB": 64},
@@ -84,9 +92,7 @@ def test_settings_reach_the_processes() -> None:
     known = {variable(name) for name in DEFAULTS.to_environment()} | set(DEFAULTS.to_environment())
     objects = render(ALL)
     for name, pool in (("api", "a"), ("jobs", "a"), ("workers-a", "a"), ("workers-on", "on")):
-        (container,) = objects[f"Deployment x-{name}"]["spec"]["template"]["spec"]["containers"]
-        environment = {item["name"]: item.get("value") for item in container["env"]}
-        assert len(environment) == len(container["env"])
+        _, environment = container_of(objects, name)
         assert (environment["SHOAL_POOL"], environment["SHOAL_CACHE_MB"]) == (pool, "64")
         assert environment["SHOAL_REDIS_URL"] == "redis://x-redis:6379/0"
         assert environment.keys() <= known
@@ -99,15 +105,16 @@ def test_a_stopped_pod_has_time_to_finish_and_pools_have_as_many_workers_as_they
     assert api_s >= API_STOP_WITHIN_S + 5
     assert worker_s >= STOP_WITHIN_S
     assert [spec["replicas"] for spec in specs[1:]] == [2, 5]
+    without = render({"pools": {"a": {}, "default": None}, "api": {"pool": "a"}}).keys()
+    assert {name for name in without if "Deployment x-workers" in name} == {"Deployment x-workers-a"}
 
 
 def test_each_pool_has_its_own_workers_and_the_api_serves_all_pools() -> None:
     objects = render(ALL | {"pools": {"a": {}, "on": ALL["pools"]["on"] | OWN}, "api": {"pool": "default"}})
     pods = {name: objects[f"Deployment x-workers-{name}"]["spec"]["template"] for name in ("default", "a", "on")}
-    containers = {name: pod["spec"]["containers"][0] for name, pod in pods.items()}
-    environments = {
-        name: {item["name"]: item.get("value") for item in container["env"]} for name, container in containers.items()
-    }
+    opened = {name: container_of(objects, f"workers-{name}") for name in pods}
+    containers = {name: container for name, (container, _) in opened.items()}
+    environments = {name: environment for name, (_, environment) in opened.items()}
     assert [environments[name].get("SHOAL_MODEL") for name in pods] == [None, None, "org/large"]
     assert [environments[name].get("SHOAL_RERANKER") for name in pods] == [None, None, "judge"]
     assert [environments[name].get("SHOAL_INDEX_HOME") for name in pods] == ["/indexes", None, None]
@@ -123,8 +130,7 @@ def test_each_pool_has_its_own_workers_and_the_api_serves_all_pools() -> None:
         assert all(
             selector.items() <= pods[selector["shoal-pool"]]["metadata"]["labels"].items() for selector in selectors
         )
-    (api,) = objects["Deployment x-api"]["spec"]["template"]["spec"]["containers"]
-    environment = {item["name"]: item.get("value") for item in api["env"]}
+    _, environment = container_of(objects, "api")
     settings = Settings(pool=environment["SHOAL_POOL"], pools=environment["SHOAL_POOLS"])
     assert (settings.pool, sorted(settings.pool_names())) == ("default", ["a", "on"])
 
@@ -165,13 +171,6 @@ def test_unknown_and_wrong_values_are_refused(values: dict[str, Any], told: str)
     done = run(values)
     assert done.returncode
     assert told in done.stderr
-
-
-@pytest.mark.parametrize(("pools", "has_default"), [({"a": {}}, True), ({"a": {}, "default": None}, False)])
-def test_the_default_pool_stays_unless_it_is_null(pools: dict[str, Any], has_default: bool) -> None:
-    objects = render({"pools": pools, "api": {"pool": "a"}})
-    assert "Deployment x-workers-a" in objects
-    assert ("Deployment x-workers-default" in objects) == has_default
 
 
 def test_every_value_has_a_description_in_the_schema() -> None:

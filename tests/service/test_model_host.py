@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
-from shoal.errors import BadSetting, NotReady, ShoalError
+from shoal.errors import BadSetting, NotReady
 from shoal.operations import Embed
 from shoal.queue.pool import Pool
 from shoal.settings import Settings
@@ -38,15 +39,8 @@ PLENTY, NEVER_S = 2**50, 1e9
 
 @pytest.fixture
 def settings(redis_url: str, keys: Keys, home: Path) -> Settings:
-    own: dict[str, Any] = {
-        "key_prefix": keys.pool,
-        "pool": "a",
-        "home": str(home),
-        "cache_mb": 0,
-        "precision": "f32",
-        "threads": 1,
-    }
-    return Settings(redis_url=redis_url, **own)
+    settings = Settings(redis_url=redis_url, key_prefix=keys.pool, pool="a", home=str(home), cache_mb=0)
+    return replace(settings, precision="f32", threads=1)
 
 
 @pytest.fixture
@@ -58,24 +52,16 @@ def broker(redis_url: str) -> Iterator[Broker]:
 @contextmanager
 def running(host: ModelHost) -> Iterator[None]:
     """Run the host in a thread until its models are known, and stop it at the end."""
-    stopping, known, faults = threading.Event(), threading.Event(), []
-
-    def run() -> None:
+    stopping, known = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        ended = thread.submit(host.run, stopping, known.set)
+        wait_until(lambda: known.is_set() or ended.done())
         try:
-            host.run(stopping, known.set)
-        except ShoalError as error:
-            faults.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        wait_until(lambda: known.is_set() or faults)
-        if faults:
-            raise faults[0]
-        yield
-    finally:
-        stopping.set()
-        thread.join()
+            if known.is_set():
+                yield
+        finally:
+            stopping.set()
+            ended.result()
 
 
 def host_of(settings: Settings, broker: Broker, model: Path, budget_bytes: int = PLENTY) -> ModelHost:
@@ -99,9 +85,7 @@ def embed(settings: Settings, pool: str) -> int:
         return len(client.embed(["storm"]))
 
 
-def test_models_take_turns_where_the_budget_has_room_for_one(
-    settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path
-) -> None:
+def test_models_take_turns_and_sleep(settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path) -> None:
     host = host_of(settings, broker, tiny_source)
     with running(host):
         assert states(host) == ["ready", "ready"]
@@ -113,6 +97,17 @@ def test_models_take_turns_where_the_budget_has_room_for_one(
             assert [model.name for model in host.models if model.state == "ready"] == [pool]
             # Clients see what the sleeping model serves.
             assert sorted(state for (state,) in ready_states(host, broker, settings.key_prefix)) == ["asleep", "ready"]
+        host.idle_s = 0
+        wait_until(lambda: states(host) == ["asleep", "asleep"])
+        host.idle_s = NEVER_S
+        assert embed(settings, "b") == 1
+        wait_until(lambda: states(host) == ["asleep", "ready"])
+        # After its end, a worker that is killed is announced as asleep, and the next job starts it.
+        (about,) = Pool(broker, Keys(settings.key_prefix, "b")).ready().values()
+        os.kill(about["pid"], signal.SIGKILL)
+        wait_until(lambda: ready_states(host, broker, settings.key_prefix) == [["asleep"], ["asleep"]])
+        assert states(host) == ["asleep", "asleep"]
+        assert embed(settings, "b") == 1
     assert ready_states(host, broker, settings.key_prefix) == [[], []]
 
 
@@ -239,17 +234,13 @@ class TestLook:
         assert (model.used_at, model.ready_at, model.memory_bytes) == (4.0, 2.0, 30)
 
     @pytest.mark.parametrize(("memory_bytes", "state"), [(None, "ready"), ("much", "starting")])
-    def test_a_heartbeat_may_lack_the_memory_but_not_name_it_in_words(
-        self, model: HostedModel, memory_bytes: Any, state: str
-    ) -> None:
+    def test_a_heartbeat_may_lack_the_memory(self, model: HostedModel, memory_bytes: Any, state: str) -> None:
         model.start()
         self.beat(model, 0, memory_bytes)
         model.look(1.0)
         assert (model.state, model.memory_bytes) == (state, 0)
 
-    def test_the_host_goes_on_beside_a_pool_with_a_key_of_another_program(
-        self, model: HostedModel, settings: Settings, broker: Broker
-    ) -> None:
+    def test_a_foreign_key_stops_no_host(self, model: HostedModel, settings: Settings, broker: Broker) -> None:
         lane = model._pool.keys.lane("bulk")
         broker.execute("RPUSH", lane, "a job")
         model.look(0.5)
@@ -281,18 +272,15 @@ class TestLook:
         model.look(4.0)
         assert list(model._pool.ready()) == ["w"]
 
-    def test_a_worker_that_cannot_be_started_is_tried_again(self, model: HostedModel) -> None:
+    def test_a_worker_is_tried_again_after_a_pause_that_doubles_until_it_is_ready(self, model: HostedModel) -> None:
         model._worker.command, command = ["/nowhere/python"], model._worker.command
         model.start()
         assert (model.state, model.restart_at) == ("asleep", model.started_at + 1.0)
         model._worker.command = command
-        model.start()
-        assert model.state == "starting"
-
-    def test_the_pause_after_an_end_doubles_until_the_worker_is_ready(self, model: HostedModel) -> None:
         model.is_known, model._served = True, {"host": "h"}
         for now, restart_at in ((10.0, 11.0), (20.0, 22.0), (30.0, 34.0)):
             model.start()
+            assert model.state == "starting"
             model._worker.kill()
             model.look(now)
             assert (model.state, model.restart_at) == ("asleep", restart_at)
@@ -302,24 +290,6 @@ class TestLook:
         model._worker.kill()
         model.look(50.0)
         assert model.restart_at == 51.0
-
-
-def test_an_idle_model_sleeps_and_its_next_job_starts_it(
-    settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path
-) -> None:
-    host = host_of(settings, broker, tiny_source)
-    with running(host):
-        host.idle_s = 0
-        wait_until(lambda: states(host) == ["asleep", "asleep"])
-        host.idle_s = NEVER_S
-        assert embed(settings, "b") == 1
-        wait_until(lambda: states(host) == ["asleep", "ready"])
-        # After its end, a worker that is killed is announced as asleep, and the next job starts it.
-        (about,) = Pool(broker, Keys(settings.key_prefix, "b")).ready().values()
-        os.kill(about["pid"], signal.SIGKILL)
-        wait_until(lambda: states(host) == ["asleep", "asleep"])
-        wait_until(lambda: ready_states(host, broker, settings.key_prefix) == [["asleep"], ["asleep"]])
-        assert embed(settings, "b") == 1
 
 
 def test_the_host_says_once_for_each_pool_that_redis_is_away(
@@ -348,9 +318,7 @@ def test_numbers_that_are_not_finite_are_refused(flags: list[str]) -> None:
     assert "is no finite number" in found.output
 
 
-def test_a_model_that_cannot_run_ends_the_host_with_the_reason(
-    settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path, tmp_path: Path
-) -> None:
+def test_failed_models(settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path, tmp_path: Path) -> None:
     for model, budget_bytes, error, words in (
         (tiny_source, 2**20, BadSetting, r"the pool a takes 0.* raise --memory-gb"),
         (tmp_path / "none", PLENTY, NotReady, r"the worker of a ended with exit code 1: .*none"),
@@ -359,13 +327,10 @@ def test_a_model_that_cannot_run_ends_the_host_with_the_reason(
             pass
 
 
-@pytest.mark.parametrize("models", [["e5"], ["e5="], ["=m"], ["a=m", "a=n"]])
-def test_models_that_are_no_pairs_are_refused(settings: Settings, models: list[str]) -> None:
-    with pytest.raises(BadSetting, match="is no POOL=MODEL"):
-        settings_of_models(settings, models)
-
-
-def test_each_pool_has_indexes_of_its_own(settings: Settings) -> None:
+def test_models_are_pairs_and_each_pool_has_indexes_of_its_own(settings: Settings) -> None:
+    for models in (["e5"], ["e5="], ["=m"], ["a=m", "a=n"]):
+        with pytest.raises(BadSetting, match="is no POOL=MODEL"):
+            settings_of_models(settings, models)
     settings = replace(settings, indexes="default=/own", model_aliases="x=m", workers=3)
     own, other = settings_of_models(settings, ["a=m", "b=n"])
     assert (own.model_aliases, own.workers) == ("", 1)

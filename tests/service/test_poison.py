@@ -19,7 +19,7 @@ from queues import queue_of
 from shoal import Client
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
-from shoal.errors import ShoalError
+from shoal.errors import Internal, Poisoned
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.admission import MAX_DEATHS
 from shoal_workers.process.watchdog import EXIT_STALLED
@@ -66,20 +66,12 @@ class Workers:
 
 
 @pytest.fixture
-def workers(
-    home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, keys: Keys, redis_url: str
-) -> Iterator[Workers]:
+def workers(home: Path, tiny_source: Path, tmp_path: Path, keys: Keys, redis_url: str) -> Iterator[Workers]:
     settings = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home, "cache_mb": 0}
     settings |= {"model": tiny_source, "precision": "f32", "threads": 1, "stall_timeout_s": 600, "log_level": "info"}
     workers = Workers(tmp_path / "workers.log", settings)
     yield workers
     workers.kill()
-
-
-def error_code(client: Client, job_id: str) -> str:
-    with pytest.raises(ShoalError) as caught:
-        client.job(job_id).result(0)
-    return caught.value.code
 
 
 def test_poison_harms_only_itself(workers: Workers, client: Client, encoder: Encoder) -> None:
@@ -102,7 +94,8 @@ def test_poison_harms_only_itself(workers: Workers, client: Client, encoder: Enc
         letter, (reason, trace, exit_code) = letters[text], EXPECTED[harm.__name__]
         assert reason in letter.reason
         assert trace in letter.traceback
-        assert error_code(client, job_ids[text]) == ("internal" if exit_code is None else "poisoned")
+        with pytest.raises(Internal if exit_code is None else Poisoned):
+            client.job(job_ids[text]).result(0)
         assert exit_code is None or workers.exit_codes[exit_code] <= MAX_DEATHS
         assert letter.worker
     assert sum(workers.exit_codes.values()) <= MAX_DEATHS * NUM_FATAL

@@ -13,6 +13,7 @@ from api_process import StartApi
 from api_stub import StubWorker
 from callers import Callers
 from conftest import PATIENCE_S, free_port, wait_until
+from http_servers import listens
 from process import Process
 from queues import queue_of
 
@@ -26,13 +27,8 @@ pytest_plugins = ["api_fixtures"]
 
 NUM_CALLERS = 16
 
-
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except ConnectionRefusedError:
-        return False
-    return True
+#: The signals that stop an API. Further signals change nothing.
+TERM, MANY = [signal.SIGTERM], [signal.SIGINT, signal.SIGTERM] * 3
 
 
 def assert_all_answered(callers: Callers) -> None:
@@ -44,15 +40,24 @@ def assert_all_answered(callers: Callers) -> None:
 @pytest.mark.usefixtures("stub")
 class TestApi:
     @pytest.mark.parametrize(
-        ("num_processes", "keeps"), [(1, False), *(pytest.param(n, True, marks=pytest.mark.wide) for n in (1, 2))]
+        ("num_processes", "keeps", "numbers"),
+        [
+            (1, False, TERM),
+            *(
+                pytest.param(*case, marks=pytest.mark.wide)
+                for case in ((1, False, MANY), (1, True, TERM), (2, True, TERM))
+            ),
+        ],
     )
     def test_a_stopped_api_answers_every_request_that_was_sent(
-        self, start_api: StartApi, num_processes: int, keeps: bool
+        self, start_api: StartApi, num_processes: int, keeps: bool, numbers: list[signal.Signals]
     ) -> None:
         api = start_api(api_processes=num_processes)
         with Callers(api.port, NUM_CALLERS, keeps=keeps) as callers:
             wait_until(lambda: callers.num_answered > 5 * NUM_CALLERS)
-            assert api.process.terminate() == 0
+            for number in numbers:
+                api.process.send(number)
+            assert api.process.wait() == 0
             callers.join()
         assert_all_answered(callers)
 
@@ -65,17 +70,6 @@ class TestApi:
             assert any("connection: close" in head for head in asked)
             assert kept.recv(1) == b""
         assert api.process.wait() == 0
-
-    @pytest.mark.wide
-    def test_further_signals_change_nothing(self, start_api: StartApi) -> None:
-        api = start_api()
-        with Callers(api.port, NUM_CALLERS) as callers:
-            wait_until(lambda: callers.num_answered > 5 * NUM_CALLERS)
-            for number in [signal.SIGINT, signal.SIGTERM] * 3:
-                api.process.send(number)
-            assert api.process.wait() == 0
-            callers.join()
-        assert_all_answered(callers)
 
     @pytest.mark.wide
     def test_a_signal_during_the_start_ends_the_api(self, settings: Settings, tmp_path: Path) -> None:
@@ -113,9 +107,7 @@ class TestDrain:
 
         return drain_with
 
-    def test_a_drain_refuses_new_connections_and_waits_for_ones_that_are_not_accepted_yet(
-        self, listener: socket.socket, drain_with: Callable[..., None]
-    ) -> None:
+    def test_a_drain_refuses_new_connections(self, listener: socket.socket, drain_with: Callable[..., None]) -> None:
         client = socket.create_connection(listener.getsockname())
         accepted: list[socket.socket] = []
         outcomes: list[bool] = []
@@ -129,9 +121,7 @@ class TestDrain:
         )
         assert outcomes == [False]
 
-    def test_a_drain_waits_for_idle_connections_only_if_they_have_a_request(
-        self, listener: socket.socket, drain_with: Callable[..., None]
-    ) -> None:
+    def test_a_drain_waits_only_for_requests(self, listener: socket.socket, drain_with: Callable[..., None]) -> None:
         with socket.create_connection(listener.getsockname()) as client, listener.accept()[0] as accepted:
             drain_with(lambda: client.sendall(b"a request"), lambda: accepted.recv(100), idle_s=-1)
             drain_with(idle_s=-1)
@@ -152,9 +142,7 @@ class TestWorkers:
         usual = {"model": tiny_source, "precision": "f32", "threads": 1}
         return lambda: Process(tmp_path / "worker.log", "worker", **where | usual)
 
-    def test_replacing_workers_one_by_one_loses_no_request(
-        self, start_api: StartApi, start_worker: Callable[[], Process], client: Client
-    ) -> None:
+    def test_a_rolling_restart(self, start_api: StartApi, start_worker: Callable[[], Process], client: Client) -> None:
         api = start_api()
         workers = [start_worker() for _ in range(3)]
         try:
@@ -173,9 +161,7 @@ class TestWorkers:
 
 
 class TestDisconnects:
-    def test_the_job_of_a_client_that_disconnects_is_withdrawn(
-        self, start_api: StartApi, stub: StubWorker, client: Client
-    ) -> None:
+    def test_a_disconnect_withdraws_the_job(self, start_api: StartApi, stub: StubWorker, client: Client) -> None:
         api = start_api()
         stub.pause()
         gone, stays = (api.send() for _ in range(2))

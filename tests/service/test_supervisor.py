@@ -9,11 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, TextIO
@@ -56,39 +56,31 @@ def settings(
     redis_url: str, keys: Keys, tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path, tmp_path: Path
 ) -> dict[str, Any]:
     """Return settings of a service with the tests' Redis, the tiny model and its own home folder."""
-    own = tmp_path / "home"
-    own.mkdir()
+    (own := tmp_path / "home").mkdir()
     (own / "models").symlink_to((home / "models").absolute())
-    return {
-        "redis_url": redis_url,
-        "key_prefix": keys.prefix,
-        "pool": keys.pool,
-        "port": free_port(),
-        "home": own,
-        "model": tiny_source,
-        "precision": "f32",
-        "threads": 1,
-        "indexes": index_folder,
-    }
+    found: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "port": free_port()}
+    return found | {"home": own, "model": tiny_source, "precision": "f32", "threads": 1, "indexes": index_folder}
 
 
-def running(settings: dict[str, Any]) -> list[int]:
+def running(settings: dict[str, Any], *end: str) -> list[int]:
+    """Return the ids of the service's processes whose command has this end."""
     found = []
     for process in psutil.process_iter():
-        try:
-            if process.environ().get("SHOAL_HOME") == str(settings["home"]):
+        with suppress(psutil.Error):
+            command = tuple(process.cmdline())
+            if (
+                process.environ().get("SHOAL_HOME") == str(settings["home"])
+                and command[len(command) - len(end) :] == end
+            ):
                 found.append(process.pid)
-        except psutil.Error:
-            continue
     return found
 
 
 def pid_of_api(settings: dict[str, Any]) -> int:
-    for pid in running(settings):
-        with suppress(psutil.Error, ProcessLookupError):
-            if os.getpgid(pid) == pid and psutil.Process(pid).cmdline()[-1] == "api":
-                return pid
-    return 0
+    """Return the id of the API's first process, or 0."""
+    return next(
+        (pid for pid in running(settings, "shoal", "api") if psutil.pid_exists(pid) and os.getpgid(pid) == pid), 0
+    )
 
 
 def search(settings: dict[str, Any]) -> list[Any]:
@@ -107,9 +99,7 @@ def assert_refused(done: "subprocess.CompletedProcess[str]", code: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_service_runs_in_the_background_until_it_is_stopped(
-    settings: dict[str, Any], client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_in_the_background(settings: dict[str, Any], client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # not used for addresses of this machine
     (settings["home"] / PID_FILE).write_text("9" * 20)  # of an earlier service
     (settings["home"] / "serve.log").write_text("earlier\nstop:   Ctrl-C\n")
@@ -143,10 +133,6 @@ def test_a_service_runs_in_the_background_until_it_is_stopped(
     assert "nothing runs" in run("serve", "--stop", **settings).stdout
 
 
-def serves_mine(client: Client) -> bool:
-    return any("mine" in about["indexes"] for about in client.pool.ready().values())
-
-
 @pytest.mark.wide
 def test_two_services_on_a_machine(settings: dict[str, Any], home: Path, tmp_path: Path) -> None:
     own = {name: settings[name] for name in ("model", "precision", "threads")}
@@ -166,7 +152,7 @@ def test_two_services_on_a_machine(settings: dict[str, Any], home: Path, tmp_pat
             words = ("--text-column", "headline", "--name", "mine", "--home", place)
             assert run("index", "build", place / "headlines.csv", *words).returncode == 0
             with Client(home=str(place), timeout_s=PATIENCE_S) as client:
-                wait_until(partial(serves_mine, client))
+                wait_until(lambda pool=client.pool: any("mine" in one["indexes"] for one in pool.ready().values()))  # type: ignore[misc]
             assert run("search", "headline", "--index", "mine", "--home", place).stdout.endswith(f"of {place.name}\n")
         first, second = (int((place / PORT_FILE).read_text()) for place in places)
         assert first != second
@@ -190,12 +176,17 @@ def test_a_home_that_cannot_be_used_is_reported_before_the_sample_is_built(tmp_p
     assert sorted(path.name for path in tmp_path.rglob("*")) == sorted({name, "file"})
 
 
-def test_a_redis_of_another_service_on_its_port_is_not_used(settings: dict[str, Any], redis_url: str) -> None:
-    port = int(redis_url.rpartition(":")[2].partition("/")[0])
-    supervisor = Supervisor(Settings(home=str(settings["home"]), redis_port=free_port(), workers=0, long_jobs=0))
-    supervisor.settings = replace(supervisor.settings, redis_port=port)
-    supervisor.redis = Service("redis", embedded.command(supervisor.settings), {})
+def test_a_service_uses_its_own_redis_alone_and_other_commands_find_it(tmp_path: Path, redis_url: str) -> None:
+    supervisor = Supervisor(Settings(home=str(tmp_path), redis_port=free_port(), workers=0, long_jobs=0))
+    supervisor.services.clear()
+    own = supervisor.settings
     try:
+        supervisor.start()
+        assert Settings(home=str(tmp_path)).redis_address == own.redis_address
+        supervisor.stop()
+        port = int(redis_url.rpartition(":")[2].partition("/")[0])
+        supervisor.settings = replace(own, redis_port=port)
+        supervisor.redis = Service("redis", embedded.command(supervisor.settings), {})
         with pytest.raises(NotReady, match=f"ended at once .*port {port}"):
             supervisor.start()
     finally:
@@ -215,27 +206,40 @@ def test_redis_stops_last_and_the_api_first(tmp_path: Path) -> None:
     wait_until(lambda: all((tmp_path / name.replace(" ", "")).exists() for name in names))
     supervisor.stop()
     assert ended.read_text().splitlines() == ["api", "jobs", "worker 1", "worker 2", "redis"]
+    assert [service.name for service in Supervisor(Settings(workers=0, long_jobs=0)).services] == ["api"]
 
 
 @pytest.mark.wide
-def test_ctrl_c_stops_everything(settings: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)])
+def test_no_process_is_left(settings: dict[str, Any], tmp_path: Path, number: signal.Signals, code: int) -> None:
     with Process(tmp_path / "log", "serve", "--workers", 2, "--try", "rain", **settings) as stack:
         wait_until(lambda: "curl" in stack.output)
         assert "search: rain" in stack.output
         assert len(running(settings)) >= 4
-        stack.send(signal.SIGINT)
-        assert stack.wait() == 0
-    assert running(settings) == []
+        stack.send(number)
+        assert stack.wait() == code
+    wait_until(lambda: running(settings) == [])
 
 
-def test_a_summary_is_printed_even_if_redis_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary(client: Client, redis_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        redis_url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
-        print_summary(Settings(redis_url=redis_url, home=str(tmp_path), workers=2))
+        silent_url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        print_summary(Settings(redis_url=silent_url, home=str(tmp_path), workers=2))
     printed = capsys.readouterr().out
     assert "ready:  2 workers" in printed
     assert "search: no answer yet: Redis does not answer" in printed
     assert "\nstop:   Ctrl-C" in printed
+    pool, keys = queue_of(client).pool, client.keys
+    settings = Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool)
+    print_summary(settings)
+    assert "ready:  no worker runs" in (said := capsys.readouterr().out)
+    assert "authorization" not in said
+    for name, pid, indexes in (("a", 1, {}), ("b", os.getpid(), {"news": INDEX})):
+        pool.announce(name, {"state": "ready", "host": socket.gethostname(), "pid": pid, "indexes": indexes})
+    print_summary(replace(settings, api_keys_file="keys"), pids=[os.getpid()])
+    assert "ready:  1 worker with" in (said := capsys.readouterr().out)
+    assert "index news" in said
+    assert '-H "authorization: Bearer $YOUR_KEY"' in said
 
 
 @pytest.fixture
@@ -252,19 +256,20 @@ def preparing(settings: dict[str, Any], tmp_path: Path) -> Iterator[TextIO]:
 
 @pytest.mark.wide
 @pytest.mark.usefixtures("preparing")
+@pytest.mark.parametrize(("flags", "number"), [((), signal.SIGTERM), (("--detach",), signal.SIGINT)])
 def test_a_stop_during_the_preparation_of_the_model_ends_all_processes(
-    settings: dict[str, Any], tmp_path: Path
+    settings: dict[str, Any], tmp_path: Path, flags: tuple[str, ...], number: signal.Signals
 ) -> None:
-    with Process(tmp_path / "log", "serve", **settings) as stack:
-        wait_until(lambda: "another process" in stack.output)
-        stack.send(signal.SIGTERM)
+    log = settings["home"] / "serve.log" if flags else tmp_path / "log"
+    with Process(tmp_path / "log", "serve", *flags, **settings) as stack:
+        wait_until(lambda: log.exists() and "another process" in log.read_text())
+        stack.send(number)
         assert stack.wait() == 1
+        assert not flags or "stopping …" in stack.output
 
 
 @pytest.mark.wide
-def test_a_service_is_ready_once_its_own_workers_are_ready(
-    settings: dict[str, Any], client: Client, preparing: TextIO, tmp_path: Path
-) -> None:
+def test_own_workers_must_be_ready(settings: dict[str, Any], client: Client, preparing: TextIO, tmp_path: Path) -> None:
     Pool(queue_of(client).broker, client.keys, alive_s=3_600).announce("a", {"state": "ready", "indexes": {}})
     with Process(tmp_path / "log", "serve", **settings | {"indexes": ""}) as stack:
         wait_until(lambda: is_ready(Settings(port=settings["port"])) and "another process" in stack.output)
@@ -285,47 +290,6 @@ def test_a_log_may_have_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
             process.kill()
 
 
-@pytest.mark.wide
-@pytest.mark.usefixtures("preparing")
-def test_ctrl_c_ends_a_start_in_the_background(settings: dict[str, Any], tmp_path: Path) -> None:
-    log = settings["home"] / "serve.log"
-    with Process(tmp_path / "log", "serve", "--detach", **settings) as starting:
-        wait_until(lambda: log.exists() and "another process" in log.read_text())
-        starting.send(signal.SIGINT)
-        assert starting.wait() == 1
-        assert "stopping …" in starting.output
-
-
-def test_a_service_has_a_runner_only_if_the_settings_ask_for_it() -> None:
-    names = [service.name for service in Supervisor(Settings(workers=0, long_jobs=0)).services]
-    assert names == ["api"]
-    assert [service.name for service in Supervisor(Settings(workers=0)).services] == ["api", "jobs"]
-
-
-def test_the_summary_describes_own_workers_and_no_foreign_ones(
-    client: Client, redis_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pool, keys = queue_of(client).pool, client.keys
-    settings = Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool)
-    print_summary(settings)
-    assert "ready:  no worker runs" in (said := capsys.readouterr().out)
-    assert "authorization" not in said
-    for name, pid, indexes in (("a", 1, {}), ("b", os.getpid(), {"news": INDEX})):
-        pool.announce(name, {"state": "ready", "host": socket.gethostname(), "pid": pid, "indexes": indexes})
-    print_summary(replace(settings, api_keys_file="keys"), pids=[os.getpid()])
-    assert "ready:  1 worker with" in (said := capsys.readouterr().out)
-    assert "index news" in said
-    assert '-H "authorization: Bearer $YOUR_KEY"' in said
-
-
-@pytest.mark.wide
-def test_the_processes_of_a_service_do_not_outlive_it(settings: dict[str, Any], tmp_path: Path) -> None:
-    with Process(tmp_path / "log", "serve", **settings) as stack:
-        wait_until(lambda: "curl" in stack.output)
-        stack.kill()
-    wait_until(lambda: running(settings) == [])
-
-
 @pytest.mark.parametrize("flags", [(), ("--detach",)])
 def test_a_port_in_use_is_reported_and_no_process_is_left(settings: dict[str, Any], flags: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", settings["port"])):
@@ -343,9 +307,7 @@ def test_a_port_in_use_is_reported_and_no_process_is_left(settings: dict[str, An
         pytest.param({"redis_url": "redis://127.0.0.1:1/0"}, "unavailable", "Redis", marks=pytest.mark.wide),
     ],
 )
-def test_a_failed_start_is_reported_and_no_process_is_left(
-    settings: dict[str, Any], changed: dict[str, str], code: str, words: str
-) -> None:
+def test_a_failed_start_is_reported(settings: dict[str, Any], changed: dict[str, str], code: str, words: str) -> None:
     done = run("serve", **settings | changed)
     assert_refused(done, code)
     assert words in done.stderr
@@ -356,19 +318,10 @@ class TestRetries:
     @pytest.fixture
     def supervisor(self, settings: dict[str, Any]) -> Iterator[Supervisor]:
         """Yield a supervisor of the service, and stop its processes after the test."""
-        typed: dict[str, Any] = {
-            key: value if isinstance(value, int) else str(value) for key, value in settings.items()
-        }
-        supervisor = Supervisor(Settings(**typed))
+        texts = {key: str(value) for key, value in settings.items() if not isinstance(value, int)}
+        supervisor = Supervisor(Settings(**(settings | texts)))
         yield supervisor
         supervisor.stop()
-
-    def fail(self, supervisor: Supervisor, tmp_path: Path, times: int, words: str) -> Path:
-        """Let the worker fail with these words `times` times; return a file with a byte for each start."""
-        starts = tmp_path / "starts"
-        worker = supervisor.services[-1]
-        worker.command = [sys.executable, "-c", FAIL, str(starts), str(times), words, *worker.command]
-        return starts
 
     def test_workers_of_another_service_are_not_its_own(self, supervisor: Supervisor, client: Client) -> None:
         pool = Pool(queue_of(client).broker, client.keys, alive_s=3_600)
@@ -381,29 +334,32 @@ class TestRetries:
         assert not supervisor._is_ready()
         pool.leave("another")
 
-    def test_a_worker_that_ends_twice_is_started_a_third_time(self, supervisor: Supervisor, tmp_path: Path) -> None:
-        starts = self.fail(supervisor, tmp_path, MAX_RETRIES, "filesystem error")
-        supervisor.start()
-        supervisor.wait_until_ready()
-        assert starts.stat().st_size == MAX_RETRIES + 1
-        assert is_ready(supervisor.settings)
-
     @pytest.mark.parametrize(
-        ("words", "error", "told", "num_starts"),
+        ("times", "words", "error", "told", "num_starts"),
         [
-            ("disk error", NotReady, "ended with exit code 3 before it was ready: disk error", MAX_RETRIES + 1),
-            ("shoal: no index [index_not_found]", IndexNotFound, "could not start: no index", 1),
+            (MAX_RETRIES, "filesystem error", None, "", MAX_RETRIES + 1),
+            (9, "disk error", NotReady, "ended with exit code 3 before it was ready: disk error", MAX_RETRIES + 1),
+            (9, "shoal: no index [index_not_found]", IndexNotFound, "could not start: no index", 1),
         ],
-        ids=["a third time", "an error with a remedy"],
+        ids=["a third time", "given up", "an error with a remedy"],
     )
-    def test_a_worker_that_ends_again_is_given_up_with_the_reason(
-        self, supervisor: Supervisor, tmp_path: Path, words: str, error: type[ShoalError], told: str, num_starts: int
+    def test_a_worker_that_ends_is_started_again_or_given_up_with_the_reason(
+        self,
+        supervisor: Supervisor,
+        tmp_path: Path,
+        times: int,
+        words: str,
+        error: type[ShoalError] | None,
+        told: str,
+        num_starts: int,
     ) -> None:
-        starts = self.fail(supervisor, tmp_path, 9, words)
+        starts, worker = tmp_path / "starts", supervisor.services[-1]  # `starts` gets a byte for each start
+        worker.command = [sys.executable, "-c", FAIL, str(starts), str(times), words, *worker.command]
         supervisor.start()
-        with pytest.raises(error, match=f"worker 1 {told}"):
+        with pytest.raises(error, match=f"worker 1 {told}") if error else nullcontext():
             supervisor.wait_until_ready()
         assert starts.stat().st_size == num_starts
+        assert error or is_ready(supervisor.settings)
 
 
 def test_an_error_of_a_process_is_left_to_the_supervisor(capfd: pytest.CaptureFixture[str]) -> None:
@@ -418,16 +374,6 @@ def test_an_error_of_a_process_is_left_to_the_supervisor(capfd: pytest.CaptureFi
     service.start()
     wait_until(lambda: service.exit_code() is not None)
     assert service.last_error() == "it gave no reason"
-
-
-def test_other_commands_find_the_redis_of_a_service(tmp_path: Path) -> None:
-    supervisor = Supervisor(Settings(home=str(tmp_path), redis_port=free_port(), workers=0, long_jobs=0))
-    supervisor.services.clear()
-    try:
-        supervisor.start()
-        assert Settings(home=str(tmp_path)).redis_address == supervisor.settings.redis_address
-    finally:
-        supervisor.stop()
 
 
 def test_only_a_second_ctrl_c_kills(tmp_path: Path) -> None:
@@ -446,7 +392,10 @@ def test_only_a_second_ctrl_c_kills(tmp_path: Path) -> None:
     service.stop()
 
 
-def test_a_process_that_cannot_be_started_is_tried_again(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_starts_are_repeated(caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
     supervisor = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0"))
     supervisor.services[:] = [service := Service("a", ["sh", "-c", "echo why >&2"], {})]
     service.start()
@@ -454,7 +403,10 @@ def test_a_process_that_cannot_be_started_is_tried_again(caplog: pytest.LogCaptu
     with ThreadPoolExecutor(1) as threads:
         watching = threads.submit(supervisor.watch)
         wait_until(lambda: watching.done() or caplog.text.count("cannot be started") > 1)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
         service.command = ["sleep", str(PATIENCE_S)]
+        wait_until(lambda: watching.done() or "can't start new thread" in caplog.text)
+        monkeypatch.undo()
         wait_until(lambda: watching.done() or service.exit_code() is None)
         supervisor.ask_to_stop()
     service.stop()

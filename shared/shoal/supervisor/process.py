@@ -44,7 +44,7 @@ class Service:
     _reader: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the process. Linux sends it SIGTERM if this process dies."""
+        """Start the process. Linux sends it SIGTERM if this process dies. Raises OSError."""
         self.kill()
         environment = os.environ | self.environment
         self.process = subprocess.Popen(
@@ -56,8 +56,14 @@ class Service:
             stderr=subprocess.PIPE,
         )
         self.errors.clear()
-        self._reader = threading.Thread(target=_pass_on, args=(self.process.stderr, self.errors), daemon=True)
-        self._reader.start()
+        reader = threading.Thread(target=_pass_on, args=(self.process.stderr, self.errors), daemon=True)
+        try:
+            reader.start()
+        except RuntimeError as error:  # the system gives this process no more threads
+            with self.process:
+                self.kill()
+            raise OSError(str(error)) from error
+        self._reader = reader
 
     def exit_code(self) -> int | None:
         """Return the exit code of the process, or None while it runs."""

@@ -22,7 +22,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Router, Transfo
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
-from tiny_model import word_piece
+from tiny_model import edit, word_piece
 
 TEXTS = ["storm in europe", "", "a", "rain " * 80, "the market falls and rises", "climate a b, change 12"]
 BGE_TEXTS = [*TEXTS, "rain [CLS] in [SEP] europe"]
@@ -143,11 +143,6 @@ def make_pylate(folder: Path) -> None:
 
 
 IDENTITY = "torch.nn.modules.linear.Identity"
-
-
-def edit(path: Path, **changes: object) -> None:
-    """Change values of a JSON file."""
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def compute_late(folder: Path, texts: list[str] = TEXTS) -> None:

@@ -124,6 +124,11 @@ def weights(scale: float = 0.02) -> dict[str, np.ndarray]:
     return tensors
 
 
+def edit(path: Path, **changes: object) -> None:
+    """Change values of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
 def main(folder: Path) -> None:
     """Save the models in `folder`/model and `folder`/reranker, and prepare each for serving, in `folder`/prepared."""
     save(folder / "model")

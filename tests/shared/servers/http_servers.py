@@ -1,5 +1,6 @@
 """Servers for the tests of `HttpClient`, each on its own port: applications, and made-up answers."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Write no log."""
+
+
+def listens(port: int) -> bool:
+    """Return True if something accepts connections at the port on loopback."""
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager

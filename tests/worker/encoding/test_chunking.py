@@ -124,9 +124,7 @@ def is_one(text: str) -> bool:
 
 
 @given(text=TEXTS, repeat=st.integers(1, 20), size=SIZES, overlap=st.integers(0, 20))
-def test_small_pieces_give_the_same_chunks(
-    word_piece: Tokenizer, text: str, repeat: int, size: int, overlap: int
-) -> None:
+def test_pieces_change_no_chunk(word_piece: Tokenizer, text: str, repeat: int, size: int, overlap: int) -> None:
     text = re.sub("[^\\s]{60,}", "storm", text * repeat)  # without longer words, which a piece may split
     found = []
     for piece_chars in (1, 10**7):
@@ -136,19 +134,19 @@ def test_small_pieces_give_the_same_chunks(
     assert found[0] == found[1]
 
 
-def test_chunks_end_at_the_ends_of_sentences(tokenizer: Tokenizer) -> None:
+def test_chunks_end_at_sentences_or_else_at_words_and_split_no_marks_or_joined_emoji(tokenizer: Tokenizer) -> None:
     text = SENTENCES * 40
-    ends = {match.end() for match in re.finditer(r"[.!?…]", text)}
     chunks = check(tokenizer, text, 46)
     assert len(chunks) > 10
-    assert {chunk.stop for chunk in chunks} <= ends
-
-
-def test_without_sentences_chunks_end_at_words(tokenizer: Tokenizer) -> None:
-    text = SENTENCES.replace(".", " ").replace("!", " ").replace("?", " ").replace("…", " ") * 30
+    assert {chunk.stop for chunk in chunks} <= {match.end() for match in re.finditer(r"[.!?…]", text)}
+    text = re.sub("[.!?…]", " ", SENTENCES) * 30
     for chunk in check(tokenizer, text, 40, 10):
         assert text[chunk.stop : chunk.stop + 1] in ("", " ")
         assert text[max(0, chunk.start - 1)] == " " or chunk.start == 0
+    for name in ("emoji", "accents", "devanagari"):
+        for chunk in check(tokenizer, ODD[name], 46):
+            assert ODD[name][chunk.start] not in "\u200d\ufe0f\u0301\u0308\u0302🏽ु्ा"
+            assert ODD[name][chunk.stop - 1] != "\u200d"
 
 
 def test_chunks_have_the_most_tokens_and_the_overlap_that_are_allowed(word_piece: Tokenizer) -> None:
@@ -158,29 +156,15 @@ def test_chunks_have_the_most_tokens_and_the_overlap_that_are_allowed(word_piece
     assert [len(chunk.tokens.ids) for chunk in chunks] == [42] * 33  # each begins 30 tokens after the previous one
     shared = [text[after.start : before.stop] for before, after in itertools.pairwise(chunks)]
     assert {len(word_piece.offsets(part)) for part in shared} == {10}
+    prompted = check(word_piece, "rain europe market falls " * 50, 20, prompt="storm storm: ")
+    assert {len(chunk.tokens.ids) for chunk in prompted} == {20 + 2 + 3}  # the prompt is in each, and does not count
+    assert len({chunk.tokens.ids[:4] for chunk in prompted}) == 1
 
 
-def test_marks_and_joined_emoji_are_not_split(tokenizer: Tokenizer) -> None:
-    for name in ("emoji", "accents", "devanagari"):
-        for chunk in check(tokenizer, ODD[name], 46):
-            assert ODD[name][chunk.start] not in "\u200d\ufe0f\u0301\u0308\u0302🏽ु्ा"
-            assert ODD[name][chunk.stop - 1] != "\u200d"
-
-
-def test_the_prompt_is_before_each_chunk_and_not_counted(word_piece: Tokenizer) -> None:
-    text = "rain europe market falls " * 50
-    chunks = check(word_piece, text, 20, prompt="storm storm: ")
-    assert {len(chunk.tokens.ids) for chunk in chunks} == {20 + 2 + 3}
-    assert len({chunk.tokens.ids[:4] for chunk in chunks}) == 1
-
-
-def test_a_text_without_visible_characters_is_one_empty_chunk(tokenizer: Tokenizer) -> None:
+def test_a_short_text_is_one_chunk_also_without_visible_characters(tokenizer: Tokenizer) -> None:
     for text in ("", " ", "\r\n" * 9_000):
         (chunk,) = check(tokenizer, text, 5)
         assert (chunk.start, chunk.stop, len(chunk.tokens.ids)) == (0, 0, 2)
-
-
-def test_a_short_text_is_one_chunk_with_the_texts_own_tokens(tokenizer: Tokenizer) -> None:
     (chunk,) = check(tokenizer, SENTENCES[:21], 46)
     assert (chunk.start, chunk.stop) == (0, 21)
     assert [chunk.tokens] == tokenizer.encode([SENTENCES[:21]])
@@ -233,10 +217,6 @@ def test_ten_million_characters_are_tokenized_in_small_pieces(tiny_source: Path,
             break
         assert following - start > sum(counting.sizes) // 9
         start = following
-
-
-def test_each_character_of_a_text_is_tokenized_about_twice(tiny_source: Path) -> None:
-    tokenizer = Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
-    counting, text = Counting(tokenizer), SENTENCES * 2_000
-    list(chunks_of(Chunker(tokenizer, 46), text))
+    counting.sizes.clear()
+    list(chunks_of(chunker, text := SENTENCES * 2_000))
     assert sum(counting.sizes) < 2.2 * len(text)

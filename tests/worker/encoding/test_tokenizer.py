@@ -56,9 +56,7 @@ def expected(plain: tokenizers.Tokenizer, text: str, side: str) -> Tokens:
 
 
 @given(text=st.text(), repeat=st.integers(1, 60), side=st.sampled_from(SIDES))
-def test_any_text_has_the_librarys_tokens(
-    ours: Tokenizer, plain: tokenizers.Tokenizer, text: str, repeat: int, side: str
-) -> None:
+def test_tokens_of_any_text(ours: Tokenizer, plain: tokenizers.Tokenizer, text: str, repeat: int, side: str) -> None:
     assert ours.encode([text * repeat], side) == [expected(plain, text * repeat, side)]
 
 
@@ -81,29 +79,20 @@ SPARSE = ("storm" + " " * 1_000_000 + "rain", "a" * 2**20, "한" * 2**20, "\u200
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("text", SPARSE, ids=["spaces", "one word", "hangul", "nothing"])
-def test_no_text_is_read_beyond_the_most_characters_of_its_tokens(
-    ours: Tokenizer, plain: tokenizers.Tokenizer, text: str, side: str
-) -> None:
+def test_no_text_is_read_beyond_its_limit(ours: Tokenizer, plain: tokenizers.Tokenizer, text: str, side: str) -> None:
     (tokens,) = ours.encode([text], side)
     read = text[: ours.max_chars] if side == "right" else text[-ours.max_chars :]
     in_part = expected(plain, read, side)
     assert tokens == Tokens(in_part.ids, True, in_part.characters or len(read))
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_a_text_of_one_word_is_cut_to_a_low_limit(tiny_source: Path, plain: tokenizers.Tokenizer, side: str) -> None:
-    low = Tokenizer(tiny_source / "tokenizer.json", max_tokens=9)
-    for length in (37, 60, 500):
-        text = "日" * length
-        (tokens,) = low.encode([text], side)
-        assert (tokens.truncated, tokens.characters) == (True, 7)
-        assert tokens.ids == tuple(plain.encode("日" * 7).ids)
-
-
-def test_a_model_with_a_high_limit_reads_more_of_a_text(tiny_source: Path) -> None:
-    long = Tokenizer(tiny_source / "tokenizer.json", 8_192)
-    assert long.max_chars == 16 * 8_192
-    (tokens,) = long.encode(["internationalisation " * 20_000])
+@pytest.mark.parametrize("side", SIDES)
+def test_models_of_low_and_high_limits(tiny_source: Path, plain: tokenizers.Tokenizer, side: str) -> None:
+    low, high = (Tokenizer(tiny_source / "tokenizer.json", max_tokens) for max_tokens in (9, 8_192))
+    for length in (37, 60, 500):  # of one word
+        assert low.encode(["日" * length], side) == [Tokens(tuple(plain.encode("日" * 7).ids), True, 7)]
+    assert high.max_chars == 16 * 8_192
+    (tokens,) = high.encode(["internationalisation " * 20_000], side)
     assert len(tokens.ids) == 8_192
 
 
@@ -130,23 +119,16 @@ def test_a_text_is_described_token_by_token(ours: Tokenizer, plain: tokenizers.T
     assert [piece["id"] for piece in pieces] == plain.encode("storm rain", add_special_tokens=False).ids
     assert ours.describe("storm  rain", special_tokens=False) == pieces
     assert ours.describe("", special_tokens=False) == []
-
-
-def test_a_text_that_is_too_long_to_be_described_is_refused(ours: Tokenizer) -> None:
     assert len(ours.describe("a " * (ours.max_chars // 2), special_tokens=False)) > MAX_TOKENS
     with pytest.raises(TooLarge, match="8,193 characters, and 8,192 can be tokenized"):
         ours.describe("a" * (ours.max_chars + 1), special_tokens=True)
 
 
-@pytest.mark.parametrize("special_tokens", [True, False])
 @pytest.mark.parametrize("text", ["the storm in europe", ""])
-def test_the_ids_of_a_text_are_decoded_to_the_text(ours: Tokenizer, text: str, special_tokens: bool) -> None:
+def test_the_ids_of_a_text_are_decoded_to_the_text_and_an_unknown_id_is_refused(ours: Tokenizer, text: str) -> None:
     ids = [piece["id"] for piece in ours.describe(text, special_tokens=True)]
-    found = ours.decode(" ".join(map(str, ids)), special_tokens)
-    assert found == (" ".join(["[CLS]", *text.split(), "[SEP]"]) if special_tokens else text, len(ids))
-
-
-def test_an_unknown_id_is_refused(ours: Tokenizer) -> None:
+    for special_tokens, expected in ((True, " ".join(["[CLS]", *text.split(), "[SEP]"])), (False, text)):
+        assert ours.decode(" ".join(map(str, ids)), special_tokens) == (expected, len(ids))
     num_words = ours._tokenizer.get_vocab_size()
     assert ours.decode(f"1 {num_words - 1}", special_tokens=True)[1] == 2
     for word in ("a", "-1", str(num_words), "9" * 5_000, "\u0663"):

@@ -3,10 +3,10 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
+from breaking import Plan, connect
 from conftest import PATIENCE_S
 from queues import Queue, drive
 from test_worker import distinct, put, replies
@@ -15,9 +15,8 @@ import shoal_workers.loop.batch
 import shoal_workers.loop.worker
 from shoal.contract.jobs import LANES
 from shoal.contract.options import Options
-from shoal.errors import Unavailable
 from shoal.operations import Embed, Rerank
-from shoal.queue.consumer import Consumer, Delivery
+from shoal.queue.consumer import Consumer
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
@@ -84,9 +83,7 @@ def held(worker: Worker, queue: Queue, engine: Engine) -> Engine:
     return engine
 
 
-def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
-    worker: Worker, queue: Queue, held: Engine
-) -> None:
+def test_interactive_jobs_are_answered_before_a_bulk_pass(worker: Worker, queue: Queue, held: Engine) -> None:
     urgent = [put(queue, text) for text in ("storm", "rain")]
     assert worker.step(block_s=0) == 2
     assert list(replies(queue)) == [job.id for job in urgent]
@@ -98,9 +95,7 @@ def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
     assert held.passes == [("aside", 40), ("start", 2), ("finish", 2), ("finish", 40)]
 
 
-def test_a_new_interactive_job_wakes_a_worker_that_waits_for_a_pass(
-    worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_wakes_the_worker(worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal_workers.loop.worker, "TAKE_EVERY_S", 3_600.0)
     has_looked, has_come = threading.Event(), worker._has_come
 
@@ -123,63 +118,42 @@ def test_a_new_interactive_job_wakes_a_worker_that_waits_for_a_pass(
         assert answered.result()
 
 
-def test_a_pass_aside_that_takes_long_is_waited_for_alone(
-    worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_and_failing_passes(worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watchdog notices if it hangs."""
-    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 0.0)
-    assert drive(worker) == 1
 
-
-def test_an_engine_that_fails_during_the_wait_for_a_pass_aside_delays_no_job(
-    worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def fail(*_: object) -> bool:
         raise RuntimeError("the engine chokes")
 
-    monkeypatch.setattr(engine, "ends_within", fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 0.0)
+        assert drive(worker) == 1
+    monkeypatch.setattr(held, "ends_within", fail)
     put(queue, *distinct(3), lane="bulk", reply_to="bulk")
     assert drive(worker) == 1
-    assert [reply.error for reply in replies(queue, "bulk").values()] == [None]
+    assert [reply.error for reply in replies(queue, "bulk").values()] == [None] * 2
 
 
-class LosesRedis(Consumer):
-    """A consumer that loses Redis after it has taken jobs once, and then asks the worker to stop."""
-
-    def __init__(self, queue: Queue, stopping: threading.Event):
-        super().__init__(queue.broker, queue.keys, "w")
-        self._stopping = stopping
-        self._is_away = False
-
-    def take(self, *args: Any, **options: Any) -> list[Delivery]:
-        if self._is_away:
-            self._stopping.set()
-            raise Unavailable("Redis does not answer")
-        self._is_away = True
-        return super().take(*args, **options)
-
-
-def test_a_worker_whose_redis_goes_away_waits_for_a_batch_aside(queue: Queue, engine: Engine) -> None:
+@pytest.mark.parametrize("is_away", [True, False])
+def test_a_worker_that_stops_answers_a_batch_aside_and_takes_no_other_job(
+    queue: Queue, redis_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch, is_away: bool
+) -> None:
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
-    stopping = threading.Event()
-    engine.released.clear()
-    Worker(LosesRedis(queue, stopping), engine, {}, Bucketing(480), stopping=stopping).run()
-    assert engine.passes == [("aside", 40), ("finish", 40)]
-
-
-def test_a_worker_that_is_stopped_answers_a_batch_aside_and_takes_no_other_job(queue: Queue, engine: Engine) -> None:
-    put(queue, *distinct(40), lane="bulk", reply_to="bulk")
-    stopping = threading.Event()
-    worker = Worker(queue.consumer(), engine, {}, Bucketing(480), stopping=stopping)
+    stopping, plan = threading.Event(), Plan()
+    monkeypatch.setattr(shoal_workers.loop.worker, "RETRY_S", 0.0)
+    consumer = Consumer(connect(redis_url, plan), queue.keys, "w")
+    worker = Worker(consumer, engine, {}, Bucketing(480), stopping=stopping)
 
     def stop() -> None:
         put(queue, "storm", lane="bulk", reply_to="later")
         stopping.set()
+        if is_away:
+            plan.breaks("before", 1)
 
     engine.before_aside = stop
     worker.run()
+    consumer.broker.close()
     assert engine.passes == [("aside", 40), ("finish", 40)]
-    assert (len(replies(queue, "bulk")), replies(queue, "later")) == (1, {})
+    assert (len(replies(queue, "bulk")), replies(queue, "later")) == (int(not is_away), {})  # else it waits again
 
 
 def test_a_suspect_does_not_run_aside(worker: Worker, queue: Queue, engine: Engine) -> None:
@@ -190,9 +164,7 @@ def test_a_suspect_does_not_run_aside(worker: Worker, queue: Queue, engine: Engi
     assert {what for what, _ in engine.passes} == {"start", "finish"}
 
 
-def test_the_texts_of_the_next_pass_are_tokenized_while_one_runs_aside(
-    worker: Worker, queue: Queue, held: Engine
-) -> None:
+def test_the_next_texts_are_tokenized_while_a_pass_runs_aside(worker: Worker, queue: Queue, held: Engine) -> None:
     put(queue, *(f"{text} a" for text in distinct(30)), lane="bulk", reply_to="bulk")
     assert worker.step(block_s=0) == 0
     (next_one,) = [work for work in worker.scheduler.works if len(work.job.texts) == 30]
@@ -203,9 +175,7 @@ def test_the_texts_of_the_next_pass_are_tokenized_while_one_runs_aside(
 
 
 @pytest.mark.parametrize("output", ["vector", "chunks"])
-def test_a_document_that_is_put_again_while_its_chunks_are_computed_aside_gets_the_same_vectors(
-    worker: Worker, queue: Queue, engine: Engine, output: str
-) -> None:
+def test_a_document_that_is_put_again_aside(worker: Worker, queue: Queue, engine: Engine, output: str) -> None:
     engine.released.clear()
     options = Options(output=output, chunk_tokens=8)
     for _ in range(2):  # the second job comes while all chunks of the first are computed

@@ -52,12 +52,8 @@ class MortalEncoder(Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
         self._numbers: dict[Sequence[int], int] = {}
 
-    def reach(self, what: str, number: int) -> None:
-        if HARM.get(number) == what:
-            raise Died(number)
-
     def check(self, options: Options, outputs: Sequence[str] = ()) -> None:
-        self.reach("read", int(options.prompt_name or ""))
+        self._reach("read", int(options.prompt_name or ""))
 
     def prompt(self, options: Options, fallbacks: tuple[str, ...] = ()) -> str:
         return ""
@@ -65,21 +61,22 @@ class MortalEncoder(Encoder):
     def tokenize(self, texts: Sequence[str], truncation_side: str = "right", is_query: bool = False) -> list[Tokens]:
         found = super().tokenize(texts, truncation_side, is_query)
         for text, tokens in zip(texts, found, strict=True):
-            self._numbers[tokens.ids] = number_in(text)
-            self.reach("tokenize", self._numbers[tokens.ids])
+            self._numbers[tokens.ids] = text.count("rain") + 9 * text.count("storm")
+            self._reach("tokenize", self._numbers[tokens.ids])
         return found
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        self._reach_all(texts)
+        self._reach("encode", *(self._numbers[text.tokens.ids] for text in texts))
         return super().start(texts)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        self._reach_all(texts)
+        self._reach("encode", *(self._numbers[text.tokens.ids] for text in texts))
         return super().start_aside(texts)
 
-    def _reach_all(self, texts: Sequence[TokenizedText]) -> None:
-        for text in texts:
-            self.reach("encode", self._numbers[text.tokens.ids])
+    def _reach(self, what: str, *numbers: int) -> None:
+        for number in numbers:
+            if HARM.get(number) == what:
+                raise Died(number)
 
 
 class MortalWorkers:
@@ -135,21 +132,13 @@ class MortalWorkers:
 
     def _held(self, worker: Worker) -> set[int]:
         redis, keys = self.queue.redis, self.queue.keys
-        held = [key.decode() for key in redis.zrange(keys.held(worker.id), 0, -1)]
-        return {number_of(redis.hget(keys.record(key), "job")) for key in held}
+        held = [redis.hget(keys.record(key.decode()), "job") for key in redis.zrange(keys.held(worker.id), 0, -1)]
+        return {int(operations.unpack(data).options.prompt_name or "") for data in held}
 
     def close(self) -> None:
         for worker in self.plans:
             self.pool.leave(worker.id)
             worker.consumer.broker.close()
-
-
-def number_of(data: bytes) -> int:
-    return int(operations.unpack(data).options.prompt_name or "")
-
-
-def number_in(text: str) -> int:
-    return text.count("rain") + 9 * text.count("storm")
 
 
 @pytest.fixture
@@ -158,13 +147,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal_workers.loop.scheduler, "EXPECTED_S", 3_600.0)
     monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     monkeypatch.setattr(shoal.queue.consumer, "RECLAIM_TURN_S", 0.001)
-
-
-def job(number: int, random: Random) -> Job:
-    texts = [
-        f"{'rain ' * (number % 9)}{'storm ' * (number // 9)}{'europe ' * n}" for n in range(1, random.choice((2, 2, 8)))
-    ]
-    return Embed(texts, Options(prompt_name=str(number)), reply_to="me")
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -178,7 +160,9 @@ def test_only_harmful_jobs_become_poisoned(
     steps = itertools.count()
     while len(jobs) < NUM_JOBS or any(queue.backlog().values()):
         if len(jobs) < NUM_JOBS and random.random() < SHARE_PUTS:
-            jobs.append(job(len(jobs), random))
+            rains, storms = "rain " * (len(jobs) % 9), "storm " * (len(jobs) // 9)  # the job's number
+            texts = [f"{rains}{storms}{'europe ' * n}" for n in range(1, random.choice((2, 2, 8)))]
+            jobs.append(Embed(texts, Options(prompt_name=str(len(jobs))), reply_to="me"))
             queue.put(random.choice(LANES), jobs[-1:])
         workers.step()
         assert next(steps) < MAX_STEPS

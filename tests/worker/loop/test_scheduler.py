@@ -54,20 +54,6 @@ def tokenize(texts: Sequence[str], side: str, is_query: bool = False) -> list[To
     ]
 
 
-def one_token(texts: Sequence[str], side: str, is_query: bool = False) -> list[Tokens]:
-    return [Tokens((1,)) for _ in texts]
-
-
-def measuring(sizes: list[int], how: Callable[..., list[Tokens]]) -> Callable[..., list[Tokens]]:
-    """Return a tokenizer that notes the number of characters of each call."""
-
-    def measure(texts: Sequence[str], side: str, is_query: bool = False) -> list[Tokens]:
-        sizes.append(sum(map(len, texts)))
-        return how(texts, side)
-
-    return measure
-
-
 def work(*texts: str, kind: str = INTERACTIVE, deaths: int = 0, **options: Any) -> Work:
     job = Embed(list(texts), Options(**options))
     made = EmbedWork(make_delivery(kind, f"{next(numbers)}", job.pack(), deaths), job, pipeline())
@@ -137,8 +123,13 @@ def test_equal_texts_are_computed_once_unless_their_options_differ() -> None:
     chosen = scheduler()
     chosen.add([work("storm", pooling=pooling) for pooling in ("mean", "max", None, None)])
     chosen.add([work("storm", output="tokens")])
-    batch = choose(chosen)
-    assert len(batch.texts) == 4
+    assert len(choose(chosen).texts) == 4
+    chosen, text = scheduler(1_000), words(101)
+    chosen.add([right := work(text), left := work(text, truncation_side="left")])
+    chosen.next_batch()
+    assert right.tokenized[0].tokens.ids == tokenize([text], "right")[0].ids
+    assert left.tokenized[0].tokens.ids == tokenize([text], "left")[0].ids
+    assert right.tokenized[0].tokens.truncated
 
 
 def rerank(*texts: str) -> Work:
@@ -198,16 +189,8 @@ def test_a_pass_that_interactive_jobs_wait_for_fills_its_time_limit(tokens_per_s
         finish(chosen, batch, took[-1])
     assert max(took) <= MAX_PREEMPTIBLE_S
     assert took[-1] >= MAX_PREEMPTIBLE_S - 2 * num_words / tokens_per_s
-
-
-def test_passes_of_a_slow_engine_have_a_minimum_of_tokens() -> None:
-    chosen = scheduler(2_000)
-    chosen.add([work(words(3)), work(*(words(10) for _ in range(200)), kind=BULK)])
-    num_tokens = []
-    for batch in batches(chosen):
-        num_tokens.append(batch.num_tokens)
-        finish(chosen, batch, 1.0)
-    assert max(num_tokens) == 10 * (MIN_PREEMPTIBLE_TOKENS // 10)
+    finish(chosen, choose(chosen), 1_000.0)  # of an engine that is slow by now, a pass has a minimum of tokens
+    assert choose(chosen).num_tokens == num_words * (MIN_PREEMPTIBLE_TOKENS // num_words or 1)
 
 
 @pytest.mark.parametrize(("has_come", "num_portions"), [(False, MAX_PORTIONS), (True, 1)])
@@ -223,9 +206,7 @@ def test_once_an_interactive_job_has_come_no_more_bulk_is_tokenized(has_come: bo
     st.lists(st.integers(5, 90), min_size=1, max_size=12),
     st.sampled_from([100, 200]),
 )
-def test_whatever_waits_each_kind_is_served_what_those_before_it_owe_it(
-    kinds: list[str], lengths: list[int], max_tokens: int
-) -> None:
+def test_each_kind_is_served_what_earlier_kinds_owe_it(kinds: list[str], lengths: list[int], max_tokens: int) -> None:
     chosen = scheduler(max_tokens)
     for kind in kinds:
         texts = itertools.islice(itertools.cycle(lengths), 10_000 // sum(lengths) * len(lengths))
@@ -270,31 +251,36 @@ def test_long_jobs_take_turns_pass_by_pass_and_leave_room_for_others() -> None:
     assert chosen.room()[INTERACTIVE] == 64 - 2 * MAX_TEXTS_OF_LONG
 
 
-def test_tokenizing_before_a_pass_is_bounded_however_few_tokens_come_of_it() -> None:
+def test_tokenizing_before_a_pass_is_bounded() -> None:
     sizes: list[int] = []
-    chosen = scheduler(100, measuring(sizes, one_token))
+
+    def one_token(texts: Sequence[str], side: str, is_query: bool = False) -> list[Tokens]:
+        sizes.append(sum(map(len, texts)))
+        return [Tokens((1,)) for _ in texts]
+
+    chosen = scheduler(100, one_token)
     chosen.add([work(*("x" * 8_000 for _ in range(500)))])
     assert chosen.next_batch()
-    assert sum(sizes) <= MAX_PORTIONS * MAX_TOKENIZED_CHARS
+    assert sum(sizes) <= MAX_PORTIONS * MAX_TOKENIZED_CHARS  # however few tokens come of it
+    long, chosen = work(*(words(10) for _ in range(10_000))), scheduler()
+    chosen.add([long])
+    chosen.next_batch()
+    num_chars = sum(len(long.job.texts[n]) for n in long.tokenized)
+    assert len(long.tokenized) * 10 >= WINDOW_PASSES * 100
+    assert num_chars <= MAX_TOKENIZED_CHARS + max(map(len, long.job.texts))
 
 
-def test_a_kind_that_was_idle_has_earned_no_tokens() -> None:
+def test_a_kind_that_was_idle_has_earned_no_tokens_and_one_that_waits_for_long_at_most_a_pass() -> None:
     chosen = scheduler(200)
     chosen.add(work(*(words(10) for _ in range(1_000))) for _ in range(2))
     for _ in range(20):
         finish(chosen, choose(chosen))
     chosen.add([work(words(10), kind=LONG)])
-    batch = choose(chosen)
-    assert batch.kind == INTERACTIVE
-
-
-def test_a_kind_that_waits_for_long_is_owed_one_full_pass() -> None:
+    assert choose(chosen).kind == INTERACTIVE
     chosen = scheduler(200)
     chosen.add(work(*(words(10) for _ in range(1_000)), kind=kind) for kind in (INTERACTIVE, BULK))
     for _ in range(20):
-        found = chosen.next_batch([INTERACTIVE])
-        assert found is not None
-        finish(chosen, found)
+        finish(chosen, chosen.next_batch([INTERACTIVE]) or pytest.fail("no pass"))
     num_owed = 0
     while (batch := choose(chosen)).kind == BULK:
         num_owed += batch.num_tokens
@@ -319,25 +305,6 @@ def test_a_text_that_a_later_job_repeats_completes_no_job_later_than_without_it(
 
     copies = [work("storm", words(9)) for _ in range(50)]
     assert passes_until_done(*copies) <= passes_until_done(*(work(words(1), words(9)) for _ in range(50)))
-
-
-def test_texts_are_cut_on_the_side_that_their_job_names() -> None:
-    chosen = scheduler(1_000)
-    text = words(101)
-    chosen.add([right := work(text), left := work(text, truncation_side="left")])
-    chosen.next_batch()
-    assert right.tokenized[0].tokens.ids == tokenize([text], "right")[0].ids
-    assert left.tokenized[0].tokens.ids == tokenize([text], "left")[0].ids
-    assert right.tokenized[0].tokens.truncated
-
-
-def test_tokenizing_goes_no_further_than_a_few_passes() -> None:
-    long, chosen = work(*(words(10) for _ in range(10_000))), scheduler()
-    chosen.add([long])
-    chosen.next_batch()
-    num_chars = sum(len(long.job.texts[n]) for n in long.tokenized)
-    assert len(long.tokenized) * 10 >= WINDOW_PASSES * 100
-    assert num_chars <= MAX_TOKENIZED_CHARS + max(map(len, long.job.texts))
 
 
 def test_there_is_room_for_a_pass_of_texts_of_each_lane() -> None:

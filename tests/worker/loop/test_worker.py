@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from asking import ask, error, hits, vectors
+from asking import ask, error, vectors
 from blocking import DeadLetters, Pool
 from breaking import Plan, connect
 from conftest import PATIENCE_S, wait_until
@@ -29,7 +29,6 @@ from shoal.contract.replies import Reply
 from shoal.errors import Internal
 from shoal.operations import Decode, Embed, Search, Tokenize, job_class
 from shoal.queue.consumer import Consumer, Delivery
-from shoal.queue.dead_letters import DeadLetter
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, Pipeline
@@ -110,15 +109,14 @@ def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
     return before
 
 
-def dead_letters(queue: Queue) -> list[DeadLetter]:
-    return DeadLetters(queue).newest()
-
-
-def test_jobs_that_wait_together_run_in_one_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
+def test_jobs_that_wait_together_share_a_pass(worker: Worker, queue: Queue, engine: Engine, index: Index) -> None:
     jobs = [put(queue, f"storm {n}") for n in range(10)]
     assert drive(worker) == 10
-    assert engine.passes == [10]
     assert list(replies(queue)) == [job.id for job in jobs]
+    found, embedded = ask(worker, Search(["europe"], k=3), Embed(["europe"], Options(prompt_name="query")))
+    assert engine.passes == [10, 1]
+    assert found.hits == index.search(vectors(embedded), 3)
+    assert (found.vectors, found.index_version) == (None, index.manifest.version)
 
 
 def test_a_worker_pauses_longer_and_longer_until_it_gets_a_job_that_it_serves(worker: Worker, queue: Queue) -> None:
@@ -151,7 +149,7 @@ def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queu
     assert code(queue.wait_result(cancelled.id, 0)) == "cancelled"
 
 
-def test_a_text_the_engine_fails_on_harms_only_its_own_job(
+def test_a_text_that_fails_harms_only_its_own_job(
     worker: Worker, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = Embed(["storm", "poison"])
@@ -161,28 +159,24 @@ def test_a_text_the_engine_fails_on_harms_only_its_own_job(
     assert all(len(vectors(reply)) for reply in good)
     assert "the engine failed on a text of 8 tokens: RuntimeError at" in caplog.text
     assert "chokes" not in caplog.text
-    (letter,) = dead_letters(queue)
+    (letter,) = DeadLetters(queue).newest()
     assert (letter.data, letter.worker) == (replace(job, reply_to="me").pack(), worker.id)
     assert letter.reason.startswith("internal: the engine failed on text 1")
     assert "RuntimeError: the engine chokes" in letter.traceback
+    (noted,) = (noted for noted in worker.log.recent if noted["error"])
+    assert (noted["error"], noted["num_texts"]) == ("internal", 2)
+    assert noted["timings"]["encode_s"] > 0
+    assert [worker.counters[name] for name in ("jobs", "failed", "texts")] == [6, 1, 6]
 
 
-def test_a_job_the_tokenizer_fails_on_harms_only_itself(worker: Worker, queue: Queue) -> None:
-    bad, good = ask(worker, Embed(["untold"]), Embed(["storm"]))
-    assert (code(bad), good.error) == ("internal", None)
-    assert "the tokenizer chokes" in dead_letters(queue)[0].traceback
-
-
-class WatchedIndex(Index):
-    """An index that counts the requested hits, and fails if 13 hits are requested."""
-
-    num_hits = 0
-
-    def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
-        if k == 13:
-            raise RuntimeError("the index chokes")
-        self.num_hits += len(queries) * k
-        return super().search(queries, k)
+def test_a_failing_tokenizer_or_index_harms_one_job(queue: Queue, engine: Engine, index_folder: Path) -> None:
+    indexes = {"default": WatchedIndex.open(index_folder)}
+    worker = Worker(queue.consumer(), engine, indexes, Bucketing(4_096))
+    jobs = Embed(["untold"]), Embed(["storm"]), Search(["storm"], k=13), Search(["storm"], k=12)
+    assert [reply.error and reply.error.code for reply in ask(worker, *jobs)] == ["internal", None] * 2
+    of_tokenizer, of_index = sorted(letter.traceback for letter in DeadLetters(queue).newest())[::-1]
+    assert "the tokenizer chokes" in of_tokenizer + of_index
+    assert "the index chokes" in of_tokenizer + of_index
 
 
 def test_jobs_for_the_tokenizer_are_answered_without_a_pass(worker: Worker, engine: Engine) -> None:
@@ -204,37 +198,30 @@ def test_jobs_for_the_tokenizer_are_answered_without_a_pass(worker: Worker, engi
     assert engine.passes == []
 
 
-def test_a_job_on_which_the_index_fails_harms_only_itself(queue: Queue, engine: Engine, index_folder: Path) -> None:
-    worker = Worker(queue.consumer(), engine, {"default": WatchedIndex.open(index_folder)}, Bucketing(4_096))
-    bad, good = ask(worker, *(Search(["storm"], k=k) for k in (13, 12)))
-    assert code(bad) == "internal"
-    assert hits(good)[0]
-    assert "the index chokes" in dead_letters(queue)[0].traceback
+class WatchedIndex(Index):
+    """An index that counts the requested hits, and fails if 13 hits are requested."""
+
+    num_hits = 0
+
+    def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
+        if k == 13:
+            raise RuntimeError("the index chokes")
+        self.num_hits += len(queries) * k
+        return super().search(queries, k)
 
 
-@pytest.mark.parametrize(("op", "text", "num_texts"), [("tokenize", "x" * 8_000, 9), ("decode", "1 " * 4_000, 132)])
-def test_a_job_of_much_text_for_the_tokenizer_is_refused(
-    queue: Queue, engine: Engine, op: str, text: str, num_texts: int
-) -> None:
+def test_much_to_tokenize_is_refused(queue: Queue, engine: Engine) -> None:
     worker = Worker(queue.consumer(), engine, {}, Bucketing(4_096))
-    much, fitting = ask(worker, *(job_class(op)([text] * n) for n in (num_texts, 1)))
-    assert (code(much), fitting.error) == ("too_large", None)
+    for op, text, num_texts in (("tokenize", "x" * 8_000, 9), ("decode", "1 " * 4_000, 132)):
+        much, fitting = ask(worker, *(job_class(op)([text] * n) for n in (num_texts, 1)))
+        assert (code(much), fitting.error) == ("too_large", None)
 
 
-def test_a_search_for_many_hits_does_not_make_others_find_as_many(
-    queue: Queue, engine: Engine, index_folder: Path
-) -> None:
+def test_a_search_for_many_hits_costs_others_nothing(queue: Queue, engine: Engine, index_folder: Path) -> None:
     counting = WatchedIndex.open(index_folder)
     worker = Worker(queue.consumer(), engine, {"default": counting}, Bucketing(4_096))
     ask(worker, *(Search(["storm", "rain"], k=k) for k in (1, 3, 10, 11, 1_000)))
     assert counting.num_hits == 2 * (3 * 10 + 11 + 1_000)
-
-
-def test_a_search_and_an_embedding_share_a_pass(worker: Worker, engine: Engine, index: Index) -> None:
-    found, embedded = ask(worker, Search(["europe"], k=3), Embed(["europe"], Options(prompt_name="query")))
-    assert engine.passes == [1]
-    assert found.hits == index.search(vectors(embedded), 3)
-    assert (found.vectors, found.index_version) == (None, index.manifest.version)
 
 
 def test_what_cannot_be_served_is_refused(worker: Worker, engine: Engine) -> None:
@@ -273,9 +260,7 @@ def test_a_slow_worker_keeps_its_jobs(worker: Worker, queue: Queue, engine: Engi
 @pytest.mark.parametrize(
     ("summary", "trace"), [("", ""), ("stalled while encoding", "in forward")], ids=["killed", "stalled"]
 )
-def test_a_job_that_kills_its_workers_becomes_a_dead_letter_alone(
-    worker: Worker, queue: Queue, engine: Engine, summary: str, trace: str
-) -> None:
+def test_a_deadly_job_is_buried_alone(worker: Worker, queue: Queue, engine: Engine, summary: str, trace: str) -> None:
     poison, neighbour = put(queue, "storm", reply_to=None), put(queue, "rain")
     for n in range(MAX_DEATHS):
         assert queue.take(f"killed{n}", LANES, 1)
@@ -285,7 +270,7 @@ def test_a_job_that_kills_its_workers_becomes_a_dead_letter_alone(
     assert [drive(worker) for _ in range(2)] == [0, 1]
     assert engine.passes == [1]
     assert code(queue.wait_result(poison.id, 0)) == "poisoned"
-    (letter,) = dead_letters(queue)
+    (letter,) = DeadLetters(queue).newest()
     assert letter.reason.startswith("poisoned: delivered 3 times")
     assert letter.reason.endswith(f"; the last one {summary or 'ended without a report: killed, or out of memory'}")
     assert (letter.worker, letter.traceback, letter.deliveries) == ("killed2", trace, MAX_DEATHS)
@@ -316,9 +301,18 @@ def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_t
     assert list(replies(queue, "bulk")) == [bulk.id]
 
 
-@pytest.mark.parametrize(("drain_s", "num_left"), [(PATIENCE_S, 1), (0.0, 0)])
-def test_a_worker_that_stops_while_redis_is_away_waits_for_it_and_leaves_no_suspects(
-    queue: Queue, redis_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch, drain_s: float, num_left: int
+@pytest.mark.parametrize(
+    ("num_texts", "is_away", "drain_s", "num_left"), [(1, True, PATIENCE_S, 1), (1, True, 0.0, 0), (9, False, 0.0, 1)]
+)
+def test_a_worker_that_stops_leaves_no_suspects_also_while_redis_is_away(
+    queue: Queue,
+    redis_url: str,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    num_texts: int,
+    is_away: bool,
+    drain_s: float,
+    num_left: int,
 ) -> None:
     monkeypatch.setattr(shoal_workers.loop.worker, "DRAIN_S", drain_s)
     monkeypatch.setattr(shoal_workers.loop.worker, "RETRY_S", 0.0)
@@ -328,31 +322,18 @@ def test_a_worker_that_stops_while_redis_is_away_waits_for_it_and_leaves_no_susp
 
     def stop() -> None:
         worker.stop()
-        plan.breaks("before", 1)
+        if is_away:
+            plan.breaks("before", 1)
 
-    put(queue, *distinct(1))
+    put(queue, *distinct(num_texts))
     engine.before = once("encode", stop)
     worker.run()
     consumer.broker.close()
-    assert [taken.deaths for taken in queue.take("next", LANES, 1)] == [0] * num_left
-
-
-def test_a_worker_that_stops_in_time_leaves_no_suspects(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shoal_workers.loop.worker, "DRAIN_S", 0.0)
-    worker = Worker(queue.consumer(), engine, {}, Bucketing(30))
-    put(queue, *distinct(9))
-    engine.before = once("encode", worker.stop)
-    worker.run()
-    (taken,) = queue.take("next", LANES, 1)  # without a wait for the death of the worker
-    assert not taken.deaths
+    assert [taken.deaths for taken in queue.take("next", LANES, 1)] == [0] * num_left  # at once: it did not die
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, lane: str
-) -> None:
+def test_a_suspect_goes_first_alone(queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, lane: str) -> None:
     monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(24))
     queue.pool.announce(worker.id)
@@ -369,21 +350,7 @@ def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
     assert list(replies(queue)) == [job.id for job in (suspect, *held, later)]
 
 
-def test_a_job_that_fails_after_its_begin_is_noted_with_its_timings(
-    worker: Worker, queue: Queue, engine: Engine
-) -> None:
-    put(queue, "storm", "poison", lane="bulk")
-    drive(worker)
-    (noted,) = worker.log.recent
-    assert (noted["error"], noted["num_texts"]) == ("internal", 2)
-    assert noted["timings"]["encode_s"] > 0
-    assert worker.log.measurements.waits["bulk"].sum == pytest.approx(noted["timings"]["queue_s"], abs=1e-6)
-    assert [worker.counters[name] for name in ("jobs", "failed", "texts")] == [1, 1, 1]
-
-
-def test_a_worker_that_always_has_something_to_answer_answers_it_and_computes_a_suspect_alone(
-    worker: Worker, queue: Queue, engine: Engine
-) -> None:
+def test_a_busy_worker_computes_a_suspect_alone(worker: Worker, queue: Queue, engine: Engine) -> None:
     for name in (worker.id, "killed"):
         queue.pool.announce(name)
     suspect = put(queue, *distinct(2), reply_to="suspect")
@@ -430,9 +397,7 @@ def test_a_step_takes_few_jobs_even_if_they_are_short(worker: Worker, queue: Que
     drive(worker)
 
 
-def test_beside_a_client_with_huge_chinese_texts_the_headline_of_another_one_does_not_wait_for_all(
-    worker: Worker, queue: Queue
-) -> None:
+def test_huge_chinese_texts_of_another_client_delay_no_headline(worker: Worker, queue: Queue) -> None:
     hostile = [Embed([f"{text} {'气候变化' * 2_000}"], reply_to="hostile") for text in distinct(100)]
     queue.put("interactive", hostile, client="hostile")
     queue.put("interactive", [Embed(["气候变化"], reply_to="honest")], client="honest")
@@ -464,9 +429,7 @@ def test_a_worker_that_holds_a_job_does_not_wait_for_another(queue: Queue, engin
     assert num_waits() == before
 
 
-def test_a_timing_covers_its_own_step_of_its_own_job(
-    worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timings_of_steps(worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading takes a second
     engine.before = lambda what: [next(clock) for _ in range(100 if what == "tokenize" else 10_000)]
@@ -484,8 +447,8 @@ def test_a_timing_covers_its_own_step_of_its_own_job(
 
 
 def test_a_job_whose_reply_cannot_be_made_has_an_error(encoder: Encoder) -> None:
-    pipeline = Pipeline(encoder, Bucketing(64))
-    work = EmbedWork(Delivery("bulk", "a", b"", "w", 0), Embed(["storm"]), pipeline)  # its text is not encoded
+    delivery, pipeline = Delivery("bulk", "a", b"", "w", 0), Pipeline(encoder, Bucketing(64))
+    work = EmbedWork(delivery, Embed(["storm"]), pipeline)  # its text is not encoded
     assert work.answer() is None
     assert isinstance(work.error, Internal)
 
@@ -507,22 +470,12 @@ def test_a_worker_has_the_limits_of_its_settings() -> None:
     assert limits_of(settings) == Limits(3, 5, 7, 0.009)
 
 
-class CountsLooks(Consumer):
-    """A consumer that counts its looks for jobs of dead workers."""
-
-    num_looks = 0
-
-    def reclaim(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
-        self.num_looks += 1
-        return super().reclaim(*args, **options)
-
-
-def test_a_worker_looks_for_jobs_of_dead_workers_at_intervals(
+def test_dead_workers_are_looked_for_at_intervals(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 3_600.0)
-    consumer = CountsLooks(queue.broker, queue.keys, "a")
-    worker = Worker(consumer, engine, {}, Bucketing(64))
+    worker, looks = Worker(queue.consumer(), engine, {}, Bucketing(64)), itertools.count()
+    monkeypatch.setattr(worker.consumer, "reclaim", lambda _: (next(looks), {}))
     for _ in range(3):
         worker.step(block_s=0)
-    assert consumer.num_looks == 1
+    assert next(looks) == 1

@@ -11,12 +11,13 @@ import pytest
 from conftest import run_reference
 from expected_outputs import ExpectedOutputs
 from safetensors.numpy import save_file
+from tiny_model import edit
 
 from shoal.contract.options import Options
 from shoal.errors import BadSetting, ModelMismatch, ModelNotFound
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model import architecture, parity, weights
-from shoal_workers.model.graph import build, core
+from shoal_workers.model.graph import build_graph, core
 from shoal_workers.model.model import Model
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.model.transformer import Transformer, read_transformer
@@ -53,7 +54,7 @@ def read(folder: Path, **changes: object) -> Transformer:
 
 def run(transformer: Transformer, expected: ExpectedOutputs, numbers: list[int]) -> tuple[float, float]:
     """Return the largest error and the lowest cosine of the OpenVINO graph, of these texts in shared rows."""
-    compiled = core().compile_model(build(transformer), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = core().compile_model(build_graph(transformer), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     packing, spans = expected.pack(numbers, transformer.num_positions)
     return expected.errors(numbers, spans, compiled(packing)[0])
 
@@ -69,10 +70,6 @@ def test_token_vectors_and_scores_are_those_of_transformers(models: Path, name: 
         assert cosine > MIN_COSINE
     assert len(expected.texts[longest]) == transformer.num_positions
     assert json.loads((models / "packed.json").read_text())[name] < MAX_ERROR  # the pass of the torch engine
-
-
-def test_every_architecture_is_tested() -> None:
-    assert {name.partition(",")[0] for name in NAMES} | {"new"} == set(architecture.ARCHITECTURES)
 
 
 #: Settings that change the arithmetic, by model, and the name of the setting that is refused if it is another one.
@@ -154,6 +151,7 @@ def config_of(models: Path, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", UNSUPPORTED)
 def test_a_setting_that_changes_the_arithmetic_is_unsupported(models: Path, model: str) -> None:
+    assert {name.partition(",")[0] for name in NAMES} | {"new"} == set(architecture.ARCHITECTURES)
     config = config_of(models, model)
     assert architecture.find_unsupported(architecture.with_usual_names(config)) == ""
     for name, value, *told in UNSUPPORTED[model]:
@@ -161,12 +159,9 @@ def test_a_setting_that_changes_the_arithmetic_is_unsupported(models: Path, mode
         assert architecture.find_unsupported(changed).startswith(f"{(told or [name])[0]} is ")
 
 
-def test_a_setting_that_modernbert_does_not_read_is_supported(models: Path) -> None:
-    config = config_of(models, "modernbert") | {"position_embedding_type": "sans_pos"}  # as mmBERT's files have it
-    assert architecture.find_unsupported(architecture.with_usual_names(config)) == ""
-
-
-def test_layers_attend_as_older_files_say_too(models: Path) -> None:
+def test_settings_in_other_forms_are_read_too(models: Path) -> None:
+    unread = config_of(models, "modernbert") | {"position_embedding_type": "sans_pos"}  # as mmBERT's files have it
+    assert architecture.find_unsupported(architecture.with_usual_names(unread)) == ""
     newer = read(models / "modernbert")
     older = {"rope_parameters": None, "layer_types": None, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000}
     assert [layer.attention[:2] for layer in newer.layers] == [(160_000, 0), (10_000, 10), (10_000, 10), (160_000, 0)]
@@ -174,12 +169,9 @@ def test_layers_attend_as_older_files_say_too(models: Path) -> None:
     assert read(models / "modernbert", max_position_embeddings=10**9).num_positions == 8_192
     turned = read(models / "modernbert", **(older | {"global_rope_theta": 80_000, "global_attn_every_n_layers": 2}))
     assert [layer.attention[:2] for layer in turned.layers] == [(80_000, 0), (10_000, 10)] * 2
-
-
-def test_a_settings_own_name_goes_before_berts_name_for_it() -> None:
-    """ModernBERT's files have both."""
-    for config in ({"norm_eps": 1e-5, "layer_norm_eps": 1e-3}, {"layer_norm_eps": 1e-3, "norm_eps": 1e-5}):
-        assert architecture.with_usual_names({"model_type": "modernbert"} | config)["layer_norm_eps"] == 1e-5
+    for both in ({"norm_eps": 1e-5, "layer_norm_eps": 1e-3}, {"layer_norm_eps": 1e-3, "norm_eps": 1e-5}):
+        assert architecture.with_usual_names({"model_type": "modernbert"} | both)["layer_norm_eps"] == 1e-5
+    assert read(models / "qwen3, causal", num_key_value_heads=None).num_key_heads == 4
 
 
 def test_a_config_with_former_names_is_read_as_one_of_now(models: Path) -> None:
@@ -213,34 +205,31 @@ def test_a_config_of_the_code_beside_gte_is_read_as_gte(models: Path) -> None:
         architecture.with_usual_names(new | {"rope_scaling": {"type": "ntk", "factor": "8"}})
 
 
-def test_as_many_heads_of_keys_as_of_queries_may_be_given_as_null(models: Path) -> None:
-    assert read(models / "qwen3, causal", num_key_value_heads=None).num_key_heads == 4
+ROTARY = "norms before attention and gates and rotary positions"
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize(
     ("name", "pooling", "blocks"),
     [
-        ("modernbert", "cls", "norms before attention and gates and rotary positions"),
-        ("qwen3", "lasttoken", "norms before attention and gates and rotary positions"),
-        ("gemma3_text", "mean", "norms before attention and gates and rotary positions"),
+        ("modernbert", "cls", ROTARY),
+        ("qwen3", "lasttoken", ROTARY),
+        ("gemma3_text", "mean", ROTARY),
         ("deberta-v2", "cls", "keys of distances"),
     ],
 )
 def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
-    models: Path, tiny_source: Path, tmp_path: Path, name: str, pooling: str, blocks: str
+    models: Path, own_source: Path, tmp_path: Path, name: str, pooling: str, blocks: str
 ) -> None:
     """The texts are longer than what a token of the local layers sees."""
-    source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
     for file in ("config.json", weights.FILE):
-        shutil.copyfile(models / name / file, source / file)
-    (source / "1_Pooling/config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
-    (source / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 150}))
-    folder = prepare_if_needed(tmp_path / "home", str(source))
+        shutil.copyfile(models / name / file, own_source / file)
+    (own_source / "1_Pooling/config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
+    edit(own_source / "sentence_bert_config.json", max_seq_length=150)
+    folder = prepare_if_needed(tmp_path / "home", str(own_source))
     model = Model.open(folder)
-    assert model.pooling == pooling
+    assert (model.pooling, model.other_blocks, model.activation) == (pooling, blocks, "")
     assert (model.shares_rows, model.max_tokens, model.type_offset) == (True, 150, 0)
-    assert model.other_blocks == blocks
     vectors = {}
     for engine, precision in (("openvino", "f32"), ("auto", "bf16"), ("torch", "f32"), ("auto", "int8")):
         encoder = Encoder.open(folder, engine, precision, 2)  # which compares its vectors with those in f32
@@ -290,9 +279,7 @@ def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
         ],
     ],
 )
-def test_a_config_that_does_not_fit_the_weights_is_refused(
-    models: Path, name: str, changes: dict[str, Any], words: str
-) -> None:
+def test_a_config_that_does_not_fit_is_refused(models: Path, name: str, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelMismatch, match=re.escape(words)):
         read(models / name, **changes)
 

@@ -2,43 +2,41 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import openvino as ov
 import process
 import pytest
+from http_servers import running
 from openvino import opset13 as ops
+from tiny_model import edit
 
 from shoal.contract.options import Options
 from shoal.errors import ModelMismatch
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model import weights
-from shoal_workers.model.graph import build
-from shoal_workers.model.model import Model
+from shoal_workers.model.graph import build_graph
+from shoal_workers.model.model import Model, is_prepared
 from shoal_workers.model.original import Original
 from shoal_workers.model.own_graph import FILES, read
-from shoal_workers.model.prepare import prepare
+from shoal_workers.model.prepare import prepare, prepare_if_needed
 from shoal_workers.model.transformer import read_transformer
 
 TEXTS = ["", "storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]
 
 
 @pytest.fixture
-def source(tiny_source: Path, tmp_path: Path) -> Path:
+def source(own_source: Path) -> Path:
     """The tiny model, of an architecture that Shoal does not know."""
-    source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | {"model_type": "novel"}))
-    return source
+    edit(own_source / "config.json", model_type="novel")
+    return own_source
 
 
 @pytest.fixture
@@ -46,7 +44,7 @@ def with_graph(source: Path) -> Path:
     """The same with a graph of its own."""
     settings = Original(source).config | {"model_type": "bert"}
     (source / "openvino").mkdir()
-    ov.save_model(usual_inputs(build(read_transformer(settings, weights.read(source)))), source / FILES[0])
+    ov.save_model(usual_inputs(build_graph(read_transformer(settings, weights.read(source)))), source / FILES[0])
     return source
 
 
@@ -80,27 +78,31 @@ def usual_inputs(packed: ov.Model) -> ov.Model:
 
 
 def test_the_vectors_of_a_models_own_graph_are_served(with_graph: Path, encoder: Encoder, tmp_path: Path) -> None:
-    prepare("own", with_graph, tmp_path / "prepared")
-    model = Model.open(tmp_path / "prepared")
-    assert not model.shares_rows
-    assert model.digest != Model.read("own", with_graph).digest
-    vectors = Encoder.open(tmp_path / "prepared", "openvino", "f32", 1).embed(TEXTS, Options(), "")
-    assert vectors == pytest.approx(encoder.embed(TEXTS, Options(), ""), abs=1e-4)
+    digests, numbers = {Model.read("own", with_graph).digest}, (with_graph / FILES[0]).with_suffix(".bin")
+    for _ in range(2):
+        folder = prepare_if_needed(tmp_path / "home", str(with_graph))
+        assert is_prepared(folder)
+        model = Model.open(folder)
+        assert not model.shares_rows
+        digests.add(model.digest)
+        vectors = Encoder.open(folder, "openvino", "f32", 1).embed(TEXTS, Options(), "")
+        assert vectors == pytest.approx(encoder.embed(TEXTS, Options(), ""), abs=1e-4)
+        numbers.write_bytes(numbers.read_bytes() + b"changed")
+        assert not is_prepared(folder)
+    assert len(digests) == 3
 
 
 def test_a_graph_that_is_damaged_or_of_another_dimension_is_refused(with_graph: Path) -> None:
     path = with_graph / FILES[0]
-    text = path.read_text()
+    text, numbers = path.read_text(), path.with_suffix(".bin")
     with pytest.raises(ModelMismatch, match="has no output of 31 numbers for each token"):
         read(path, 31)
-    for damaged in (text[:2000], text.replace('type="SoftMax"', 'type="Bomb"')):
+    whole = numbers.read_bytes()
+    for damaged, data in ((text[:2000], whole), (text.replace('"SoftMax"', '"Bomb"'), whole), (text, whole[:1000])):
         path.write_text(damaged)
+        numbers.write_bytes(data)
         with pytest.raises(ModelMismatch, match="cannot be read"):
             read(path, 32)
-    path.write_text(text)
-    path.with_suffix(".bin").write_bytes(path.with_suffix(".bin").read_bytes()[:1000])
-    with pytest.raises(ModelMismatch, match="cannot be read"):
-        read(path, 32)
 
 
 def of_pictures() -> ov.Model:
@@ -116,21 +118,23 @@ def rounded() -> ov.Model:
     return ov.Model([tokens], [ids, mask], "model")
 
 
-@pytest.mark.parametrize(("made", "words"), [(of_pictures, 'takes "pixels"'), (rounded, "has rounded weights")])
-def test_a_graph_of_another_kind_is_refused(tmp_path: Path, made: Callable[[], ov.Model], words: str) -> None:
-    ov.save_model(made(), tmp_path / "model.xml", compress_to_fp16=False)
-    with pytest.raises(ModelMismatch, match=words):
-        read(tmp_path / "model.xml", 32)
-
-
-def test_onnx_that_is_damaged_or_has_numbers_in_other_files_is_refused(tmp_path: Path) -> None:
-    for data, words in (
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (of_pictures, 'takes "pixels"'),
+        (rounded, "has rounded weights"),
         (b"\x08\x08" + b"\x0a\x08location\x12\x0b/etc/passwd", "has numbers in other files"),
         (b"\x08\x08\xff\xff", "cannot be read"),
-    ):
-        (tmp_path / "model.onnx").write_bytes(data)
-        with pytest.raises(ModelMismatch, match=words):
-            read(tmp_path / "model.onnx", 32)
+    ],
+)
+def test_a_graph_of_another_kind_is_refused(tmp_path: Path, made: Callable[[], ov.Model] | bytes, words: str) -> None:
+    path = tmp_path / f"model.{'onnx' if isinstance(made, bytes) else 'xml'}"
+    if isinstance(made, bytes):
+        path.write_bytes(made)
+    else:
+        ov.save_model(made(), path, compress_to_fp16=False)
+    with pytest.raises(ModelMismatch, match=words):
+        read(path, 32)
 
 
 # The hub
@@ -185,14 +189,9 @@ class _Handler(BaseHTTPRequestHandler):
 def hub(source: Path) -> Iterator[Hub]:
     """Serve the files of a model, and those that must not be fetched."""
     files = {str(path.relative_to(source)): path.read_bytes() for path in source.rglob("*") if path.is_file()}
-    with Hub(files | {name: b"\x80\x04." for name in (*OFFERED, *OWN_GRAPH)}) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Hub(files | {name: b"\x80\x04." for name in (*OFFERED, *OWN_GRAPH)})
+    with running(server):
+        yield server
 
 
 def prepare_from(endpoint: str, home: Path) -> "subprocess.CompletedProcess[str]":
@@ -203,22 +202,14 @@ def prepare_from(endpoint: str, home: Path) -> "subprocess.CompletedProcess[str]
 
 
 @pytest.mark.wide
-def test_a_hub_is_asked_for_no_more_than_is_needed(tiny_source: Path, tmp_path: Path) -> None:
-    with hub(tiny_source) as server:
-        done = prepare_from(f"http://127.0.0.1:{server.server_port}", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert Model.open(Path(done.stdout.strip())).shares_rows
-    assert {"config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"} <= server.fetched
-    assert not server.fetched & {*OFFERED, *OWN_GRAPH}
-
-
-@pytest.mark.wide
-def test_a_hub_is_asked_for_the_own_graph_of_another_architecture(source: Path, tmp_path: Path) -> None:
-    with hub(source) as server:
-        done = prepare_from(f"http://127.0.0.1:{server.server_port}", tmp_path)
-    assert server.fetched >= set(OWN_GRAPH)
-    assert not server.fetched & set(OFFERED)
-    assert done.returncode != 0
+def test_a_hub_is_asked_for_no_more_than_is_needed(tiny_source: Path, source: Path, tmp_path: Path) -> None:
+    """The graph of its own is needed only for an architecture that Shoal does not compute."""
+    for original, fetched, folder in ((tiny_source, set(), "known"), (source, {*OWN_GRAPH}, "novel")):
+        with hub(original) as server:
+            done = prepare_from(f"http://127.0.0.1:{server.server_port}", tmp_path / folder)
+        assert {"config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"} <= server.fetched
+        assert server.fetched & {*OFFERED, *OWN_GRAPH} == fetched
+        assert (done.returncode == 0) == (not fetched), done.stderr
     assert "openvino/openvino_model.xml cannot be read" in done.stderr
 
 
@@ -226,6 +217,5 @@ def test_a_hub_is_asked_for_the_own_graph_of_another_architecture(source: Path, 
 def test_a_hub_that_cannot_be_asked_is_named_in_one_sentence(tmp_path: Path) -> None:
     done = prepare_from("http://127.0.0.1:9", tmp_path)
     assert done.returncode != 0
-    assert 'model "acme/tiny" is no local folder and cannot be had from the hub' in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert 'model "acme/tiny" is no local folder and cannot be had from the hub' in line

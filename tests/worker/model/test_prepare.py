@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from conftest import TESTS
 from safetensors.numpy import load_file, save_file
+from tiny_model import edit
 
 from shoal.contract.options import Options
 from shoal.errors import BadSetting, ModelMismatch, ModelNotFound
@@ -44,11 +45,6 @@ np.save(sys.argv[2], model.encode(list(parity.TEXTS), prompt="", normalize_embed
 
 #: The same vectors of the default model.
 EXPECTED = TESTS / "shared/models/default_model.safetensors"
-
-
-@pytest.fixture
-def source(tiny_source: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_source, tmp_path / "model"))
 
 
 def run(script: str, *arguments: object) -> "subprocess.Popen[str]":
@@ -84,19 +80,19 @@ def test_a_wait_for_another_process_that_prepares_the_model_is_said(tmp_path: Pa
         ({"matryoshka_dimensions": [32, 8, 0, 16, 64]}, [8, 16, 32]),
     ],
 )
-def test_the_dimensions_for_which_a_model_was_trained_are_read(
-    source: Path, changes: dict[str, object], expected: list[int] | None
+def test_matryoshka_dimensions_are_read(
+    own_source: Path, changes: dict[str, object], expected: list[int] | None
 ) -> None:
-    update(source / "config.json", changes)
-    assert Model.read("model", source).matryoshka_dimensions == expected
+    edit(own_source / "config.json", **changes)
+    assert Model.read("model", own_source).matryoshka_dimensions == expected
 
 
-def add_dense(source: Path, *shapes: tuple[int, int], last: str = "Identity", **config: object) -> list[np.ndarray]:
+def add_dense(own_source: Path, *shapes: tuple[int, int], last: str = "Identity", **config: object) -> list[np.ndarray]:
     """Put Dense layers `[outputs, inputs]` after pooling, the last with a function; return the matrix of each."""
-    modules, random = json.loads((source / "modules.json").read_text())[:2], np.random.default_rng(5)
+    modules, random = json.loads((own_source / "modules.json").read_text())[:2], np.random.default_rng(5)
     matrices = [random.normal(0, 0.3, shape).astype(np.float32) for shape in shapes]
     for n, matrix in enumerate(matrices, 2):
-        folder = source / f"{n}_Dense"
+        folder = own_source / f"{n}_Dense"
         folder.mkdir()
         outputs, inputs = matrix.shape
         name = f"torch.nn.{last if n == len(matrices) + 1 else 'Identity'}"
@@ -105,19 +101,19 @@ def add_dense(source: Path, *shapes: tuple[int, int], last: str = "Identity", **
         save_file({"linear.weight": matrix, "linear.bias": np.full(outputs, n / 10, np.float32)}, folder / weights.FILE)
         modules.append({"name": str(n), "path": folder.name, "type": "sentence_transformers.models.Dense"})
     modules.append({"name": "9", "path": "9_Normalize", "type": "sentence_transformers.models.Normalize"})
-    (source / "modules.json").write_text(json.dumps(modules))
+    (own_source / "modules.json").write_text(json.dumps(modules))
     return matrices
 
 
 @pytest.mark.parametrize(("pooling", "last"), [("mean", "Identity"), ("cls", "Identity"), ("mean", "Tanh")])
-def test_dense_layers_are_computed(source: Path, tmp_path: Path, pooling: str, last: str) -> None:
-    (source / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": pooling}))
+def test_dense_layers_are_computed(own_source: Path, tmp_path: Path, pooling: str, last: str) -> None:
+    edit(own_source / "1_Pooling/config.json", pooling_mode=pooling)
     options = Options(normalize=False)
-    plain = Encoder.open(prepare_if_needed(tmp_path / "plain", str(source)), "openvino", "f32", 1)
-    first, second = add_dense(source, (48, 32), (20, 48), last=last)
+    plain = Encoder.open(prepare_if_needed(tmp_path / "plain", str(own_source)), "openvino", "f32", 1)
+    first, second = add_dense(own_source, (48, 32), (20, 48), last=last)
     expected = (plain.embed(parity.TEXTS, options, "") @ first.T + 0.2) @ second.T + 0.3
     expected = np.tanh(expected) if last == "Tanh" else expected
-    folder = prepare_if_needed(tmp_path / "dense", str(source))
+    folder = prepare_if_needed(tmp_path / "dense", str(own_source))
     model, encoder = Model.open(folder), Encoder.open(folder, "openvino", "f32", 1)
     assert (model.dimension, model.other_blocks, model.digest == plain.model.digest) == (20, "a Dense layer", False)
     assert encoder.embed(parity.TEXTS, options, "") == pytest.approx(expected, rel=0.01, abs=0.01)
@@ -128,18 +124,16 @@ def test_dense_layers_are_computed(source: Path, tmp_path: Path, pooling: str, l
 @pytest.mark.wide
 @pytest.mark.usefixtures("torch_reference")
 @pytest.mark.parametrize(("pooling", "is_normalised"), [("cls", True), ("mean", False)])
-def test_a_dense_layer_with_a_tanh_is_that_of_sentence_transformers(
-    source: Path, tmp_path: Path, pooling: str, is_normalised: bool
-) -> None:
+def test_a_dense_layer_with_a_tanh(own_source: Path, tmp_path: Path, pooling: str, is_normalised: bool) -> None:
     """LaBSE takes the first token and normalises; distiluse takes the mean and does not."""
-    update(source / "1_Pooling/config.json", {"pooling_mode": pooling})
-    add_dense(source, (20, 32), last="Tanh")
-    modules = json.loads((source / "modules.json").read_text())
-    (source / "modules.json").write_text(json.dumps(modules if is_normalised else modules[:-1]))
+    edit(own_source / "1_Pooling/config.json", pooling_mode=pooling)
+    add_dense(own_source, (20, 32), last="Tanh")
+    modules = json.loads((own_source / "modules.json").read_text())
+    (own_source / "modules.json").write_text(json.dumps(modules if is_normalised else modules[:-1]))
     path = tmp_path / "vectors.npy"
-    _, errors = run(REFERENCE, source, path).communicate()
+    _, errors = run(REFERENCE, own_source, path).communicate()
     assert path.exists(), errors
-    expected, folder = np.load(path), prepare_if_needed(tmp_path / "home", str(source))
+    expected, folder = np.load(path), prepare_if_needed(tmp_path / "home", str(own_source))
     for precision, min_cosine in (("f32", 0.99999), ("bf16", 0.999)):
         encoder = Encoder.open(folder, "openvino", precision, 1)
         alone = np.concatenate([encoder.embed([text], Options(), "") for text in parity.TEXTS])
@@ -147,12 +141,12 @@ def test_a_dense_layer_with_a_tanh_is_that_of_sentence_transformers(
             assert (vectors * expected).sum(axis=1).min() > min_cosine
 
 
-def test_dense_layers_that_do_more_or_do_not_fit_are_refused(source: Path, tmp_path: Path) -> None:
+def test_dense_layers_that_do_more_or_do_not_fit_are_refused(own_source: Path, tmp_path: Path) -> None:
     def refuse(words: str) -> None:
         with pytest.raises(ModelMismatch, match=words):
-            prepare_if_needed(tmp_path / "home", str(source))
+            prepare_if_needed(tmp_path / "home", str(own_source))
 
-    modules = (source / "modules.json").read_text()
+    modules = (own_source / "modules.json").read_text()
     cases: list[tuple[dict[str, Any], list[tuple[int, int]], str]] = [
         ({"activation_function": "torch.nn.modules.activation.GELU"}, [(8, 32)], "more than a linear layer"),
         ({"activation_function": "torch.nn.modules.activation.Tanh"}, [(8, 32), (8, 8)], "more than a linear layer"),
@@ -162,20 +156,20 @@ def test_dense_layers_that_do_more_or_do_not_fit_are_refused(source: Path, tmp_p
         ({}, [(8, 31)], "does not fit the layer before it"),
     ]
     for config, shapes, words in cases:
-        add_dense(source, *shapes, **config)
+        add_dense(own_source, *shapes, **config)
         refuse(words)
-        (source / "modules.json").write_text(modules)
-        for folder in source.glob("*_Dense"):
+        (own_source / "modules.json").write_text(modules)
+        for folder in own_source.glob("*_Dense"):
             shutil.rmtree(folder)
-    add_dense(source, (8, 32))
-    with_dense = (source / "modules.json").read_text()
-    (source / "modules.json").write_text(json.dumps(json.loads(with_dense)[::-1]))
+    add_dense(own_source, (8, 32))
+    with_dense = (own_source / "modules.json").read_text()
+    (own_source / "modules.json").write_text(json.dumps(json.loads(with_dense)[::-1]))
     refuse("has layers in the order")
-    (source / "modules.json").write_text(with_dense)
-    (source / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": "max"}))
+    (own_source / "modules.json").write_text(with_dense)
+    edit(own_source / "1_Pooling/config.json", pooling_mode="max")
     refuse("has a Dense layer after pooling by max")
-    (source / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": "mean"}))
-    (source / "config.json").write_text((source / "config.json").read_text().replace('"gelu"', '"mish"'))
+    edit(own_source / "1_Pooling/config.json", pooling_mode="mean")
+    edit(own_source / "config.json", hidden_act="mish")
     refuse("has a Dense layer, and is of an architecture")
 
 
@@ -187,51 +181,44 @@ def test_the_expected_vectors_are_those_of_sentence_transformers(tmp_path: Path)
     assert load_file(EXPECTED)["vectors"] == pytest.approx(np.load(path), abs=1e-5)
 
 
-def test_of_several_that_need_a_model_at_once_one_prepares_it(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with ThreadPoolExecutor(3) as threads:
-        folders = set(threads.map(lambda _: prepare_if_needed(tmp_path, str(source)), range(3)))
-    assert folders == {prepared_folder(tmp_path, str(source))}
-    assert capsys.readouterr().err.count(", once\n") == 1
-
-
-def test_what_a_killed_process_left_is_not_taken_for_a_model(source: Path, tmp_path: Path) -> None:
-    folder = prepared_folder(tmp_path, str(source))
-    left = folder.with_name(f".{folder.name}.new")
+def test_one_of_several_prepares_a_model(own_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = prepared_folder(tmp_path, str(own_source))
+    left = folder.with_name(f".{folder.name}.new")  # by a process that was killed
     left.mkdir(parents=True)
     (left / "openvino.xml").write_text("half")
-    assert prepare_if_needed(tmp_path, str(source)) == folder
+    with ThreadPoolExecutor(3) as threads:
+        assert set(threads.map(lambda _: prepare_if_needed(tmp_path, str(own_source)), range(3))) == {folder}
+    assert capsys.readouterr().err.count(", once\n") == 1
     assert {path.name for path in folder.parent.iterdir()} == {folder.name, f".{folder.name}.lock"}
 
 
-def test_a_model_reads_no_more_tokens_than_it_has_positions(source: Path, tmp_path: Path) -> None:
-    (source / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 1_000}))
-    assert Model.open(prepare_if_needed(tmp_path, str(source))).max_tokens == 64
-
-
-def test_a_changed_model_takes_the_place_of_the_old_one(source: Path, tmp_path: Path) -> None:
-    folder = prepare_if_needed(tmp_path, str(source))
+def test_a_changed_model_takes_the_place_of_the_old_one(own_source: Path, tmp_path: Path) -> None:
+    edit(own_source / "sentence_bert_config.json", max_seq_length=1_000)
+    folder = prepare_if_needed(tmp_path, str(own_source))
+    model = Model.open(folder)
+    assert (model.max_tokens, model.activation) == (64, "")  # its number of positions
     (folder / "cache").mkdir()
     for name in ("chat_template.jinja", "artifact.metadata"):
         assert is_prepared(folder)
-        (source / name).write_text("{}")
+        (own_source / name).write_text("{}")
         assert not is_prepared(folder)
-        (source / name).unlink()
-    (source / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls"}))
-    assert prepare_if_needed(tmp_path, str(source)) == folder
-    assert Model.open(folder).pooling == "cls"
+        (own_source / name).unlink()
+    edit(own_source / "1_Pooling/config.json", pooling_mode="cls")
+    edit(own_source / "config.json", hidden_act="gelu_new")
+    (own_source / "sentence_bert_config.json").unlink()
+    (own_source / "sentence_roberta_config.json").write_text(json.dumps({"max_seq_length": 19}))  # an old name
+    assert prepare_if_needed(tmp_path, str(own_source)) == folder
+    model = Model.open(folder)
+    assert (model.pooling, model.max_tokens, model.activation) == ("cls", 19, "gelu_tanh")
     assert not (folder / "cache").exists()
 
 
-def test_a_relative_name_is_the_folder_in_the_present_one(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_name_is_of_this_folder(own_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for pooling in ("mean", "cls", "mean"):
         folder = tmp_path / pooling
         if not folder.exists():
-            shutil.copytree(source, folder / "model")
-            (folder / "model" / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
+            shutil.copytree(own_source, folder / "model")
+            edit(folder / "model/1_Pooling/config.json", pooling_mode=pooling)
         monkeypatch.chdir(folder)
         assert Model.open(prepare_if_needed(tmp_path / "home", "./model")).pooling == pooling
     found = prepare_if_needed(tmp_path / "home", "../model")
@@ -253,8 +240,8 @@ except (DiskFull, OSError) as error:
 """
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
-    output, errors = run(FULL, source, tmp_path / "full" / "model").communicate()
+def test_a_full_disk_is_named_and_leaves_nothing(own_source: Path, tmp_path: Path) -> None:
+    output, errors = run(FULL, own_source, tmp_path / "full" / "model").communicate()
     assert output.startswith("DiskFull"), errors
     assert "MiB are free: make room, or set SHOAL_HOME" in output
     assert not list((tmp_path / "full").iterdir())
@@ -269,6 +256,7 @@ NO_ROOM = {
 ADDED = {"id": 78, "content": "storms"} | dict.fromkeys(
     ("special", "normalized", "single_word", "lstrip", "rstrip"), False
 )
+AT_LEFT = {"direction": "Left", "max_length": 48, "strategy": "LongestFirst", "stride": 0}
 HOPELESS = {"type": "Replace", "pattern": {"Regex": r"(a+)+$|(\w+\s?)+[!]{9}|(.*)*x{9}"}, "content": "b"}
 
 
@@ -292,10 +280,14 @@ FAULTS: dict[str, list[tuple[dict[str, Any] | str | None, str]]] = {
         ({"pooling_mode": ["cls", "mean"]}, "pools by cls and mean"),
     ],
     "model.safetensors": [(None, "has no .safetensors weights")],
-    "tokenizer_config.json": [("null", "tokenizer_config.json cannot be used (it holds null)")],
+    "tokenizer_config.json": [
+        ("null", "tokenizer_config.json cannot be used (it holds null)"),
+        ({"truncation_side": "left"}, 'truncation_side is "left", and Shoal cuts long texts at their end'),
+    ],
     "tokenizer.json": [
         (None, "has no tokenizer.json"),
         ({"model": 1}, "tokenizer.json cannot be used"),
+        ({"truncation": AT_LEFT}, 'truncation_side is "left", and Shoal cuts long texts at their end'),
         ({"post_processor": NO_ROOM}, "adds 100,000,000 tokens to a text, and the model takes 48"),
         ({"normalizer": HOPELESS}, "tokenizer.json cannot be used (Onig: Regex search error"),
         ({"post_processor": None}, "tokenizer.json makes no token of an empty text"),
@@ -305,80 +297,73 @@ FAULTS: dict[str, list[tuple[dict[str, Any] | str | None, str]]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_a_file_is_named(source: Path, tmp_path: Path, name: str) -> None:
-    path, whole = source / name, (source / name).read_bytes()
+def test_a_fault_of_a_file_is_named(own_source: Path, tmp_path: Path, name: str) -> None:
+    path, whole = own_source / name, (own_source / name).read_bytes()
     for fault, words in FAULTS[name]:
         if fault is None:
             path.unlink()
         elif isinstance(fault, str):
             path.write_text(fault)
         else:
-            update(path, fault)
+            edit(path, **fault)
         with pytest.raises((ModelMismatch, ModelNotFound), match=re.escape(words)):
-            prepare_if_needed(tmp_path, str(source))
+            prepare_if_needed(tmp_path, str(own_source))
         path.write_bytes(whole)
 
 
-def test_a_model_of_too_many_weights_is_refused_before_it_is_stored(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_model_of_too_many_weights_is_refused(
+    own_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal_workers.model.model.MAX_SIZE", 1_000)
     with pytest.raises(ModelMismatch, match="a size outside of 1 to 1,000: use another model"):
-        prepare_if_needed(tmp_path, str(source))
+        prepare_if_needed(tmp_path, str(own_source))
     assert [path.name for path in (tmp_path / "models").iterdir() if not path.name.endswith(".lock")] == []
 
 
-def update(path: Path, change: dict[str, Any]) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-
-
-def test_files_that_disagree_about_capital_letters_are_refused(source: Path, tmp_path: Path) -> None:
-    update(source / "tokenizer_config.json", {"do_lower_case": False})  # which transformers follows
-    with pytest.raises(ModelMismatch, match=r"do_lower_case is false in tokenizer_config\.json, and true in tok"):
-        prepare_if_needed(tmp_path, str(source))
-    update(source / "sentence_bert_config.json", {"do_lower_case": True})  # accents would differ still
-    with pytest.raises(ModelMismatch, match=r"do_lower_case is false in tokenizer_config\.json, and true in tok"):
-        prepare_if_needed(tmp_path, str(source))
-    for lower in (True, None):
-        update(source / "tokenizer_config.json", {"do_lower_case": lower})
-        assert prepare_if_needed(tmp_path, str(source), force=True)
+def test_files_that_disagree_about_capital_letters_are_refused(own_source: Path, tmp_path: Path) -> None:
+    edit(own_source / "tokenizer_config.json", do_lower_case=False)  # which transformers follows
+    for lower in (False, True):  # with True, accents would differ still
+        edit(own_source / "sentence_bert_config.json", do_lower_case=lower)
+        with pytest.raises(ModelMismatch, match=r"do_lower_case is false in tokenizer_config\.json, and true in tok"):
+            prepare_if_needed(tmp_path, str(own_source))
+    for agreed in (True, None):
+        edit(own_source / "tokenizer_config.json", do_lower_case=agreed)
+        assert prepare_if_needed(tmp_path, str(own_source), force=True)
 
 
 @pytest.mark.parametrize("normalizer", [None, {"type": "NFC"}])
-def test_texts_are_made_lower_case_if_the_model_says_so(
-    source: Path, tmp_path: Path, normalizer: dict[str, str] | None
-) -> None:
+def test_texts_are_made_lower_case(own_source: Path, tmp_path: Path, normalizer: dict[str, str] | None) -> None:
     """As the files of bge-base-en-v1.5 say, beside a tokenizer that does so too."""
-    update(source / "tokenizer.json", {"normalizer": normalizer})
-    update(source / "sentence_bert_config.json", {"do_lower_case": True})
-    encoder = Encoder.open(prepare_if_needed(tmp_path, str(source)), "openvino", "f32", 1)
+    edit(own_source / "tokenizer.json", normalizer=normalizer)
+    edit(own_source / "sentence_bert_config.json", do_lower_case=True)
+    encoder = Encoder.open(prepare_if_needed(tmp_path, str(own_source)), "openvino", "f32", 1)
     upper, lower, other = encoder.embed(["STORM in Europe", "storm in europe", "rain"], Options(), "")
     assert upper == pytest.approx(lower)
     assert upper != pytest.approx(other, abs=0.01)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_pipe_a_loop_or_a_folder_in_place_of_a_file_is_refused(source: Path, tmp_path: Path, name: str) -> None:
+def test_a_pipe_a_loop_or_a_folder_in_place_of_a_file_is_refused(own_source: Path, tmp_path: Path, name: str) -> None:
     def refuse(words: str = "") -> None:
         with pytest.raises((ModelMismatch, ModelNotFound), match=words):
-            prepare_if_needed(tmp_path, str(source))
-        (source / name).unlink()
+            prepare_if_needed(tmp_path, str(own_source))
+        (own_source / name).unlink()
 
-    (source / name).unlink()
-    os.mkfifo(source / name)
+    (own_source / name).unlink()
+    os.mkfifo(own_source / name)
     refuse(f"{name} is neither a file nor a folder")
-    (source / name).symlink_to(source / name)
+    (own_source / name).symlink_to(own_source / name)
     refuse(f"{name} is neither a file nor a folder")
-    (source / name).mkdir()
+    (own_source / name).mkdir()
     with pytest.raises((ModelMismatch, ModelNotFound)):
-        prepare_if_needed(tmp_path, str(source))
+        prepare_if_needed(tmp_path, str(own_source))
 
 
-def test_huge_files_are_not_read(source: Path, tmp_path: Path) -> None:
+def test_huge_files_are_not_read(own_source: Path, tmp_path: Path) -> None:
     for name, limit in (("tokenizer.json", "67,108,864"), ("config.json", "8,388,608")):
-        os.truncate(source / name, 10**11)  # which takes no room on the disk
+        os.truncate(own_source / name, 10**11)  # which takes no room on the disk
         with pytest.raises(ModelMismatch, match=f"{name} .* over the limit of {limit}"):
-            prepare_if_needed(tmp_path, str(source))
+            prepare_if_needed(tmp_path, str(own_source))
 
 
 def test_the_digest_is_of_each_file_of_the_weights(tmp_path: Path) -> None:

@@ -54,9 +54,7 @@ def test_scores_equal_the_scores_of_sentence_transformers(decoders: Path, name: 
 
 
 @pytest.mark.wide
-def test_a_cut_pair_keeps_the_template_and_its_characters_are_counted(
-    decoders: Path, tmp_path: Path, queue: Queue, encoder: Encoder
-) -> None:
+def test_a_cut_pair_keeps_the_template(decoders: Path, tmp_path: Path, queue: Queue, encoder: Encoder) -> None:
     source = Path(shutil.copytree(decoders / "tied", tmp_path / "model"))
     settings = json.loads((source / "tokenizer_config.json").read_text()) | {"model_max_length": 160}
     (source / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -89,9 +87,7 @@ def test_a_cut_pair_keeps_the_template_and_its_characters_are_counted(
         ("config.json", '"tie_word_embeddings": true', '"tie_word_embeddings": false', r"lack tensor lm_head\.weight"),
     ],
 )
-def test_a_model_whose_score_is_made_in_another_way_is_refused(
-    decoders: Path, tmp_path: Path, file: str, old: str, new: str, words: str
-) -> None:
+def test_another_score_is_refused(decoders: Path, tmp_path: Path, file: str, old: str, new: str, words: str) -> None:
     source = Path(shutil.copytree(decoders / "tied", tmp_path / "model"))
     text = (source / file).read_text()
     assert old in text
@@ -100,9 +96,7 @@ def test_a_model_whose_score_is_made_in_another_way_is_refused(
         prepare_if_needed(tmp_path / "home", str(source))
 
 
-def test_the_default_prompt_is_the_instruction_and_a_template_may_be_in_the_tokenizers_settings(
-    decoders: Path, tmp_path: Path
-) -> None:
+def test_the_default_prompt_is_the_instruction(decoders: Path, tmp_path: Path) -> None:
     tokenizers = []
     for prompts in (
         {},

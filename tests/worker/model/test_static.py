@@ -55,12 +55,17 @@ def mean_rows(table: NDArray[np.float32], skipped: int | None = None) -> NDArray
     return np.array(found, np.float32)
 
 
-@pytest.mark.parametrize("precision", ["f32", "bf16", "int8"])
-def test_model2vec_leaves_unknown_words_out(tmp_path: Path, rows: NDArray[np.float32], precision: str) -> None:
-    found = embed(prepared(save_model2vec(tmp_path / "model", embeddings=rows)), precision)
+@pytest.fixture
+def model2vec(tmp_path: Path, rows: NDArray[np.float32]) -> Path:
+    return prepared(save_model2vec(tmp_path / "model", embeddings=rows))
+
+
+def test_model2vec_leaves_unknown_words_out(model2vec: Path, rows: NDArray[np.float32]) -> None:
     expected = mean_rows(rows, skipped=word_piece().token_to_id("[UNK]"))
-    np.testing.assert_allclose(found, expected, atol=1e-3 if precision == "f32" else 0.02)
-    assert not found[[0, 1, 5]].any()  # texts without a word that is known
+    for precision, error in (("f32", 1e-3), ("bf16", 0.02), ("int8", 0.02)):
+        found = embed(model2vec, precision)
+        np.testing.assert_allclose(found, expected, atol=error)
+        assert not found[[0, 1, 5]].any()  # texts without a word that is known
 
 
 def test_model2vec_may_share_rows_and_weigh_tokens(tmp_path: Path, rows: NDArray[np.float32]) -> None:
@@ -72,9 +77,7 @@ def test_model2vec_may_share_rows_and_weigh_tokens(tmp_path: Path, rows: NDArray
 
 
 @pytest.mark.wide
-def test_a_static_embedding_is_computed_as_sentence_transformers_does(
-    torch_reference: None, tmp_path: Path, rows: NDArray[np.float32]
-) -> None:
+def test_a_static_embedding_is_computed(torch_reference: None, tmp_path: Path, rows: NDArray[np.float32]) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
@@ -86,11 +89,14 @@ def test_a_static_embedding_is_computed_as_sentence_transformers_does(
     np.testing.assert_allclose(embed(tmp_path / "model-prepared"), mean_rows(rows), atol=1e-3)
 
 
-def test_a_text_counts_its_tokens_and_one_before_them(tmp_path: Path, rows: NDArray[np.float32]) -> None:
-    encoder = Encoder.open(prepared(save_model2vec(tmp_path / "model", embeddings=rows)), "auto", "f32", 1)
+def test_a_text_counts_its_tokens_and_one_before_them_and_is_pooled_by_the_mean_alone(model2vec: Path) -> None:
+    encoder = Encoder.open(model2vec, "auto", "f32", 1)
     counted = [(len(tokens.ids), tokens.truncated) for tokens in encoder.tokenize(TEXTS)]
     assert counted[:4] == [(1, False), (1, False), (2, False), (5, False)]
     assert counted[6] == (513, True)
+    encoder.check(Options(pooling="mean"))
+    with pytest.raises(InvalidRequest, match="is a static model, which takes mean"):
+        encoder.check(Options(pooling="cls"))
 
 
 @pytest.mark.parametrize(
@@ -112,13 +118,12 @@ def test_tables_that_cannot_be_used(tmp_path: Path, tensors: dict[str, tuple[int
 
 
 @pytest.mark.parametrize("engine", ["avx512", pytest.param("torch", marks=pytest.mark.wide)])
-def test_other_engines_refuse_static_models(tmp_path: Path, rows: NDArray[np.float32], engine: str) -> None:
+def test_other_engines_refuse_static_models(model2vec: Path, engine: str) -> None:
     if engine == "torch":
         pytest.importorskip("torch")
-    folder = prepared(save_model2vec(tmp_path / "model", embeddings=rows))
-    assert Model.open(folder).is_static
+    assert Model.open(model2vec).is_static
     with pytest.raises(BadSetting, match=r"a static model: openvino does|avx512 needs|is not compiled"):
-        Encoder.open(folder, engine, "auto", 1)
+        Encoder.open(model2vec, engine, "auto", 1)
 
 
 def test_damaged_files_are_said(tmp_path: Path, rows: NDArray[np.float32]) -> None:
@@ -127,13 +132,6 @@ def test_damaged_files_are_said(tmp_path: Path, rows: NDArray[np.float32]) -> No
         (source / name).write_bytes((source / name).read_bytes()[:100])
         with pytest.raises(ModelMismatch, match=r"(is damaged|cannot be used) \("):
             prepared(source)
-
-
-def test_a_static_model_pools_by_the_mean_alone(tmp_path: Path, rows: NDArray[np.float32]) -> None:
-    encoder = Encoder.open(prepared(save_model2vec(tmp_path / "model", embeddings=rows)), "auto", "f32", 1)
-    encoder.check(Options(pooling="mean"))
-    with pytest.raises(InvalidRequest, match="is a static model, which takes mean"):
-        encoder.check(Options(pooling="cls"))
 
 
 def test_unknown_words_of_a_unigram_tokenizer_count(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class Now(Clock):
         return self.now_s
 
 
-def test_a_heartbeat_has_the_last_jobs(queue: Queue, worker: Worker) -> None:
+def test_a_heartbeat_has_the_last_jobs_and_their_errors(queue: Queue, worker: Worker) -> None:
     assert about(worker)["written_at"] is None  # the worker has not measured its clock yet
     worker.step(block_s=0)
     queue.put("bulk", [Embed(["storm", "rain", "storm"], id="a", reply_to="me")], client="web")
@@ -49,18 +49,14 @@ def test_a_heartbeat_has_the_last_jobs(queue: Queue, worker: Worker) -> None:
     assert abs(job["ended_at"] - time.time()) < 600
     assert found["written_at"] >= job["ended_at"] - 0.001
     assert "storm" not in str(found["recent"])
-
-
-def test_a_heartbeat_has_failed_jobs_with_their_errors(queue: Queue, worker: Worker) -> None:
-    worker.step(block_s=0)
     late = Embed(["storm"], id="late", reply_to="me", deadline=time.time() - 60)
     queue.put("bulk", [late, Search(["storm"], id="lost", index="nowhere", reply_to="me")], client="web")
     queue.redis.rpush(queue.keys.lane("bulk"), b"no job")
     drive(worker)
-    found = {job["id"]: (job["status"], job["error"], job["op"], job["client"]) for job in worker.log.recent}
-    assert found["late"] == ("expired", "expired", "embed", "web")
-    assert found["lost"] == ("failed", "unknown_index", "search", "web")
-    assert found[None][:3] == ("failed", "malformed_job", None)
+    failed = {job["id"]: (job["status"], job["error"], job["op"], job["client"]) for job in worker.log.recent}
+    assert failed["late"] == ("expired", "expired", "embed", "web")
+    assert failed["lost"] == ("failed", "unknown_index", "search", "web")
+    assert failed[None][:3] == ("failed", "malformed_job", None)
 
 
 def test_the_pool_shows_the_jobs_of_a_heartbeat(queue: Queue, worker: Worker) -> None:

@@ -36,10 +36,6 @@ def start(home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, keys:
     return start_worker
 
 
-def submit_many(client: Client) -> list[str]:
-    return [client.submit("embed", ["storm in europe", "rain"] * 100, lane="bulk").id for _ in range(NUM_JOBS)]
-
-
 def num_pending(client: Client) -> int:
     redis, keys = queue_of(client).redis, client.keys
     return sum(redis.zcard(keys.held(worker.decode())) for worker in redis.smembers(keys.holders))
@@ -59,8 +55,8 @@ def suspend(client: Client, process: Process) -> None:
     queue_of(client).ping()
 
 
-def suspend_at_work(client: Client, process: Process, submit: Callable[[], list[str]]) -> list[str]:
-    """Suspend the worker while it has jobs, and return the ids of all submitted jobs.
+def suspend_at_work(client: Client, process: Process) -> list[str]:
+    """Suspend the worker while it has jobs, and return the ids of all jobs that were submitted.
 
     On a busy machine, the worker may answer all jobs before this process sees one. Then more are submitted.
     """
@@ -68,7 +64,8 @@ def suspend_at_work(client: Client, process: Process, submit: Callable[[], list[
     suspend(client, process)
     while not num_pending(client):
         if not any(queue_of(client).backlog().values()):
-            job_ids += submit()
+            texts = ["storm in europe", "rain"] * 100
+            job_ids += [client.submit("embed", texts, lane="bulk").id for _ in range(NUM_JOBS)]
         process.send(signal.SIGCONT)
         wait_until(lambda: num_pending(client) or not any(queue_of(client).backlog().values()))
         suspend(client, process)
@@ -89,7 +86,7 @@ def test_a_worker_announces_itself_serves_and_leaves(start: Start, client: Clien
 def test_killed_under_load_it_loses_nothing(start: Start, client: Client) -> None:
     with start() as first:
         wait_until(client.pool.ready)
-        job_ids = suspend_at_work(client, first, lambda: submit_many(client))
+        job_ids = suspend_at_work(client, first)
         first.kill()
     assert num_pending(client) > 0
     with start() as second:
@@ -100,18 +97,17 @@ def test_killed_under_load_it_loses_nothing(start: Start, client: Client) -> Non
 @pytest.mark.wide
 @pytest.mark.skipif(available() < 2, reason="needs two processors")
 def test_a_worker_takes_the_threads_of_one_that_dies(start: Start, client: Client) -> None:
+    def has_threads(worker: Process, number: int) -> bool:
+        return number in {one["threads"] for one in client.pool.ready().values() if one["pid"] == worker.pid}
+
     with start(threads=0) as first:
         wait_until(client.pool.ready)
         with start(threads=0) as second:
-            wait_until(lambda: threads_by_pid(client).get(second.pid) == int(available()) // 2)
+            wait_until(lambda: has_threads(second, int(available()) // 2))
             first.kill()
-            wait_until(lambda: threads_by_pid(client).get(second.pid) == int(available()))
+            wait_until(lambda: has_threads(second, int(available())))
             assert len(client.embed(["storm"])) == 1
             assert second.terminate() == 0
-
-
-def threads_by_pid(client: Client) -> dict[int, int]:
-    return {about["pid"]: about["threads"] for about in client.pool.ready().values()}
 
 
 def reaches_redis(client: Client) -> bool:
@@ -127,7 +123,7 @@ def test_a_restart_of_redis_under_load_loses_no_job(start: Start, own_redis: Red
         start(redis_url=own_redis.url) as process,
     ):
         wait_until(client.pool.ready)
-        job_ids = suspend_at_work(client, process, lambda: submit_many(client))
+        job_ids = suspend_at_work(client, process)
         own_redis.stop()
         process.send(signal.SIGCONT)
         wait_until(lambda: "trying until it does" in process.output)
@@ -151,9 +147,7 @@ def test_a_worker_starts_before_redis_and_stops_without_it(start: Start, own_red
 
 
 @pytest.mark.wide
-def test_a_worker_serves_indexes_with_more_files_than_its_first_limit(
-    start: Start, client: Client, index_folder: Path, tmp_path: Path
-) -> None:
+def test_a_worker_serves_many_indexes(start: Start, client: Client, index_folder: Path, tmp_path: Path) -> None:
     for number in range(NUM_INDEXES):
         shutil.copytree(index_folder, tmp_path / "indexes" / f"i{number}")
     with start(FewFiles, index_home=tmp_path / "indexes") as worker:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from math import ceil
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 #: Fixed cost of a forward pass, in tokens. Measured: a pass takes 2 ms of processor time and 0.1 ms for each token.
 PASS_COST = 20
@@ -27,7 +27,7 @@ Item = TypeVar("Item", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
-class Bucketing(Generic[Item]):
+class Bucketing:
     """Cuts texts into batches of at most `max_batch_tokens`, so that attention and passes cost least in total.
 
     If texts do not share rows, the padding to the longest text of a batch counts as tokens.

@@ -118,10 +118,9 @@ class Encoder:
         """True if the engine can run passes aside, which means at low priority beside other passes."""
         return self.engine.num_streams > 1
 
-    @property
-    def shares_rows(self) -> bool:
-        """True if a pass over texts of unequal lengths has no padding. The torch engine pads texts for attention."""
-        return self.model.shares_rows and self.engine.name != "torch"
+    def bucketing(self, max_batch_tokens: int) -> Bucketing:
+        """Return the bucketing for passes of at most `max_batch_tokens`. The torch engine pads texts for attention."""
+        return Bucketing(max_batch_tokens, self.model.shares_rows and self.engine.name != "torch")
 
     @classmethod
     def open(cls, folder: Path, engine: str, precision: str, threads: int) -> Self:
@@ -188,7 +187,7 @@ class Encoder:
         numbers += [KERNEL_VERSION] if engine.name in KERNEL_ENGINES else []
         name = KERNEL_ENGINES.get(engine.name, engine.name)
         words = [name, engine.precision, model.digest, model.pooling, self.tokenizer.digest]
-        words += ["tanh"] if model.ends_in_tanh else []
+        words += ["tanh"] * model.ends_in_tanh + [model.activation] * bool(model.activation)
         made_of: list[Any] = [numbers, words, model.prompts, model.default_prompt]
         made_of += [[asdict(head) for head in model.heads.values()], model.query_form and asdict(model.query_form)]
         made_by = json.dumps(made_of if model.heads else made_of[:4], sort_keys=True)
@@ -375,8 +374,7 @@ class Encoder:
         prompted = [prompt + text for text in texts] if prompt else texts
         tokenized = self.tokenize(prompted, options.truncation_side, self.is_query(options))
         encoded = [TokenizedText(tokens, options.pooling, options.outputs) for tokens in tokenized]
-        bucketing: Bucketing[TokenizedText] = Bucketing(2_048, self.shares_rows)
-        for batch in bucketing.cut(encoded):
+        for batch in self.bucketing(2_048).cut(encoded):
             self.encode(batch)
         return encoded
 
@@ -392,7 +390,7 @@ class Pipeline:
     A reply has room for `max_vectors` vectors of the model.
     """
 
-    def __init__(self, encoder: Encoder, bucketing: Bucketing[TokenizedText], max_vectors: int = sys.maxsize):
+    def __init__(self, encoder: Encoder, bucketing: Bucketing, max_vectors: int = sys.maxsize):
         self.encoder, self.max_vectors = encoder, max_vectors
         #: The fields of a reply that describe the model.
         self.made_by = {"model": encoder.model.name, "fingerprint": encoder.fingerprint}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,11 +38,11 @@ class Reranker(Encoder):
         ((_, prefix),) = self.model.formed([("", "")])
         return prefix
 
-    def bucketing(self, embeds: Bucketing[TokenizedText], embedder: Model) -> Bucketing[TokenizedText]:
+    def pair_bucketing(self, embeds: Bucketing, embedder: Model) -> Bucketing:
         """Return the bucketing for pairs. A pass of pairs takes about as long as a pass of the embedder, or less."""
         ratio = embedder.num_weights / self.model.num_weights if self.model.num_weights else 0.0
         max_tokens = round(embeds.max_batch_tokens * min(1.0, ratio or 1.0))
-        return replace(embeds, max_batch_tokens=max(1, max_tokens), shares_rows=self.shares_rows)
+        return self.bucketing(max(1, max_tokens))
 
     def inputs_of(self, pairs: Sequence[tuple[str, str]]) -> tuple[Sequence[Any], dict[int, int]]:
         """Return the inputs for the pairs, first one for each pair, and the place of each pair's query.

@@ -19,10 +19,10 @@ EXPECTED_S = 1.0
 #: the speed of earlier passes.
 MAX_ASIDE_S = 0.1
 
-#: Longest such pass if it cannot run aside, in seconds. Interactive jobs wait for its end.
+#: Longest pass for long or bulk jobs that cannot run aside, in seconds. Interactive jobs wait for its end.
 MAX_PREEMPTIBLE_S = 0.012
 
-#: Number of tokens that such a pass may always have, even if passes are slow.
+#: Number of tokens that a pass for long or bulk jobs may always have, even if passes are slow.
 MIN_PREEMPTIBLE_TOKENS = 64
 
 #: Number of passes for which texts are tokenized ahead.
@@ -169,7 +169,7 @@ class Scheduler:
         return batch
 
     def _fill(self, works: Sequence[Work], max_cost: float | None) -> None:
-        """Tokenize inputs of one model's jobs, in order, until `WINDOW_PASSES` passes are full; equal ones become one.
+        """Tokenize inputs of one model's jobs, in order, until `WINDOW_PASSES` passes are full. Equal ones become one.
 
         While interactive jobs are expected, only few texts are tokenized at a time, and none once such a job has come.
         """

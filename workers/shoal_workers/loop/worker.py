@@ -15,7 +15,7 @@ from shoal.process.tracing import Tracer
 from shoal.queue.consumer import Consumer
 from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import Encoder, Pipeline, TokenizedText
+from shoal_workers.encoding.encoder import Encoder, Pipeline
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.index import Index
 from shoal_workers.loop.admission import Admission, Limits, Served
@@ -53,7 +53,7 @@ class Worker:
         consumer: Consumer,
         encoder: Encoder,
         indexes: Mapping[str, Index],
-        bucketing: Bucketing[TokenizedText],
+        bucketing: Bucketing,
         limits: Limits | None = None,
         stopping: threading.Event | None = None,
         cache: Cache | None = None,
@@ -72,7 +72,7 @@ class Worker:
         self.activity, self.log = Activity(), JobLog(consumer.name, self.clock, tracer)
         self.counters = self.log.measurements.counters
         embeds = Pipeline(encoder, bucketing, consumer.max_reply_bytes // (4 * encoder.model.dimension))
-        reranks = Pipeline(reranker, reranker.bucketing(bucketing, encoder.model)) if reranker else None
+        reranks = Pipeline(reranker, reranker.pair_bucketing(bucketing, encoder.model)) if reranker else None
         served = Served(embeds, reranks, aliases, indexes, self.activity, self.clock.now)
         crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
         self.admission = Admission(consumer, self.pool, served, self.limits, cache, crash_reports, self.clock, self.log)

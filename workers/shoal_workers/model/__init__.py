@@ -1,1 +1,1 @@
-"""A model, prepared for serving. Imports nothing of other rooms; `reference` alone needs `torch`."""
+"""A model: its files are read, checked and prepared for serving. Imports nothing of other rooms, and no torch."""

@@ -105,12 +105,12 @@ class Architecture:
     `has_gate_last`, the tensor of `up` has its halves in the other order. With `scales_words`, vectors of words are
     multiplied by the square root of the width.
 
-    With `attention`, positions are rotary. `neutral` has settings of this architecture with the values that Shoal
-    supports. `names` maps keys of config.json to BERT's keys, under which all are read; `defaults` has settings that
-    config.json lacks. With `has_key_heads`, it says how many heads of keys there are, and how large a head is.
-    Attention scores are divided by the square root of the setting `score_divisor`, or else of the size of a head.
-    `code` begins the names of code beside a model that computes the same as Shoal; with any other code, a model is not
-    supported.
+    `activation` is the usual function in the layers. With `attention`, positions are rotary. `neutral` has settings of
+    this architecture with the values that Shoal supports. `names` maps keys of config.json to BERT's keys, under which
+    all are read; `defaults` has settings that config.json lacks. With `has_key_heads`, it says how many heads of keys
+    there are, and how large a head is. Attention scores are divided by the square root of the setting `score_divisor`,
+    or else of the size of a head. `code` begins the names of code beside a model that computes the same as Shoal; with
+    any other code, a model is not supported.
     """
 
     class_prefix: str
@@ -129,6 +129,7 @@ class Architecture:
     has_first_norm: bool = True
     has_gate_last: bool = False
     scales_words: bool = False
+    activation: str = "gelu"
     attention: AttentionSettings | None = None
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
@@ -313,6 +314,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         None,
         is_gated=True,
         has_biases=False,
+        activation="silu",
         attention=attention.NOMIC_BERT,
         neutral={
             **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), (False, None)),
@@ -377,6 +379,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         is_gated=True,
         is_rms=True,
         has_biases=False,
+        activation="silu",
         attention=attention.QWEN3,
         names={"rms_norm_eps": "layer_norm_eps"},
         has_key_heads=True,
@@ -397,6 +400,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         has_biases=False,
         adds_one=True,
         scales_words=True,
+        activation="gelu_tanh",
         attention=attention.GEMMA,
         names={"hidden_activation": "hidden_act", "rms_norm_eps": "layer_norm_eps"},
         has_key_heads=True,

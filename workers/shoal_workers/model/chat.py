@@ -27,7 +27,7 @@ class Chat(NamedTuple):
 
 
 def parse(template: str, instruction: str | None) -> Chat:
-    """Return the template's parts around a pair. The `instruction` None means the template's. Raises ModelMismatch.
+    """Return the template's parts around a pair, with the `instruction` or, if None, its own. Raises ModelMismatch.
 
     The template is not run. It may name the messages of roles and insert them, and nothing else.
     """

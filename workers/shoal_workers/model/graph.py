@@ -32,7 +32,7 @@ _NUMBERS = "transformer"
 _NAMES = ("num_layers", "num_heads", "num_positions", "eps", "activation", "head")
 
 
-def build(transformer: Transformer) -> ov.Model:
+def build_graph(transformer: Transformer) -> ov.Model:
     """Return the graph that makes token vectors or scores `[rows, length, dimension]` of the arrays of a `Packing`."""
     ids = ops.parameter([-1, -1], np.int32, "ids")
     positions = ops.parameter([-1, -1], np.int32, "positions")
@@ -136,10 +136,10 @@ class _Attending(NamedTuple):
 
     bias: ov.Node
     angles: tuple[ov.Node, ov.Node] | None = None
-    near: "_Near | None" = None
+    near: "_NearDistances | None" = None
 
 
-class _Near(NamedTuple):
+class _NearDistances(NamedTuple):
     """The part of a layer's `Distances` that rows of this length need, from `first` to `end`.
 
     `places` `[rows, heads, length, length]` has the place in this part for each two tokens of a row.
@@ -182,7 +182,7 @@ def _attended(attending: _Attending, layer: Layer, transformer: Transformer, pre
     return _linear(attended, layer.attention_out, f"{prefix}attention_out")
 
 
-def _by_distance(query: ov.Node, key: ov.Node, distances: Distances, near: _Near, prefix: str) -> ov.Node:
+def _by_distance(query: ov.Node, key: ov.Node, distances: Distances, near: _NearDistances, prefix: str) -> ov.Node:
     """Return the part of attention scores `[rows, heads, length, length]` that depends on the distance of tokens."""
     one = np.array([1])
     keys, queries = (
@@ -234,13 +234,13 @@ def _attending(transformer: Transformer, positions: ov.Node, bias: ov.Node, atte
     return _Attending(bias, (cosine, sine))
 
 
-def _near(transformer: Transformer, positions: ov.Node, middle: np.int64) -> _Near:
+def _near(transformer: Transformer, positions: ov.Node, middle: np.int64) -> _NearDistances:
     """Return the distances in rows of this length; `middle` is the row of the distance 0 in `Distances`."""
     length = ops.gather(ops.shape_of(positions, "i64"), np.array([1]), np.int64(0))
     first = ops.maximum(ops.subtract(middle, length), np.int64(0))
     rows = _of_distances(transformer.distance_rows, positions, transformer.num_positions, "distance_rows")
     places = ops.unsqueeze(ops.subtract(rows, ops.convert(first, "i32")), 1)
-    return _Near(ops.tile(places, [1, transformer.num_heads, 1, 1]), first, ops.add(middle, length))
+    return _NearDistances(ops.tile(places, [1, transformer.num_heads, 1, 1]), first, ops.add(middle, length))
 
 
 def _rotated(heads: ov.Node, cosines: ov.Node, sines: ov.Node) -> ov.Node:

@@ -39,8 +39,9 @@ class Model:
     `is_reranker` is true for a cross-encoder, which makes one score of a pair of texts. `type_offset` is added to the
     position of a token for each token type; it is 0 if there are no types. `num_weights` is the number of weights in
     the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks. If `ends_in_tanh`,
-    a tanh is applied to pooled vectors. `pair_forms` are the forms in which a reranker's tokenizer takes a query and a
-    text, with `{}` in their places; it is empty if it takes them as they are.
+    a tanh is applied to pooled vectors. `activation` is the function in the layers if it is not the architecture's
+    usual one. `pair_forms` are the forms in which a reranker's tokenizer takes a query and a text, with `{}` in their
+    places; it is empty if it takes them as they are.
 
     `matryoshka_dimensions` are the fewer dimensions for which the model was trained, as its files say; it is empty if
     they name none, and None if they do not say that it was trained for fewer.
@@ -64,6 +65,7 @@ class Model:
     num_weights: int = 0
     other_blocks: str = ""
     ends_in_tanh: bool = False
+    activation: str = ""
     pair_forms: list[str] = field(default_factory=list)
     matryoshka_dimensions: list[int] | None = None
     heads: dict[str, Head] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class Model:
         """Return the same model. Raises ModelMismatch for a property that no model can have."""
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
         words = [self.name, self.source, self.digest, self.pooling, self.weights_state, self.other_blocks]
-        words += [*prompts, *prompts.values(), *self.pair_forms]
+        words += [self.activation, *prompts, *prompts.values(), *self.pair_forms]
         sizes = [self.dimension, self.max_tokens, self.type_offset + 1, self.num_weights + 1]
         sizes += [head.size for head in self.heads.values()]
         is_size = [type(n) is int and 0 < n <= MAX_SIZE for n in sizes]

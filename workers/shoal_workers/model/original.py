@@ -276,7 +276,7 @@ def _function(dense: dict[str, Any]) -> str:
 
 def weights_state(source: Path) -> str:
     """Return the sizes and modification times of the files with weights and settings, which change if these change."""
-    kinds = ("*.safetensors", "*.json", "*.jinja", "artifact.metadata")
+    kinds = ("*.safetensors", "*.json", "*.jinja", "artifact.metadata", "openvino_model.*", "model.onnx")
     stats = [path.stat() for kind in kinds for path in sorted(source.rglob(kind)) if path.is_file()]
     return ",".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
 

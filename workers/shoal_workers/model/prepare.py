@@ -5,7 +5,6 @@ with the model.
 """
 
 import fcntl
-import hashlib
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,11 +25,11 @@ from shoal.errors import DiskFull, ModelMismatch, ModelNotFound, ShoalError
 from shoal.process.progress import StepBar
 from shoal_workers.model import architecture, chat, own_graph, parity, static, weights
 from shoal_workers.model.download import find_source, with_own_graph
-from shoal_workers.model.graph import build, core
+from shoal_workers.model.graph import build_graph, core
 from shoal_workers.model.heads.open_head import OpenHead
 from shoal_workers.model.heads.reading import read_heads
 from shoal_workers.model.model import GRAPH, Model, head_file, is_prepared, prepared_folder
-from shoal_workers.model.original import Original
+from shoal_workers.model.original import Original, weights_state
 from shoal_workers.model.transformer import Transformer, read_transformer
 
 #: Largest tokenizer.json that is read, in bytes. The file of XLM-R, one of the largest, has 17 MB.
@@ -87,7 +86,7 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     else:
         shutil.copyfile(tokenizer, path)
         with _usable("tokenizer.json"):
-            _set_case(path, original)
+            _adapt_tokenizer(path, original)
         if unknown := architecture.find_unsupported(original.config):
             _save_own_graph(model, original, folder, unknown)
         else:
@@ -115,7 +114,9 @@ def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str
             f"{' or '.join(own_graph.FILES)}: write it (docs/models.md), or use another model"
         )
     _check_tokenizer(folder / "tokenizer.json", original.config.get("vocab_size"), model)
-    model = replace(model, digest=hashlib.sha256(path.read_bytes()).hexdigest())
+    numbers = path.with_suffix(".bin")  # of an OpenVINO graph
+    digest = weights.digest(others=[path, *([numbers] if path.suffix == ".xml" and numbers.is_file() else [])])
+    model = replace(model, digest=digest, weights_state=weights_state(original.folder))  # the hub may have sent it now
     _save(model, own_graph.read(path, model.dimension), folder, {})
 
 
@@ -126,6 +127,7 @@ def _save_transformer(model: Model, original: Original, folder: Path) -> None:
         with _usable("tokenizer.json"):
             chat.write_tokenizer(path, original.chat.parts)
     transformer = read_transformer(original.config, tensors, model.is_reranker, original.pooled_dense())
+    usual = architecture.ARCHITECTURES[original.config["model_type"]]
     model = replace(
         model,
         shares_rows=True,
@@ -133,10 +135,11 @@ def _save_transformer(model: Model, original: Original, folder: Path) -> None:
         num_weights=transformer.num_weights,
         other_blocks=transformer.other_blocks,
         type_offset=_type_offset(transformer, original.tokenizer_config),
+        activation="" if transformer.activation == usual.activation else transformer.activation,
     ).checked()
     _check_tokenizer(path, len(transformer.words), model)
     model, head_graphs = read_heads(model, original, tensors, transformer, path)
-    _save(model, build(transformer), folder, head_graphs)
+    _save(model, build_graph(transformer), folder, head_graphs)
 
 
 def _save_static(model: Model, original: Original, folder: Path) -> None:
@@ -146,7 +149,7 @@ def _save_static(model: Model, original: Original, folder: Path) -> None:
         table, first = static.read_table(source), static.write_tokenizer(source / path.name, path)
     model = replace(model, shares_rows=True, dimension=table.shape[1])
     _check_tokenizer(path, len(table) + 1, model)
-    _save(model, static.build(table, first), folder, {})
+    _save(model, static.build_graph(table, first), folder, {})
 
 
 def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
@@ -172,9 +175,15 @@ def _usable(what: str) -> Iterator[None]:
         raise ModelMismatch(f"{what} cannot be used ({error!s:.200}): fetch the model again") from error
 
 
-def _set_case(path: Path, original: Original) -> None:
+def _adapt_tokenizer(path: Path, original: Original) -> None:
     """Let the tokenizer first make texts lower-case if Sentence Transformers does. Raises ModelMismatch."""
     tokenizer = Tokenizer.from_file(str(path))
+    named = original.tokenizer_config.get("truncation_side") or (tokenizer.truncation or {}).get("direction", "right")
+    if str(named).lower() != "right":
+        raise ModelMismatch(
+            f"the tokenizer's truncation_side is {excerpt(named)}, and Shoal cuts long texts at their end: let "
+            "tokenizer_config.json say right if that suits the model, or use another model"
+        )
     own, lower = tokenizer.normalizer, original.tokenizer_config.get("do_lower_case")
     if isinstance(own, BertNormalizer) and lower in (True, False) and lower != own.lowercase:
         raise ModelMismatch(

@@ -59,7 +59,7 @@ def write_tokenizer(original: Path, path: Path) -> int:
     return number
 
 
-def build(table: NDArray[np.float32], first: int) -> ov.Model:
+def build_graph(table: NDArray[np.float32], first: int) -> ov.Model:
     """Return the graph that makes token vectors of the arrays of a `Packing`; they are zero from the id `first` on."""
     rows = np.zeros((len(table) + 1, table.shape[1]), np.float32)
     rows[: len(table)] = table

@@ -29,7 +29,6 @@ from shoal.queue.consumer import Consumer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
 from shoal.settings import Settings
-from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import LateReranker, Reranker
 from shoal_workers.index.serving.open_indexes import OpenIndexes, describe
@@ -77,7 +76,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         Consumer(broker, keys, worker_id, settings.result_ttl_s, **sizes),
         encoder,
         indexes,
-        Bucketing(settings.max_batch_tokens, encoder.shares_rows),
+        encoder.bucketing(settings.max_batch_tokens),
         limits_of(settings),
         stopping,
         open_cache(settings, encoder, broker),

@@ -53,7 +53,7 @@ class Engine(Protocol):
     is_ragged: bool
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> Sequence[ForwardPass]:
-        """Start up to `num_streams` passes side by side, or `together` one on all threads. Earlier ones have ended."""
+        """Start up to `num_streams` passes side by side, or `together` one on all threads. All before have ended."""
         ...
 
     def start_aside(self, packings: Sequence[Packing]) -> Sequence[ForwardPass]:

@@ -1,6 +1,7 @@
 """Matrix products in 8 bits, with a scale for each output's weights and, if ranges are measured, a step per input."""
 
 import csv
+import fcntl
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,10 +10,10 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from shoal_workers.encoding.engines import INT8_VERSION
-from shoal_workers.encoding.engines.compile_cache import load_or_make
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model.graph import core
 from shoal_workers.model.model import GRAPH, Model
@@ -109,24 +110,27 @@ def _round(weights: Array) -> tuple[NDArray[np.int8], Array]:
 
 
 def load_ranges(folder: Path, threads: int) -> list[Range]:
-    """Return the ranges of a prepared model from its folder, measuring them if they are missing there."""
-
-    def make() -> bytes:
-        tensors = {
-            f"{n}.{name}": array
-            for n, found in enumerate(_measure(folder, threads))
-            for name, array in found._asdict().items()
-        }
-        return bytes(save(tensors))
-
+    """Return the ranges of a prepared model. One process measures them and writes them into the model's folder."""
     state = (folder / GRAPH).stat()
-    path = folder / "cache" / f"ranges-{INT8_VERSION}-{state.st_size}-{state.st_mtime_ns}"
+    path = folder / "cache" / f"ranges-{INT8_VERSION}-{state.st_size}-{state.st_mtime_ns}.safetensors"
     try:
-        tensors = load(load_or_make(path, make))
-    except OSError:  # the folder cannot be written
-        tensors = load(make())
+        path.parent.mkdir(exist_ok=True)
+        with path.with_suffix(".lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                new = path.with_suffix(".new")
+                new.write_bytes(_packed(_measure(folder, threads)))
+                new.replace(path)
+            tensors = load(path.read_bytes())
+    except (OSError, SafetensorError):  # the folder cannot be written, or the file is damaged
+        tensors = load(_packed(_measure(folder, threads)))
     count = len(tensors) // len(Range._fields)
     return [Range(*(tensors[f"{n}.{name}"] for name in Range._fields)) for n in range(count)]
+
+
+def _packed(ranges: Sequence[Range]) -> bytes:
+    tensors = {f"{n}.{name}": array for n, found in enumerate(ranges) for name, array in found._asdict().items()}
+    return bytes(save(tensors))
 
 
 def texts() -> list[str]:

@@ -36,7 +36,7 @@ class _Late(NamedTuple):
 def read_late(
     model: Model, original: Original, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
 ) -> tuple[Model, Graphs]:
-    """Read the projection of a late-interaction model, and how it reads queries and documents."""
+    """Return the model with its projection as a head and the forms of queries and documents, and the head's graph."""
     found = _settings(model, original)
     width = len(transformer.words[0])
     layer = original.dense() or read_linear(tensors, "linear.", width, original.transformer)

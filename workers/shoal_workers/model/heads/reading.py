@@ -50,7 +50,7 @@ def read_heads(
 def _read_words(
     model: Model, original: Original, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
 ) -> tuple[Model, Graphs]:
-    """Read the head of a SparseEncoder, which makes weights of the words of its vocabulary."""
+    """Return the model with the head of a SparseEncoder, which weighs the words of the vocabulary, and its graph."""
     settings = original.layer_config("SpladePooling") or {}
     kind, function = settings.get("pooling_strategy", "max"), settings.get("activation_function", "relu")
     if kind not in _REDUCTIONS or function not in _NUM_LOGS:
@@ -87,7 +87,7 @@ def _read_query_table(model: Model, folder: Path, path: Path) -> Model:
 
 
 def _read_beside(model: Model, original: Original, transformer: Transformer, tokenizer: Path) -> tuple[Model, Graphs]:
-    """Read the heads of a model that also has a vector (BGE-M3): a weight of each token's id, and token vectors."""
+    """Return a model that also has a vector (BGE-M3) with its heads: a weight of each token's id, and token vectors."""
     pickled = [path.name for path in sorted(original.folder.glob("*_linear.pt"))]
     if pickled and not original.beside:
         log.warning("%s has %s, which is not read: docs/models.md says how to convert it", model.name, pickled[0])
