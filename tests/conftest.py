@@ -415,7 +415,7 @@ def own_source(tiny_source: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own_model(tiny_model: Path, tmp_path: Path) -> Path:
-    """The test's own copy of the prepared tiny model, without compiled graphs."""
+    """The test's own copy of the prepared tiny model, without measured ranges."""
     return Path(shutil.copytree(tiny_model, tmp_path / "prepared", ignore=shutil.ignore_patterns("cache")))
 
 

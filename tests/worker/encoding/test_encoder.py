@@ -107,7 +107,7 @@ def test_the_fingerprint_changes_with_everything_that_vectors_depend_on(encoder:
     engines[0].name, engines[1].precision = "torch", "bf16"
     changes: list[dict[str, Any]] = [
         *({"digest": "other"}, {"max_tokens": 47}, {"pooling": "cls"}, {"default_prompt": "query"}),
-        *({"activation": "relu"}, {"ends_in_tanh": True}),
+        *({"activation": "tanh"}, {"ends_in_tanh": True}),
         {"prompts": encoder.model.prompts | {"document": "another: "}},
     ]
     others = [

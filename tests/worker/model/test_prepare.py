@@ -256,7 +256,6 @@ NO_ROOM = {
 ADDED = {"id": 78, "content": "storms"} | dict.fromkeys(
     ("special", "normalized", "single_word", "lstrip", "rstrip"), False
 )
-AT_LEFT = {"direction": "Left", "max_length": 48, "strategy": "LongestFirst", "stride": 0}
 HOPELESS = {"type": "Replace", "pattern": {"Regex": r"(a+)+$|(\w+\s?)+[!]{9}|(.*)*x{9}"}, "content": "b"}
 
 
@@ -280,14 +279,10 @@ FAULTS: dict[str, list[tuple[dict[str, Any] | str | None, str]]] = {
         ({"pooling_mode": ["cls", "mean"]}, "pools by cls and mean"),
     ],
     "model.safetensors": [(None, "has no .safetensors weights")],
-    "tokenizer_config.json": [
-        ("null", "tokenizer_config.json cannot be used (it holds null)"),
-        ({"truncation_side": "left"}, 'truncation_side is "left", and Shoal cuts long texts at their end'),
-    ],
+    "tokenizer_config.json": [("null", "tokenizer_config.json cannot be used (it holds null)")],
     "tokenizer.json": [
         (None, "has no tokenizer.json"),
         ({"model": 1}, "tokenizer.json cannot be used"),
-        ({"truncation": AT_LEFT}, 'truncation_side is "left", and Shoal cuts long texts at their end'),
         ({"post_processor": NO_ROOM}, "adds 100,000,000 tokens to a text, and the model takes 48"),
         ({"normalizer": HOPELESS}, "tokenizer.json cannot be used (Onig: Regex search error"),
         ({"post_processor": None}, "tokenizer.json makes no token of an empty text"),
@@ -309,6 +304,18 @@ def test_a_fault_of_a_file_is_named(own_source: Path, tmp_path: Path, name: str)
         with pytest.raises((ModelMismatch, ModelNotFound), match=re.escape(words)):
             prepare_if_needed(tmp_path, str(own_source))
         path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "tokenizer.json"])
+def test_a_tokenizer_that_cuts_beginnings_gives_a_warning(
+    own_source: Path, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    at_left = {"direction": "Left", "max_length": 48, "strategy": "LongestFirst", "stride": 0}
+    edit(own_source / name, **({"truncation_side": "left"} if "config" in name else {"truncation": at_left}))
+    encoder = Encoder.open(prepare_if_needed(tmp_path, str(own_source)), "openvino", "f32", 1)
+    assert re.search('truncation_side "left", and Shoal cuts long texts at their end', caplog.text, re.IGNORECASE)
+    text = ["rain " * 60 + "storm"]
+    assert encoder.tokenize(text) == encoder.tokenize(text, "right") != encoder.tokenize(text, "left")
 
 
 def test_a_model_of_too_many_weights_is_refused(

@@ -187,7 +187,7 @@ class Encoder:
         numbers += [KERNEL_VERSION] if engine.name in KERNEL_ENGINES else []
         name = KERNEL_ENGINES.get(engine.name, engine.name)
         words = [name, engine.precision, model.digest, model.pooling, self.tokenizer.digest]
-        words += ["tanh"] * model.ends_in_tanh + [model.activation] * bool(model.activation)
+        words += ["tanh"] * model.ends_in_tanh + [f"layers: {model.activation}"] * bool(model.activation)
         made_of: list[Any] = [numbers, words, model.prompts, model.default_prompt]
         made_of += [[asdict(head) for head in model.heads.values()], model.query_form and asdict(model.query_form)]
         made_by = json.dumps(made_of if model.heads else made_of[:4], sort_keys=True)

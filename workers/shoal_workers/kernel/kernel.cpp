@@ -731,9 +731,10 @@ INLINE void attend(float* query, int stride, int length, int padded, Scratch& s)
     UNROLL for (int i = 0; i < R; i++) UNROLL for (int n = 0; n < W; n += 16)
         Kind::put(load(query + i * stride + n), rounded + (i * W + n) * BYTES);
     auto score = [&](int j, auto vectors) FORCED {
-        Floats sums[R][vectors] = {};
+        constexpr int J = vectors;
+        Floats sums[R][J] = {};
         add_products<Kind, false>(rounded, W * BYTES, (const uint8_t*)(s.keys + j), 4 * padded, W * BYTES / 4, sums);
-        UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < vectors; v++)
+        UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < J; v++)
             store(s.scores + i * padded + j + 16 * v, sums[i][v]);
     };
     int j = 0;

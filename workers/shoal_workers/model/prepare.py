@@ -5,6 +5,7 @@ with the model.
 """
 
 import fcntl
+import logging
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,8 @@ from shoal_workers.model.heads.reading import read_heads
 from shoal_workers.model.model import GRAPH, Model, head_file, is_prepared, prepared_folder
 from shoal_workers.model.original import Original, weights_state
 from shoal_workers.model.transformer import Transformer, read_transformer
+
+log = logging.getLogger(__name__)
 
 #: Largest tokenizer.json that is read, in bytes. The file of XLM-R, one of the largest, has 17 MB.
 MAX_TOKENIZER_BYTES = 64 << 20
@@ -180,9 +183,9 @@ def _adapt_tokenizer(path: Path, original: Original) -> None:
     tokenizer = Tokenizer.from_file(str(path))
     named = original.tokenizer_config.get("truncation_side") or (tokenizer.truncation or {}).get("direction", "right")
     if str(named).lower() != "right":
-        raise ModelMismatch(
-            f"the tokenizer's truncation_side is {excerpt(named)}, and Shoal cuts long texts at their end: let "
-            "tokenizer_config.json say right if that suits the model, or use another model"
+        log.warning(
+            "%s has the truncation_side %s, and Shoal cuts long texts at their end: send truncation_side left",
+            *(path.name, excerpt(named)),
         )
     own, lower = tokenizer.normalizer, original.tokenizer_config.get("do_lower_case")
     if isinstance(own, BertNormalizer) and lower in (True, False) and lower != own.lowercase:

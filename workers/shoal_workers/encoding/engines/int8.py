@@ -114,16 +114,20 @@ def load_ranges(folder: Path, threads: int) -> list[Range]:
     state = (folder / GRAPH).stat()
     path = folder / "cache" / f"ranges-{INT8_VERSION}-{state.st_size}-{state.st_mtime_ns}.safetensors"
     try:
-        path.parent.mkdir(exist_ok=True)
-        with path.with_suffix(".lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists():
-                new = path.with_suffix(".new")
-                new.write_bytes(_packed(_measure(folder, threads)))
-                new.replace(path)
-            tensors = load(path.read_bytes())
-    except (OSError, SafetensorError):  # the folder cannot be written, or the file is damaged
-        tensors = load(_packed(_measure(folder, threads)))
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            with path.with_suffix(".lock").open("wb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not path.exists():
+                    new = path.with_suffix(".new")
+                    new.write_bytes(_packed(_measure(folder, threads)))
+                    new.replace(path)
+        tensors = load(path.read_bytes())
+    except OSError:  # the folder cannot be written
+        return _measure(folder, threads)
+    except SafetensorError:  # the file is damaged
+        path.unlink()
+        return load_ranges(folder, threads)
     count = len(tensors) // len(Range._fields)
     return [Range(*(tensors[f"{n}.{name}"] for name in Range._fields)) for n in range(count)]
 
