@@ -356,7 +356,7 @@ class Jobs(RuleBasedStateMachine):
         assert not any(self.queue.backlog().values())
         names = self.watcher.redis.scan_iter(f"{self.keys.root}:*")
         lasting = {name.decode() for name in names if self.watcher.redis.ttl(name) == -1}
-        allowed = {self.keys.dead, f"{self.keys.lane('pushed')}", self.keys.holders, self.keys.limits}
+        allowed = {self.keys.dead, self.keys.lane("pushed"), self.keys.holders, self.keys.limits, self.keys.scripts}
         allowed |= {self.keys.unread, self.keys.unread_load}
         allowed |= {self.keys.of_lane(lane, "wake") for lane in LANES}
         assert lasting <= allowed

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from blocking import Pool, read_pool
-from queues import Queue, drive
+from queues import Queue, drive, work_off
 
 from shoal.broker.clock import Clock
 from shoal.contract.outline import Outline
@@ -52,7 +52,7 @@ def test_a_heartbeat_has_the_last_jobs_and_their_errors(queue: Queue, worker: Wo
     late = Embed(["storm"], id="late", reply_to="me", deadline=time.time() - 60)
     queue.put("bulk", [late, Search(["storm"], id="lost", index="nowhere", reply_to="me")], client="web")
     queue.redis.rpush(queue.keys.lane("bulk"), b"no job")
-    drive(worker)
+    work_off(worker, queue)
     failed = {job["id"]: (job["status"], job["error"], job["op"], job["client"]) for job in worker.log.recent}
     assert failed["late"] == ("expired", "expired", "embed", "web")
     assert failed["lost"] == ("failed", "unknown_index", "search", "web")

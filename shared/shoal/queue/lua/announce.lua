@@ -28,6 +28,5 @@ if args.group then
 end
 if #args.limits > 0 then call('HSET', ROOT .. 'limits', unpack(args.limits)) end
 answer.has_scripts = call('HGET', ROOT .. 'scripts', 'digest') == args.digest
-pcall(redis.set_repl, redis.REPL_NONE) -- the append-only file and replicas do without: another heartbeat comes in a second
 call('SET', ROOT .. 'worker:' .. args.worker, args.about, 'PX', args.alive_ms)
 return cmsgpack.pack(answer)
