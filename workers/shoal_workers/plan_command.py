@@ -125,7 +125,7 @@ def _of_pool(settings: Settings) -> Measured | None:
         return None
     kinds = defaultdict[tuple[str, str, int], list[Mapping[str, Any]]](list)
     for about in beats:
-        if "rounds" in about:  # a model that is asleep has none
+        if about.get("rounds"):  # a model that is asleep has none
             kinds[about.get("engine", ""), about.get("precision", ""), about.get("threads", 1)].append(about)
     if not kinds:
         return None
