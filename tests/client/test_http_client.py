@@ -2,10 +2,12 @@
 
 import math
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -117,16 +119,29 @@ class TestLimits:
         assert len(limits.split(Embed(["a"] * 9))) == 1
 
 
-def test_closing_ends_the_wait_of_another_thread_at_once_and_a_later_request_connects(canned: CannedServer) -> None:
+def test_closing_ends_waits_at_once_and_a_later_request_connects(canned: CannedServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
         session = HttpSession(f"http://127.0.0.1:{listener.getsockname()[1]}", "")
-        until = time.monotonic() + PATIENCE_S
-        asking = threads.submit(session.ask, "GET", "/info", until, pause=lambda _: True)
+        asking = threads.submit(session.ask, "GET", "/info", time.monotonic() + PATIENCE_S)
         with listener.accept()[0] as connection:
             assert connection.recv(1)
             session.close()
             with pytest.raises(Unavailable):
                 asking.result(PATIENCE_S / 2)
+
+        def interrupt() -> None:
+            with listener.accept()[0] as connection:
+                assert connection.recv(1)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                while connection.recv(4_096):
+                    pass
+
+        earlier = signal.signal(signal.SIGUSR1, lambda *_: session.close())
+        interrupting = threads.submit(interrupt)
+        with pytest.raises(Unavailable):  # the thread that waits closes its own connection
+            session.ask("GET", "/info", time.monotonic() + PATIENCE_S)
+        interrupting.result()
+        signal.signal(signal.SIGUSR1, earlier)
     session = HttpSession(canned.url, "")
     session._client().close()
     canned.answers = [SUBMITTED]

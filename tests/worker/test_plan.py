@@ -70,6 +70,11 @@ def test_a_rate_above_that_of_a_redis_is_divided() -> None:
     assert min(made.limits.values()) >= 1_000_000
 
 
+def test_however_long_requests_may_take_workers_answer_no_more_than_full_passes() -> None:
+    made = capacity.plan(5_000, 1_000.0, Costs(30.0, 12.0, 0, 0))
+    assert 5_000 <= made.limits["workers"] <= 1.001 * made.numbers["workers"] / (30 / MAX_TAKEN + 12)
+
+
 def test_a_time_below_that_of_a_pass_is_refused() -> None:
     with pytest.raises(BadSetting, match=r"--p99 is 5 ms, and .* up to 42\.7 ms, 42 of it in a pass of one text: "):
         capacity.plan(300, 0.005, COSTS)
@@ -103,7 +108,7 @@ def test_costs_come_from_the_running_pool(shoal: CliRunner, worker: Worker, queu
 
 def test_without_a_pool_passes_are_measured(shoal: CliRunner, tiny_source: Path, home: Path) -> None:
     local = ["--model", str(tiny_source), "--home", str(home), "--engine", "openvino", "--precision", "f32"]
-    found = json.loads(shoal.invoke(plan, [*ASKED, *local]).stdout)
+    found = json.loads(shoal.invoke(plan, [*ASKED, *local, "--max-batch-tokens", "12"]).stdout)
     assert found["costs"]["token_us"]["from"] == "processor time here (openvino, f32, threads: 1)"
     assert found["costs"]["job_us"]["from"] == "docs/experiments.md"
     refused = shoal.invoke(plan, ["--rate", "9", "--p99", "1s", "--tokens", "5000", *local])

@@ -90,6 +90,7 @@ def in_passes(came: Times, num_workers: int, costs: Costs, max_taken: int = MAX_
 
     A worker without a pass takes the jobs that wait, at most `max_taken`, and computes the next pass of its jobs.
     """
+    num_workers = min(num_workers, len(came))  # more than a worker for each job change nothing
     free, held = [(0.0, n) for n in range(num_workers)], [deque[int]() for _ in range(num_workers)]
     times, left, num_taken = [*came.tolist(), inf], np.empty(len(came)), 0
     while free:
@@ -135,10 +136,11 @@ def plan(rate: float, p99_s: float, costs: Costs) -> Plan:
             f"{1e3 * best_s:.3g} ms, {1e3 * (costs.pass_s + costs.text_s):.3g} of it in a pass of one text: allow "
             "more, or make passes quicker by --precision int8, more threads or shorter texts"
         )
-    full_s = costs.pass_s / min(costs.max_pass, MAX_TAKEN) + costs.text_s  # of a text, if all passes are full
+    full_s = max(1e-9, costs.pass_s / min(costs.max_pass, MAX_TAKEN) + costs.text_s)  # of a text in a full pass
     least = int(rate / numbers["redis"] * full_s) + 1
     num = bisect_left(range(NUM_REQUESTS), True, least, key=lambda num: quantiles(num)[1] <= p99_s)
     step = bisect_left(range(NUM_STEPS), True, 1, key=lambda step: quantiles(num, rate * STEP**step)[1] > p99_s)
     numbers["workers"] = num * numbers["redis"]
     limits = {part: numbers[part] * MAX_BUSY / seconds for part, seconds in busy_s.items() if seconds}
-    return Plan(numbers, limits | {"workers": rate * STEP ** (step - 1)}, *quantiles(num))
+    limits["workers"] = min(rate * STEP ** (step - 1), numbers["workers"] / full_s)
+    return Plan(numbers, limits, *quantiles(num))

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from math import ceil
 from typing import Any, NamedTuple
 
 import click
@@ -22,8 +23,8 @@ from shoal.settings import Settings
 JOB_US, API_US, REDIS_US, SOURCE = 170, 330, 90, "docs/experiments.md"
 API_BYTES = 86 * 10**6
 
-#: Numbers of texts of the passes that are measured, and how often each is measured.
-NUM_TEXTS, NUM_TRIALS = (1, 2, 4, 8, 16, 32), 10
+#: Numbers of texts of the passes that are measured, and the least number of passes: more than `capacity.MIN_PASSES`.
+NUM_TEXTS, NUM_PASSES = (1, 2, 4, 8, 16, 32), 60
 
 _US = click.IntRange(0, 10**9)
 
@@ -124,7 +125,7 @@ def _of_pool(settings: Settings) -> Measured | None:
         return None
     kinds = defaultdict[tuple[str, str, int], list[Mapping[str, Any]]](list)
     for about in beats:
-        if "rounds" in about:  # a model that is asleep has none
+        if about.get("rounds"):  # a model that is asleep has none
             kinds[about.get("engine", ""), about.get("precision", ""), about.get("threads", 1)].append(about)
     if not kinds:
         return None
@@ -150,7 +151,7 @@ def _of_this_machine(settings: Settings, tokens: int) -> Measured:
         raise BadSetting(f"--tokens is {tokens:,}, and {model.name} reads at most {model.max_tokens:,}: name fewer")
     start, word, *_ = encoder.tokenize(["storm storm"])[0].ids
     sizes = [(1, tokens // 2), *((n, tokens) for n in NUM_TEXTS if n == 1 or n * tokens <= settings.max_batch_tokens)]
-    for trial in range(1 + NUM_TRIALS):
+    for trial in range(1 + ceil(NUM_PASSES / len(sizes))):
         for num, length in sizes:
             texts = [TokenizedText(Tokens((start, *[word] * (length - 1)))) for _ in range(num)]
             begun_s = time.process_time()

@@ -60,7 +60,7 @@ class AsyncPool:
         return self._first
 
     async def texts_per_s(self) -> float:
-        """Return the sum of the texts per second that the living workers have measured lately."""
+        """Return the sum of the texts per second that the living workers have measured since their start."""
         return sum(float(about.get("texts_per_s", 0.0)) for about in (await self.workers()).values())
 
     async def _heartbeats(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:

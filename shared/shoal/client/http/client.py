@@ -75,7 +75,7 @@ class HttpClient(Questions):
         self._limits: RequestLimits | None = None
 
     def close(self) -> None:
-        """Close the connections; a later call makes new ones."""
+        """Close the connections. Calls of other threads get Unavailable; a later call makes new connections."""
         self._session.close()
 
     def embed_stream(

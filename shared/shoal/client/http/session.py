@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
-from threading import Lock
+from threading import RLock
 from typing import Any, BinaryIO
 
 import httpx2
@@ -79,10 +79,12 @@ class HttpSession:
             keepalive_expiry=KEEP_ALIVE_S,
         )
         self._clients: dict[int, httpx2.Client] = {}
+        self._num_closed = 0
         self._client()
 
     def close(self) -> None:
-        """Close the connections of this process. A later request opens new ones."""
+        """Close the connections of this process. Requests under way fail, and a later request opens new connections."""
+        self._num_closed += 1
         if client := self._clients.pop(os.getpid(), None):
             client.close()
 
@@ -104,7 +106,7 @@ class HttpSession:
         answer is written into it and may have any size. Raises the error in the answer, Unavailable if Shoal does not
         answer, and TimeoutError.
         """
-        pause_s, until = FIRST_PAUSE_S, min(until, time.monotonic() + MAX_CALL_S)
+        pause_s, until, num_closed = FIRST_PAUSE_S, min(until, time.monotonic() + MAX_CALL_S), self._num_closed
         headers = headers or {}
         if trace := traceparent.current():
             headers = {"Traceparent": trace} | headers
@@ -120,7 +122,7 @@ class HttpSession:
                 words = f"{self.url} does not answer ({reason}): check that the API runs and that the URL is right"
                 error: ShoalError = Unavailable(words)
                 error.__cause__ = cause
-                if _is_lasting(cause):
+                if _is_lasting(cause) or self._num_closed != num_closed:
                     raise error from cause
             else:
                 found = answer.error()
@@ -188,7 +190,8 @@ class _Stream:
 
     def __init__(self, stream: Any):
         self._stream = stream
-        self._use = Lock()  # without it, a thread could read from a new socket with the number of the closed one
+        # Without it, a thread could read from a new socket with the number of the closed one. A signal may re-enter it.
+        self._use = RLock()
         self.get_extra_info = stream.get_extra_info
 
     def close(self) -> None:
