@@ -302,12 +302,13 @@ def test_diverse_hits_are_chosen_from_a_few_hits_for_each(tmp_path: Path) -> Non
     sizes = {k: num_candidates(k) for k in (1, 13, 100, 400, 1_000)}
     assert sizes == {1: MIN_CANDIDATES, 13: 52, 100: 400, 400: MAX_CANDIDATES, 1_000: MAX_CANDIDATES}
     scene, query = scene_of(tmp_path / "v1", [{}] * 80, 30, 5), QUERY
-    ranked = [place for (places,) in [[*scene.lists(Search(["storm"]), query[None])]] for place in places]
-    pool = [row for row, _ in ranked[:MIN_CANDIDATES]]
-    scores = np.array([score for _, score in ranked[:MIN_CANDIDATES]], np.float32)
-    chosen = most_diverse(scores, np.stack([scene.made.vectors[row] for row in pool]), 10, 0.5)
-    found = [hit["id"] for hit in scene.answer(query, 10, diversity=0.5).hits[0]]
-    assert found == [scene.made.documents[pool[n]].id for n in chosen]
+    for mode in ("dense", "lexical", "hybrid"):
+        (ranked,) = scene.lists(Search(["text 7"], search=SearchOptions(mode=mode)), query[None])
+        pool = [row for row, _ in ranked[:MIN_CANDIDATES]]
+        scores = np.array([score for _, score in ranked[:MIN_CANDIDATES]], np.float32)
+        chosen = most_diverse(scores, np.stack([scene.made.vectors[row] for row in pool]), 10, 0.5)
+        found = [hit["id"] for hit in scene.answer(query, 10, "text 7", mode=mode, diversity=0.5).hits[0]]
+        assert found == [scene.made.documents[pool[n]].id for n in chosen]
 
 
 # Refusals

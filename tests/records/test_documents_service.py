@@ -67,6 +67,9 @@ def test_the_program_of_the_page_on_long_jobs_runs(place: Running) -> None:
     (program,) = [program for program in programs if "add(" in program]
     url = "{redis_url!r}, key_prefix={key_prefix!r}, pool={pool!r}".format(**place.settings)
     exec(program.replace('"redis://127.0.0.1:6390/0"', url), {})
+    with Client(**place.settings) as client:
+        client.index("news").add([{"id": "after", "text": "calm"}])
+    place.wait("calm", "calm".__eq__)  # the changes before are applied too
     place.wait("Edition 21: calm returns to Brittany", "Edition 21: calm returns to Brittany".__ne__)
 
 
@@ -76,6 +79,7 @@ def test_commands_add_and_remove_documents(place: Running, tmp_path: Path) -> No
     add = ("index", "add", "news", path, "--text-column", "headline")
     assert run(*add, **place.settings).stdout == "documents added to news: 1\n"
     place.wait("falls rises falls", "falls rises falls".__eq__)
+    assert '"topic": "sea"' in run("search", "falls rises falls", "--index", "news", "--json", **place.settings).stdout
     said = run("index", "remove", "news", "late", **place.settings).stdout
     assert said == "ids removed from news, with their documents if there are any: 1\n"
     place.wait("falls rises falls", "falls rises falls".__ne__)

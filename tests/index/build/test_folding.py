@@ -20,6 +20,7 @@ from shoal.changes.change import Change
 from shoal.changes.change_log import START
 from shoal.contract.keys import Keys
 from shoal.errors import BadDocument, InvalidRequest
+from shoal.index_folder import CURRENT
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
@@ -200,7 +201,7 @@ def test_a_build_with_the_key_of_another_returns_the_version_of_that_build(news:
     assert {version.name for version in list_versions(news.out)} == {first.version, left.version}
 
 
-@pytest.mark.parametrize("killed_at", ["sync_folder", HISTORY])
+@pytest.mark.parametrize("killed_at", ["sync_folder", CURRENT, HISTORY])
 def test_a_build_that_is_killed_while_it_publishes_is_published_by_the_next_try(
     news: News, monkeypatch: pytest.MonkeyPatch, killed_at: str
 ) -> None:
@@ -211,7 +212,7 @@ def test_a_build_that_is_killed_while_it_publishes_is_published_by_the_next_try(
 
     first = news.build(key="other").version
     with monkeypatch.context() as patched:
-        name = "versions.replace_file" if killed_at == HISTORY else "build.builder.sync_folder"
+        name = "build.builder.sync_folder" if killed_at == "sync_folder" else "versions.replace_file"
         patched.setattr(f"shoal_workers.index.{name}", be_killed)
         with pytest.raises(KeyboardInterrupt):
             news.build(key="job", reuses=False)

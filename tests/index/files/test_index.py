@@ -264,7 +264,11 @@ def test_an_opened_index_is_read_only_and_finds_nothing_for_no_query(index: Inde
     assert index.search(np.empty((0, 32), np.float32), 5) == []
 
 
-@pytest.mark.parametrize("how", [lambda data: data[:-2], lambda data: data[:-9] + b"?" * 9], ids=["short", "changed"])
+@pytest.mark.parametrize(
+    "how",
+    [lambda data: data[:-2], lambda data: data[:-9] + b"?" * 9, lambda data: b"?" + data[1:]],
+    ids=["short", "changed at its end", "changed at its beginning"],
+)
 def test_a_damaged_or_missing_file_is_named(copy: Path, how: Damage) -> None:
     for name in (*NOT_EMPTY, MANIFEST):
         path = current_version(copy) / name

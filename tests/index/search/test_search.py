@@ -1,6 +1,7 @@
 """Exact search finds exactly the rows that scoring all vectors finds: no score is over its upper bound."""
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +57,9 @@ def by_scoring_all(vectors: Vectors, queries: Vectors, k: int, eligible: NDArray
 
 def check(vectors: Vectors, queries: Vectors, *ks: int, eligible: NDArray[np.bool_] | None = None) -> None:
     """Assert that rows and scores are as by scoring all vectors, whether rows are not eligible or hidden."""
-    search = ExactSearch(vectors, quantise(vectors), SearchThreads(2))
-    for k in ks:
+    quantised = quantise(vectors)
+    for threads, k in product((1, 2), ks):
+        search = ExactSearch(vectors, quantised, SearchThreads(threads))
         expected = by_scoring_all(vectors, queries, k, eligible)
         assert_same(search.top_k(queries, k, eligible=eligible), expected)
         if eligible is not None:
