@@ -139,7 +139,7 @@ class PoolReader:
         return self.last_ready.dimension
 
     async def measure(self) -> dict[str, Any]:
-        """Return `PoolMeter`'s measurements, at most `every_s` old. After a minute without viewers, rates restart."""
+        """Return `PoolMeter`'s measurements, at most `every_s` old. After 10 s without viewers, rates restart."""
         async with self._measuring:
             if time.monotonic() - self._measured_at >= self.every_s:
                 self._measured = self._meter.measure(await PoolSnapshot.take(self._client.queue))
