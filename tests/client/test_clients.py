@@ -278,6 +278,8 @@ def test_without_a_worker_timeout_is_raised(make_client: MakeClient) -> None:
         next(client.embed_stream(TEXTS))
     with pytest.raises(Timeout, match="keeps its place"):
         client.submit("embed", "storm").result()
+    with pytest.raises(Timeout, match=r"after 0\.1 s: it keeps its place"):
+        client.submit("embed", "storm").result(0.1)
 
 
 def test_a_full_lane_refuses_all_parts_of_a_call(make_client: MakeClient, queue: Queue) -> None:

@@ -48,6 +48,8 @@ def test_each_operation_has_a_unique_id_and_no_field_a_default(
     fields = schemas["EmbedBody"]["properties"] | schemas["SearchBody"]["properties"]
     assert [name for name, field in fields.items() if "default" in field] == []
     assert fields["k"]["description"].endswith("Default: 5")
+    bodies = ("EmbedBody", "SearchBody", "EmbeddingsBody")  # as the routes do, the description refuses unknown fields
+    assert [schemas[name].get("additionalProperties") for name in bodies] == [False] * 3
 
 
 def generate(command: list[Any], folder: Path) -> str:

@@ -296,12 +296,23 @@ def test_threads_that_wait_use_no_connections_and_each_gets_its_result(
         assert [reply.id if reply else None for reply in (result.result() for result in results)] == ids
     other, (job_id,) = ThreadDispatcher(queue), submit(queue)
     with waits(queue, [job_id], *[dispatcher] * 4, other) as results:  # threads and processes wait for one result
-        assert dispatcher.wait_result(job_id, 0.01) is None  # one more thread, which gives up
+        assert dispatcher.wait_result(job_id, 0.3) is None  # one more thread, which gives up
         answer_all(queue)
         replies = [result.result(PATIENCE_S / 2) for result in results]  # at once, long before their timeout
         assert [reply.id if reply else None for reply in replies] == [job_id] * 5
     other.close()
     assert queue.wait_result(job_id, 0)
+
+
+def test_a_thread_that_waits_learns_at_once_that_its_job_is_cancelled(
+    queue: Queue, dispatcher: ThreadDispatcher
+) -> None:
+    (job_id,) = submit(queue)
+    with waits(queue, [job_id], dispatcher) as (result,):
+        assert queue.cancel(job_id) == "cancelled"
+        reply = result.result(PATIENCE_S / 2)  # long before its timeout
+    assert reply is not None
+    assert reply.status == "cancelled"
 
 
 def test_a_job_that_is_answered_while_the_thread_begins_to_wait_is_found(

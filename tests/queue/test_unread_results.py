@@ -80,6 +80,12 @@ class TestFreed:
         queue.wait_result(second.id, 0)
         assert queue.redis.exists(queue.keys.unread, queue.keys.unread_load) == 0
 
+    def test_results_of_pushed_jobs_count_for_the_client_without_a_name(self, queue: Queue) -> None:
+        job = Embed(["storm"])
+        queue.redis.rpush(queue.keys.lane("bulk"), job.pack())
+        answer_all(queue)
+        assert of_client(queue, "") == size_of(queue, job)
+
     def test_a_worker_sweeps_results_that_are_gone(self, queue: Queue, worker: Worker) -> None:
         jobs = answered(queue, 3)
         assert queue.redis.blpop([queue.keys.result(jobs[0].id)], 1)

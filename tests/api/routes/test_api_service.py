@@ -107,6 +107,8 @@ class TestDescription:
         for link in links:
             with api.get(f"/docs/{link}") as file:
                 assert (file.status_code, file.headers["X-Content-Type-Options"]) == (200, "nosniff")
+            again = api.get(f"/docs/{link}", headers={"If-None-Match": file.headers["ETag"]})
+            assert again.status_code == 304
         assert 'new URL("../openapi.json"' in page
         assert '"validatorUrl": null' in page
 
