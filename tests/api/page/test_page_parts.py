@@ -82,6 +82,14 @@ def test_marks_count_characters_and_only_addresses_of_the_web_are_links(run: Run
     assert "<a href=https://example.org/a" in links
 
 
+def test_a_command_quotes_its_body_for_the_shell(run: Run) -> None:
+    sample = """const found = (await import("./parts/code.js")).curlSample("search", { queries: "it's" }, true);"""
+    command = run(sample)
+    shown = subprocess.run(["sh", "-c", command.replace("curl ", "printf '%s\\n' ", 1)], capture_output=True, text=True)
+    assert shown.stdout.splitlines()[-1] == '{"queries":"it\'s"}'
+    assert '-H "Authorization: Bearer $SHOAL_KEY"' in command
+
+
 def test_a_request_ends_in_its_time_and_is_sent_again_with_a_key_that_is_new(run: Run) -> None:
     keys, code, num_refused = run("""
     const api = new Api(() => (refused += 1)), keys = [];
