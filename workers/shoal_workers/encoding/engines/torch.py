@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import fields, replace
 from functools import cache, partial, reduce
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from shoal_workers.model.attention import Attention
 from shoal_workers.model.graph import MASKED
 from shoal_workers.model.model import Model
 from shoal_workers.model.original import Original
-from shoal_workers.model.transformer import Layer, Linear, Norm, ScoreHead, Transformer, read_transformer
+from shoal_workers.model.transformer import Transformer, read_transformer
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -38,16 +39,15 @@ class TorchEngine:
         self._thread = ThreadPoolExecutor(1, "torch", torch.set_num_threads, (threads,))
         torch.set_num_threads(threads)
         self.threads = threads
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        fastest = "bf16" if self._device == "cuda" else "f32"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        fastest = "bf16" if device == "cuda" else "f32"
         self.precision = fastest if precision == "auto" else precision
         if self.precision not in _DTYPES:
             raise BadSetting(f"precision is {precision!r}: the torch engine takes one of auto, {', '.join(_DTYPES)}")
-        self._dtype = _DTYPES[self.precision]
         original = Original(Path(model.source))
         tensors = weights.read(original.transformer)
         transformer = read_transformer(original.config, tensors, model.is_reranker, original.pooled_dense())
-        self._module = JoinedTransformer(transformer).eval().to(self._device, self._dtype)
+        self._module = JoinedTransformer(transformer, device, _DTYPES[self.precision])
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[TorchPass]":
         return [TorchPass(self._thread.submit(self._forward, packing)) for packing in packings]
@@ -140,121 +140,101 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-class JoinedTransformer(torch.nn.Module):
+class JoinedTransformer:
     """A transformer that computes the token vectors of texts that `packing.join` has joined."""
 
-    def __init__(self, transformer: Transformer):
-        super().__init__()
-        self.words, self.positions = _parameter(transformer.words), _parameter(transformer.positions)
-        self.norm, self.final_norm = (
-            _norm(norm, transformer.eps) for norm in (transformer.norm, transformer.final_norm)
-        )
-        self.layers = torch.nn.ModuleList(_Layer(layer, transformer) for layer in transformer.layers)
-        bias, rows = transformer.relative_bias, transformer.distance_rows
-        self.relative_bias = None if bias is None else _parameter(bias)
-        self.distance_rows = None if rows is None else torch.nn.Parameter(torch.tensor(rows).long(), False)
-        self.farthest, self.num_heads = transformer.num_positions - 1, transformer.num_heads
-        self.attention = [layer.attention for layer in transformer.layers]
-        for attention in {attention for attention in self.attention if attention.theta}:
-            cosines_and_sines = torch.tensor(np.stack(transformer.angles(attention)))
-            self.register_buffer(_name(attention), cosines_and_sines, persistent=False)
-        self.dense = None if transformer.dense is None else _linear(transformer.dense)
-        self.head = None if transformer.head is None else _Head(transformer.head, transformer.eps)
+    def __init__(self, transformer: Transformer, device: str = "cpu", dtype: torch.dtype = torch.float32):
+        rotating = {layer.attention for layer in transformer.layers if layer.attention.theta}
+        angles = {attention: np.stack(transformer.angles(attention)) for attention in rotating}
+        parts = {item.name: getattr(transformer, item.name) for item in fields(transformer)}
+        self._angles = {attention: _to_tensors(table, device, dtype) for attention, table in angles.items()}
+        tensors = {name: _to_tensors(part, device, dtype) for name, part in parts.items()}
+        self._model: Any = replace(transformer, **tensors)
 
-    def forward(self, packing: Packing) -> torch.Tensor:
+    def __call__(self, packing: Packing) -> torch.Tensor:
         """Return the vectors of the tokens of the joined texts, `[tokens, width]`."""
-        device = self.words.device
+        model, device = self._model, self._model.words.device
         ids, positions, unseen = (torch.from_numpy(array.ravel()).to(device) for array in packing)
         grid = Grid(packing.positions.ravel(), device)
-        tokens = functional.embedding(ids, self.words)
-        if len(self.positions):
-            tokens = tokens + functional.embedding(positions, self.positions)
-        tokens = self.norm(tokens)
+        tokens = functional.embedding(ids, model.words)
+        if len(model.positions):
+            tokens = tokens + functional.embedding(positions, model.positions)
+        tokens = self._norm(tokens, model.norm)
         attend = cache(partial(self._attending, grid, unseen))  # layers with equal attention share tables
-        for layer, attention in zip(self.layers, self.attention, strict=True):
-            tokens = layer(tokens, attend(attention))
-        tokens = self.final_norm(tokens)
-        if self.dense is not None:
-            tokens = self.dense(tokens)
-        result: torch.Tensor = tokens if self.head is None else self.head(tokens, grid)
-        return result
+        for layer in model.layers:
+            tokens = self._layer(tokens, layer, attend(layer.attention))
+        tokens = self._norm(tokens, model.final_norm)
+        if model.dense is not None:
+            tokens = functional.linear(tokens, *model.dense)
+        return tokens if model.head is None else self._scores(tokens, model.head, grid)
 
     def _attending(self, grid: Grid, unseen: torch.Tensor, attention: Attention) -> Attending:
-        like, columns = self.words, torch.arange(grid.num_columns, device=unseen.device)
-        distance, terms = columns - columns[:, None], []
+        model, columns = self._model, torch.arange(grid.num_columns, device=unseen.device)
+        like, farthest, distance, terms = model.words, model.num_positions - 1, columns - columns[:, None], []
         if len(unseen) or not (grid.is_full or attention.is_causal):  # causal queries do not see the padding behind
             of_keys = unseen if len(unseen) else unseen.new_zeros(grid.num_tokens)
             terms.append(grid.spread(of_keys.to(like), MASKED)[:, None, None])
-        if self.relative_bias is not None:
-            terms.append(functional.embedding(distance + self.farthest, self.relative_bias).permute(2, 0, 1)[None])
+        if model.relative_bias is not None:
+            terms.append(functional.embedding(distance + farthest, model.relative_bias).permute(2, 0, 1)[None])
         if attention.window:
             terms.append((distance.abs() > attention.window).to(like)[None, None] * MASKED)
         if attention.is_causal and terms:
             terms.append((distance > 0).to(like)[None, None] * MASKED)
-        angles = self.get_buffer(_name(attention))[:, : grid.num_columns, None] if attention.theta else None
-        distances = None if self.distance_rows is None else self.distance_rows[distance + self.farthest]
+        angles = self._angles[attention][:, : grid.num_columns, None] if attention.theta else None
+        distances = None if model.distance_rows is None else model.distance_rows[distance + farthest]
         bias = reduce(torch.add, terms) if terms else None
         return Attending(grid, bias, attention.is_causal and not terms, angles, distances)
 
+    def _layer(self, tokens: torch.Tensor, layer: Any, attending: Attending) -> torch.Tensor:
+        norm = self._norm
+        if self._model.norms_first:
+            attended = self._attended(norm(tokens, layer.attention_norm), layer, attending)
+            tokens = tokens + norm(attended, layer.attention_end)
+            return tokens + norm(self._network(norm(tokens, layer.output_norm), layer), layer.output_end)
+        tokens = norm(tokens + self._attended(tokens, layer, attending), layer.attention_norm)
+        return norm(tokens + self._network(tokens, layer), layer.output_norm)
 
-def _name(attention: Attention) -> str:
-    return f"angles_{attention.theta}_{attention.slowing}".replace(".", "_")
-
-
-class _Layer(torch.nn.Module):
-    def __init__(self, layer: Layer, transformer: Transformer):
-        super().__init__()
-        keys = transformer.num_key_heads
-        self.heads = [transformer.num_heads, keys, keys]
-        self.norms_first, self.is_gated = transformer.norms_first, transformer.is_gated
-        self.query_norm, self.key_norm = (_norm(norm, transformer.eps) for norm in (layer.query_norm, layer.key_norm))
-        self.activation = _FUNCTIONS[transformer.activation]
-        keys_and_queries = layer.distances or ()
-        self.distances = torch.nn.ParameterList(map(_parameter, keys_and_queries))
-        self.qkv, self.attention_out = _linear(layer.qkv), _linear(layer.attention_out)
-        self.up, self.down = _linear(layer.up), _linear(layer.down)
-        norms = (layer.attention_norm, layer.attention_end, layer.output_norm, layer.output_end)
-        self.attention_norm, self.attention_end, self.output_norm, self.output_end = (
-            _norm(norm, transformer.eps) for norm in norms
-        )
-
-    def forward(self, tokens: torch.Tensor, attending: Attending) -> torch.Tensor:
-        if self.norms_first:
-            tokens = tokens + self.attention_end(self._attended(self.attention_norm(tokens), attending))
-            result: torch.Tensor = tokens + self.output_end(self._network(self.output_norm(tokens)))
-        else:
-            tokens = self.attention_norm(tokens + self._attended(tokens, attending))
-            result = self.output_norm(tokens + self._network(tokens))
-        return result
-
-    def _attended(self, tokens: torch.Tensor, attending: Attending) -> torch.Tensor:
+    def _attended(self, tokens: torch.Tensor, layer: Any, attending: Attending) -> torch.Tensor:
         grid, bias, is_causal, angles, distances = attending
-        projected = grid.spread(self.qkv(tokens))
-        heads = torch.split(projected.view(*projected.shape[:2], sum(self.heads), -1), self.heads, 2)
-        query, key, value = self.query_norm(heads[0]), self.key_norm(heads[1]), heads[2]
+        num_heads, num_keys = self._model.num_heads, self._model.num_key_heads
+        projected = grid.spread(functional.linear(tokens, *layer.qkv))
+        heads = projected.view(*projected.shape[:2], num_heads + 2 * num_keys, -1)
+        query, key, value = torch.split(heads, [num_heads, num_keys, num_keys], 2)
+        query, key = self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)
         if angles is not None:
             query, key = _rotated(query, *angles), _rotated(key, *angles)
-        if (per_key := self.heads[0] // self.heads[1]) > 1:
+        if (per_key := num_heads // num_keys) > 1:
             key, value = key.repeat_interleave(per_key, 2), value.repeat_interleave(per_key, 2)
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         if distances is not None:
             rows = distances.expand(*query.shape[:2], -1, -1)
-            keys, queries = self.distances
-            scores = (query @ keys.transpose(-1, -2)).gather(3, rows)
-            scores += (queries @ key.transpose(-1, -2)).gather(2, rows)
+            scores = (query @ layer.distances.keys.transpose(-1, -2)).gather(3, rows)
+            scores += (layer.distances.queries @ key.transpose(-1, -2)).gather(2, rows)
             bias = scores if bias is None else bias + scores
         attended = functional.scaled_dot_product_attention(query, key, value, bias, is_causal=is_causal, scale=1.0)
-        result: torch.Tensor = self.attention_out(grid.join(attended.transpose(1, 2)).flatten(1))
-        return result
+        return functional.linear(grid.join(attended.transpose(1, 2)).flatten(1), *layer.attention_out)
 
-    def _network(self, tokens: torch.Tensor) -> torch.Tensor:
-        inner = self.up(tokens)
-        if self.is_gated:
+    def _network(self, tokens: torch.Tensor, layer: Any) -> torch.Tensor:
+        inner, function = functional.linear(tokens, *layer.up), _FUNCTIONS[self._model.activation]
+        if self._model.is_gated:
             passed, gate = inner.chunk(2, -1)
-            result: torch.Tensor = self.down(self.activation(passed) * gate)
-        else:
-            result = self.down(self.activation(inner))
-        return result
+            return functional.linear(function(passed) * gate, *layer.down)
+        return functional.linear(function(inner), *layer.down)
+
+    def _scores(self, tokens: torch.Tensor, head: Any, grid: Grid) -> torch.Tensor:
+        if head.is_of_mean:
+            means = torch.segment_reduce(tokens, "mean", lengths=grid.lengths)
+            tokens = means.repeat_interleave(grid.lengths, 0, output_size=len(tokens))
+        inner = _FUNCTIONS[head.activation](functional.linear(tokens, *head.dense))
+        return functional.linear(self._norm(inner, head.norm), *head.out)
+
+    def _norm(self, tokens: torch.Tensor, norm: Any) -> torch.Tensor:
+        (scale, shift), eps = norm, self._model.eps
+        if not len(scale):
+            return tokens
+        if not len(shift):
+            return functional.rms_norm(tokens, scale.shape, scale, eps)
+        return functional.layer_norm(tokens, scale.shape, scale, shift, eps)
 
 
 def _rotated(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
@@ -263,37 +243,12 @@ def _rotated(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) ->
     return heads * cosines + torch.cat([-second, first], -1) * sines
 
 
-class _Head(torch.nn.Module):
-    def __init__(self, head: ScoreHead, eps: float):
-        super().__init__()
-        self.is_of_mean, self.activation = head.is_of_mean, _FUNCTIONS[head.activation]
-        self.dense, self.norm, self.out = _linear(head.dense), _norm(head.norm, eps), _linear(head.out)
-
-    def forward(self, tokens: torch.Tensor, grid: Grid) -> torch.Tensor:
-        if self.is_of_mean:
-            means = torch.segment_reduce(tokens, "mean", lengths=grid.lengths)
-            tokens = means.repeat_interleave(grid.lengths, 0, output_size=len(tokens))
-        result: torch.Tensor = self.out(self.norm(self.activation(self.dense(tokens))))
-        return result
-
-
-def _linear(linear: Linear) -> torch.nn.Linear:
-    made = torch.nn.Linear(linear.weights.shape[1], linear.weights.shape[0], device="meta")
-    made.weight, made.bias = _parameter(linear.weights), _parameter(linear.bias)
-    return made
-
-
-def _norm(norm: Norm, eps: float) -> torch.nn.Module:
-    if not norm.scale.size:
-        return torch.nn.Identity()
-    if not norm.shift.size:
-        rms = torch.nn.RMSNorm(norm.scale.size, eps, device="meta")
-        rms.weight = _parameter(norm.scale)
-        return rms
-    made = torch.nn.LayerNorm(norm.scale.size, eps, device="meta")
-    made.weight, made.bias = _parameter(norm.scale), _parameter(norm.shift)
-    return made
-
-
-def _parameter(array: NDArray[np.float32]) -> torch.nn.Parameter:
-    return torch.nn.Parameter(torch.tensor(array), requires_grad=False)
+def _to_tensors(value: Any, device: str, dtype: torch.dtype) -> Any:
+    """Return a value of a `Transformer` with its arrays as tensors of this type. Whole numbers stay whole numbers."""
+    if isinstance(value, np.ndarray):
+        tensor = torch.tensor(value)
+        return tensor.to(device, dtype if tensor.is_floating_point() else torch.long)
+    if isinstance(value, tuple):
+        parts = [_to_tensors(part, device, dtype) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
