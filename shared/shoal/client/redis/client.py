@@ -2,24 +2,28 @@
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from os import PathLike
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from shoal.broker.broker import Broker
-from shoal.client.handles import IndexHandle, LongHandle
-from shoal.client.job_source import File, place_of
+from shoal.changes.change import MAX_CHANGES
+from shoal.client.handles import CHANGE_TIMEOUT_S, IndexHandle, LongHandle
+from shoal.client.job_source import File, Item, ServerFile, place_of
 from shoal.client.parts import MAX_WINDOW, batches
 from shoal.client.questions import Questions, options_of
 from shoal.client.redis.async_client import AsyncClient, options_from
-from shoal.client.redis.long_jobs import RedisIndexHandle, source_of
 from shoal.client.redis.loop_thread import LoopThread
 from shoal.client.redis.session import EmbedStream
 from shoal.contract.checks import check_range
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
+from shoal.errors import InvalidRequest, NotReady
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.pool import Pool
+from shoal.records.given_document import Given
 from shoal.settings import DEFAULTS, Settings
 
 T = TypeVar("T")
@@ -175,3 +179,38 @@ class Client(Questions):
             return running
         client = self._new_client()
         return self._running.setdefault(process, (client, LoopThread(client.close)))
+
+
+@dataclass(frozen=True, slots=True)
+class RedisIndexHandle(IndexHandle):
+    """An index by its name, over Redis."""
+
+    client: Client
+
+    def add(self, documents: Iterable[Given]) -> int:
+        found = list(islice(documents, MAX_CHANGES + 1))  # read in this thread; one more than allowed, to be refused
+        return self.client.run(lambda client: client.index(self.name).add(found))
+
+    def delete(self, ids: Iterable[str]) -> int:
+        found = list(islice(ids, MAX_CHANGES + 1))
+        return self.client.run(lambda client: client.index(self.name).delete(found))
+
+    def _build(self, source: File | Iterable[Item], options: dict[str, Any]) -> str:
+        once = {key: options.pop(key, None) for key in ("webhook", "idempotency_key")}
+        arguments = {"name": self.name, "source": source_of(source), **options}
+        return self.client.long_jobs.submit("build_index", arguments, **once)
+
+    def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
+        jobs = self.client.long_jobs
+        if not jobs.has_runner():
+            raise NotReady("no runner of long jobs is alive: start one with `shoal serve` or `shoal jobs`")
+        job_id = jobs.submit("manage_index", {"name": self.name, "action": action, "version": version})
+        versions: list[dict[str, Any]] = LongHandle(jobs, job_id).wait(CHANGE_TIMEOUT_S)["versions"]
+        return versions
+
+
+def source_of(source: File | Iterable[Item]) -> str:
+    """Return the path of a source that a runner reads. Raises InvalidRequest for texts."""
+    if not isinstance(source, str | PathLike | ServerFile):
+        raise InvalidRequest("source has texts: write them into a file below the runner's roots, and name that")
+    return place_of(source)
