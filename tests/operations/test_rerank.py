@@ -32,7 +32,7 @@ from shoal.operations import Embed, Rerank, Search
 from shoal.operations.search_options import SearchOptions
 from shoal.records.source import Source
 from shoal.settings import Settings
-from shoal.supervisor.summary import print_summary
+from shoal.supervisor.serve import print_summary
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.engines import int8

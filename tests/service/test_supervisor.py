@@ -35,7 +35,7 @@ from shoal.settings import PORT_FILE, Settings
 from shoal.supervisor import background
 from shoal.supervisor.background import PID_FILE
 from shoal.supervisor.process import Service
-from shoal.supervisor.summary import print_summary
+from shoal.supervisor.serve import print_summary
 from shoal.supervisor.supervisor import MAX_RETRIES, Supervisor, is_ready
 from shoal_workers.model.model import prepared_folder
 

@@ -1,20 +1,30 @@
 """`shoal serve` in the foreground: runs the supervisor, and prints a summary once everything is ready."""
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
-from shoal.errors import BadSetting, NotReady
+from shoal.errors import BadSetting, NotReady, ShoalError
 from shoal.index_folder import CURRENT
-from shoal.settings import Settings
-from shoal.supervisor.background import hold, make_home
+from shoal.process.address import api_url
+from shoal.process.printable import printable
+from shoal.settings import DEFAULTS, Settings
+from shoal.supervisor.background import LAST_LINE, hold, make_home
 from shoal.supervisor.supervisor import Supervisor
+
+#: The query of the summary, unless the user names one.
+QUERY = "europe climate change storm"
 
 
 def with_sample(settings: Settings) -> Settings:
@@ -39,8 +49,7 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
     signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
     try:
         supervisor.start()
-        from shoal.supervisor.summary import print_summary  # loads the client while processes start
-
+        import_module("shoal.client.redis.client")  # while the processes start
         supervisor.wait_until_ready()
         print_summary(supervisor.settings, query, log, supervisor.pids)
         supervisor.watch()
@@ -48,3 +57,50 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
         with suppress(OSError):  # the terminal, or the reader of the pipe, may be gone already
             click.echo("stopping …", err=True)
         supervisor.stop()
+
+
+def print_summary(
+    settings: Settings, query: str | None = None, log: Path | None = None, pids: Collection[int] = ()
+) -> None:
+    """Print the parts of the service, hits of `query`, a curl command, and how to stop; `pids` are its processes."""
+    from shoal.broker.connections import printable_url
+    from shoal.client.redis.client import Client
+
+    query = query or QUERY
+    ready, trouble = f"{settings.workers} workers", ""
+    hits: Sequence[Mapping[str, Any]] = []
+    with Client.from_settings(settings) as client:
+        try:
+            ready = _described(client.pool.own_ready(pids) or client.pool.ready())
+            if "default" in settings.index_folders() and settings.workers:
+                hits = client.search(query, k=3)
+        except ShoalError as error:
+            trouble = error.message
+    click.echo(f"ready:  {ready}")
+    click.echo(f"API:    {api_url(settings)}, with a page for browsers at the same address")
+    click.echo(f"Redis:  {printable_url(settings.redis_address)}")
+    click.echo(f"data:   {settings.home_folder}{f', log {log}' if log else ''}")
+    if settings.home_folder != DEFAULTS.home_folder:
+        click.echo(f"        other commands find this service by --home {shlex.quote(str(settings.home_folder))}")
+    if trouble:
+        click.echo(f"search: no answer yet: {printable(trouble)}")
+    elif hits:
+        click.echo(f"search: {query}")
+    for hit in hits:
+        click.echo(f"  {hit['score']:.3f}  {printable(hit['text'])}")
+    path, body = ("search", {"queries": query, "k": 3}) if hits else ("embed", {"inputs": query})
+    key = '-H "authorization: Bearer $YOUR_KEY" ' if settings.api_keys_file else ""
+    data = json.dumps(body).replace("'", r"\u0027")  # the shell reads it between single quotes
+    click.echo(f"try:    curl -s {api_url(settings)}/{path} {key}-H 'content-type: application/json' -d '{data}'")
+    click.echo(f"{LAST_LINE}{'the same command with --stop in place of --detach' if log else 'Ctrl-C'}")
+
+
+def _described(workers: Mapping[str, Mapping[str, Any]]) -> str:
+    if not workers:
+        return "no worker runs, and requests are refused until one does: start one with `shoal worker`"
+    about = next(iter(workers.values()))
+    indexes = [f"index {name} with {index['count']:,} documents" for name, index in about.get("indexes", {}).items()]
+    number = f"{len(workers)} worker{'s' * (len(workers) > 1)}"
+    reranker = [f"reranker {about['reranker']}"] if about.get("reranker") else []
+    engine = f"{about.get('engine')} {about.get('precision')}"
+    return ", ".join([f"{number} with {about.get('model')} on {engine}", *reranker, *(indexes or ["no index"])])
