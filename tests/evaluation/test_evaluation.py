@@ -32,8 +32,8 @@ from shoal.evaluation.evaluation import (
     differences,
     interval,
     measures,
+    tables,
 )
-from shoal.evaluation.report import tables
 from shoal.evaluation.run import NUM_ROUNDS, Setting, Times, run, times
 from shoal_api.access import api_keys
 from shoal_workers.build_command import build

@@ -18,8 +18,7 @@ from shoal.client.questions import Questions
 from shoal.client.redis.client import Client
 from shoal.errors import UnknownIndex
 from shoal.evaluation.collection import Collection, file_of, write_source
-from shoal.evaluation.evaluation import Evaluation
-from shoal.evaluation.report import tables
+from shoal.evaluation.evaluation import Evaluation, tables
 from shoal.evaluation.run import Setting, run, times
 from shoal.operations.search import MAX_K
 from shoal.process.progress import wait_until

@@ -4,7 +4,7 @@ The random numbers come from a fixed seed, so equal values give equal figures.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -153,3 +153,44 @@ def _probability(deltas: Values) -> float:
         signs = rng.integers(2, size=(_AT_A_TIME, len(deltas)), dtype=np.int8) * 2 - 1
         num_as_large += int((np.abs(signs @ deltas) >= np.abs(deltas.sum()) - 1e-9).sum())
     return (num_as_large + 1) / (NUM_RESAMPLES + 1)
+
+
+def tables(evaluation: Evaluation) -> str:
+    """Return Markdown tables of all measures, x 100, and of the differences of several settings from the first one."""
+    left_out = f" ({evaluation.left_out:,} without a relevant document left out)" if evaluation.left_out else ""
+    rows = [
+        [each.setting, *map(_mean, each.measures.values())]
+        + ([_ms(each.times.p50_ms), _ms(each.times.p90_ms)] if each.times else ["", ""])
+        for each in evaluation.settings
+    ]
+    lines = [
+        f"{evaluation.queries:,} queries{left_out}; means x 100, with intervals of {CONFIDENCE:.0%}:\n",
+        *_table(["setting", *evaluation.settings[0].measures, "p50 ms", "p90 ms"], rows),
+    ]
+    if evaluation.differences:
+        rows = [
+            [each.setting, _mean(each.interval, "+"), _shown_p(each.p), _shown_p(each.p_of_all)]
+            + [f"{num:,}" for num in (each.num_better, each.num_worse, each.num_equal)]
+            for each in evaluation.differences
+        ]
+        lines += [f"\n{evaluation.measure} x 100 against {evaluation.compared_with}:\n"]
+        lines += _table(["setting", "difference", "p", "p of all", "better", "worse", "equal"], rows)
+    return "\n".join(lines)
+
+
+def _ms(time_ms: float) -> str:
+    """Return a time with two decimals below 10 ms, one decimal below 100 ms, and no decimals otherwise."""
+    return f"{time_ms:.{2 if time_ms < 10 else 1 if time_ms < 100 else 0}f}"
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _mean(interval: Interval, sign: str = "") -> str:
+    mean, low, high = (f"{100 * value:{sign}.1f}" for value in (interval.mean, interval.low, interval.high))
+    return f"{mean} ({low} to {high})"
+
+
+def _shown_p(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
