@@ -4,9 +4,7 @@ import gc
 import logging
 import multiprocessing
 import os
-import resource
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +24,7 @@ from granian.net import SocketSpec  # type: ignore[attr-defined]
 from shoal.errors import ShoalError
 from shoal.process import logs, tracing
 from shoal.process.address import find_api_addresses
+from shoal.process.system_limits import raise_file_limit
 from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_CONNECTIONS
@@ -71,7 +70,8 @@ def serve(settings: Settings) -> None:
     if settings.api_keys_file:
         api_keys.read(Path(settings.api_keys_file))
     logs.configure(settings)
-    max_connections = _raise_file_limit()
+    num_files = raise_file_limit(MAX_CONNECTIONS + _OTHER_FILES)
+    max_connections = min(MAX_CONNECTIONS, max(num_files - _OTHER_FILES, num_files // 2))
     server = _Server(
         "shoal_api",
         addresses,
@@ -149,12 +149,3 @@ def _stop_with_parent(parent: int | None) -> None:
     while os.getppid() == parent:
         time.sleep(_CHECK_PARENT_EVERY_S)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _raise_file_limit() -> int:
-    """Raise the limit of open files as far as needed and possible; return the largest number of connections."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
-    num_files = max(soft, min(MAX_CONNECTIONS + _OTHER_FILES, most))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (num_files, hard))
-    return min(MAX_CONNECTIONS, max(num_files - _OTHER_FILES, num_files // 2))

@@ -1,4 +1,4 @@
-"""Limits that the system enforces on a process: on its memory, and on its life after its parent's end."""
+"""Limits that the system enforces on a process: on its memory, its open files, and its life after its parent's end."""
 
 import ctypes
 import os
@@ -36,6 +36,16 @@ def limit_memory(max_bytes: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     lowest = min(limit for limit in (data_bytes + max_bytes, soft, hard) if limit != resource.RLIM_INFINITY)
     resource.setrlimit(resource.RLIMIT_DATA, (lowest, hard))
+
+
+def raise_file_limit(wanted: int) -> int:
+    """Raise the number of files that this process may open to `wanted`, as far as possible; return the number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    num_files = max(soft, wanted if hard == resource.RLIM_INFINITY else min(wanted, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_files, hard))
+    return num_files
 
 
 _PR_SET_PDEATHSIG = 1

@@ -2,11 +2,9 @@
 
 import logging
 import os
-import resource
 import secrets
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
 from functools import partial
@@ -24,6 +22,7 @@ from shoal.cache.cache import Cache, Table, num_places
 from shoal.changes.change_log import ChangeLog
 from shoal.errors import ShoalError
 from shoal.operations.search import MAX_JOB_HITS, MAX_JOB_ROWS
+from shoal.process.system_limits import raise_file_limit
 from shoal.process.tracing import open_tracer
 from shoal.queue.consumer import Consumer
 from shoal.queue.lane import LaneLimits
@@ -49,14 +48,14 @@ log = logging.getLogger(__name__)
 #: Longest wait of a worker for an answer of Redis, in seconds. After a longer wait, jobs without a reply run again.
 ANSWER_S = 2.0
 
-#: Number of open files that a worker asks the system for, enough for some thousand indexes.
+#: Number of open files that a worker asks the system for, enough for some thousand indexes: mapped files count.
 MAX_FILES = 65_536
 
 
 def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     """Run one worker until SIGTERM or SIGINT, with `encoder` or else with the model that the settings name."""
     check_store(settings)
-    raise_limit_of_open_files()
+    raise_file_limit(MAX_FILES)
     tracer = open_tracer(settings, "worker")
     broker, keys = Broker.connect(settings.redis_address, ANSWER_S), settings.keys
     crash_reports = CrashReports(broker, keys, settings.home_folder / "crashes" / quote(keys.root, safe=""))
@@ -112,14 +111,6 @@ def _run(worker: Worker, settings: Settings, reports: CrashReports, note_sharing
         closing(Watchdog(worker.activity, settings.stall_timeout_s, file, report).start()),
     ):
         worker.run()
-
-
-def raise_limit_of_open_files() -> None:
-    """Raise the limit of open files as far as the system allows. It is often 1,024, and mapped files count."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = sys.maxsize if hard == resource.RLIM_INFINITY else hard
-    if soft != resource.RLIM_INFINITY:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(MAX_FILES, allowed)), hard))
 
 
 def announced(
