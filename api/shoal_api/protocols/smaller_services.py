@@ -1,5 +1,6 @@
-"""Smaller services: POST /similar, POST /predict with a `text`, and POST /json_embed/, /orjson_embed/, /raw_embed/."""
+"""Smaller services: POST /similar, /predict, /json_embed/, /orjson_embed/, /raw_embed/, and /pooling of vLLM."""
 
+import time
 from typing import Literal
 
 import numpy as np
@@ -11,13 +12,15 @@ from shoal.errors import InvalidRequest
 from shoal.operations import Embed, Search
 from shoal.operations.search import MAX_K
 from shoal_api.answers.response import cost_headers, json_response
-from shoal_api.answers.vector_format import RAW, vectors_response
+from shoal_api.answers.vector_format import RAW, base64_rows, vectors_response
 from shoal_api.blueprint import Blueprint
-from shoal_api.enqueue import answer_vectors, call
+from shoal_api.context import context
+from shoal_api.enqueue import answer_vectors, as_texts, call
 from shoal_api.protocols.model_routing import route_to_model
-from shoal_api.schema.body import Body, Name, Text, Texts, example
+from shoal_api.protocols.openai import OpenAIError, usage
+from shoal_api.schema.body import Body, Ignored, Name, Text, Texts, TruncateTo, example
 from shoal_api.schema.errors import ErrorBody
-from shoal_api.schema.requests import as_list
+from shoal_api.schema.requests import TextsOrIds, as_list
 from shoal_api.schema.responses import VECTOR_HEADERS, ProtocolAnswer, ProtocolVectors
 
 
@@ -51,9 +54,27 @@ class NamedModelBody(Body):
     model_name: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
 
 
+class PoolingBody(Body):
+    """Texts to embed."""
+
+    model_config = example(input=["a text"], task="token_embed")
+    input: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
+    model: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
+    task: Literal["embed", "token_embed"] | None = Field(
+        None, description="embed: a vector of each text; token_embed or null: a vector of each token"
+    )
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="base64: the numbers as little-endian 32-bit floats; null: lists of numbers"
+    )
+    use_activation: bool | None = Field(None, description="Give each vector the length 1; null: true")
+    truncate_prompt_tokens: TruncateTo = None
+    user: Ignored = None
+
+
 similar_api = Blueprint("similar", __name__, "Similar items", ErrorBody)
 predict_api = Blueprint("predict", __name__, "Predictions", ErrorBody)
 wire_formats_api = Blueprint("wire_formats", __name__, "Wire formats", ErrorBody)
+vllm_api = Blueprint("vllm", __name__, "vLLM", OpenAIError)
 
 _BYTES = {"content": {RAW: {"schema": {"type": "string", "format": "binary"}}}, "headers": VECTOR_HEADERS}
 
@@ -98,3 +119,19 @@ async def raw_embed(body: NamedModelBody) -> Response:
     await route_to_model(body.model_name)
     reply = await call(Embed(as_list(body.input)))
     return vectors_response(reply, RAW)
+
+
+@vllm_api.post("/pooling", responses={200: ProtocolAnswer})
+async def pooling(body: PoolingBody) -> Response:
+    """Embed texts: one vector for each, or one for each token (the multivectors of ColBERT and BGE-M3)."""
+    await route_to_model(body.model)
+    texts, output = await as_texts("input", body.input), "vector"
+    if body.task != "embed":
+        workers = (await context().pool.read()).ready.values()
+        output = "multivector" if any("multivector" in about.get("outputs", ()) for about in workers) else "tokens"
+    reply = await call(Embed(texts, Options(output=output, normalize=body.use_activation is not False)))
+    found = reply.output_of(output)
+    rows = [base64_rows(row[None])[0] for row in found] if body.encoding_format == "base64" else found
+    data = [{"index": n, "object": "pooling", "data": row} for n, row in enumerate(rows)]
+    about = {"id": reply.id, "object": "list", "created": int(time.time()), "model": reply.model}
+    return json_response(about | {"data": data, "usage": usage(reply)}, headers=cost_headers(reply))
