@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as` makes the names public for type checkers
-    from shoal.client.handles import IndexHandle as IndexHandle
-    from shoal.client.handles import LongHandle as LongHandle
     from shoal.client.http.client import HttpClient as HttpClient
     from shoal.client.http.long_jobs import HttpLongHandle as HttpLongHandle
     from shoal.client.job_source import ServerFile as ServerFile
+    from shoal.client.long_job_handles import IndexHandle as IndexHandle
+    from shoal.client.long_job_handles import LongHandle as LongHandle
     from shoal.client.questions import Handle as Handle
     from shoal.client.redis.async_client import AsyncClient as AsyncClient
     from shoal.client.redis.async_client import AsyncHandle as AsyncHandle
@@ -42,9 +42,9 @@ _HOMES = {
     "Handle": "client.questions",
     "HttpClient": "client.http.client",
     "HttpLongHandle": "client.http.long_jobs",
-    "IndexHandle": "client.handles",
+    "IndexHandle": "client.long_job_handles",
     "Job": "contract.jobs",
-    "LongHandle": "client.handles",
+    "LongHandle": "client.long_job_handles",
     "Options": "contract.options",
     "Reply": "contract.replies",
     "Rerank": "operations",

@@ -23,7 +23,7 @@ from granian.net import SocketSpec  # type: ignore[attr-defined]
 
 from shoal.errors import ShoalError
 from shoal.process import logs, tracing
-from shoal.process.address import find_api_addresses
+from shoal.process.listen_address import find_api_addresses
 from shoal.process.system_limits import raise_file_limit
 from shoal.settings import Settings
 from shoal_api.access import api_keys

@@ -34,7 +34,7 @@ from shoal.broker.connections import (
     readable_url,
     refused,
 )
-from shoal.broker.primary import Primary
+from shoal.broker.sentinel_cluster import Primary
 from shoal.contract import wire
 from shoal.errors import ShoalError
 

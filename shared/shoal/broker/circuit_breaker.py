@@ -10,7 +10,7 @@ import redis
 from redis.connection import AbstractConnection
 from redis.utils import SENTINEL
 
-from shoal.broker.primary import Primary
+from shoal.broker.sentinel_cluster import Primary
 
 #: Seconds between two attempts while Redis is away.
 TRY_EVERY_S = 0.1

@@ -20,7 +20,7 @@ from redis.exceptions import MovedError
 from redis.retry import Retry
 
 from shoal.broker.circuit_breaker import WATCHED, CircuitBreaker
-from shoal.broker.primary import Primary, split_url
+from shoal.broker.sentinel_cluster import Primary, split_url
 from shoal.errors import Unavailable
 
 #: Longest time that one command blocks in Redis, in seconds. A stop or a broken connection is noticed when it ends.

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from shoal.errors import BadSetting, MissingExtra, PortInUse
-from shoal.process.address import find_addresses
 from shoal.process.extra import install_command
+from shoal.process.listen_address import find_addresses
 from shoal.settings import EMBEDDED_PORT, PORT_FILE, Settings
 
 #: The address that the server listens on.

@@ -64,7 +64,7 @@ def watch(settings: Settings, job_id: str) -> None:
 
     The exit status is 0 if the job is done, and 1 if it failed or was cancelled.
     """
-    from shoal.client.handles import LongHandle  # imported late: it loads msgpack
+    from shoal.client.long_job_handles import LongHandle  # imported late: it loads msgpack
 
     with long_jobs(settings) as jobs:
         status = jobs.status(job_id).status

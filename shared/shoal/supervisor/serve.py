@@ -17,7 +17,7 @@ import click
 
 from shoal.errors import BadSetting, NotReady, ShoalError
 from shoal.index_folder import CURRENT
-from shoal.process.address import api_url
+from shoal.process.listen_address import api_url
 from shoal.process.printable import printable
 from shoal.settings import DEFAULTS, Settings
 from shoal.supervisor.background import LAST_LINE, hold, make_home

@@ -14,7 +14,7 @@ from urllib.request import ProxyHandler, build_opener
 from shoal.broker import embedded
 from shoal.errors import NotReady, ShoalError, parse
 from shoal.index_folder import read_current
-from shoal.process.address import api_url, find_api_addresses
+from shoal.process.listen_address import api_url, find_api_addresses
 from shoal.process.progress import wait_until
 from shoal.settings import Settings
 from shoal.supervisor.process import Service

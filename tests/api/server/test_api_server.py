@@ -22,7 +22,7 @@ from process import run
 from prometheus_client.parser import text_string_to_metric_families
 from queues import Queue
 
-from shoal.process.address import find_addresses
+from shoal.process.listen_address import find_addresses
 from shoal.settings import Settings
 from shoal_api.server import server as server_module
 from shoal_api.server.rsgi import RsgiServer

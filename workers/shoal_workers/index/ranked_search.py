@@ -22,7 +22,7 @@ from shoal_workers.index.search.diversity import most_diverse, num_candidates
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.groups import GroupKeys, leads_of, members_of
 from shoal_workers.index.search.paging import Pages
-from shoal_workers.index.search.ranking import Place, Ranking
+from shoal_workers.index.search.places import Place, Places
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class RankedList(NamedTuple):
 
     query: Query
     groups: list[list[Place]]
-    ranking: Ranking
+    ranking: Places
     cursor: str | None = None
 
 
@@ -201,7 +201,7 @@ class RankedSearch:
             num = num_candidates(num)
         num_before = before.num_shown if before else 0
         num_ranked = max(num_before + num + (before is not None), options.facets_top_n or 0)
-        ranking = Ranking(self._ranker.find(query, self._ranker.selection(query)), num_ranked)
+        ranking = Places(self._ranker.find(query, self._ranker.selection(query)), num_ranked)
         key_of = self._group_keys.key if self._group_field else lambda row: row
         leads = self._pages.rest(lambda: leads_of(self._places(ranking), key_of))
         shown, end = list(islice(leads, num)), None
@@ -211,12 +211,12 @@ class RankedSearch:
             return RankedList(query, [[lead.place] for lead in shown], ranking, end)
         keys, size = [lead.key for lead in shown], options.group_size
         if (members := self._group_keys.members(keys)) is not None:
-            of_groups = Ranking(self._ranker.find(query, self._ranker.selection(query) & members), num * size)
+            of_groups = Places(self._ranker.find(query, self._ranker.selection(query) & members), num * size)
         else:
             of_groups = ranking
         return RankedList(query, members_of(self._places(of_groups), self._group_keys.key, keys, size), ranking, end)
 
-    def _places(self, ranking: Ranking) -> Iterable[Place]:
+    def _places(self, ranking: Places) -> Iterable[Place]:
         """Return the ranked documents that reach `min_score`."""
         if (least := self._options.min_score) is None or self._options.sort is not None:
             return ranking

@@ -149,9 +149,9 @@ class Ranker:
         of_version, of_added = selected[:count], selected[count:]
         if prior := self._prior(query):
             weight, known = prior
-            found = search.top_fused(vector, num, weight, known[:count], of_version, self._shared)
+            found = search.top_with_prior(vector, num, weight, known[:count], of_version, self._shared)
             if live.ids:
-                found = merged(found, live.top_fused(vector, num, weight, known[count:], of_added), count, num)
+                found = merged(found, live.top_with_prior(vector, num, weight, known[count:], of_added), count, num)
         else:
             found = search.top_k(vector[None], num, eligible=of_version)
             if live.ids:

@@ -8,10 +8,10 @@ from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from shoal.client.handles import IndexHandle
 from shoal.client.http.answer import Answer, RequestLimits, checked, reply_of
 from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path, once
 from shoal.client.job_source import File, Item
+from shoal.client.long_job_handles import IndexHandle
 from shoal.client.parts import MAX_WINDOW, batches, jobs_to_repeat
 from shoal.client.questions import Questions, by_text, options_of
 from shoal.contract.checks import check_range

@@ -12,8 +12,8 @@ from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
-from shoal.client.handles import CHANGE_TIMEOUT_S, IndexHandle, LongHandle
 from shoal.client.job_source import File, Item, ServerFile, place_of, write_items
+from shoal.client.long_job_handles import CHANGE_TIMEOUT_S, IndexHandle, LongHandle
 from shoal.client.parts import noting_num_written
 from shoal.client.questions import check_key
 from shoal.contract import wire

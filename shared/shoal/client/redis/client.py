@@ -10,8 +10,8 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from shoal.broker.broker import Broker
 from shoal.changes.change import MAX_CHANGES
-from shoal.client.handles import CHANGE_TIMEOUT_S, IndexHandle, LongHandle
 from shoal.client.job_source import File, Item, ServerFile, place_of
+from shoal.client.long_job_handles import CHANGE_TIMEOUT_S, IndexHandle, LongHandle
 from shoal.client.parts import MAX_WINDOW, batches
 from shoal.client.questions import Questions, options_of
 from shoal.client.redis.async_client import AsyncClient, options_from

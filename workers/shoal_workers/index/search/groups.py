@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal_workers.index.search.fields import Fields
-from shoal_workers.index.search.ranking import Place
+from shoal_workers.index.search.places import Place
 
 
 class TermKey(NamedTuple):

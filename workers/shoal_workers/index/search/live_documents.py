@@ -11,7 +11,7 @@ from shoal.changes.change import MAX_LENGTH, Change
 from shoal.contract import wire
 from shoal.contract.vectors import SparseVector
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
-from shoal_workers.index.vectors.exact_search import TopK, best_fused, best_of, fused_scores, in_parts
+from shoal_workers.index.vectors.exact_search import TopK, best_by_score, best_of, in_parts, scores_with_prior
 from shoal_workers.index.vectors.quantisation import SCORE_ERROR
 from shoal_workers.index.vectors.upper_bounds import NO_ROWS, Candidates
 
@@ -78,7 +78,7 @@ class LiveDocuments:
         """Return an added document: its `id`, `text` and other fields."""
         return wire.unpack(self.packed[place])
 
-    def top_fused(
+    def top_with_prior(
         self, query: NDArray[np.float32], k: int, weight: float, prior: NDArray[np.float32], eligible: NDArray[np.bool_]
     ) -> TopK:
         """Find the `k` eligible documents of highest score for one query.
@@ -87,7 +87,7 @@ class LiveDocuments:
         place among the added documents. Of equal scores, the document that was added first comes first.
         """
         rows = np.flatnonzero(eligible)
-        return best_fused(rows, fused_scores(self.vectors, rows, query, weight, prior[rows]), k)
+        return best_by_score(rows, scores_with_prior(self.vectors, rows, query, weight, prior[rows]), k)
 
     def top_k(self, queries: NDArray[np.float32], k: int, eligible: NDArray[np.bool_] | None = None) -> TopK:
         """Find the `k` added documents of highest score for each of the queries, or all documents if there are fewer.

@@ -17,7 +17,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, ShoalError
 from shoal.operations import Search
 from shoal_workers.index.search.groups import Lead
-from shoal_workers.index.search.ranking import MAX_RANKED, Place
+from shoal_workers.index.search.places import MAX_RANKED, Place
 
 #: Least BM25 score above 0 that a cursor may contain. A search divides by this score.
 _LEAST_BM25 = 1e-12

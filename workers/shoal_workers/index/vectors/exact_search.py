@@ -121,11 +121,11 @@ class ExactSearch:
 
     @contextmanager
     def shared(self, queries: NDArray[np.float32]) -> Iterator[SharedProducts]:
-        """Yield products for these queries, `[queries, dimension]`, which `top_fused` may use query by query."""
+        """Yield products for these queries, `[queries, dimension]`, which `top_with_prior` may use query by query."""
         with self._buffer() as buffer:
             yield SharedProducts(self._quantised, queries, buffer, self._threads.map)
 
-    def top_fused(
+    def top_with_prior(
         self,
         query: NDArray[np.float32],
         k: int,
@@ -143,10 +143,10 @@ class ExactSearch:
         if not k:
             return TopK(np.empty((1, 0), np.intp), np.empty((1, 0), np.float32))
         prior = prior if len(rows) == len(prior) else prior[rows]
-        upper, slack = self._fused_bounds(query, weight, prior, rows, shared)
+        upper, slack = self._bounds_with_prior(query, weight, prior, rows, shared)
 
         def score(places: NDArray[np.intp]) -> NDArray[np.float32]:
-            return fused_scores(self._vectors, rows[places], query, weight, prior[places])
+            return scores_with_prior(self._vectors, rows[places], query, weight, prior[places])
 
         highest = upper
         if GROUP * 2 * k <= len(upper):
@@ -158,7 +158,7 @@ class ExactSearch:
         places = _at_least(upper, float(least) - slack)
         if len(places) < k:
             raise IndexError(f"{len(places)} of {k} rows reach the score of the {k}th")
-        return best_fused(rows[places], score(places), k)
+        return best_by_score(rows[places], score(places), k)
 
     def may_reach(
         self,
@@ -168,18 +168,18 @@ class ExactSearch:
         prior: NDArray[np.float32],
         eligible: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
-        """Return a mask of the eligible rows that may reach `score` in `top_fused`. No vector is read.
+        """Return a mask of the eligible rows that may reach `score` in `top_with_prior`. No vector is read.
 
         The mask has all rows that reach the score, and some others.
         """
         rows = np.flatnonzero(eligible)
         found = np.zeros(len(eligible), bool)
         if len(rows):
-            upper, slack = self._fused_bounds(query, weight, prior[rows], rows)
+            upper, slack = self._bounds_with_prior(query, weight, prior[rows], rows)
             found[rows[_at_least(upper, score - slack)]] = True
         return found
 
-    def _fused_bounds(
+    def _bounds_with_prior(
         self,
         query: NDArray[np.float32],
         weight: float,
@@ -244,13 +244,13 @@ def in_parts(queries: NDArray[np.float32], k: int, count: int, top_k: Callable[[
     return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
-def best_fused(rows: NDArray[np.intp], scores: NDArray[np.float32], k: int) -> TopK:
+def best_by_score(rows: NDArray[np.intp], scores: NDArray[np.float32], k: int) -> TopK:
     """Return the `k` rows of highest score for one query; of equal scores, the lower row comes first."""
     best = np.argsort(-scores, kind="stable")[:k]
     return TopK(rows[best][None], scores[best][None])
 
 
-def fused_scores(
+def scores_with_prior(
     vectors: NDArray[np.float32],
     rows: NDArray[np.intp],
     query: NDArray[np.float32],

@@ -16,7 +16,7 @@ from conftest import PATIENCE_S
 from http_servers import Canned, CannedServer, Listen
 
 from shoal import Client, HttpClient, ServerFile
-from shoal.client.handles import LongHandle
+from shoal.client.long_job_handles import LongHandle
 from shoal.contract import wire
 from shoal.errors import (
     BadDocument,

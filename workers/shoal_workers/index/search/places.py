@@ -1,4 +1,4 @@
-"""The ranked documents of a list of hits, which are found only as far as they are needed."""
+"""The places of one list of hits: its documents, best first, found only as far as they are needed."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -20,8 +20,8 @@ class Place(NamedTuple):
     first_score: float | None = None
 
 
-class Ranking:
-    """The ranking of one list. `find` returns the given number of best documents, or all if there are fewer.
+class Places:
+    """The places of one list. `find` returns the given number of best documents, or all if there are fewer.
 
     The first call of `find` asks for `first` documents.
     """

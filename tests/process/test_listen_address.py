@@ -7,9 +7,9 @@ import pytest
 from conftest import free_port
 
 from shoal.errors import AddressNotAllowed, BadSetting, FileError, InvalidRequest, PathNotAllowed, PortInUse
-from shoal.process import address as of_address
-from shoal.process.address import api_url, find_addresses, find_api_addresses
+from shoal.process import listen_address as of_address
 from shoal.process.allowed_path import allowed_path
+from shoal.process.listen_address import api_url, find_addresses, find_api_addresses
 from shoal.process.private_network import check_address, is_public
 from shoal.settings import Settings
 

@@ -15,7 +15,7 @@ from redis_groups import RunningGroup, running_group
 from shoal import Client
 from shoal.broker.async_broker import AsyncBroker, ConnectionMaker
 from shoal.broker.broker import Broker, Script
-from shoal.broker.primary import MAX_MOVED_TO, ClusterNodes
+from shoal.broker.sentinel_cluster import MAX_MOVED_TO, ClusterNodes
 from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
 
