@@ -129,7 +129,7 @@ class VectorManifest:
             )
 
     def without_damaged(self, folder: Path) -> "VectorManifest":
-        """Return the manifest without the first damaged part, which has a missing or changed file, and later parts."""
+        """Return the manifest with the parts before the first damaged one. Its files are missing or changed."""
         for number, part in enumerate(self.parts):
             for name in _file_names(number, self.format):
                 path = folder / name
