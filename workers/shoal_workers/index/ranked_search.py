@@ -171,7 +171,7 @@ class RankedSearch:
     # Facets
 
     def _facets(self, found: RankedList) -> dict[str, Any]:
-        """Return the facets of a list's best documents if the job asks for that, or else of all documents for the list.
+        """Return the facets of a list's best documents if the job asks for that, or else of all its documents.
 
         Pages, groups, reranking and diversity have no effect on facets.
         """

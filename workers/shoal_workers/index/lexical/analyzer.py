@@ -49,7 +49,7 @@ NUM_SAMPLED, MIN_SHARE, MIN_LEAD = 1_000, 0.15, 1.5
 _MIN_WORDS = 50
 
 #: A piece of text that is normalised at a time. CPython's time to order the marks of a letter grows with the square of
-#: their number, so it never gets a whole text. Pieces end at white space where possible.
+#: their number, so texts are cut into pieces. Pieces end at white space where possible.
 _PIECE = re.compile(r".{0,511}\s|.{1,512}", re.DOTALL)
 
 
@@ -79,7 +79,7 @@ def is_unspaced(word: str) -> bool:
 def normalised(text: str) -> str:
     """Return a text in lower case and in Unicode's form NFKC.
 
-    The time is linear: a word of hundreds of characters is brought into its form in pieces.
+    The time is linear in the length: a word of hundreds of characters is normalised in pieces.
     """
     if text.isascii():
         return text.lower()
@@ -125,7 +125,7 @@ class Analyzer:
 
 
 class _Terms(dict[str, tuple[int, ...]]):
-    """A cache of the terms of words. A look-up of a word that is not in it finds the terms of that word."""
+    """A cache of the terms of words. A look-up of a missing word computes the word's terms."""
 
     def __init__(self, stop_words: frozenset[str], stem: Callable[[str], str]):
         super().__init__()

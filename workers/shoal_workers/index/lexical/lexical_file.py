@@ -43,7 +43,7 @@ _RUNS = "postings.runs"
 _RECORD = np.dtype([("term", "<u8"), ("row", "<i4"), ("count", "<i4")])
 _UNIT = 2.0**-20
 
-#: The file in the folder of a build with the weights of its new texts, and a weight of one token of the text `number`.
+#: The file in the folder of a build with the weights of its new texts, and the record of a token in text `number`.
 WEIGHTS = "weights.records"
 WEIGHT = np.dtype([("token", "<i4"), ("number", "<i4"), ("weight", "<f4")])
 

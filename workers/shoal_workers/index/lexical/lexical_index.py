@@ -36,12 +36,12 @@ IMPACT_STEP = (K1 + 1) / 255
 #: Versions of terms and impacts, and of learned words. A version rises by 1 when texts get other terms or impacts.
 VERSION, LEARNED_VERSION = 1, 2
 
-#: Number of characters of a query, the first ones, in which words are looked for. The texts that are embedded have the
+#: Words are looked for only in this number of characters at the beginning of a query. Texts that are embedded have the
 #: same limit.
 MAX_QUERY_CHARS = 8_192
 
-#: Largest number of postings that are read for a query: the first number for each document, but at least the second
-#: number in all. If a query has more postings, its most frequent terms are ignored.
+#: Largest number of postings that are read for a query: `POSTINGS_PER_DOCUMENT` times the number of documents, but at
+#: least `LEAST_POSTINGS`. If a query has more postings, its most frequent terms are ignored.
 POSTINGS_PER_DOCUMENT, LEAST_POSTINGS = 8, 2**20
 
 

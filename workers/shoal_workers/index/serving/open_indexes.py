@@ -59,8 +59,8 @@ class OpenIndexes(Mapping[str, Index]):
     start, and a version that replaces another one is opened before it is served. Before a version is searched, all
     changes in `change_log` since its build are applied. A search ends with the version that it began with, and the
     memory of an old version is freed after that. Large searches are divided among `threads`. With `are_copies`, the
-    indexes in `home` are copies, and the process that copies them hears of damaged ones. `engine_password` opens the
-    vector engines. `stopping` is set when the worker ends.
+    indexes in `home` are copies from a store, and a damaged copy is made again. `engine_password` opens the vector
+    engines. `stopping` is set when the worker ends.
     """
 
     def __init__(

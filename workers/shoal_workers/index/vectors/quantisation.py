@@ -39,10 +39,10 @@ NUM_TAIL_CODES = 4
 #: Largest code.
 MAX_CODE = 127
 
-#: Relative errors, from rounding in float32, that are allowed for in a squared length and in a score.
+#: Bounds of the relative float32 rounding errors of a squared length and of a score.
 SQUARED_ERROR, SCORE_ERROR = 1e-5, 1e-4
 
-#: Added to divisors, which are zero for vectors of zeros.
+#: Added to divisors, because they are zero for vectors of zeros.
 TINY = 1e-30
 
 #: Largest number of vectors from which a basis is computed, and number of vectors that are encoded at a time.
