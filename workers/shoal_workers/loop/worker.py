@@ -92,7 +92,7 @@ class Worker:
                 log.info("worker %s is taking jobs", self.id)
                 is_away = False
                 while not self._stopping.is_set():
-                    ends_by = math.inf  # it may hold jobs from now on
+                    ends_by = math.inf  # the worker may hold jobs from now on
                     self.step()
                 self._drain()
                 return
@@ -238,5 +238,5 @@ class Worker:
                 self.counters["cache_refused"] += len(entries)
                 log.debug("%d texts could not be put into the cache: %s", len(entries), error)
         if failed := [(work.delivery, work.error) for work in works if work.error]:
-            num_answered += self.admission.refuse(failed, works)  # last: its failure must not stop the other answers
+            num_answered += self.admission.refuse(failed, works)  # last, because it may raise an error
         return num_answered

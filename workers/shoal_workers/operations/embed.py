@@ -124,7 +124,7 @@ class EmbedWork(Work):
     """The work of an embed whose texts are encoded whole."""
 
     @classmethod
-    def admit(cls, delivery: Delivery, job: Embed, served: "Served") -> Work:
+    def of_job(cls, delivery: Delivery, job: Embed, served: "Served") -> Work:
         """Return the work of a job: a `ChunksWork` if its texts are to be cut into chunks."""
         encoder, options, embeds = served.embeds.encoder, job.options, served.embeds
         prompt = encoder.prompt(options)

@@ -61,7 +61,7 @@ class SearchWork(PairsWork):
     asked: EngineSearch | None = None
 
     @classmethod
-    def admit(cls, delivery: Delivery, job: Any, served: "Served") -> Work:
+    def of_job(cls, delivery: Delivery, job: Any, served: "Served") -> Work:
         """Return the work of a job; raise the error of an unknown index. The index may open while texts are encoded."""
         opening = find_index(served.searcher.indexes, job.index)
         reranks = served.reranker(job.search.rerank.get("model")) if job.search.rerank else None

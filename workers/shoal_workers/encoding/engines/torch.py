@@ -83,7 +83,7 @@ class TorchPass:
 
 
 def _pool(how: str, tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Pool like `shoal_workers.encoding.pooling.pool`, but on the GPU, so that few token vectors must leave it."""
+    """Pool like `shoal_workers.encoding.pooling.pool`, but on the GPU, so that only pooled vectors are copied."""
     if how == "cls":
         return tokens[starts]
     if how == "lasttoken":
