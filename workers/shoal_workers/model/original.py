@@ -69,7 +69,7 @@ class Original:
 
     @cached_property
     def layers(self) -> list[tuple[str, Path]]:
-        """The name and the folder of each layer that documents pass; empty for a model of transformers."""
+        """The name and the folder of each layer that encodes documents; empty for a model of transformers."""
         if not (self.folder / "modules.json").exists() and (self.folder / "config.json").exists():
             return []
         return [*_modules(self.folder, "document")]
@@ -351,7 +351,7 @@ def _text(path: Path) -> str:
 
 
 def _read(path: Path, kind: type) -> Any:
-    """Return the value in a JSON file, which must be of a kind. Raises ModelNotFound or ModelMismatch."""
+    """Return the value in a JSON file. It must be an instance of `kind`. Raises ModelNotFound or ModelMismatch."""
     try:
         if isinstance(found := json.loads(_text(path)), kind):
             return found

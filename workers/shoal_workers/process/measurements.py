@@ -35,7 +35,7 @@ TEXTS_LIMITS = (1, 4, 16, 64)
 TOKENS_LIMITS = (64, 256, 1_024, 4_096)
 FILL_LIMITS = (0.1, 0.25, 0.5, 0.75)
 
-#: Weight of the rounds before, at each round. The last thousand make up two thirds of the sums.
+#: Factor by which each round reduces the weight of earlier rounds. The last 1,000 make up two thirds of the sums.
 KEPT = 0.999
 
 

@@ -17,7 +17,7 @@ from shoal_workers.model.model import Model
 from shoal_workers.model.original import Original, read_json
 from shoal_workers.model.transformer import Array, Linear, Transformer
 
-#: The settings in config_sentence_transformers.json by which PyLate's models are known.
+#: The settings in config_sentence_transformers.json that only PyLate's models have.
 _PYLATE = ("query_prefix", "document_prefix", "query_length", "document_length", "skiplist_words", "do_query_expansion")
 
 
@@ -72,7 +72,7 @@ def read_linear(tensors: dict[str, Array], prefix: str, width: int, path: Path) 
 
 
 def _query_form(found: _Late, model: Model, original: Original, tokenizer: Tokenizer, num_positions: int) -> QueryForm:
-    """Return how queries are read. Raises ModelMismatch if the token that fills them is not known."""
+    """Return the form of queries. Raises ModelMismatch if the token that fills queries is not known."""
     most = min(found.query_length or model.max_tokens, num_positions)
     if found.expansion is None:
         return QueryForm(most)
