@@ -149,7 +149,7 @@ def _is_known(job_id: str) -> bool:
 
 
 def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
-    """Raise an error for wrong fields, or if Redis is away: then no file need be received."""
+    """Raise an error for wrong fields, or if Redis is away, before a file is received in vain."""
     if query.name is None and query.model_fields_set:
         raise InvalidRequest(
             f"{min(query.model_fields_set)} is in the query: put it into the body, or give the `name` of a file there "

@@ -115,7 +115,7 @@ class UploadStore(JobFolders):
                 except UnknownJob:
                     with locked(folder):
                         is_old = time.time() - folder.stat().st_mtime > _UNKNOWN_KEPT_S
-                        if is_old or (folder / _PARTIAL).exists():  # a process that died has left it
+                        if is_old or (folder / _PARTIAL).exists():  # its process died
                             shutil.rmtree(folder, ignore_errors=True)
                     continue
                 if job.status == "done" or (job.has_ended and time.time() - (job.ended_at or math.inf) > _RETRY_KEPT_S):

@@ -12,7 +12,7 @@ from shoal_api.context import Context, context, contexts
 from shoal_api.request import json_request
 from shoal_api.viewers.pool_state import PoolReader, PoolState
 
-#: Names that models give their prompt for a kind of text, keyed by the protocols' words for this kind.
+#: The names of models' prompts for a kind of text, keyed by the protocols' words for this kind.
 _PROMPTS = {
     **dict.fromkeys(("query", "search_query", "retrieval.query"), QUERY_PROMPTS),
     **dict.fromkeys(("document", "passage", "search_document", "retrieval.passage"), DOCUMENT_PROMPTS),

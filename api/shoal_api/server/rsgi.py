@@ -19,7 +19,7 @@ from shoal_api.request import BODY
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.shutdown import OPEN_FILES, connections_on, listeners_on
 
-#: Age at which a request is watched for the disconnection of its client, in seconds.
+#: Age from which a request is watched for the disconnection of its client, in seconds.
 WATCH_AFTER_S = 1.0
 
 #: Seconds between two checks whether the client has read a large response.

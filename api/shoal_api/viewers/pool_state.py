@@ -47,7 +47,7 @@ class PoolState:
 
     @cached_property
     def served(self) -> Mapping[str, frozenset[tuple[str, str]]]:
-        """The names and fingerprints of the ready workers' models and of their rerankers, unless a worker has none."""
+        """The names and fingerprints of the ready workers' models, and of their rerankers if each worker has one."""
         found = {}
         for part, fingerprint in _FINGERPRINTS.items():
             beats = self.ready.values()
