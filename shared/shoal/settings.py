@@ -322,7 +322,7 @@ class Settings:
 
     @property
     def served_folder(self) -> Path:
-        """The folder in which workers find indexes. If there is a store, it is the folder of copies."""
+        """The folder in which workers find indexes: with a store, the folder of copies."""
         return self.index_copies_folder if self.index_store else self.index_home_folder
 
     @property

@@ -106,7 +106,7 @@ class _Watched(AbstractConnection):
             raise
 
     def read_response(self, *args: Any, timeout: Any = SENTINEL, **options: Any) -> Any:
-        """Return the next answer, as redis-py reads it."""
+        """Return the next answer, read by redis-py."""
         try:
             answer = super().read_response(*args, timeout=timeout, **options)
         except redis.ResponseError:

@@ -23,7 +23,7 @@ from shoal.broker.circuit_breaker import WATCHED, CircuitBreaker
 from shoal.broker.primary import Primary, split_url
 from shoal.errors import Unavailable
 
-#: Longest time that one command blocks in Redis, in seconds. A stop or a lost connection is noticed when it ends.
+#: Longest time that a command blocks in Redis, in seconds. A stop or a lost connection is noticed when it has ended.
 BLOCK_S = 1.0
 
 #: Longest wait for an answer of Redis or for a new connection, in seconds. So a caller learns within a second that
@@ -40,8 +40,8 @@ MIN_BYTES_PER_S = 1_000_000
 #: one needs two system calls.
 SMALL_BYTES = 65_536
 
-#: A command of more bytes is large. Redis serves no other client while it reads and runs a large command, so a process
-#: sends only one at a time. The next one waits for at most `MAX_LARGE_WAIT_S`.
+#: A command of more than `LARGE_BYTES` is large. Redis serves no other client while it reads and runs a large command,
+#: so a process sends one large command at a time. The next one waits for at most `MAX_LARGE_WAIT_S`.
 LARGE_BYTES, MAX_LARGE_WAIT_S = 2**20, 30.0
 
 #: Largest number of connections of a pool. A caller uses one only for a round trip, so few are in use at once.
@@ -239,9 +239,9 @@ class ConnectionPool(redis.BlockingConnectionPool):
             self.pool.put_nowait(connection)
 
     def shut_down(self) -> None:
-        """Close idle connections, and shut down the others, so that the threads that use them close them.
+        """Close idle connections, and shut down the sockets of the others. Their threads then close these connections.
 
-        If this thread closed a connection, the thread that uses it could read from a new socket with the same number.
+        If this thread closed such a connection, its thread could read from a new socket with the same number.
         """
         self.drop_idle()
         for connection in self._get_in_use_connections():  # type: ignore[no-untyped-call]

@@ -31,7 +31,7 @@ MANIFEST, BAD_ROWS = "manifest.json", "bad-rows.jsonl"
 #: Version of this layout. It rises by one whenever the names or contents of the files change.
 LAYOUT = 1
 
-#: Fields of the manifest that must be equal, like the model, if a run is continued.
+#: Fields of the manifest that, like the model, must be unchanged when a run is continued.
 _ARGUMENTS = ("source", "text_column", "id_column", "format", "part_rows", "options")
 
 

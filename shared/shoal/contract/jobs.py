@@ -258,13 +258,13 @@ class Job:
         return blake2b(replace(self, id="-", traceparent=None).pack(), digest_size=16).hexdigest()
 
     def split(self, max_texts: int) -> list[Self]:
-        """Return jobs that together ask for the same as this job, each with a weight of at most `max_texts` texts."""
+        """Split the job into jobs that each have a weight of at most `max_texts` texts."""
         if self.num_lane_texts <= max_texts:
             return [self]
         return self.cut(len(self.texts), max_texts, self.lane_sizes())
 
     def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
-        """Return jobs with new ids that together ask for the same, each with at most `max_texts` texts and `max_size`.
+        """Split the job into jobs with new ids that each have at most `max_texts` texts and `max_size`.
 
         `sizes` has the size of each text. A text larger than `max_size` becomes a single job.
         """

@@ -28,7 +28,7 @@ Rankings = Mapping[str, Sequence[str]]
 #: A function that searches a service. Its arguments are queries, `k` and options, and it returns hits for each query.
 Search = Callable[..., list[list[dict[str, Any]]]]
 
-#: The search options that an evaluation may use. With each of them, a query has a list of hits of its own.
+#: The search options that an evaluation may use. All of them leave one list of hits for each query.
 _ALLOWED = {*OPTION_NAMES, *SEARCH_NAMES} - {"cursor", "fuse", "like", "num_negative", "vectors"}
 
 _WORD = re.compile(r"([\w.]+)=(.*?)(?=\s+[\w.]+=|\s*$)", re.DOTALL)

@@ -26,10 +26,10 @@ MAX_JOB_ROWS = 2**27
 #: lists at a time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 
-#: So many hits weigh as much as one text: with snippets or explanations, they take a worker as long.
+#: This many hits weigh as much as one text, because with snippets or explanations they take a worker as long.
 HITS_PER_TEXT = 100
 
-#: The options for which a worker goes over all documents again, as messages name them.
+#: The options, in the words of messages, for which a worker reads all documents a second time.
 _COSTLY = ("mode hybrid", "sort", "facets", "group_size")
 
 

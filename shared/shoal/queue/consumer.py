@@ -28,7 +28,7 @@ MAX_TAKE_JOBS = 1_024
 #: Number of bytes of jobs after which no more jobs are taken at a time. A single job may have more bytes.
 MAX_TAKE_BYTES = 4 * 2**20
 
-#: Seconds between two looks for jobs of dead workers. One worker of the pool looks for all.
+#: Seconds between two looks for jobs of dead workers. Each time, one worker looks for the whole pool.
 RECLAIM_TURN_S = 0.9
 
 #: Size limit of the replies that are written together, in bytes. A larger reply is written alone, to delay no other.

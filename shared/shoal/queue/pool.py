@@ -1,4 +1,4 @@
-"""The workers of a pool. Each announces itself and what it serves, and every process can read this."""
+"""The workers of a pool. Each writes heartbeats that say what it serves, and every process can read them."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ from shoal.queue import scripts
 #: Seconds for which a worker counts as alive after its last heartbeat.
 ALIVE_S = 3.0
 
-#: States of workers whose pool answers jobs. `shoal host` starts a worker that is asleep for the first job.
+#: States in which a worker answers jobs. `shoal host` starts a worker that is asleep for the first job.
 ANSWERING = ("ready", "asleep")
 
 #: Limits of a heartbeat: its bytes, and the values in its arrays and maps. A thousand indexes need a tenth of this.

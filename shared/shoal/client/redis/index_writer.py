@@ -67,7 +67,7 @@ class IndexModel(NamedTuple):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs of a document's text that the index has."""
+        """The outputs that the index needs for a document's text."""
         return (*(("vector",) if self.dimension else ()), *(("sparse",) if self.has_learned_words else ()))
 
     @classmethod

@@ -100,7 +100,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a client that ends at `until` on the monotonic clock. A large answer may have `max_reply_bytes`."""
+    """A call of a client that ends at `until` on the monotonic clock. An answer has at most `max_reply_bytes`."""
 
     session: Session
     lane: str
