@@ -38,7 +38,7 @@ Times = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds that a pass costs before any text, that each text adds, and of a request in an API process and in Redis.
+    """The seconds of a pass without texts, of each text in a pass, and of a request in an API process and in Redis.
 
     A pass has at most `max_pass` texts.
     """
@@ -64,7 +64,7 @@ class Plan:
 
 
 def fit(sums: Sequence[float]) -> tuple[float, float]:
-    """Return the seconds that a pass costs before any token and that each token adds, fitted to heartbeats' `rounds`.
+    """Return the seconds of a pass without tokens, and of each token in a pass, fitted to heartbeats' `rounds`.
 
     The fit is by least squares. Raises BadSetting if the rounds are too few, or too similar in size.
     """
@@ -80,7 +80,7 @@ def fit(sums: Sequence[float]) -> tuple[float, float]:
 
 
 def in_line(came: Times, seconds: float) -> Times:
-    """Return the time at which each request leaves a server that serves one by one, each in `seconds`."""
+    """Return the time at which each request leaves a server that serves one at a time, `seconds` each."""
     served = np.arange(1, len(came) + 1) * seconds
     return served + np.maximum.accumulate(came + seconds - served)
 

@@ -47,7 +47,7 @@ class Reranker(Encoder):
     def inputs_of(self, pairs: Sequence[tuple[str, str]]) -> tuple[Sequence[Any], dict[int, int]]:
         """Return the inputs of the pairs, then the inputs of queries, and the place of each pair's query among them.
 
-        Places are empty if a query has no input of its own.
+        A cross-encoder has no inputs of queries and no places.
         """
         return pairs, {}
 

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 #: The options of a search that an index in an engine takes.
 OPTIONS = {"filter", "fields", "min_score", "vectors", "num_negative", "fuse", "rerank"}
 
-#: Time after a call without an answer in which searches fail at once, so that they do not pile up, in seconds.
+#: After a call without an answer, searches fail at once for this many seconds, so that they do not pile up.
 RETRY_AFTER_S = 1.0
 
 

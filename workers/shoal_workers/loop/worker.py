@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.5
 
 #: Longest time for which a stopping worker still computes the jobs that it has, in seconds. If Redis is away then, the
-#: worker waits as long for it: if it ended with jobs, they would be blamed for its end.
+#: worker waits as long for Redis: if the worker ended with jobs, they would be blamed for its end.
 DRAIN_S = 5.0
 
 #: Difference between the clocks of this machine and Redis above which the worker logs a warning, in seconds.

@@ -131,7 +131,7 @@ def _transformer(numbers: Mapping[str, str], arrays: Mapping[str, Any]) -> Trans
 class _Attending(NamedTuple):
     """The bias of attention scores, and the cosines and sines that rotate queries and keys, if any.
 
-    Layers with the same `Attention` share all this.
+    Layers with the same `Attention` share these nodes.
     """
 
     bias: ov.Node

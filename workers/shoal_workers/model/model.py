@@ -43,8 +43,8 @@ class Model:
     usual one. `pair_forms` are format strings for a reranker's query and text, with `{}` in their places; it is empty
     if the tokenizer takes both unchanged.
 
-    `matryoshka_dimensions` are the fewer dimensions for which the model was trained, as its files say; it is empty if
-    they name none, and None if they do not say that it was trained for fewer.
+    `matryoshka_dimensions` are the smaller dimensions for which the model was trained. It is empty if the model's
+    files name none of them, and None if the files mention no such training.
 
     `heads` has the heads of outputs besides the pooled vector, by output. Without a pooled vector, `pooling` is empty
     and `dimension` is the size of the first head. With a `query_form`, `max_tokens` is the limit of documents.

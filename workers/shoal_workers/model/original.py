@@ -45,10 +45,10 @@ _ORDERS = {
 #: The layers of a model that makes one vector, if it has Dense layers.
 _POOLED = (["Transformer", "Pooling", "Dense", "Normalize"], ["Transformer", "Pooling", "Dense"])
 
-#: Files of a model that has sparse weights and vectors of tokens beside its vector, as BGE-M3 has.
+#: Files of a model with heads for sparse weights and for vectors of tokens, like BGE-M3.
 BESIDE = {"sparse": "sparse_linear.safetensors", "multivector": "colbert_linear.safetensors"}
 
-#: Most tokens of a text of a static model, with the token before each text. model2vec reads 512.
+#: Largest number of tokens of a text in a static model, with the token before each text. model2vec reads 512.
 MAX_STATIC_TOKENS = 513
 
 #: End of the names of classes in transformers that score texts.
@@ -115,7 +115,7 @@ class Original:
 
     @cached_property
     def prompts(self) -> dict[str, Any]:
-        """The prompts and the name of the default one, as `Model` has them."""
+        """The fields `prompts` and `default_prompt` of `Model`."""
         return {"prompts": self.about.get("prompts") or {}, "default_prompt": self.about.get("default_prompt_name")}
 
     def layer_config(self, name: str) -> dict[str, Any] | None:

@@ -201,7 +201,7 @@ class Work:
 
 
 def tokenize(portion: Sequence[tuple[Work, int]]) -> list[tuple[Work, int, Tokens]]:
-    """Return the tokens of inputs that are read in the same way; set the error of a job on which that fails."""
+    """Return the tokens of inputs that are read in the same way; set the error of a job whose inputs fail."""
     (first, _), works = portion[0], dict.fromkeys(work for work, _ in portion)
     for work in works:
         work.begin()

@@ -61,7 +61,7 @@ class Measurements:
         return self._batches["tokens"].sum
 
     def add_round(self, num_tokens: float, seconds: float) -> None:
-        """Count a round of the worker's loop with one pass, of this size. Earlier rounds lose weight."""
+        """Count a round of the worker's loop, which had one pass of this size. Earlier rounds lose weight."""
         new = (1.0, num_tokens, num_tokens**2, seconds, num_tokens * seconds)
         self.rounds = [KEPT * total + one for total, one in zip(self.rounds, new, strict=True)]
 

@@ -182,7 +182,7 @@ class JoinedTransformer(torch.nn.Module):
     def _attending(self, grid: Grid, unseen: torch.Tensor, attention: Attention) -> Attending:
         like, columns = self.words, torch.arange(grid.num_columns, device=unseen.device)
         distance, terms = columns - columns[:, None], []
-        if len(unseen) or not (grid.is_full or attention.is_causal):  # causal queries do not see the padding behind
+        if len(unseen) or not (grid.is_full or attention.is_causal):  # causal queries see no padding
             of_keys = unseen if len(unseen) else unseen.new_zeros(grid.num_tokens)
             terms.append(grid.spread(of_keys.to(like), MASKED)[:, None, None])
         if self.relative_bias is not None:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
-    """The changes of one index that Redis has; `index` is the name under which workers serve the index."""
+    """The changes of one index in Redis; `index` is the name under which workers serve the index."""
 
     log: ChangeLog
     index: str

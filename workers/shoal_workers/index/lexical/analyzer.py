@@ -41,8 +41,8 @@ MAX_CHARS = 64
 #: Largest number of words whose terms are kept in memory, and largest number of characters in such a word.
 _MAX_KEPT, _MAX_KEPT_CHARS = 2**18, 32
 
-#: Number of texts from which a language is detected, least share of the language's stop words among all words, and
-#: least ratio of this share to the share of any other language's stop words.
+#: A language is detected from `NUM_SAMPLED` texts. The share of its stop words among all words must be at least
+#: `MIN_SHARE`, and at least `MIN_LEAD` times the share of any other language.
 NUM_SAMPLED, MIN_SHARE, MIN_LEAD = 1_000, 0.15, 1.5
 
 #: Least number of words from which a language is detected.

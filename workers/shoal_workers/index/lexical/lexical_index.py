@@ -55,7 +55,7 @@ def impacts(
 
 
 def terms_of(tokens: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """Return the terms of a model's tokens: different numbers, spread over 64 bits as hashes of words are."""
+    """Return the terms of a model's tokens: different numbers, spread over 64 bits like hashes of words."""
     return tokens.astype(np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
@@ -86,7 +86,7 @@ class LexicalIndex:
 
     @classmethod
     def open(cls, folder: Path, count: int) -> Self:
-        """Map the files of a version with `count` documents into memory. Raises IndexCorrupt."""
+        """Memory-map the files of a version with `count` documents. Raises IndexCorrupt."""
         about = _read(folder / LEXICAL)
         num_terms, num_postings = about["num_terms"], about["num_postings"]
         starts = open_array(folder / STARTS, np.int64, (num_terms + 1,))

@@ -168,8 +168,8 @@ class OpenIndexes(Mapping[str, Index]):
         self._failures = {name: failure for name, failure in failures.items() if failure}
         self._waiting = {name: version for name, version in self._waiting.items() if name in folders}
         self._served = {name: self._served[name] for name in folders if name in self._served}
-        # Old versions are kept until the next look. A running search with the last reference to one would have to free
-        # its memory before it answers, which takes milliseconds for a large index.
+        # Old versions are kept until the next look. A running search with the last reference to a version would have to
+        # free the version's memory before it answers. For a large index, this takes milliseconds.
         self._replaced = [version for name, version in before.items() if self._served.get(name) is not version]
         for version in self._served.values():
             if version.close_unused(now, self._idle_s):

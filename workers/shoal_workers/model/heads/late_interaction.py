@@ -22,7 +22,7 @@ _PYLATE = ("query_prefix", "document_prefix", "query_length", "document_length",
 
 
 class _Late(NamedTuple):
-    """The settings of a late-interaction model, as Sentence Transformers names them. `prefixes` begin the prompts."""
+    """The settings of a late-interaction model, by the names in Sentence Transformers. `prefixes` begin the prompts."""
 
     prompts: dict[str, str]
     query_length: int | None
@@ -93,7 +93,7 @@ def _query_form(found: _Late, model: Model, original: Original, tokenizer: Token
 
 
 def _settings(model: Model, original: Original) -> _Late:
-    """Return the settings, in the present form or in PyLate's or Stanford's, as `MultiVectorEncoder` reads them."""
+    """Return the settings from the present form, PyLate's or Stanford's, which `MultiVectorEncoder` reads too."""
     prompts = {name: str(model.prompts.get(name) or "") for name in ("query", "document")}
     if not original.layers:
         return _stanford(read_json(original.folder / "artifact.metadata", optional=True))
