@@ -35,6 +35,6 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
 
 
 def platform_of(kernels: Iterable[Path]) -> str:
-    """Return the tag of the platforms that can load them: Linux with the newest glibc whose symbols they need."""
+    """Return the platform tag of the kernels: Linux with the newest glibc version among their symbols."""
     minors = [int(minor) for path in kernels for minor in re.findall(rb"GLIBC_2\.(\d+)", path.read_bytes())]
     return f"manylinux_2_{max(minors)}_{machine()}" if minors else f"linux_{machine()}"

@@ -24,7 +24,7 @@ class Blueprint(APIBlueprint):
 
     @staticmethod
     def create_view_func(func: Any, *arguments: Any, **options: Any) -> Any:
-        """Return a view that checks its arguments, the same one for each path of `func`."""
+        """Return a view that checks its arguments. All paths of `func` share one view."""
         if not hasattr(func, "view"):
             func.view = APIBlueprint.create_view_func(func, *arguments, **options)
         return func.view

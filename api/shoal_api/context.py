@@ -58,7 +58,7 @@ def context() -> Context:
 
 
 def contexts() -> list[Context]:
-    """Return the contexts of the pools that may answer the current request. A chosen pool is the only one."""
+    """Return the contexts of the pools that may answer the current request: only one if its pool is already chosen."""
     return [context()] if json_request().pool else all_contexts()
 
 

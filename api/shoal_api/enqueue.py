@@ -1,4 +1,4 @@
-"""The jobs of requests: sent to wait for the reply, or submitted so that the result can be fetched later."""
+"""Jobs of requests. A request sends a job and waits for the reply, or submits it and fetches the result later."""
 
 import random
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from shoal_api.context import Context, all_contexts, context
 from shoal_api.request import json_request
 
 #: To estimate the size of an answer, this dimension is assumed until a worker has reported the dimension of its model.
-#: Few models have a greater one.
+#: Few models have more dimensions.
 _ASSUMED_DIMENSION = 1_024
 
 #: Largest number of hits that a request may ask for. The API has all of them in memory at the same time.
@@ -132,8 +132,8 @@ async def submit(job: Job, lane: str) -> Response:
 async def _choose_pool(job: Job) -> Context:
     """Return the context of the pool for a job: of two pools that serve the same model, the less busy one.
 
-    Both are drawn at random from the pools with ready workers. Only the jobs under way of this process count: news of
-    other jobs would come too late. A search stays in its pool, because each pool has indexes of its own.
+    Both are drawn at random from the pools with ready workers. Only unanswered jobs of this process are counted: counts
+    of other processes would arrive too late. A search stays in its pool, because each pool has its own indexes.
     """
     home = context()
     if isinstance(job, Search):

@@ -47,7 +47,7 @@ class ProtocolPaths:
             self._owners.setdefault(prefix, name)
         #: The rules of each path that several protocols share.
         self.shared = _shared_rules(app, prefixes)
-        #: The rule of each of these paths that holds until the body is read.
+        #: For each shared path, the rule that holds until the body is read.
         self.fallbacks = {
             path: min(rules, key=lambda r: RECOGNISED_BY[r.endpoint][0]) for path, rules in self.shared.items()
         }
@@ -67,7 +67,7 @@ class ProtocolPaths:
         request.url_rule = next(fitting, request.url_rule)
 
     def owner(self, path: str) -> str:
-        """Return the name of the blueprint that owns the path, or its nearest known parent; else an empty text."""
+        """Return the name of the blueprint that owns the path or its nearest known parent, or "" if there is none."""
         path = path.rstrip("/")
         while path and path not in self._owners:
             path = path.rpartition("/")[0]
@@ -112,7 +112,7 @@ def joined_paths(earlier: PathItem, later: PathItem, own: PathItem | None) -> Pa
 
 
 def _joined(first: Any, second: Any) -> Any:
-    """Return one description in place of two: with the fields and items of both, and differing schemas as choices."""
+    """Merge two descriptions: the result has the fields and items of both, and differing schemas as choices."""
     if isinstance(first, list):
         return [*first, *(item for item in second if item not in first)]
     if not isinstance(first, dict) or first == second:

@@ -19,10 +19,10 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
 from shoal.operations import MAX_VALUES
 
-#: Key of a request's body in its environment. A WSGI server does not set it.
+#: Key of the body in a request's environment. Only Shoal's own server sets it, not a WSGI server.
 BODY = "shoal.body"
 
-#: Number of digits that are read of a content length. A longer number exceeds every limit, and is slow to convert.
+#: Only so many digits of a content length are read. A longer number exceeds every limit, and is slow to convert.
 MAX_LENGTH_DIGITS = 18
 
 #: Size of the pieces in which the API reads an upload or a file.
@@ -31,11 +31,11 @@ PIECE_BYTES = 2**16
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
 
-#: Largest number of names of fields in a body. A part of a text that looks like a name counts too. With 200,000
-#: objects of a name each, the process could answer no other request for 0.7 s.
+#: Largest number of field names in a body. A part of a text that looks like a name counts too. Parsing 200,000 objects
+#: with one name each would keep the process from answering other requests for 0.7 s.
 MAX_NAMES = 131_072
 
-#: Size of the largest body that is read and dropped if nothing has read it before.
+#: Size of the largest body that is read and dropped if no view has read it.
 MAX_DROPPED_BYTES = 2**20
 
 _NAME = re.compile(rb'"\s*:')
@@ -85,7 +85,7 @@ class JsonRequest(Request):
     #: Bytes of an upload that have arrived.
     num_uploaded_bytes = 0
 
-    #: True while the request counts as one under way.
+    #: True while access control counts the request as under way.
     is_counted = False
 
     #: Bytes in memory that access control counts for the request: its body, and a large response.
@@ -115,7 +115,7 @@ class JsonRequest(Request):
         if "HTTP_TRANSFER_ENCODING" not in environ:
             size = environ.get("CONTENT_LENGTH") or "0"
             self.declared_bytes = int(size[:MAX_LENGTH_DIGITS]) if size.isdecimal() else 0
-        #: The body, which can be read only once: whole by a call, or in pieces by `async for`. Granian's are alike.
+        #: The body, to be read once: whole by a call, or in pieces by `async for`. Granian's body has the same methods.
         self.body: WsgiBody = environ.get(BODY) or WsgiBody(environ["wsgi.input"], self.declared_bytes)
 
     async def receive(self, count: Callable[[int], None]) -> None:
@@ -169,8 +169,8 @@ class JsonRequest(Request):
 
         Raises InvalidJson, InvalidText for half of a surrogate pair, InvalidRequest for JSON that is not an object, and
         TooLarge for more than `MAX_VALUES` values or `MAX_NAMES`: reading 32 MiB of empty objects or short texts would
-        need up to 1.5 GB and some seconds, during which the process could answer no other request. In JSON, opening
-        brackets and braces and commas are counted, within texts too.
+        need up to 1.5 GB and some seconds, during which the process could answer no other request. In JSON, every `[`,
+        `{` and `,` is counted, also inside strings.
         """
         if self.is_upload:
             return {}

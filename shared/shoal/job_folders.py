@@ -44,7 +44,7 @@ class JobFolders:
         return []
 
     def owner_of(self, path: str) -> str:
-        """Return the owner of the folder into which the path leads, or an empty string for any other path."""
+        """Return the owner of the job's folder that contains the path, or "" if no such folder does."""
         with suppress(ValueError):
             name, *_ = Path(path).relative_to(self.folder.resolve()).parts or ("",)
             return name.partition("-")[0] if _FOLDER_NAME.fullmatch(name) else ""
@@ -68,7 +68,7 @@ class JobFolders:
             )
 
     def limited(self, owner: str, report: Report, clock: Callable[[], float] = time.monotonic) -> Report:
-        """Return a report that also calls `check_results` every `LOOK_EVERY_S` seconds, and so may raise DiskFull."""
+        """Return a report that also calls `check_results` every `LOOK_EVERY_S` seconds. Calls may raise DiskFull."""
         due_s = clock()
 
         def report_and_check(progress: TaskProgress) -> None:
@@ -82,7 +82,7 @@ class JobFolders:
 
 
 def short_name(text: str) -> str:
-    """Return the name of a client or a pool in the names of folders."""
+    """Return the digest that stands for a client or a pool in the names of folders."""
     return blake2b(text.encode(), digest_size=_OWNER_BYTES).hexdigest()
 
 

@@ -30,7 +30,7 @@ OPEN_PATHS = ("/docs/", "/page/")
 #: Longest name of a further pool, in characters. Ids of jobs begin with the name, and have at most 128 characters.
 MAX_POOL_CHARS = 100
 
-#: Largest value of a number that names no other limit. Redis's scripts count the bytes of 10**9 MB exactly.
+#: Largest value of a numeric setting without a limit of its own. Redis's scripts count the bytes of 10**9 MB exactly.
 MOST = 10**9
 
 #: Longest wait for an answer, in seconds: the longest `timeout_s` of a job.
@@ -322,7 +322,7 @@ class Settings:
 
     @property
     def served_folder(self) -> Path:
-        """The folder in which workers find indexes. If there is a store, it is the folder of copies."""
+        """The folder in which workers find indexes: with a store, the folder of copies."""
         return self.index_copies_folder if self.index_store else self.index_home_folder
 
     @property

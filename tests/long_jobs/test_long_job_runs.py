@@ -45,7 +45,7 @@ class Run:
     def fail(self, error: ShoalError) -> bool:
         """End the run with an error."""
         passes = isinstance(error, TEMPORARY_ERRORS)
-        return bool(self.job.break_off(self.worker.name, self.execution, error, passes=passes))
+        return bool(self.job.break_off(self.worker.name, self.execution, error, is_temporary=passes))
 
     def die(self, *, is_stopped: bool = False) -> None:
         """End the run as if its process was killed, by its worker if `is_stopped`, else by another program."""

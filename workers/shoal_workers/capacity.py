@@ -1,7 +1,7 @@
-"""Capacity planning: how long requests take with a number of workers, by simulation, and the least numbers that do.
+"""Capacity planning: simulated latencies for given numbers of processes, and the least numbers that are enough.
 
-Pure functions. Requests have one text each and come at random (a Poisson process). Each passes an API process and a
-Redis, which serve one request after the other, and then a worker, which serves the jobs that wait together.
+Pure functions. Requests have one text each and come at random (a Poisson process). Each goes through an API process
+and a Redis, which serve requests one by one, and then a worker, which computes waiting jobs together.
 """
 
 from bisect import bisect_left
@@ -24,13 +24,13 @@ MAX_TAKEN, MAX_WAITING = 32, 64
 #: Largest share of the time in which an API process or a Redis is busy.
 MAX_BUSY = 0.7
 
-#: Ratio of the rates between which the limit of the workers is found, and the number of rates that are tried.
+#: To find the limit of the workers, at most `NUM_STEPS` rates are tried, each `STEP` times the rate before.
 STEP, NUM_STEPS = 1.02, 512
 
-#: Least number of passes, and least standard deviation of their sizes as a share of the mean, that tell their costs.
+#: Costs are fitted only to at least this many passes, whose sizes have at least this standard deviation / mean.
 MIN_PASSES, MIN_SPREAD = 50, 0.2
 
-#: Number of simulated requests. Those of the first tenth are not counted, because the simulation begins without load.
+#: Number of simulated requests. The first tenth is not counted, because the simulation begins without load.
 NUM_REQUESTS = 50_000
 
 Times = NDArray[np.floating[Any]]
@@ -38,7 +38,7 @@ Times = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of a pass without texts, of a text in it, and of a request in an API process and in a Redis.
+    """The seconds of a pass without texts, of each text in a pass, and of a request in an API process and in Redis.
 
     A pass has at most `max_pass` texts.
     """
@@ -52,7 +52,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The number of processes of each part, and the rate of requests from which each part is too small.
+    """The number of processes of each part, and the rate of requests at which each part becomes too small.
 
     At the planned rate, half of the requests take at most `p50_s`, and 99 % at most `p99_s`.
     """
@@ -64,9 +64,9 @@ class Plan:
 
 
 def fit(sums: Sequence[float]) -> tuple[float, float]:
-    """Return the seconds of a pass and of a token by least squares, from the `rounds` of heartbeats.
+    """Return the seconds of a pass without tokens, and of each token in a pass, fitted to heartbeats' `rounds`.
 
-    Raises BadSetting if the rounds are too few, or too similar in size to tell the one from the other.
+    The fit is by least squares. Raises BadSetting if the rounds are too few, or too similar in size.
     """
     num, tokens, tokens_squared, seconds, token_seconds = sums
     spread = num * tokens_squared - tokens**2
@@ -80,17 +80,17 @@ def fit(sums: Sequence[float]) -> tuple[float, float]:
 
 
 def in_line(came: Times, seconds: float) -> Times:
-    """Return when each request leaves a server that takes `seconds` for each, one after the other."""
+    """Return the time at which each request leaves a server that serves one at a time, `seconds` each."""
     served = np.arange(1, len(came) + 1) * seconds
     return served + np.maximum.accumulate(came + seconds - served)
 
 
 def in_passes(came: Times, num_workers: int, costs: Costs, max_taken: int = MAX_TAKEN) -> Times:
-    """Return when each job leaves one of the workers.
+    """Return the time at which each job leaves its worker.
 
-    A worker without a pass takes the jobs that wait, at most `max_taken`, and computes the next pass of its jobs.
+    After each pass, a worker takes at most `max_taken` of the jobs that wait, and computes the next pass of its jobs.
     """
-    num_workers = min(num_workers, len(came))  # more than a worker for each job change nothing
+    num_workers = min(num_workers, len(came))  # more workers than jobs change nothing
     free, held = [(0.0, n) for n in range(num_workers)], [deque[int]() for _ in range(num_workers)]
     times, left, num_taken = [*came.tolist(), inf], np.empty(len(came)), 0
     while free:
@@ -121,7 +121,7 @@ def latencies(rate: float, numbers: dict[str, int], costs: Costs) -> Times:
 
 
 def plan(rate: float, p99_s: float, costs: Costs) -> Plan:
-    """Return the least numbers with which 99 % of the requests take at most `p99_s`. Raises BadSetting."""
+    """Return the least numbers of processes with which 99 % of the requests take at most `p99_s`. Raises BadSetting."""
     busy_s = {"api": costs.api_s, "redis": costs.redis_s}
     numbers = {part: max(1, ceil(rate * seconds / MAX_BUSY)) for part, seconds in busy_s.items()}
 

@@ -34,16 +34,16 @@ MAX_CONNECTIONS = 4_096
 #: Largest number of transfers of a process at a time: uploads and downloads, each of which may last minutes.
 MAX_TRANSFERS = 64
 
-#: Routes for monitoring. No number of other requests keeps them from an answer.
+#: Routes for monitoring. They are answered however many other requests there are.
 _ALWAYS_ANSWERED = ("/health", "/ready")
 
-#: Number of requests and responses of the largest size for which a process has memory.
+#: A process has memory for this many requests and responses of the largest size.
 _LARGEST_AT_A_TIME = 4
 
 #: Bytes of JSON for each byte of a 32-bit float. Vectors are floats, and a response may be JSON.
 JSON_BYTES = 2.5
 
-#: Host names that lead to this machine on every machine, whatever the DNS says.
+#: Host names that mean the local machine everywhere, whatever the DNS says.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 #: Methods that change nothing. A browser sends them when its user follows a link on another site.
@@ -55,11 +55,11 @@ _WITH_PORT = re.compile(r"^\[(.*)\](?::\d+)?$|^([^:]*):\d+$")
 
 
 class Shares:
-    """The clients' parts of a limited `total`. Thread-safe.
+    """The clients' shares of a limited `total`. Thread-safe.
 
-    A client's part may be at most as large as the free rest (dynamic thresholds, Choudhury and Hahne, 1998). So a
-    single client gets half, several greedy clients get less each, and something is left for the next client. A client
-    that holds nothing may get the whole rest. Error messages call the total `name`.
+    A share may not exceed the amount that is still free (dynamic thresholds, Choudhury and Hahne, 1998). So a single
+    client gets half, several greedy clients get less each, and something is left for the next client. A client that
+    holds nothing may get all that is free. `name` is what error messages call the total.
     """
 
     def __init__(self, total: int, name: str):
@@ -200,7 +200,7 @@ class AccessControl:
 
 @lru_cache(4_096)
 def network_of(address: str) -> str:
-    """Return an IPv4 address, or the /64 network of an IPv6 address, which one client may use whole; without a port."""
+    """Return the address without its port; for IPv6, the /64 network, because one client may have all its addresses."""
     address = _WITH_PORT.sub(r"\1\2", address)
     try:
         ip = ip_address(address)

@@ -90,7 +90,7 @@ class Keyring:
         return key
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key with this secret, or None. The time of a call reveals nothing about the key."""
+        """Return the key with this secret, or None. The duration of a call reveals nothing about the key."""
         if time.monotonic() > self._next_check_s:
             self._reload_if_changed()
         digest = hashlib.sha256(secret.encode()).digest()
@@ -134,7 +134,7 @@ def read(path: Path) -> list[ApiKey]:
 
 
 def add(path: Path, name: str, role: str, rate: str) -> str:
-    """Make a key, add its line to the file, and return the key. The file may be new. The key is stored nowhere."""
+    """Make a key, add its line to the file or to a new file, and return the key. The key itself is not stored."""
     secret = PREFIX + secrets.token_urlsafe(32)
     key = ApiKey(name, role, hashlib.sha256(secret.encode()).digest(), rate)
     path.touch()
@@ -155,9 +155,9 @@ def drop(path: Path, name: str) -> None:
 
 @contextmanager
 def _changing(path: Path) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the names of the file's keys and its lines, which the block may change. Other changes wait meanwhile.
+    """Yield the names of the keys and the lines of the file. The block may change the lines; other writers wait.
 
-    The file stays the same one: a container that has mounted it would not see a new file in its place.
+    The file is changed in place: a container that has mounted it would not see a new file with its name.
     """
     read(path)  # raises BadSetting if the file cannot be read
     with path.open("r+", encoding="utf-8") as file:

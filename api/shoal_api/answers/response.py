@@ -21,7 +21,7 @@ SAFETY = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referre
 #: A content security policy: no other site may show the response as part of its own page.
 NO_FRAMES = "frame-ancestors 'none'"
 
-#: Size above which a response is large. Its bytes count toward the share of its client until the client has read them.
+#: Size above which a response is large. A large response counts toward its client's share until the client has read it.
 LARGE_BYTES = 2**20
 
 
@@ -83,13 +83,13 @@ def json_response(
 
 
 def sparse_json(vector: SparseVector) -> orjson.Fragment:
-    """Return the JSON of a sparse vector, which needs less memory than the maps in it."""
+    """Return a sparse vector as JSON bytes, which need less memory than its maps."""
     maps = [{"index": index, "value": value} for index, value in zip(*vector, strict=True)]
     return orjson.Fragment(orjson.dumps(maps, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def is_json(value: Any) -> bool:
-    """Return True if the value reads back the same from the JSON that `json_response` writes; NaN would become null."""
+    """Return True if `json_response` writes JSON that reads back as the same value. NaN would become null."""
     try:
         return bool(orjson.loads(orjson.dumps(value)) == value)
     except TypeError:

@@ -23,7 +23,7 @@ from shoal.errors import InvalidRequest, NotAcceptable
 from shoal_api.answers.response import bytes_response, cost_headers, json_response, sparse_json
 from shoal_api.request import MSGPACK_TYPES, json_request
 
-#: Arrays by their names: `embeddings`, with a row for each vector, and the arrays that are needed to read it.
+#: Arrays by their names: `embeddings`, with a row for each vector, and the scales, offsets and chunks of the rows.
 Arrays = dict[str, NDArray[Any]]
 
 NumberType = Literal["float32", "float16", "int8", "binary", "ubinary"]
@@ -52,7 +52,7 @@ def convert(vectors: NDArray[np.float32], number_type: str) -> Arrays:
         return {"embeddings": vectors.astype("<f4", copy=False)}
     if number_type == "float16":
         return {"embeddings": np.clip(vectors, -_MAX_FLOAT16, _MAX_FLOAT16).astype("<f2")}
-    if number_type == "int8":  # the largest number, without the sign, becomes 127; zeros have the scale 0
+    if number_type == "int8":  # the largest absolute value becomes 127; zeros have the scale 0
         scales = np.abs(vectors).max(axis=1) / np.float32(_MAX_INT8)
         rows = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None])
         within = np.clip(rows, -_MAX_INT8, _MAX_INT8)  # a scale near 0 is rounded, so a number may exceed 127
@@ -133,7 +133,7 @@ def accepted_type(offered: tuple[str, ...] = OFFERED) -> str:
 
 
 def best_type(offered: tuple[str, ...]) -> str | None:
-    """Return the offered media type that the current request likes best, or None if it accepts none of them."""
+    """Return the offered media type that the current request prefers, or None if it accepts none of them."""
     request = json_request()
     request.is_negotiated = True
     header = request.environ.get("HTTP_ACCEPT", "")
@@ -201,7 +201,7 @@ def listed(arrays: Arrays) -> Mapping[str, Any]:
 def output_type(number_type: str) -> str:
     """Return the media type that the current request accepts for a response by `output_response`.
 
-    Raises NotAcceptable, and InvalidRequest for another number type than the default.
+    Raises NotAcceptable, and InvalidRequest for any number type but the default.
     """
     if number_type != NUMBER_TYPES[0]:
         raise InvalidRequest(f'output_dtype "{number_type}" goes with output vector, tokens and chunks: leave it out')

@@ -39,12 +39,12 @@ Fields = BulkBody | BulkQuery | BuildBody | BuildQuery
 #: Least time between two reads of a long job's status while a request waits for the job's end, in seconds.
 _LOOK_EVERY_S = 0.05
 
-#: The least pause, in seconds, for each request under way of the client. So a client costs at most 100 reads a second.
-#: With a fixed pause, 500 waiting requests took a whole processor; with this one they take 4 % of it.
+#: The pause between two reads is at least this many seconds times the number of the client's requests under way. So a
+#: client causes at most 100 reads a second. With a fixed pause, 500 waiting requests took a whole processor, not 4 %.
 _PAUSE_S = 0.01
 
-#: To find a client's unfinished jobs, at most this many of its ended jobs are read. A client with too many unfinished
-#: jobs may try again after this many seconds.
+#: To find a client's unfinished jobs, at most `_MAX_ENDED` of its ended jobs are read. A client with too many
+#: unfinished jobs may try again after `_WAIT_S` seconds.
 _MAX_ENDED, _WAIT_S = 1_000, 60
 
 
@@ -149,7 +149,7 @@ def _is_known(job_id: str) -> bool:
 
 
 def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
-    """Raise an error for wrong fields, or if Redis is away: then no file need be received."""
+    """Raise an error for wrong fields, or if Redis is away, before a file is received in vain."""
     if query.name is None and query.model_fields_set:
         raise InvalidRequest(
             f"{min(query.model_fields_set)} is in the query: put it into the body, or give the `name` of a file there "

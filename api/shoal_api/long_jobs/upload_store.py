@@ -115,7 +115,7 @@ class UploadStore(JobFolders):
                 except UnknownJob:
                     with locked(folder):
                         is_old = time.time() - folder.stat().st_mtime > _UNKNOWN_KEPT_S
-                        if is_old or (folder / _PARTIAL).exists():  # a process that died has left it
+                        if is_old or (folder / _PARTIAL).exists():  # its process died
                             shutil.rmtree(folder, ignore_errors=True)
                     continue
                 if job.status == "done" or (job.has_ended and time.time() - (job.ended_at or math.inf) > _RETRY_KEPT_S):
@@ -170,7 +170,7 @@ class JobFolder:
                     self._store.check_space()
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(self._path / name)  # an earlier attempt may have submitted the job: it reads a whole file
+        partial.replace(self._path / name)  # an earlier attempt may have submitted the job, which needs a whole file
 
 
 def uploads_in(folder: Path) -> list[Path]:
@@ -209,7 +209,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _num_upload_bytes(folder: Path) -> int:
-    """Return the bytes of the uploads in the folder, or 0 if the folder is gone by now."""
+    """Return the total size of the uploads in the folder in bytes, or 0 if the folder no longer exists."""
     with suppress(FileNotFoundError):
         return sum(map(file_size, uploads_in(folder)))
     return 0

@@ -1,7 +1,7 @@
 """Prometheus metrics: counters of the API, and the state of the pool at the time of a scrape.
 
-Several API processes count in files of a shared folder (prometheus_client's multiprocess mode), so each of them reports
-the sums. The counts of a process stay when it ends.
+Several API processes count in files of a shared folder (prometheus_client's multiprocess mode), so each process reports
+the sums. The counts of a process remain after its end.
 """
 
 import os
@@ -48,7 +48,7 @@ _LANE_GAUGES: tuple[tuple[str, str, Callable[[LaneLoad, LaneLimits], float]], ..
     ),
 )
 
-#: Of these metrics, the smallest value of all processes is reported. Of other metrics, the sum is reported.
+#: For these metrics, the smallest value of all processes is reported, and for other metrics the sum.
 _MINIMUM = ("process_start_time_seconds", "process_max_fds")
 
 
@@ -124,7 +124,7 @@ class _ProcessesCollector(Collector):
         self._folder = folder
 
     def collect(self) -> Iterator[Metric]:
-        """Yield prometheus_client's process metrics, for all these processes together."""
+        """Yield prometheus_client's process metrics: sums over all these processes, or minima for `_MINIMUM`."""
         found: dict[str, list[Metric]] = {}
         pids = {int(file.stem.rpartition("_")[2]) for file in self._folder.glob("*.db")}
         for pid in filter(_is_sibling, pids):
@@ -138,7 +138,7 @@ class _ProcessesCollector(Collector):
 
 
 def _is_sibling(pid: int) -> bool:
-    """Return True if the process is a living sibling of this process. Another program may have its number by now."""
+    """Return True if the process is a living sibling of this process. Another program may have got its number."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getppid()
     except OSError:

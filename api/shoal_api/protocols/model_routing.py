@@ -12,7 +12,7 @@ from shoal_api.context import Context, context, contexts
 from shoal_api.request import json_request
 from shoal_api.viewers.pool_state import PoolReader, PoolState
 
-#: Names that models give their prompt for a kind of text, keyed by the protocols' words for this kind.
+#: The names of models' prompts for a kind of text, keyed by the protocols' words for this kind.
 _PROMPTS = {
     **dict.fromkeys(("query", "search_query", "retrieval.query"), QUERY_PROMPTS),
     **dict.fromkeys(("document", "passage", "search_document", "retrieval.passage"), DOCUMENT_PROMPTS),
@@ -60,7 +60,7 @@ async def route_to_model(name: str | None, part: str = "model") -> None:
     """
     if name is None:
         return
-    for read in (PoolReader.look, PoolReader.read):  # a pool with a silent Redis delays no request for another
+    for read in (PoolReader.look, PoolReader.read):  # a pool whose Redis is silent delays no request for another pool
         known = {found.settings.pool: _names(found, await read(found.pool), part) for found in contexts()}
         fitting = [pool for pool, names in known.items() if is_among(name, set(names) - {ANY_NAME})]
         if fitting:
@@ -85,7 +85,7 @@ async def route_to_model(name: str | None, part: str = "model") -> None:
 
 
 async def _states() -> list[tuple[Context, PoolState]]:
-    """Return the state of each pool, except pools whose Redis refuses it. Raises the first error if all refuse it."""
+    """Return the state of each pool that can be read. Raises the first error if no pool can be read."""
     asked = contexts()
     found = await asyncio.gather(*(each.pool.read() for each in asked), return_exceptions=True)
     errors = [state for state in found if isinstance(state, BaseException)]

@@ -95,7 +95,7 @@ async def embeddings(body: EmbeddingsBody) -> Response:
 
 
 def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) -> dict[str, Any]:
-    """Return in OpenAI's shape the vectors of a reply, or `rows` that were made from the vectors."""
+    """Return the vectors of a reply, or `rows` made from them, in OpenAI's shape."""
     rows = reply.vectors if rows is None else rows
     if encoding_format == "base64":
         rows = base64_rows(rows)

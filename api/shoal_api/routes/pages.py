@@ -77,7 +77,7 @@ async def root() -> Response:
 
 @page_files.after_request
 def _prepare(response: Response) -> Response:
-    """Confine a file of the page, and compress it if it is a text and the browser accepts that."""
+    """Set the security policy of a file of the page, and compress a text file if the browser accepts gzip."""
     if response.status_code >= 400:
         return response
     _confine(response)
@@ -85,7 +85,7 @@ def _prepare(response: Response) -> Response:
     request = json_request()
     is_short = len(request.environ.get("HTTP_ACCEPT_ENCODING", "")) <= MAX_ACCEPT_CHARS
     is_text = response.status_code == 200 and (response.mimetype or "").startswith("text/")
-    response.set_etag(response.get_etag()[0] or "", weak=True)  # both encodings have the same
+    response.set_etag(response.get_etag()[0] or "", weak=True)  # both encodings have the same ETag
     if is_text and is_short and request.accept_encodings["gzip"] > 0:
         response.set_data(_compress(response.data))
         response.content_encoding = "gzip"
@@ -152,7 +152,7 @@ def _confine(response: Response, styles: str = "") -> Response:
 
 
 def _describe_defaults(schemas: dict[str, Any], bodies: list[Any]) -> None:
-    """Move defaults of bodies' fields into their descriptions: client generators require a field with a default."""
+    """Move defaults of bodies' fields into their descriptions: generated clients would require fields with defaults."""
     names = {ref for body in bodies for ref in _REFERENCE.findall(str(body))}
     seen: set[str] = set()
     while names - seen:

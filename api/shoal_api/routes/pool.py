@@ -24,7 +24,7 @@ dead_letters_api = Blueprint("dead_letters", __name__, "dead letters", ErrorBody
 #: Number of bytes that are shown of a job that cannot be read.
 MAX_SHOWN_BYTES = 1_000
 
-#: Largest number of dead letters, and of long jobs, that are shown. Largest number of recent jobs.
+#: At most this many dead letters, and this many long jobs, are shown, and at most `MAX_RECENT` recent jobs.
 MAX_SHOWN, MAX_RECENT = 30, 100
 
 

@@ -36,7 +36,7 @@ class BoundedBy:
     check: str
 
 
-#: All checks that bound values in place of a schema. A setting has the bound, or programs without HTTP need the check.
+#: All checks that bound values in place of a schema: the bound is a setting, or programs without HTTP need the check.
 CHECKS = (TEXT, TEXTS, SEARCH, DOCUMENTS, TOKENS, UNREAD) = (
     BoundedBy("check_texts and check_query: SHOAL_MAX_TEXT_CHARS decides"),
     BoundedBy("check_texts: SHOAL_MAX_BACKLOG_TEXTS and SHOAL_MAX_JOB_TEXTS decide"),
@@ -83,7 +83,7 @@ TopN = Annotated[int, Field(ge=1, le=2**31 - 1)]
 #: A time in Unix seconds.
 UnixTime = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 
-#: vLLM's limit on the tokens of a text. Only the model's own limit is known.
+#: vLLM's limit on the tokens of a text. Only -1 is accepted: the model's own limit.
 TruncateTo = Annotated[Literal[-1] | None, Field(description="Texts that are too long are cut, as for null")]
 
 #: A field that clients of other services send, and that changes no answer.

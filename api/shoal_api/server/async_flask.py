@@ -1,4 +1,4 @@
-"""Flask whose views may be coroutines: a request that waits in one holds no thread.
+"""A Flask application whose views may be coroutines, so that a waiting request holds no thread.
 
 The application stays a `flask.Flask`: its routes, blueprints, contexts, hooks and error handlers are Flask's, and any
 WSGI server can run it. Only the dispatch is awaited.
@@ -53,7 +53,7 @@ _CLIENT_GONE = 499
 #: Routes that supervisors and Prometheus request all the time. They get no spans.
 _QUIET_ROUTES = ("/health", "/ready", "/metrics")
 
-#: One empty session for all requests: nothing here reads cookies, and a write to it raises an error.
+#: The session of all requests. It is empty, because no view reads cookies, and a write to it raises an error.
 _NO_SESSION = NullSession()
 
 _T = TypeVar("_T")

@@ -19,7 +19,7 @@ from shoal_api.request import BODY
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.shutdown import OPEN_FILES, connections_on, listeners_on
 
-#: Age at which a request is watched for the disconnection of its client, in seconds.
+#: Age from which a request is watched for the disconnection of its client, in seconds.
 WATCH_AFTER_S = 1.0
 
 #: Seconds between two checks whether the client has read a large response.
@@ -43,7 +43,7 @@ class BlockingBody:
         self._rest, self._is_over = b"", False
 
     def read(self, num_bytes: int) -> bytes:
-        """Return `num_bytes`, or fewer at the end; none after a break, or if they come later than `timeout_s`."""
+        """Return `num_bytes` bytes, or fewer at the end; b"" if the connection breaks or they take over `timeout_s`."""
         if len(self._rest) < num_bytes and not self._is_over:
             coming = asyncio.run_coroutine_threadsafe(self._filled(self._rest, num_bytes), self._loop)
             try:
@@ -133,7 +133,7 @@ class RsgiServer:
         for name in set(scope.headers.keys()).difference(dict(named)):  # `items` lacks values that are not ASCII
             if "_" not in name:
                 environ["HTTP_" + name.upper().replace("-", "_")] = ""
-        if scope.query_string and self.loop:  # it may have the name of an upload
+        if scope.query_string and self.loop:  # the query may have the name of an upload
             environ["wsgi.input"] = BlockingBody(protocol, self.loop, self._timeout_s)
         for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
             if (value := environ.pop(f"HTTP_{name}", None)) is not None:

@@ -139,7 +139,7 @@ def _stop(server: "RsgiServer", port: int, stopping: threading.Event, send_spans
 
 
 def _end() -> None:
-    """Send this process the signal at which Granian ends."""
+    """Send this process the signal that stops Granian."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,7 +1,7 @@
 """Shutdown without losing a request: connections end with their next response, and then the server stops.
 
-Granian itself would close each connection without an unanswered request, although a request may be on its way. A second
-signal, or a new connection at the same instant, could make it wait for ever.
+Granian itself would close each connection that has no unanswered request, although a request may be on its way. A
+second signal, or a new connection at the same instant, could make Granian wait for ever.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ SETTLE_S = 0.05
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-#: Socket option: accept packets only from the network interface with this index. `_NO_INTERFACE` belongs to none.
+#: Socket option: accept packets only from the interface with the given index. No interface has `_NO_INTERFACE`.
 _SO_BINDTOIFINDEX = 62
 _NO_INTERFACE = 2**31 - 1
 
@@ -67,7 +67,7 @@ def drain(port: int) -> None:
     """Refuse new connections to `port`, and return once all clients are idle, but after at most `DRAIN_S`."""
     if sys.platform == "linux":
         for listener in listeners_on(port):
-            # The first process may do this without a privilege. For others that share the listener it is done.
+            # The first process needs no privilege for this. The option then holds for all that share the listener.
             with suppress(OSError):
                 listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
     until_s = time.monotonic() + DRAIN_S
@@ -76,17 +76,17 @@ def drain(port: int) -> None:
 
 
 def _is_in_use(port: int) -> bool:
-    """Return True if a client is about to be connected, waits to be accepted, or is not idle, checked in this order."""
+    """Return True if a client is connecting, waits to be accepted, or is not idle. The checks need this order."""
     tables = [table.read_text() for table in _CONNECTION_TABLES if table.exists()]
     if any(int(local_port, 16) == port for table in tables for local_port in _HANDSHAKE.findall(table)):
-        return True  # clients that no socket of the process shows yet
+        return True  # a TCP handshake is still under way
     if HAS_TCP_INFO and any(_tcp_info(listener).num_unacknowledged for listener in listeners_on(port)):
         return True  # clients whose connections the process has not accepted yet
     return not all(map(_is_idle, connections_on(port)))
 
 
 def _is_idle(connection: socket.socket) -> bool:
-    """Return True if data came, but none for `IDLE_S`, and none waits to be read; False if the system cannot say."""
+    """Return True if data has come, but none in the last `IDLE_S`, and all is read; False if the system cannot say."""
     if not HAS_TCP_INFO:
         return False
     num_unread_bytes = struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))[0]

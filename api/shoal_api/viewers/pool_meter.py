@@ -72,7 +72,7 @@ class Work:
         return float(self.now["written_at"] - self.before["written_at"])
 
     def rise(self, counter: str) -> float:
-        """Return by how much a counter has risen."""
+        """Return the increase of a counter, at least 0."""
         before, now = (about.get("counters", {}).get(counter, 0.0) for about in (self.before, self.now))
         return max(0.0, float(now - before))
 
@@ -84,7 +84,7 @@ class Work:
 
 
 class WorkerMeter:
-    """The meter of one worker. `work` is its work between the heartbeats of the last seconds."""
+    """The meter of one worker. `work` is the worker's work in the last `WINDOW_S`, or None before two heartbeats."""
 
     def __init__(self) -> None:
         self.work: Work | None = None
@@ -93,8 +93,8 @@ class WorkerMeter:
     def update(self, about: Mapping[str, Any]) -> None:
         """Add a heartbeat. It may be the same as the last one.
 
-        A heartbeat without a time measures nothing. Earlier heartbeats are dropped after `WINDOW_S`, and if they have a
-        later time, because Redis's clock was set back.
+        A heartbeat without a time is ignored. Earlier heartbeats are dropped after `WINDOW_S`, or if their time is
+        later, because Redis's clock was set back.
         """
         now_s = about.get("written_at")
         if now_s is None or (self._beats and self._beats[-1]["written_at"] == now_s):
@@ -108,13 +108,13 @@ class WorkerMeter:
 class PoolMeter:
     """The meter of one pool, which measures from one snapshot to the next. For one thread.
 
-    `num_cached` returns the number of texts that the caller itself has found in the cache. Workers never see them.
+    `num_cached` returns the number of texts that the caller itself has found in the cache. Workers do not see them.
     """
 
     def __init__(self, num_cached: Callable[[], float] = lambda: 0):
         self._num_cached = num_cached
         self._meters: dict[str, WorkerMeter] = {}
-        self._own = WorkerMeter()  # of the caller's look-ups in the cache
+        self._own = WorkerMeter()  # measures the caller's own look-ups in the cache
 
     def measure(self, pool: PoolSnapshot) -> dict[str, Any]:
         """Return the figures of the pool in the form of `GET /v1/pool` in docs/http.md. Unknown figures are None."""

@@ -42,12 +42,12 @@ class PoolState:
 
     @cached_property
     def ready(self) -> Heartbeats:
-        """The heartbeats of the workers that answer jobs, or start for one."""
+        """The heartbeats of the workers that answer jobs, or that would start for a job."""
         return {worker_id: about for worker_id, about in self.workers.items() if about.get("state") in ANSWERING}
 
     @cached_property
     def served(self) -> Mapping[str, frozenset[tuple[str, str]]]:
-        """The names and fingerprints of the ready workers' models and of their rerankers, unless a worker has none."""
+        """The names and fingerprints of the ready workers' models, and of their rerankers if each worker has one."""
         found = {}
         for part, fingerprint in _FINGERPRINTS.items():
             beats = self.ready.values()
@@ -99,7 +99,7 @@ class PoolReader:
     async def look(self) -> PoolState:
         """Return a state at most `usable_s` old, or an empty one if Redis does not answer within `max_wait_s`.
 
-        A state older than `max_age_s` is read anew meanwhile.
+        If the state is older than `max_age_s`, a new read begins.
         """
         if not self._is_young():
             self._begin()
@@ -134,7 +134,7 @@ class PoolReader:
             self._reading = None
 
     async def dimension(self) -> int:
-        """Return the dimension of the vectors of the ready, or else of the last ready workers; 0 before the first."""
+        """Return the dimension of the vectors of the workers that are ready or were ready last; 0 if none ever was."""
         await self.read()
         return self.last_ready.dimension
 

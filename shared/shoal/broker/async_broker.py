@@ -182,7 +182,7 @@ class AsyncConnection(asyncio.Protocol):
 
 
 class ConnectionMaker:
-    """A maker of connections to the Redis at a URL, which share a circuit breaker. Raises Unavailable for a bad URL."""
+    """A maker of connections to one Redis, which share a circuit breaker. Raises Unavailable for a bad URL."""
 
     def __init__(self, url: str, answer_s: float = ANSWER_S):
         self.breaker = CircuitBreaker()
@@ -316,7 +316,7 @@ class AsyncBroker:
             try:
                 answers = await connection.ask(data, num_answers, block_s)
             except BaseException:
-                connection.close()  # its answers may still come, and would be taken for others
+                connection.close()  # its answers may still come, and would be taken for later ones
                 raise
             finally:
                 self._busy.discard(connection)

@@ -119,7 +119,7 @@ class Broker:
         """Translate redis-py's errors into Shoal's."""
         try:
             yield
-        except MovedError as error:  # raised in a library
+        except MovedError as error:  # raised by RQ or another library that calls redis-py itself
             self.connection_pool.follow(error)
             raise translate(error) from error
         except redis.RedisError as error:

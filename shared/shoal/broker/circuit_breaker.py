@@ -93,7 +93,7 @@ class _Watched(AbstractConnection):
         super().__init__(**options)
 
     def connect(self) -> None:
-        """Connect to the primary, unless it is connected."""
+        """Connect to the primary, unless the connection is open."""
         started = time.monotonic()
         try:
             if self._primary and self._sock is None:
@@ -106,7 +106,7 @@ class _Watched(AbstractConnection):
             raise
 
     def read_response(self, *args: Any, timeout: Any = SENTINEL, **options: Any) -> Any:
-        """Return the next answer, as redis-py reads it."""
+        """Return the next answer, read by redis-py."""
         try:
             answer = super().read_response(*args, timeout=timeout, **options)
         except redis.ResponseError:
@@ -127,7 +127,7 @@ class _WatchedTcp(_Watched, redis.Connection):
 
 class _WatchedTls(_Watched, redis.SSLConnection):
     def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Check like redis-py. Then read the server's TLS tickets, which look like an answer, in a round trip."""
+        """Check like redis-py. Then read the server's TLS tickets by a PING: unread, they would look like an answer."""
         super().on_connect_check_health(check_health)
         self.send_command("PING", check_health=False)  # type: ignore[no-untyped-call]
         self.read_response()

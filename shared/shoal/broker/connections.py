@@ -23,7 +23,7 @@ from shoal.broker.circuit_breaker import WATCHED, CircuitBreaker
 from shoal.broker.sentinel_cluster import Primary, split_url
 from shoal.errors import Unavailable
 
-#: Longest time that one command blocks in Redis, in seconds. A stop or a broken connection is noticed when it ends.
+#: Longest time that a command blocks in Redis, in seconds. A stop or a lost connection is noticed when it has ended.
 BLOCK_S = 1.0
 
 #: Longest wait for an answer of Redis or for a new connection, in seconds. So a caller learns within a second that
@@ -33,15 +33,15 @@ ANSWER_S = 0.7
 #: Longest time that a command blocks while a caller waits, in seconds. Together with `ANSWER_S` it is below a second.
 SHORT_BLOCK_S = 0.25
 
-#: Lowest speed of a connection, in bytes a second. Time limits of commands include the time for bytes at this speed.
+#: Lowest speed of a connection, in bytes a second. Time limits of commands include the transfer at this speed.
 MIN_BYTES_PER_S = 1_000_000
 
 #: Size limit of a small command, in bytes. A small command has the connection's own time limit, because setting another
 #: one needs two system calls.
 SMALL_BYTES = 65_536
 
-#: A command of more bytes is large. Redis serves no other client while it reads and runs a large command, so a process
-#: sends only one at a time. The next one waits for at most `MAX_LARGE_WAIT_S`.
+#: A command of more than `LARGE_BYTES` is large. Redis serves no other client while it reads and runs a large command,
+#: so a process sends one large command at a time. The next one waits for at most `MAX_LARGE_WAIT_S`.
 LARGE_BYTES, MAX_LARGE_WAIT_S = 2**20, 30.0
 
 #: Largest number of connections of a pool. A caller uses one only for a round trip, so few are in use at once.
@@ -140,7 +140,7 @@ class ConnectionPool(redis.BlockingConnectionPool):
         super().reset()  # type: ignore[no-untyped-call]
 
     def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
-        """Return an open connection, for `release`. Raises Unavailable after `MAX_WAIT_S`, and redis.RedisError.
+        """Return an open connection until `release`. Raises Unavailable after `MAX_WAIT_S`, and redis.RedisError.
 
         redis-py's own method and `release` also keep metrics, which take longer than the round trip itself.
         """
@@ -165,7 +165,7 @@ class ConnectionPool(redis.BlockingConnectionPool):
         return connection
 
     def release(self, connection: Any) -> None:
-        """Let others use a connection. After a fork, a connection of the parent is dropped."""
+        """Give a connection back to the pool. After a fork, a connection of the parent is dropped."""
         if connection is None or connection.pid == self.pid:
             self.pool.put_nowait(connection)
 
@@ -209,7 +209,7 @@ class ConnectionPool(redis.BlockingConnectionPool):
             return [_read(connection, **limit) for _ in packed]
 
     def follow(self, error: MovedError) -> None:
-        """Connect to the node that `error` names, which has the keys from now on."""
+        """From now on, connect to the node that `error` names, because it has the keys."""
         if self._primary:
             self._primary.note_move(error)
         self.drop_idle()
@@ -239,9 +239,9 @@ class ConnectionPool(redis.BlockingConnectionPool):
             self.pool.put_nowait(connection)
 
     def shut_down(self) -> None:
-        """Close all connections. The threads that use some of them close these.
+        """Close idle connections, and shut down the sockets of the others. Their threads then close these connections.
 
-        If this thread closed a connection, the thread that uses it could read from a new socket with the same number.
+        If this thread closed such a connection, its thread could read from a new socket with the same number.
         """
         self.drop_idle()
         for connection in self._get_in_use_connections():  # type: ignore[no-untyped-call]

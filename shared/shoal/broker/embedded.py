@@ -111,7 +111,7 @@ def command(settings: Settings) -> list[str]:
 
 
 def memory_mb(settings: Settings) -> int:
-    """Return the memory for the limits of two lanes, the cache and unread results, and as for results for the rest."""
+    """Return the MiB for two full lanes, the cache and unread results, and as much as results need for other keys."""
     return 2 * settings.max_backlog_mb + settings.cache_mb + 2 * settings.max_result_mb
 
 

@@ -64,7 +64,7 @@ class Sentinels:
 
 
 class ClusterNodes:
-    """The primary of a pool's keys in a cluster. A node without them answers with its address. Thread-safe."""
+    """The primary of a pool's keys in a cluster. Any other node answers with the primary's address. Thread-safe."""
 
     def __init__(self, nodes: list[Address]):
         self._named = nodes

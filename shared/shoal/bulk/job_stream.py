@@ -117,7 +117,7 @@ class JobStream:
     def embed(self, source: Iterator[Group]) -> Generator[Group, None, None]:
         """Yield each group once its job is answered, in order.
 
-        Raises ModelMismatch once no worker has the fingerprint. Errors of a job that no text can cause are raised too.
+        Raises ModelMismatch once no worker has the fingerprint, and errors of a job that no text can cause.
         """
         window: deque[tuple[Group, int, _SentJob | None]] = deque()  # a group without texts has no job
         num_rows = num_chars = 0
@@ -201,7 +201,7 @@ class JobStream:
         return has_worker
 
     def _send_lost(self, sent: Sequence[_SentJob]) -> None:
-        """Send jobs again, under new ids, that are in no lane and with no worker. Other jobs are only slow."""
+        """Send lost jobs again under new ids: jobs that no lane and no worker has. Other jobs are only slow."""
         placed = [each for each in sent if each.pending.is_put and not each.pending.done()]
         try:
             held = self._client.run(lambda client: client.queue.holds([each.job.id for each in placed]))

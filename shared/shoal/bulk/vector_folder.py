@@ -31,7 +31,7 @@ MANIFEST, BAD_ROWS = "manifest.json", "bad-rows.jsonl"
 #: Version of this layout. It rises by one whenever the names or contents of the files change.
 LAYOUT = 1
 
-#: Fields of the manifest that must be equal, like the model, if a run is continued.
+#: Fields of the manifest that, like the model, must be unchanged when a run is continued.
 _ARGUMENTS = ("source", "text_column", "id_column", "format", "part_rows", "options")
 
 
@@ -129,7 +129,7 @@ class VectorManifest:
             )
 
     def without_damaged(self, folder: Path) -> "VectorManifest":
-        """Return the manifest without the first damaged part, which has a missing or changed file, and later parts."""
+        """Return the manifest with the parts before the first damaged one. Its files are missing or changed."""
         for number, part in enumerate(self.parts):
             for name in _file_names(number, self.format):
                 path = folder / name

@@ -1,7 +1,7 @@
 """The cache of a pool: vectors of texts in a fixed number of places in Redis, each with one entry or none.
 
-The digest of a text names two places, and the text's entry may be in either. If a digest named one place, a quarter of
-the texts in use would be missing even from a table with a place for each text.
+The digest of a text names two places, and the text's entry may be in either. With one place for each digest, a quarter
+of the texts would find their place taken, even if the table had as many places as texts.
 """
 
 import struct

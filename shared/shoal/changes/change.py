@@ -124,7 +124,7 @@ def size_of(change: Change, packed: bytes) -> int:
 
 
 def map_of(document: Document) -> dict[str, Any]:
-    """Return a document as a change has it."""
+    """Return the map for a document in a change."""
     return {"id": document.id, "text": document.text, **document.fields}
 
 

@@ -118,7 +118,7 @@ class ChangeLog:
         self._broker.run(_FOLD, _keys_of(self._keys, index), {"index": index, "through": through, "kept": list(kept)})
 
     def _entries(self, index: str, page: "_Page", reached: str, known: str) -> Iterator[LoggedChange]:
-        """Yield the entries after `reached`, `page` first. The reader has all changes up to `known`."""
+        """Yield the entries after `reached`, beginning with `page`. The reader has all changes up to `known`."""
         if not page.entries and page.last != reached and not _has(known, page.last):
             yield _lost(reached, page.last)
         last_id = reached

@@ -93,7 +93,7 @@ def watch(settings: Settings, job_id: str) -> None:
 
 
 def _change_command(name: str, help_text: str, soon: str = "") -> None:
-    """Add the command that calls the method `name` of `LongJobs`. Soon after it, a running job has the state `soon`."""
+    """Add a command that calls the method `name` of `LongJobs`. A running job gets the status `soon` a little later."""
 
     @job.command(name, help=help_text)
     @click.argument("job_ids", nargs=-1, required=True)

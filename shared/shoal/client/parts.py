@@ -1,4 +1,4 @@
-"""Long lists in parts: how they are cut, and how all replies come from one model and index."""
+"""Long lists in parts: cutting a list, and repeating jobs until one model and index version made all replies."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sequence

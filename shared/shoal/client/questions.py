@@ -167,7 +167,7 @@ def search_of(queries: str | Iterable[str], options: Mapping[str, Any], k: int, 
 
 
 def options_of(given: Mapping[str, Any], *others: str) -> Options:
-    """Return the options of texts in `given`; raise InvalidRequest for an unknown option that is not in `others`."""
+    """Return the text options in `given`; raise InvalidRequest for an unknown option that is not in `others`."""
     check_known("option", given, (*OPTION_NAMES, *others))
     return Options.from_map(given)
 
@@ -178,7 +178,7 @@ def as_list(texts: str | Iterable[str]) -> list[str]:
 
 
 def vectors(reply: Reply, options: Options) -> Any:
-    """Return the output in an embed's reply, with an item for each text; for a list of outputs, a dict of them."""
+    """Return the output in an embed's reply, with an item for each text; for several outputs, a dict by their words."""
     if isinstance(options.output, str):
         return reply.output_of(options.output)
     return {word: reply.output_of(word) for word in options.outputs}

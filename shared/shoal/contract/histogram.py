@@ -53,7 +53,7 @@ class Histogram:
         return sum(self.counts)
 
     def minus(self, earlier: "Histogram") -> "Histogram":
-        """Return the measurements since `earlier`, or all measurements if it is not a state of this histogram."""
+        """Return the measurements since `earlier`, or all if `earlier` is not an earlier state of this histogram."""
         counts = [now - then for now, then in zip(self.counts, earlier.counts, strict=False)]
         if list(self.limits) != list(earlier.limits) or min(counts) < 0:
             return self

@@ -40,7 +40,7 @@ MAX_LANE_TEXTS = 999_999
 #: Highest number of a text in a list that is split into jobs. No list has this many texts.
 MAX_TEXT_NUMBER = 2**53
 
-#: A reply names at most this many ignored fields, with at most this many characters of each name.
+#: A reply names at most `MAX_IGNORED` ignored fields, and cuts each name to `MAX_IGNORED_CHARS` characters.
 MAX_IGNORED, MAX_IGNORED_CHARS = 16, 64
 
 #: Largest number of texts in a job if a list is split: several workers share the list, and no other job waits long.
@@ -214,7 +214,7 @@ class Job:
         return self.packed(values)
 
     def packed(self, values: dict[str, Any]) -> bytes:
-        """Return values, the job's texts included, as msgpack. Raises InvalidText, which names the bad text."""
+        """Return `values`, which include the job's texts, as msgpack. Raises InvalidText, which names the bad text."""
         try:
             return wire.pack(values)
         except InvalidText:
@@ -237,7 +237,7 @@ class Job:
     def of_map(cls, values: Mapping[str, Any], put_s: float = 0.0, **own: Any) -> Self:
         """Return the job with these values from the wire. It was put at `put_s`, in Unix seconds.
 
-        `own` are fields that consist of several values.
+        `own` has the fields that are made from several values.
         """
         known = {name: values[name] for name in (*_ENVELOPE, *cls.own_names) if name in values}
         if trace := values.get("traceparent"):
@@ -258,13 +258,13 @@ class Job:
         return blake2b(replace(self, id="-", traceparent=None).pack(), digest_size=16).hexdigest()
 
     def split(self, max_texts: int) -> list[Self]:
-        """Return jobs that together ask for the same as this job, each with a weight of at most `max_texts` texts."""
+        """Split the job into jobs that each have a weight of at most `max_texts` texts."""
         if self.num_lane_texts <= max_texts:
             return [self]
         return self.cut(len(self.texts), max_texts, self.lane_sizes())
 
     def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
-        """Return jobs with new ids that together ask for the same, each with at most `max_texts` texts and `max_size`.
+        """Split the job into jobs with new ids that each have at most `max_texts` texts and `max_size`.
 
         `sizes` has the size of each text. A text larger than `max_size` becomes a single job.
         """

@@ -85,7 +85,7 @@ class Keys:
         return f"{self.root}:cache:{place}"
 
     def processors(self, group: str) -> str:
-        """Return the key of a sorted set: the workers that share processors, sorted by the end of their time alive."""
+        """Return the key of a sorted set: workers that share processors, scored by the ends of their heartbeats."""
         return f"{self.root}:processors:{group}"
 
     def worker(self, worker_id: str) -> str:

@@ -28,7 +28,7 @@ _UNREADABLE = (msgpack.UnpackException, ValueError, TypeError, MemoryError)
 class Outline:
     """The fields that identify a job, the address of its reply, and its number of texts.
 
-    The outline has only fields among the first `MAX_FIELDS`, and before a place where the bytes are cut off or damaged.
+    It has only fields that are among the first `MAX_FIELDS`, and that come before any cut or damage in the bytes.
     """
 
     fields: dict[str, str | None] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Outline:
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Return the outline of the job in `data`. It is not unpacked, which could need a hundred times its size."""
+        """Return the outline of the job in `data`. Unpacking the whole job could need a hundred times its size."""
         outline = cls()
         with suppress(*_UNREADABLE):
             reader = _reader(data)

@@ -28,7 +28,7 @@ class Collection:
     """The texts of queries with a relevant document, and the gains of judged documents, both by the queries' ids.
 
     A gain of 0 or less means that a document is not relevant. `num_left_out` queries have no relevant document. They
-    are left out, because all orders of hits would be equally good.
+    are left out, because no order of hits is better for them than another.
     """
 
     queries: Mapping[str, str]
@@ -52,7 +52,7 @@ class Collection:
 
 
 def file_of(folder: str, name: str) -> str:
-    """Return the path of a file in a folder. If the file is only there packed, it is the path of the packed file."""
+    """Return the path of a file in a folder. If the folder has only a packed file, return the path of that file."""
     paths = [Path(folder, name + ending) for ending in ("", *PACKED_ENDINGS)]
     return str(next((path for path in paths if path.is_file()), paths[0]))
 

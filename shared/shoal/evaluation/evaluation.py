@@ -1,6 +1,6 @@
-"""The evaluation of settings: measures as trec_eval computes them, with intervals and tests by resampling queries.
+"""Measures of settings as trec_eval computes them, with confidence intervals and significance tests.
 
-The random numbers come from a fixed seed, so equal values give equal figures.
+Both resample the queries. The random numbers come from a fixed seed, so equal values give equal figures.
 """
 
 import math
@@ -131,10 +131,10 @@ def interval(values: Values) -> Interval:
 
 
 def differences(names: Sequence[str], values: Sequence[Values]) -> list[Difference]:
-    """Return each later setting's difference from the first. All arrays in `values` have one order of queries."""
+    """Return each later setting's difference from the first. All arrays in `values` have the same order of queries."""
     deltas = [each - values[0] for each in values[1:]]
     for each in deltas:
-        each[np.abs(each) < 1e-12] = 0.0  # equal rankings may differ a little, by the order of their sums
+        each[np.abs(each) < 1e-12] = 0.0  # equal rankings may differ a little by rounding
     ps = [_probability(each) for each in deltas]
     # Holm's correction: if no setting is better, any of these is below 0.05 in at most 5 % of evaluations.
     ps_of_all, largest = list(ps), 0.0

@@ -28,7 +28,7 @@ Rankings = Mapping[str, Sequence[str]]
 #: A function that searches a service. Its arguments are queries, `k` and options, and it returns hits for each query.
 Search = Callable[..., list[list[dict[str, Any]]]]
 
-#: The search options that an evaluation may use. With each of them, a query has a list of hits of its own.
+#: The search options that an evaluation may use. All of them leave one list of hits for each query.
 _ALLOWED = {*OPTION_NAMES, *SEARCH_NAMES} - {"cursor", "fuse", "like", "num_negative", "vectors"}
 
 _WORD = re.compile(r"([\w.]+)=(.*?)(?=\s+[\w.]+=|\s*$)", re.DOTALL)
@@ -72,7 +72,7 @@ class Setting:
         return cls(" ".join(text.split()) or "defaults", options)
 
     def num_hits(self, most: int) -> int:
-        """Return the number of hits to ask for: `most`, or the reranker's limit. A search refuses more."""
+        """Return the number of hits to ask for: `most`, or less if the reranker orders fewer. A search refuses more."""
         rerank = self.options.get("rerank")
         top_n = rerank.get("top_n") if isinstance(rerank, dict) else None
         return min(most, top_n) if isinstance(top_n, int) and top_n > 0 else most

@@ -64,7 +64,7 @@ _DIVIDED = re.compile(r"(?<=[^\W\d_])-\n(?=[^\W\d_A-Z])")
 
 
 def decode(data: bytes, may_declare: bool = False) -> str:
-    """Return the text of a file. The byte order mark, or else a declaration, says the encoding. The default is UTF-8.
+    """Return the text of a file. The byte order mark, or else a declaration, gives the encoding. The default is UTF-8.
 
     Raises UnreadableFile for an unknown encoding, for bytes that the encoding does not allow, and for NUL.
     """

@@ -102,7 +102,7 @@ class ReaderClient(Closing):
         return Extracted(text, title)
 
     def close(self) -> int:
-        """End the process. Return its exit code, minus the number of a signal that ended it, or 0 without a process."""
+        """End the process. Return its exit code, which is negative after a signal, or 0 if there is no process."""
         process, self._process = self._process, None
         if process is None:
             return 0

@@ -44,10 +44,10 @@ UNLISTED_S = 4.0
 #: Time for which an idempotency key is remembered, in seconds.
 ONCE_S = 86_400
 
-#: An id of a new job. It becomes a part of a folder's name, so no other value from Redis is used.
+#: The form of a new job's id. The id becomes part of a folder's name, so a value from Redis must have this form.
 NEW_ID = re.compile(rb"[0-9a-f]{24}")
 
-#: The list of a client, and the list of all clients, keep this many of the newest jobs.
+#: The list of each client, and the list of all clients, keep this many of the newest jobs.
 MAX_LISTED = 10_000
 
 #: Time for which a list is kept after a job was last added, in seconds.

@@ -183,12 +183,12 @@ class LongJob(Job):
 
         return bool(self.connection.transaction(attempt, self.key, value_from_callable=True))
 
-    def request(self, done: str, pipeline: "Pipeline") -> None:
-        """Take the step for a client's request: `done` is a key of `STEPS`. Raises InvalidRequest."""
-        steps, is_doomed = STEPS[done], self.wanted == CANCEL and done != "cancelled"
+    def request(self, action: str, pipeline: "Pipeline") -> None:
+        """Carry out a client's request. `action` is a key of `STEPS`. Raises InvalidRequest."""
+        steps, is_doomed = STEPS[action], self.wanted == CANCEL and action != "cancelled"
         if self.status not in steps or is_doomed:
             state = self.status if self.status not in steps else "being cancelled"
-            raise InvalidRequest(f"job {self.id} is {state}: it cannot be {done}")
+            raise InvalidRequest(f"job {self.id} is {state}: it cannot be {action}")
         if step := steps[self.status]:
             step(self, pipeline)
 

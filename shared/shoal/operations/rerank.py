@@ -36,5 +36,5 @@ class Rerank(Job):
 
     @property
     def queries(self) -> dict[str, str]:
-        """The query, by the name of its field."""
+        """A map from the field name `query` to the query."""
         return {"query": self.query or ""}

@@ -26,10 +26,10 @@ MAX_JOB_ROWS = 2**27
 #: lists at a time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 
-#: Number of hits with the weight of one text. With snippets or explanations, they take the time of one text.
+#: This many hits weigh as much as one text, because with snippets or explanations they take a worker as long.
 HITS_PER_TEXT = 100
 
-#: The options for which a worker goes over all documents again, as messages name them.
+#: The options, in the words of messages, for which a worker reads all documents a second time.
 _COSTLY = ("mode hybrid", "sort", "facets", "group_size")
 
 
@@ -99,7 +99,7 @@ class Search(Job):
 
     @property
     def queries(self) -> dict[str, str]:
-        """The query for which the reranker scores hits, if there is one, by the name of its field."""
+        """A map from the field name `rerank.query` to the reranker's query; empty if the search names none."""
         query = (self.search.rerank or {}).get("query")
         return {"rerank.query": query} if query else {}
 

@@ -26,7 +26,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """A field by whose values hits are sorted. Documents without a value come last. `place` is for messages."""
+    """A field by whose values hits are sorted. Documents without a value come last. `place` names it in messages."""
 
     field: str
     is_descending: bool
@@ -39,8 +39,8 @@ class Boost:
 
     With `values`, the share is 1 for a document that has one of them. With `half_life`, which is in seconds for dates,
     the share is 1 at `origin`, by default the time of the search, and halves with each half-life of distance from it.
-    With neither, the share grows from 0 for the smallest value in the index to 1 for the largest. `place` is for
-    messages.
+    With neither, the share grows from 0 for the smallest value in the index to 1 for the largest. `place` names the
+    boost in messages.
     """
 
     field: str

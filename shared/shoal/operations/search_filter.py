@@ -18,8 +18,8 @@ RANGE_OPERATORS = ("gt", "gte", "lt", "lte")
 #: All operators on a field.
 OPERATORS = ("eq", "in", *RANGE_OPERATORS, "exists")
 
-#: Largest number of conditions in a filter, including `and`, `or` and `not`, because each of them may need a look at
-#: all documents. So a filter has at most as many levels.
+#: Largest number of conditions in a filter, including `and`, `or` and `not`. Each condition may need a scan of all
+#: documents. A filter has at most as many levels as conditions.
 MAX_FILTER_CONDITIONS = 32
 
 #: Largest number of values in all lists of a filter together.

@@ -59,7 +59,7 @@ _CURSOR = "a cursor that a search has answered, or an empty string"
 class SearchOptions:
     """Options that say how to search an index. An option that is None is not used.
 
-    Without a `mode`, it is dense, or lexical in an index of words alone.
+    Without a `mode`, the search is dense, or lexical in an index of words alone.
     The reply has a list of hits for each text, then for each of `vectors`, then for each document whose id is in
     `like`; with `fuse`, it has one list for all of them together. The last `num_negative` texts are negative: hits
     should not resemble them. An empty `cursor` asks for the first page. Raises InvalidRequest for a wrong value.

@@ -7,7 +7,7 @@ from shoal.contract.checks import check_type
 from shoal.contract.jobs import Job
 from shoal.errors import TooLarge
 
-#: Largest number of texts in a job for the tokenizer. A job has room for this many of most models' longest texts.
+#: Largest number of texts in a job for the tokenizer. This many texts, as long as most models can read, fit into a job.
 TEXTS_PER_TOKENIZER_JOB = 8
 
 

@@ -28,7 +28,7 @@ MAX_TAKE_JOBS = 1_024
 #: Number of bytes of jobs after which no more jobs are taken at a time. A single job may have more bytes.
 MAX_TAKE_BYTES = 4 * 2**20
 
-#: Seconds between two looks for jobs of dead workers. One worker of the pool looks for all.
+#: Seconds between two looks for jobs of dead workers. Each time, one worker looks for the whole pool.
 RECLAIM_TURN_S = 0.9
 
 #: Size limit of the replies that are written together, in bytes. A larger reply is written alone, to delay no other.
@@ -115,7 +115,7 @@ class Delivery:
 class Answer:
     """The end of a delivery: the reply with its address, or a dead letter, or both.
 
-    `data` is the packed reply. Raises an error of msgpack for a reply with a value that msgpack does not have.
+    `data` is the packed reply. Raises an error of msgpack for a reply with a value that msgpack cannot express.
     """
 
     delivery: Delivery
@@ -196,11 +196,11 @@ class Consumer:
 
         `room` has the number of texts to take from each lane. Lanes are read in the order of `LANES`. A lane gives at
         most `max_jobs`, and all lanes together give about `MAX_TAKE_BYTES`: the last job may exceed the texts and the
-        bytes. Without a job, wait for one for `block_s`, at most `BLOCK_S`.
+        bytes. If no job waits, wait for one for `block_s`, at most `BLOCK_S`.
 
         With `takes_suspects`, a suspect comes alone, before all other jobs, and no job follows until the suspect is
         answered. The caller must run it alone, because only the suspect is blamed if this consumer dies.
-        `more_suspects` is True if other suspects wait.
+        The attribute `more_suspects` is then True if other suspects wait.
         """
         wanted = [lane for lane in LANES if room.get(lane, 0) > 0]
         arguments = {
@@ -221,7 +221,7 @@ class Consumer:
         return [Delivery.read(self.name, job) for job in taken["jobs"]]
 
     def has_jobs(self, lane: str) -> bool:
-        """Return True if jobs wait in the lane that producers put by the script. False if Redis does not answer."""
+        """Return True if jobs that the script put wait in the lane. False if Redis does not answer."""
         with suppress(ShoalError):
             return bool(self.broker.execute("EXISTS", self._markers[lane]))
         return False
@@ -289,7 +289,7 @@ class Consumer:
             try:
                 num_written += self.broker.run(_ANSWER, self._keys, limits | {"answers": group})["written"]
             except Unavailable:
-                if len(group[0].get("reply", b"")) > MAX_WRITE_BYTES:  # it is alone
+                if len(group[0].get("reply", b"")) > MAX_WRITE_BYTES:  # a large reply, alone in its group
                     self._count_failure(group[0]["key"])
                 raise
             for fields in group:
@@ -297,7 +297,7 @@ class Consumer:
         return num_written
 
     def _count_failure(self, key: str) -> None:
-        """Count a failed attempt to send a large reply, unless Redis answers no other command either."""
+        """Count a failed attempt to send a large reply, unless Redis does not answer a PING either."""
         with suppress(ShoalError):
             self.broker.ping()
             self._failed_sends[key] += 1

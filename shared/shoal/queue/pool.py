@@ -1,4 +1,4 @@
-"""The workers of a pool. Each announces itself and what it serves, and every process can read this."""
+"""The workers of a pool. Each writes heartbeats that say what it serves, and every process can read them."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ from shoal.queue import scripts
 #: Seconds for which a worker counts as alive after its last heartbeat.
 ALIVE_S = 3.0
 
-#: States of workers whose pool answers jobs. `shoal host` starts a worker that is asleep for the first job.
+#: States in which a worker answers jobs. `shoal host` starts a worker that is asleep for the first job.
 ANSWERING = ("ready", "asleep")
 
 #: Limits of a heartbeat: its bytes, and the values in its arrays and maps. A thousand indexes need a tenth of this.
@@ -52,7 +52,7 @@ class AsyncPool:
         return await self._heartbeats(sorted(await self.alive()))
 
     async def first_heartbeats(self) -> dict[str, dict[str, Any]]:
-        """Return the first heartbeat that was read of each living worker. Use it for fields that never change."""
+        """Return, for each living worker, the first of its heartbeats that this object read."""
         ids = await self.alive()
         new = await self._heartbeats(sorted(ids - self._first.keys()))
         found = self._first | new
@@ -60,7 +60,7 @@ class AsyncPool:
         return self._first
 
     async def texts_per_s(self) -> float:
-        """Return the sum of the texts per second that the living workers have measured since their start."""
+        """Return the sum of the speeds that the living workers have measured since their start."""
         return sum(float(about.get("texts_per_s", 0.0)) for about in (await self.workers()).values())
 
     async def _heartbeats(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -92,7 +92,7 @@ class Pool:
         """Announce that the worker is alive, with its heartbeat `about`. Return the number of workers of its group.
 
         Redis also gets the heartbeat's `limits` and the scripts, for programs that put jobs. `group` is the id of the
-        workers that share processors with it.
+        workers that share this worker's processors.
         """
         limits = (about or {}).get("limits")
         numbers = {k: n for k, n in limits.items() if type(n) is int} if isinstance(limits, dict) else {}

@@ -47,14 +47,14 @@ _BEGINNING = b"0"
 #: The field of an entry that is a note in place of a reply. Its value is the id of a job whose result is ready.
 _ANSWERED = b"answered"
 
-#: Most digits of a number in a hash: Python refuses to convert thousands of digits.
+#: Largest number of digits of a number in a hash: Python refuses to convert thousands of digits.
 _MAX_DIGITS = 18
 
 _WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("note_read"), scripts.load("watch")
 
 
 class Producer:
-    """The lanes, results and records of a pool, as programs that put jobs use them. Every method raises Unavailable."""
+    """The lanes, results and records of a pool, for programs that put jobs. Every method raises Unavailable."""
 
     def __init__(self, commands: AsyncBroker, keys: Keys, result_ttl_s: int = 3_600):
         self.keys = keys

@@ -88,7 +88,7 @@ class ReadFiles(Closing):
         return None
 
     def keep(self, file: FoundFile, record: Record) -> None:
-        """Save the record of a file, unless it changed so recently that another change might not change its times."""
+        """Save the record of a file. Skip a file that changed in the last `SETTLES_S`: it could change unnoticed."""
         if self._connection is None or self._now_s() - file.changed_ns / 1e9 < SETTLES_S:
             return
         values = (_mark(file), zlib.compress(json.dumps(record).encode(), 1), self._build)
@@ -160,7 +160,7 @@ def list_files(folder: Path, rules: SourceRules, most: int = MAX_FILES) -> list[
 
 
 def folder_fingerprint(folder: Path, rules: SourceRules) -> dict[str, int | str]:
-    """Return the fingerprint of a folder, in the form of `Source.fingerprint`. It changes with each of the files."""
+    """Return the fingerprint of a folder, in the form of `Source.fingerprint`. It changes if any of the files does."""
     files, digest = list_files(folder, rules), hashlib.sha256()
     for file in files:
         digest.update(f"{file.path}\0{file.size_bytes}\0{file.modified_ns}\n".encode(errors="surrogateescape"))

@@ -10,7 +10,7 @@ from shoal.process.system_limits import limited_memory
 from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
 from shoal.records.source_file import BLOCK_BYTES, SourceFile
 
-#: Largest number of rows in a batch, and about the size limit of a batch, in bytes.
+#: Largest number of rows in a batch, and the approximate size limit of a batch, in bytes.
 BATCH_ROWS, BATCH_BYTES = 1_024, 16 * 2**20
 
 #: The logical types of byte arrays that pyarrow can read as a dictionary, which has repeated values once.
@@ -51,7 +51,7 @@ def read_parquet(file: SourceFile, label: SourceLabel) -> Records:
 
 
 def _pieces(file: SourceFile, label: SourceLabel) -> Iterator[list[Record | BadDocument]]:
-    """Yield the rows of each batch, or its rows one by one if they are large or a row is bad."""
+    """Yield the rows of each batch; a batch that is large or has a bad row is cut into single rows."""
     first = 1
     for batch in _batches(file, label):
         found = None

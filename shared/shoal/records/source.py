@@ -38,7 +38,7 @@ USUAL_TEXT_COLUMNS = ("headline", "title", "content", "body", "sentence")
 #: Default rules of a source: there are no roots.
 NO_ROOTS = SourceRules()
 
-#: The fingerprint of a file contains a hash of this many bytes at its beginning.
+#: The fingerprint of a file contains a hash of its first `FINGERPRINT_BYTES`.
 FINGERPRINT_BYTES = 2**20
 
 #: A function that yields the records of an open file. It raises BadDocument if the file as a whole cannot be read.
@@ -154,7 +154,7 @@ class Source:
                 yield row
 
     def fingerprint(self) -> dict[str, int | str]:
-        """Return `name`, `size_bytes`, `modified` and `sha256`, which differ if the source has changed.
+        """Return `name`, `size_bytes`, `modified` and `sha256`. At least one of them differs if the source has changed.
 
         `modified` is in nanoseconds. The hash covers the first `FINGERPRINT_BYTES`. Raises the errors of an iteration.
         """

@@ -29,7 +29,7 @@ def detach(settings: Settings) -> Path | None:
     # Opened to append, because a second start at the same moment must not overwrite the lines of the first start.
     output = os.open(logfile, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.truncate(output, 0)
-    if not (pid := os.fork()):  # a fork, because it has loaded all modules already
+    if not (pid := os.fork()):  # a fork starts at once, with all modules loaded
         _leave_terminal(output)
         return logfile
     os.close(output)

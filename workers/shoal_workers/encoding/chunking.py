@@ -178,7 +178,7 @@ class Chunker:
         return reach - int(late[::-1].argmax()) if late.size else reach
 
     def _following(self, found: Boundaries, first: int, last: int, most: int) -> int:
-        """Return the boundary where the chunk after `first` to `last` begins, if possible at a word."""
+        """Return the boundary where the chunk after the one from `first` to `last` begins, if possible at a word."""
         nearest = int(found.num_tokens.searchsorted(found.num_tokens[last] - self._overlap))
         begin = max(first + 1, nearest)
         words = np.flatnonzero(found.ranks[begin : last + 1] > WITHIN_WORD)

@@ -59,10 +59,10 @@ _WEIGHT_BYTES = {"int8": 1, "bf16": 2}
 class TokenizedText:
     """One text on its way through the model.
 
-    If `pooling` is None, the model's pooling is used. If the engine fails on the text, it has an `error`. Otherwise it
-    gets `vectors`, float32 `[1, dimension]`. With the output `tokens` they are `[tokens, dimension]`, and if heads make
-    all outputs, `[0, …]`. `made` has the output of each head, by its name. `num_tokens` includes special tokens. Texts
-    with equal keys can share one computation.
+    If `pooling` is None, the model's pooling is used. If the engine fails on the text, the text gets an `error`, else
+    `vectors`, float32 `[1, dimension]`. With the output `tokens` they are `[tokens, dimension]`, and if heads make all
+    outputs, `[0, …]`. `made` has the output of each head, by the head's name. `num_tokens` includes special tokens.
+    Texts with equal keys can share one computation.
     """
 
     tokens: Tokens
@@ -85,7 +85,7 @@ class TokenizedText:
 
 @dataclass(frozen=True, slots=True)
 class EncodingPass:
-    """Texts that the engine encodes in one pass, and their places in the pass."""
+    """One forward pass of a batch: its texts, their places in the `Packing`, and the running pass of the engine."""
 
     texts: Sequence[TokenizedText]
     spans: TextSpans
@@ -266,7 +266,7 @@ class Encoder:
         return self._start(self._split(texts), self.engine.start_aside)
 
     def needs_pass(self, text: TokenizedText) -> bool:
-        """Return False for a query to which a table gives its weights."""
+        """Return False for a query whose weights come from a table."""
         return self._query_table is None or not text.tokens.is_query
 
     def _without_queries(self, texts: Sequence[TokenizedText], table: NDArray[np.float32]) -> list[TokenizedText]:

@@ -24,7 +24,7 @@ class Reranker(Encoder):
 
     is_reranker = True
 
-    #: The output that an input needs.
+    #: The output that the model makes of an input.
     output: ClassVar[str] = "vector"
 
     @property
@@ -45,9 +45,9 @@ class Reranker(Encoder):
         return self.bucketing(max(1, max_tokens))
 
     def inputs_of(self, pairs: Sequence[tuple[str, str]]) -> tuple[Sequence[Any], dict[int, int]]:
-        """Return the inputs for the pairs, first one for each pair, and the place of each pair's query.
+        """Return the inputs of the pairs, then the inputs of queries, and the place of each pair's query among them.
 
-        Places are empty if a query has no input of its own.
+        A cross-encoder has no inputs of queries and no places.
         """
         return pairs, {}
 

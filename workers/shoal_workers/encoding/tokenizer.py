@@ -12,7 +12,7 @@ import tokenizers
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, TooLarge
 
-#: Of a long text, this number of characters is read first, for each token that the model takes. An English token has 4
+#: For each token that the model takes, this number of characters of a long text is read first. An English token has 4
 #: to 5 characters.
 CHARS_PER_TOKEN = 4
 
@@ -24,7 +24,7 @@ MAX_CHARS_PER_TOKEN = 16
 #: characters takes 8 ms in the slowest script, Hangul, because normalising splits its syllables.
 MIN_MAX_CHARS = 8_192
 
-#: Longest word that a cut never splits. WordPiece treats a word of over 100 characters as unknown.
+#: A cut splits no word of at most this length. WordPiece treats a word of over 100 characters as unknown.
 MAX_WORD_CHARS = 128
 
 
@@ -34,7 +34,7 @@ class Tokens:
 
     If the text was cut, `characters` is the number of characters kept, from the side that was kept; otherwise it is 0.
     For a pair that was cut, only characters of the second text count. `types` says for each token of a pair whether it
-    belongs to text 0 or to text 1. The last `num_unseen` tokens of a query fill it up, and no token attends to them.
+    belongs to text 0 or to text 1. The last `num_unseen` tokens of a query are padding, and no token attends to them.
     """
 
     ids: tuple[int, ...]
@@ -46,11 +46,11 @@ class Tokens:
 
 
 class _Part(NamedTuple):
-    """The part of a text that was read. `tokens` excludes special tokens; `is_less` means that text was left out."""
+    """What was read of a text, without special tokens; `is_partial` is True if only part of the text was read."""
 
     num_chars: int
     tokens: Any
-    is_less: bool
+    is_partial: bool
 
 
 class Tokenizer:
@@ -103,7 +103,7 @@ class Tokenizer:
         pair = self._tokenizer.post_process(first.tokens, second.tokens)
         ids, types = tuple(pair.ids), tuple(pair.type_ids)
         has_more_tokens = len(first.tokens.ids) + len(second.tokens.ids) > room
-        if not has_more_tokens and not first.is_less and not second.is_less:
+        if not has_more_tokens and not first.is_partial and not second.is_partial:
             return Tokens(ids, types=types)
         kept = [place for place, text in zip(pair.offsets, pair.sequence_ids, strict=True) if text == 1]
         characters = second.num_chars
@@ -143,12 +143,12 @@ class Tokenizer:
 
     def _encode_long(self, text: str, num_chars: int, side: str) -> Tokens:
         room = self.max_tokens - self._num_special
-        characters, body, is_less = self._read(text, num_chars, side, room)
+        characters, body, is_partial = self._read(text, num_chars, side, room)
         has_more_tokens = len(body.ids) > room
         body.truncate(room, direction=side)
         if has_more_tokens:
             characters = body.offsets[-1][1] if side == "right" else characters - body.offsets[0][0]
-        truncated = has_more_tokens or is_less
+        truncated = has_more_tokens or is_partial
         ids = tuple(self._tokenizer.post_process(body).ids)
         return Tokens(ids, truncated, characters if truncated else 0)
 

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 #: The options of a search that an index in an engine takes.
 OPTIONS = {"filter", "fields", "min_score", "vectors", "num_negative", "fuse", "rerank"}
 
-#: Time after a call without an answer in which searches fail at once, so that they do not pile up, in seconds.
+#: After a call without an answer, searches fail at once for this many seconds, so that they do not pile up.
 RETRY_AFTER_S = 1.0
 
 
@@ -98,9 +98,9 @@ class EngineIndex(Index):
 
 
 class EngineSearch:
-    """The search of one job in an engine. `found` is the future of the engine's answer to its call.
+    """The search of one job in an engine. `found` is the future of the engine's answer, which may serve several jobs.
 
-    The lists of the job begin at the place `start` in that answer. `answer` and `pairs` raise the errors of the call.
+    The lists of this job begin at the place `start` in the answer. `answer` and `pairs` raise the errors of the call.
     """
 
     def __init__(self, index: EngineIndex, job: Search, queries: list[Query], start: int, found: "Future[Found]"):
@@ -141,12 +141,12 @@ class EngineSearch:
 
 
 def _num_found(job: Search) -> int:
-    """Return the number of hits that are found in each list of a job."""
+    """Return the number of hits to find for each list of a job."""
     return int((job.search.rerank or {}).get("top_n", job.k))
 
 
 def open_version(version: Path, threads: SearchThreads = ONE_THREAD, password: str = "") -> Index:
-    """Open the version in a folder, of files or in an engine, which is not asked yet. Raises IndexCorrupt."""
+    """Open the version in a folder, without a call to the engine that may have its rows. Raises IndexCorrupt."""
     if Manifest.read(version).engine:
         return EngineIndex(version, *checked_files(version), password)
     return Index.open_version(version, threads)

@@ -154,7 +154,7 @@ class Index:
     def _naming_corruption(self) -> Iterator[None]:
         try:
             yield
-        except IndexError as error:  # fewer than k upper bounds reach the k-th score, so they belong to other vectors
+        except IndexError as error:  # fewer than k upper bounds reach the k-th score, so they are of other vectors
             raise IndexCorrupt(
                 f"{self.folder / QUANTISED} does not belong to {VECTORS}: build the index again"
             ) from error

@@ -90,7 +90,7 @@ class RankedSearch:
         self._lists = self._find(vectors, sparse)
 
     def _find(self, vectors: NDArray[np.float32], sparse: Sequence[SparseVector]) -> list[RankedList]:
-        """Return the lists of hits that the job asks for, or longer lists if its hits are chosen from them later."""
+        """Return the lists of hits that the job asks for, or longer lists if a later step chooses its hits."""
         self._job.check_rows(int(np.count_nonzero(self._ranker.eligible)))
         self._check_options()
         queries = queries_of(self._job, vectors, sparse, self._index, self._live)
@@ -171,7 +171,7 @@ class RankedSearch:
     # Facets
 
     def _facets(self, found: RankedList) -> dict[str, Any]:
-        """Return the facets of a list's best documents if the job asks for that, or else of all documents for the list.
+        """Return the facets of a list's best documents if the job asks for that, or else of all its documents.
 
         Pages, groups, reranking and diversity have no effect on facets.
         """

@@ -159,7 +159,7 @@ class Ranker:
         return TopK(found.rows[0], found.scores[0])
 
     def _may_reach(self, query: Query, selected: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the selected documents that may reach `min_score`: all documents that reach it, and some others."""
+        """Return a mask that has every selected document whose score reaches `min_score`, and may have more."""
         if (least := self._options.min_score) is None:
             return selected
         found, of_version = selected.copy(), slice(self._index.manifest.count)

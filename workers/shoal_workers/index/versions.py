@@ -42,7 +42,7 @@ class Version:
 
     @classmethod
     def read(cls, folder: Path, is_current: bool) -> Self:
-        """Read the version in `folder`. Raises FileNotFoundError if it is removed meanwhile."""
+        """Read the version in `folder`. Raises FileNotFoundError if the version was removed."""
         manifest, reason = None, None
         try:
             manifest = Manifest.read(folder)
@@ -83,7 +83,7 @@ def list_versions(folder: Path) -> list[Version]:
 
 
 def find_versions(folder: Path) -> list[Version]:
-    """Return the versions in `folder`, the newest first; a version that is removed meanwhile is left out."""
+    """Return the versions in `folder`, the newest first, without versions that are removed during the call."""
     current = current_name(folder)
     versions = []
     for path in (found.parent for found in folder.glob(f"*/{MANIFEST}") if FOLDER_NAME.fullmatch(found.parent.name)):

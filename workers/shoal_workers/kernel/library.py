@@ -2,7 +2,7 @@
 
 `scripts/install` runs this command, and a wheel that is built has a library for each target (`workers/hatch_build.py`).
 The library's name has the digest of the source and of the compiler's options, so that a worker never loads the library
-of another release. The library lies beside the code, where only a program that can also change the code can replace it.
+of another release. The library lies beside the code: a program that can replace it can also change the code.
 """
 
 import os
@@ -52,7 +52,7 @@ AVX512 = Target("avx2", "AVX-512", f"{_X86}-v4", _AVX512)
 AVX2 = Target("avx2", "AVX2", f"{_X86}-v3", _AVX2)
 NEON = Target("neon", "NEON", "-march=armv8-a -fno-schedule-insns", ("asimd",))  # else g++ 12 spills sums
 
-#: The targets of this kind of machine, the fastest first. A processor that runs one of them runs those after it too.
+#: The targets of this kind of machine, the fastest first. A processor that runs a target also runs all later ones.
 TARGETS = (NEON,) if platform.machine() == "aarch64" else (BF16, AVX512, AVX2)
 
 

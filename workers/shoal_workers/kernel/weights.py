@@ -54,7 +54,7 @@ class KernelWeights(NamedTuple):
 
 
 def find_unsupported(transformer: Transformer) -> str:
-    """Return the sizes of a model without other blocks that the kernel does not support; empty if it supports them."""
+    """Return in words the sizes that the kernel does not support, if any. The model has only BERT's kinds of blocks."""
     width, inner = _sizes(transformer)
     head_width = width // transformer.num_heads
     if head_width not in HEAD_WIDTHS:

@@ -87,11 +87,11 @@ class RunnableJob(LongJob):
         return self._end(execution, write)
 
     def break_off(
-        self, worker: str, execution: Execution, error: ShoalError | None, passes: bool = True, trace: str = ""
+        self, worker: str, execution: Execution, error: ShoalError | None, is_temporary: bool = True, trace: str = ""
     ) -> bool:
         """End a run that was stopped or failed; return False if the job now belongs to another run.
 
-        If `passes` says that the error is temporary, the job is tried again while it has retries.
+        If the error `is_temporary`, the job is tried again while it has retries.
         """
 
         def write(pipeline: "Pipeline") -> None:
@@ -101,7 +101,7 @@ class RunnableJob(LongJob):
                 pipeline.hset(self.key, "meta", self.serializer.dumps(self.meta))
             if self.wanted == CANCEL:
                 self.mark_cancelled(pipeline)
-            elif error is not None and not (passes and self.should_retry):
+            elif error is not None and not (is_temporary and self.should_retry):
                 self.set_status(JobStatus.FAILED, pipeline)
                 self._handle_failure(trace or error.message, pipeline, worker)
                 self.announce_end(pipeline)

@@ -62,7 +62,7 @@ def send(url: str, values: Mapping[str, Any], secret: str, private_hosts: Collec
     except (OSError, HTTPException) as error:
         reason = str(error) if isinstance(error, OSError) else excerpt(str(error))  # bytes of the receiver
         raise Unavailable(f"{without_query(url)} does not answer ({reason or type(error).__name__})") from error
-    except FileError as error:  # a server of names may not have answered
+    except FileError as error:  # a DNS server may not have answered
         raise Unavailable(error.message) from error
     if not 200 <= status < 300:
         raise Unavailable(f"{without_query(url)} answered {status}: a webhook takes an answer of 200 to 299")

@@ -109,13 +109,13 @@ class Served:
         self.now = now
         self._reranks, self._aliases = reranks, aliases
 
-    def admit(self, delivery: Delivery, job: Job) -> Work:
+    def work_for(self, delivery: Delivery, job: Job) -> Work:
         """Return the work of a job; raise a ShoalError if this worker cannot serve the job."""
         pipeline = self._reranks if isinstance(job, Rerank) else self.embeds
         if pipeline and job.fingerprint not in (None, "", pipeline.made_by["fingerprint"]):
             raise other_fingerprint(job.fingerprint, **pipeline.made_by)
         self.embeds.encoder.check(job.options, job.options.outputs if isinstance(job, Embed) else ())
-        return WORKS[job.op].admit(delivery, job, self)
+        return WORKS[job.op].of_job(delivery, job, self)
 
     def reranker(self, wanted: str | None = None) -> Pipeline:
         """Return the reranker's pipeline; raise Unsupported if there is none, or if `wanted` is another name."""
@@ -198,7 +198,7 @@ class Admission:
                         f"delivered {MAX_DEATHS} times, and each time the worker died: take a look at its texts"
                     )
                 self._consumer.check_sends(delivery)
-                works.append(self._served.admit(delivery, self._read(delivery)))
+                works.append(self._served.work_for(delivery, self._read(delivery)))
             except ShoalError as error:
                 refusals.append((delivery, error))
         if refusals:
@@ -239,7 +239,7 @@ class Admission:
         return [work for work, runs in zip(submitted, started, strict=True) if not runs]
 
     def _look_up(self, cache: Cache, works: Iterable[Work]) -> None:
-        """Give the works the entries that the cache has for their texts."""
+        """Look up the texts of the works in the cache, and give each work its entries."""
         works = [work for work in works if work.reads_texts and work.options.is_cacheable and work.untokenized]
         for work in works:
             work.digests = cache.table.digests(work.job.texts, work.prompt, work.job.options)
@@ -254,7 +254,7 @@ class Admission:
     # Refuse
 
     def drop(self, held: Collection[Work]) -> list[Work]:
-        """Answer expired jobs with an error. Return them and the jobs that this worker has lost; none needs a pass."""
+        """Answer expired jobs with an error. Return these jobs and the jobs that this worker has lost."""
         now = self._clock.now()
         dropped = [work for work in held if work.job.deadline is not None and work.job.deadline < now]
         if dropped:

@@ -1,4 +1,4 @@
-"""A batch: the texts of one forward pass, until each has its vectors or an error."""
+"""A batch: the texts that are encoded together, until each has its vectors or an error."""
 
 import logging
 import time
@@ -23,7 +23,7 @@ WAIT_FROM_S = 1.0
 
 
 class Batch:
-    """The texts of one pass, all different, and the jobs that wait for them. Not thread-safe."""
+    """The texts of one pass, all different, and their jobs. Its `EncodingPass`es run side by side. Not thread-safe."""
 
     def __init__(self, kind: str, texts: list[TokenizedText], works: list[Work], pipeline: Pipeline):
         self.kind = kind

@@ -1,4 +1,4 @@
-"""The scheduler, which keeps the admitted jobs and chooses the texts of the next pass. It knows no tensors.
+"""The scheduler, which keeps the admitted jobs and chooses the texts of the next batch. It knows no tensors.
 
 Texts are tokenized a few passes ahead, so that texts of similar length share a pass.
 """
@@ -108,7 +108,7 @@ class Scheduler:
     # Choose and finish
 
     def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
-        """Return the next pass: the texts of one suspect job, or else of jobs of these kinds. None if no text waits."""
+        """Return the next batch: texts of one suspect job, or else of jobs of these kinds; None if no text waits."""
         if suspect := next((work for work in self.works if work.delivery.deaths), None):
             return self._batch([suspect]) if suspect.needs_pass else None
         while works := self._turn(kinds):
@@ -132,7 +132,7 @@ class Scheduler:
                 self.works[work] = self.works.pop(work)
 
     def _turn(self, kinds: Collection[str]) -> list[Work]:
-        """Return the jobs among which the next pass is chosen: of one kind and one model.
+        """Return the jobs from whose texts the next batch is chosen. They have one kind and one model.
 
         A kind that has earned a pass comes first, then the kind with the highest priority. While jobs of two models
         wait, the models take turns.
@@ -150,7 +150,7 @@ class Scheduler:
         return [work for work in waiting[kind] if work.pipeline is pipeline]
 
     def _batch(self, works: Sequence[Work]) -> Batch | None:
-        """Return the next pass of these jobs, which have one kind and one model; None if no text is left."""
+        """Return the next batch of these jobs, which have one kind and one model; None if no text is left."""
         kind, pipeline = works[0].kind, works[0].pipeline
         self._last[kind] = pipeline
         max_cost = None if kind == INTERACTIVE else self._max_cost(pipeline)
@@ -169,7 +169,7 @@ class Scheduler:
         return batch
 
     def _fill(self, works: Sequence[Work], max_cost: float | None) -> None:
-        """Tokenize inputs of one model's jobs, in order, until `WINDOW_PASSES` passes are full. Equal ones become one.
+        """Tokenize inputs of one model's jobs, in order, for `WINDOW_PASSES` passes. Equal inputs become one text.
 
         While interactive jobs are expected, only few texts are tokenized at a time, and none once such a job has come.
         """
@@ -213,10 +213,10 @@ class Scheduler:
 
 
 def _next_portion(works: Iterable[Work], enough_tokens: float, max_chars: int) -> list[tuple[Work, int]]:
-    """Take the next inputs to tokenize: one, or several of up to `max_chars` in all. Return their jobs and numbers.
+    """Take the next inputs to tokenize: one, or several of up to `max_chars` in total. Return their jobs and numbers.
 
-    All these inputs have the same reading. A job that cuts its texts is returned alone, with its inputs. Nothing is
-    returned if the jobs before already have `enough_tokens`.
+    All these inputs have the same `Work.reading`. A job that cuts its texts is returned alone. The list is empty if
+    the jobs in front already have `enough_tokens`.
     """
     portion: list[tuple[Work, int]] = []
     num_tokens = num_chars = 0

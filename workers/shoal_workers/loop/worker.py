@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.5
 
 #: Longest time for which a stopping worker still computes the jobs that it has, in seconds. If Redis is away then, the
-#: worker waits as long for it: if it ended with jobs, they would be blamed for its end.
+#: worker waits as long for Redis: if the worker ended with jobs, they would be blamed for its end.
 DRAIN_S = 5.0
 
 #: Difference between the clocks of this machine and Redis above which the worker logs a warning, in seconds.
@@ -92,7 +92,7 @@ class Worker:
                 log.info("worker %s is taking jobs", self.id)
                 is_away = False
                 while not self._stopping.is_set():
-                    ends_by = math.inf  # it may hold jobs from now on
+                    ends_by = math.inf  # the worker may hold jobs from now on
                     self.step()
                 self._drain()
                 return
@@ -238,5 +238,5 @@ class Worker:
                 self.counters["cache_refused"] += len(entries)
                 log.debug("%d texts could not be put into the cache: %s", len(entries), error)
         if failed := [(work.delivery, work.error) for work in works if work.error]:
-            num_answered += self.admission.refuse(failed, works)  # last: its failure must not stop the other answers
+            num_answered += self.admission.refuse(failed, works)  # last, because it may raise an error
         return num_answered

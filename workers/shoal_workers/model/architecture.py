@@ -92,8 +92,8 @@ class Architecture:
     """An encoder.
 
     The names of its classes in transformers begin with `class_prefix`. The names of its tensors begin with
-    `tensor_prefix` in a model with a head. The table of positions begins with `pad_rows` rows that no token uses; None
-    means one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that
+    `tensor_prefix` in a model with a head. The first `pad_rows` rows of the position embeddings are unused; None stands
+    for one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that
     were trained with the model and are not needed. An architecture without a `head` scores nothing. `words_head` makes
     a number for each word of the vocabulary.
 
@@ -107,10 +107,10 @@ class Architecture:
 
     `activation` is the usual function in the layers. With `attention`, positions are rotary. `neutral` has settings of
     this architecture with the values that Shoal supports. `names` maps keys of config.json to BERT's keys, under which
-    all are read; `defaults` has settings that config.json lacks. With `has_key_heads`, it says how many heads of keys
-    there are, and how large a head is. Attention scores are divided by the square root of the setting `score_divisor`,
-    or else of the size of a head. `code` begins the names of code beside a model that computes the same as Shoal; with
-    any other code, a model is not supported.
+    all are read; `defaults` has settings that config.json lacks. With `has_key_heads`, config.json has the number of
+    key heads and the size of a head. Attention scores are divided by the square root of the setting `score_divisor`, or
+    else of the size of a head. If a model comes with Python code, the code's names in config.json must begin with
+    `code`: that code computes the same as Shoal. A model with other code is not supported.
     """
 
     class_prefix: str
@@ -302,7 +302,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         names={"hidden_activation": "hidden_act", "norm_eps": "layer_norm_eps"},
         neutral={
             **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), (False, None)),
-            "position_embedding_type": ("absolute", "sans_pos", None),  # which its code does not read
+            "position_embedding_type": ("absolute", "sans_pos", None),  # its code ignores this setting
             "classifier_activation": ("gelu", None),
             "classifier_pooling": ("cls", "mean", None),
         },

@@ -1,4 +1,4 @@
-"""The chat template in which a decoder reads a query and a text, as Qwen3-Reranker does."""
+"""The chat template in which a decoder such as Qwen3-Reranker reads a query and a text."""
 
 import re
 from pathlib import Path

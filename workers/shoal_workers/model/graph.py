@@ -71,8 +71,8 @@ def build_head(layers: ScoreHead | Linear, eps: float) -> ov.Model:
 def core() -> ov.Core:
     """Return OpenVINO's core, which lives as long as the process.
 
-    It gives the thread that makes it a stack for signals. When another thread drops a core, that stack is gone, and the
-    next signal kills the process.
+    The core gives the thread that makes it a signal stack. When another thread drops the core, that stack is freed, and
+    the next signal kills the process.
     """
     return ov.Core()
 
@@ -131,7 +131,7 @@ def _transformer(numbers: Mapping[str, str], arrays: Mapping[str, Any]) -> Trans
 class _Attending(NamedTuple):
     """The bias of attention scores, and the cosines and sines that rotate queries and keys, if any.
 
-    Layers with the same `Attention` share all this.
+    Layers with the same `Attention` share these nodes.
     """
 
     bias: ov.Node
@@ -142,7 +142,7 @@ class _Attending(NamedTuple):
 class _NearDistances(NamedTuple):
     """The part of a layer's `Distances` that rows of this length need, from `first` to `end`.
 
-    `places` `[rows, heads, length, length]` has the place in this part for each two tokens of a row.
+    `places` `[rows, heads, length, length]` has the place in this part for each pair of tokens of a row.
     """
 
     places: ov.Node
@@ -260,7 +260,7 @@ def _scores(tokens: ov.Node, bias: ov.Node, head: ScoreHead, eps: float) -> ov.N
 
 
 def _of_distances(table: Any, positions: ov.Node, num_positions: int, name: str) -> ov.Node:
-    """Return the table's value for each two tokens of a row, `[rows, length, length, …]`."""
+    """Return the table's value for each pair of tokens of a row, `[rows, length, length, …]`."""
     distance = ops.subtract(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2))
     return _rows(table, ops.add(distance, np.int32(num_positions - 1)), name)
 

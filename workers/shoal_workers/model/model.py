@@ -24,7 +24,7 @@ DESCRIPTION = "model.json"
 #: File of the graph in a prepared folder.
 GRAPH = "openvino.xml"
 
-#: File of the weights that a table gives to queries, in a prepared folder.
+#: File of the table with the weights of queries' tokens, in a prepared folder.
 QUERY_TABLE = "query_table.safetensors"
 
 
@@ -40,11 +40,11 @@ class Model:
     position of a token for each token type; it is 0 if there are no types. `num_weights` is the number of weights in
     the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks. If `ends_in_tanh`,
     a tanh is applied to pooled vectors. `activation` is the function in the layers if it is not the architecture's
-    usual one. `pair_forms` are the forms in which a reranker's tokenizer takes a query and a text, with `{}` in their
-    places; it is empty if it takes them as they are.
+    usual one. `pair_forms` are format strings for a reranker's query and text, with `{}` in their places; it is empty
+    if the tokenizer takes both unchanged.
 
-    `matryoshka_dimensions` are the fewer dimensions for which the model was trained, as its files say; it is empty if
-    they name none, and None if they do not say that it was trained for fewer.
+    `matryoshka_dimensions` are the smaller dimensions for which the model was trained. It is empty if the model's
+    files name none of them, and None if the files mention no such training.
 
     `heads` has the heads of outputs besides the pooled vector, by output. Without a pooled vector, `pooling` is empty
     and `dimension` is the size of the first head. With a `query_form`, `max_tokens` is the limit of documents.
@@ -131,7 +131,7 @@ class Model:
         return self
 
     def formed(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-        """Return pairs in the form in which the tokenizer takes them."""
+        """Return the pairs, formatted by `pair_forms` for the tokenizer."""
         if not self.pair_forms:
             return pairs
         of_query, of_text = self.pair_forms

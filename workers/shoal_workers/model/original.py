@@ -45,10 +45,10 @@ _ORDERS = {
 #: The layers of a model that makes one vector, if it has Dense layers.
 _POOLED = (["Transformer", "Pooling", "Dense", "Normalize"], ["Transformer", "Pooling", "Dense"])
 
-#: Files of a model that has sparse weights and vectors of tokens beside its vector, as BGE-M3 has.
+#: Files of a model with heads for sparse weights and for vectors of tokens, like BGE-M3.
 BESIDE = {"sparse": "sparse_linear.safetensors", "multivector": "colbert_linear.safetensors"}
 
-#: Most tokens of a text of a static model, with the token before each text. model2vec reads 512.
+#: Largest number of tokens of a text in a static model, with the token before each text. model2vec reads 512.
 MAX_STATIC_TOKENS = 513
 
 #: End of the names of classes in transformers that score texts.
@@ -69,7 +69,7 @@ class Original:
 
     @cached_property
     def layers(self) -> list[tuple[str, Path]]:
-        """The name and the folder of each layer that documents pass; empty for a model of transformers."""
+        """The name and the folder of each layer that encodes documents; empty for a model of transformers."""
         if not (self.folder / "modules.json").exists() and (self.folder / "config.json").exists():
             return []
         return [*_modules(self.folder, "document")]
@@ -115,7 +115,7 @@ class Original:
 
     @cached_property
     def prompts(self) -> dict[str, Any]:
-        """The prompts and the name of the default one, as `Model` has them."""
+        """The fields `prompts` and `default_prompt` of `Model`."""
         return {"prompts": self.about.get("prompts") or {}, "default_prompt": self.about.get("default_prompt_name")}
 
     def layer_config(self, name: str) -> dict[str, Any] | None:
@@ -351,7 +351,7 @@ def _text(path: Path) -> str:
 
 
 def _read(path: Path, kind: type) -> Any:
-    """Return the value in a JSON file, which must be of a kind. Raises ModelNotFound or ModelMismatch."""
+    """Return the value in a JSON file. It must be an instance of `kind`. Raises ModelNotFound or ModelMismatch."""
     try:
         if isinstance(found := json.loads(_text(path)), kind):
             return found

@@ -21,7 +21,7 @@ from shoal_workers.model.attention import Attention, read_attention
 
 Array = NDArray[np.float32]
 
-#: Most rotary positions. A text of this length needs 2 GB, as attention has several numbers for each pair of tokens.
+#: Limit of rotary positions. A text of this length needs 2 GB: attention has several numbers for each pair of tokens.
 MAX_ROTARY = 8_192
 
 
@@ -119,7 +119,7 @@ class Transformer:
 
     @property
     def num_weights(self) -> int:
-        """The number of weights in the layers. Each token is multiplied by each of them."""
+        """The number of weights in the layers. Each of them is used once for each token."""
         parts = (part for layer in self.layers for part in layer if isinstance(part, Linear | Norm))
         return sum(array.size for part in parts for array in part)
 
@@ -166,7 +166,7 @@ def read_transformer(
 def read_words_head(config: Mapping[str, Any], tensors: dict[str, Array], words: Array) -> ScoreHead:
     """Return the head that makes a number for each word from token vectors. Raises ModelMismatch.
 
-    `words` are the word embeddings, which the head uses unless the tensors have others for it.
+    `words` are the word embeddings, which are also the head's weights unless `tie_word_embeddings` is false.
     """
     reader = _Reader(config, tensors, has_head=False)
     if (names := reader.architecture.words_head) is None:
@@ -280,7 +280,7 @@ class _Reader:
         has_norm, how = n > 0 or architecture.has_first_norm, architecture.attention
         divisor = self._size(architecture.score_divisor) if architecture.score_divisor else self.head_size
         divisor *= 3 if names.distances else 1  # a score is then the sum of three products
-        scaling = np.float32(divisor**-0.5)  # of attention scores, done once, after the norm of queries if any
+        scaling = np.float32(divisor**-0.5)  # of queries, after their norm if they have one
         query_norm = self._norm(prefix, names.query_norm, self.head_size)
         query_norm = query_norm._replace(scale=query_norm.scale * scaling)
         scale = np.ones(len(qkv.bias), np.float32)
@@ -337,7 +337,7 @@ class _Reader:
         return found
 
     def _distances(self, prefix: str, qkv: Linear, scaling: np.float32) -> Distances:
-        """Return the keys and queries of distances, made by the layer's own `qkv` if they share it."""
+        """Return the keys and queries of distances. In some models, the layer's `qkv` makes them."""
         vectors, names, width = self.distance_vectors, self.names, self.width
         if self.config.get("share_att_key"):
             queries, keys, _ = np.split(vectors @ qkv.weights.T + qkv.bias, 3, axis=1)
@@ -440,7 +440,7 @@ class _Reader:
 
     def _refuse_unknown(self) -> None:
         """Raise ModelMismatch for an unknown tensor, because the model may use it to compute something else."""
-        is_late = LATE_CLASS in (self.config.get("architectures") or ())  # with its projection beside the encoder
+        is_late = LATE_CLASS in (self.config.get("architectures") or ())  # "linear" is its projection
         unused = (*self.architecture.unused, *(["linear."] if is_late else []))
         known = tuple(prefix + name for name in unused for prefix in ("", self.prefix))
         if unknown := sorted(name for name in self.tensors if not name.startswith(known)):

@@ -21,7 +21,7 @@ INDEX = "model.safetensors.index.json"
 #: Largest list of tensors in a file, and largest index, in bytes. A tensor needs about 100 bytes.
 MAX_HEADER_BYTES = 4 << 20
 
-#: The types of tensors, and the numpy types that read them. numpy has no bf16. Whole numbers are no weights.
+#: The types of tensors, and the numpy types that read them. numpy has no bf16. Whole numbers are not weights.
 _TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
 _FLOATS = ("F32", "F16", "BF16", "F64")
 

@@ -25,8 +25,8 @@ class ChunksWork(Work):
     """The work of an embed whose texts are cut by `chunker`. Chunks are numbered consecutively through all texts.
 
     A text is in `untokenized` until it is cut to its end. If the job asks for chunks, the vectors of all chunks are
-    kept. Otherwise only a sum of vectors is kept for each text, weighted by tokens. `tokens` and `truncated` say for
-    each text how many tokens it has, and whether any were left out.
+    kept. Otherwise each text keeps only the sum of its chunks' vectors, weighted by their tokens. `tokens` and
+    `truncated` say for each text how many tokens it has, and whether any were left out.
     """
 
     chunker: Chunker = field(kw_only=True)
@@ -124,7 +124,7 @@ class EmbedWork(Work):
     """The work of an embed whose texts are encoded whole."""
 
     @classmethod
-    def admit(cls, delivery: Delivery, job: Embed, served: "Served") -> Work:
+    def of_job(cls, delivery: Delivery, job: Embed, served: "Served") -> Work:
         """Return the work of a job: a `ChunksWork` if its texts are to be cut into chunks."""
         encoder, options, embeds = served.embeds.encoder, job.options, served.embeds
         prompt = encoder.prompt(options)

@@ -88,7 +88,7 @@ class RerankWork(PairsWork):
     reads_texts: ClassVar[bool] = False
 
     @classmethod
-    def admit(cls, delivery: Delivery, job: Rerank, served: "Served") -> Work:
+    def of_job(cls, delivery: Delivery, job: Rerank, served: "Served") -> Work:
         """Return the work of a job, for the reranker."""
         work = cls(delivery, job, served.reranker(), now=served.now)
         work.prompt = work.reranker.prefix

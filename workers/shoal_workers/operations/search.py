@@ -61,7 +61,7 @@ class SearchWork(PairsWork):
     asked: EngineSearch | None = None
 
     @classmethod
-    def admit(cls, delivery: Delivery, job: Any, served: "Served") -> Work:
+    def of_job(cls, delivery: Delivery, job: Any, served: "Served") -> Work:
         """Return the work of a job; raise the error of an unknown index. The index may open while texts are encoded."""
         opening = find_index(served.searcher.indexes, job.index)
         reranks = served.reranker(job.search.rerank.get("model")) if job.search.rerank else None
@@ -167,7 +167,7 @@ class Searcher:
                 (self._search_together if is_plain else self._search_one_by_one)(index, group)
 
     def _opened(self, group: Sequence[SearchWork]) -> Index | None:
-        """Return the index of these jobs; None while it is being opened, or if that fails, which sets errors."""
+        """Return the index of these jobs; None while it is opened, or after setting their errors if that fails."""
         known = group[0].opening
         failure = known.exception() if known and known.done() else None
         try:

@@ -40,7 +40,7 @@ class Work:
     of an index that is being opened. `error` is the error that will answer the job. `timings` are empty until the
     worker begins with the job. `now` returns Redis's time in Unix seconds. `is_query` is true if the model reads the
     texts in another form than documents. `kind` is "bulk" in that lane, otherwise "long" for a large job, or
-    "interactive". A job that `takes_turns` goes behind others of its kind after each of its passes.
+    "interactive". A job that `takes_turns` goes behind the other jobs of its kind after each of its passes.
 
     Each operation is a subclass. Its stage may add inputs once all inputs are encoded.
     """
@@ -82,7 +82,7 @@ class Work:
         self.takes_turns = self.is_cut or self.kind == LONG
 
     @classmethod
-    def admit(cls, delivery: Delivery, job: Any, served: "Served") -> "Work":
+    def of_job(cls, delivery: Delivery, job: Any, served: "Served") -> "Work":
         """Return the work of a job; raise a ShoalError if this worker cannot serve the job."""
         return cls(delivery, job, served.embeds, served.embeds.encoder.prompt(job.options), served.now)
 
@@ -121,7 +121,7 @@ class Work:
         return self.options.truncation_side, self.is_query
 
     def refuse_cut(self, number: int, tokens: Tokens) -> None:
-        """Set the error for an input that is too long, because the options forbid that it is cut."""
+        """Set the error for an input that is too long, because the options forbid truncation."""
         has = "has" if isinstance(self.inputs[number], str) else "and the query have"
         most = self.pipeline.encoder.max_tokens(tokens.is_query)
         self.error = TextTooLong(
@@ -143,7 +143,7 @@ class Work:
             self.num_computed += 1
             self.num_tokens += text.num_tokens
             if number < len(self.job.texts) and text.vectors is not None:
-                characters = text.tokens.characters  # with the prompt's, if the text was cut on the right
+                characters = text.tokens.characters  # includes the prompt if the text was cut on the right
                 if self.job.options.truncation_side == "right":
                     characters = max(0, characters - len(self.prompt))
                 characters = min(characters, len(self.job.texts[number]))
@@ -201,7 +201,7 @@ class Work:
 
 
 def tokenize(portion: Sequence[tuple[Work, int]]) -> list[tuple[Work, int, Tokens]]:
-    """Return the tokens of inputs that are read in the same way; set the error of a job on which that fails."""
+    """Return the tokens of inputs that are read in the same way; set the error of a job whose inputs fail."""
     (first, _), works = portion[0], dict.fromkeys(work for work, _ in portion)
     for work in works:
         work.begin()

@@ -35,7 +35,7 @@ TEXTS_LIMITS = (1, 4, 16, 64)
 TOKENS_LIMITS = (64, 256, 1_024, 4_096)
 FILL_LIMITS = (0.1, 0.25, 0.5, 0.75)
 
-#: Weight of the rounds before, at each round. The last thousand make up two thirds of the sums.
+#: Factor by which each round reduces the weight of earlier rounds. The last 1,000 make up two thirds of the sums.
 KEPT = 0.999
 
 
@@ -61,7 +61,7 @@ class Measurements:
         return self._batches["tokens"].sum
 
     def add_round(self, num_tokens: float, seconds: float) -> None:
-        """Count a round of the worker's loop with one pass, of this size. Earlier rounds lose weight."""
+        """Count a round of the worker's loop, which had one pass of this size. Earlier rounds lose weight."""
         new = (1.0, num_tokens, num_tokens**2, seconds, num_tokens * seconds)
         self.rounds = [KEPT * total + one for total, one in zip(self.rounds, new, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Processors: their number for a worker, their instructions, and the priority of threads on them."""
+"""The number of a worker's processors, the instructions of this machine, and the priority of threads."""
 
 import math
 import os
@@ -74,7 +74,7 @@ def has_vnni() -> bool:
 
 
 def lacking(wanted: Sequence[str]) -> list[str]:
-    """Return the wanted flags, as Linux names them, that the processor lacks."""
+    """Return the wanted flags that the processor lacks, by Linux's names."""
     flags = _flags()
     return [name for name in wanted if name not in flags]
 

@@ -10,12 +10,12 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines import Engine
 from shoal_workers.process import processors
 
-#: Seconds for which a larger share of the processors must have been due before the worker takes it. So another worker
-#: that restarts in this time finds its processors free.
+#: A worker waits for this many seconds before it uses a larger share of the processors. So another worker that restarts
+#: in this time finds its processors free.
 GROW_AFTER_S = 3.0
 
-#: Seconds for which a smaller share must have been due. In a rolling restart, the new worker runs beside the old one
-#: for about this time.
+#: A worker waits for this many seconds before it uses a smaller share. In a rolling restart, the new worker runs beside
+#: the old one for about this time.
 SHRINK_AFTER_S = 10.0
 
 

@@ -116,7 +116,7 @@ def _run(worker: Worker, settings: Settings, reports: CrashReports, note_sharing
 def announced(
     worker: Worker, lane_limits: LaneLimits, note_sharing: Callable[[int], object] = lambda _: None
 ) -> "closing[Heartbeat]":
-    """Announce the worker to the pool during the `with` block, and call `note_sharing` as `Heartbeat` says."""
+    """Announce the worker to the pool during the `with` block. `Heartbeat` explains `note_sharing`."""
     contents, group = partial(about, worker, lane_limits), processors.group()
     return closing(Heartbeat(worker.pool, worker.id, contents, group, note_sharing).start())
 

@@ -127,7 +127,7 @@ class RequestLimits:
         return cls(max(1, max_texts), max_bytes)
 
     def split(self, job: Job) -> list[Job]:
-        """Return jobs that together ask for the same as this job. Each of them fits into one request."""
+        """Split the job into jobs that each fit into one request."""
         max_texts = min(self.max_texts, job.texts_per_request)
         sizes = (len(text.encode(errors="surrogatepass")) + _BYTES_OF_A_HEAD for text in job.texts)
         return list(job.cut(max_texts, self.max_bytes, sizes))

@@ -178,7 +178,7 @@ class HttpClient(Questions):
         return checked(Reply.join([reply.of_pinned(pin)]), job)
 
     def _split(self, job: Job, until: float) -> list[Job]:
-        """Return jobs that together ask for the same as this job. Each of them fits into one request."""
+        """Split the job into jobs that each fit into one request."""
         if len(job.texts) == 1:
             return [job]
         limits = self._limits = self._limits or RequestLimits.from_info(self.ask("GET", "/info", until).values())

@@ -35,8 +35,8 @@ PIECE_BYTES = 2**16
 #: Slowest upload or download, in bytes a second. A file may take `timeout_s` and the time for its bytes.
 MIN_BYTES_PER_S = 2**20
 
-#: Largest number of documents in one request, and of their bytes in a change. The API accepts as much if vectors have
-#: at most 4,096 numbers.
+#: Largest number of documents in one request, and their largest size in bytes, vectors excluded. The API accepts such a
+#: request if vectors have at most 4,096 numbers.
 MAX_REQUEST_DOCUMENTS, MAX_REQUEST_BYTES = 32, 2**19 - 4_096
 
 #: The file of a result that names its other files, and the file with the bad rows.
@@ -222,12 +222,12 @@ def job_path(job_id: str) -> str:
 
 
 def _is_path_part(name: str) -> bool:
-    """Return True if a path with the name in it leads to the thing of that name, and nowhere else."""
+    """Return True if the name can be one part of a URL path: it has no slash or query, and is not dots alone."""
     return bool(NAME.fullmatch(name) and name.strip("."))
 
 
 def once(key: str | None) -> dict[str, str]:
-    """Return the header with an idempotency key, by default a random one, because an attempt may be repeated."""
+    """Return the header with the idempotency key. Without `key` it is random, because an attempt may be repeated."""
     if key is not None and not (check_key(key).isascii() and key == key.strip()):
         raise InvalidRequest(f"the idempotency key is {excerpt(key)}: over HTTP it takes ASCII, no space around it")
     return {"Idempotency-Key": key or uuid4().hex}

@@ -42,7 +42,7 @@ MAX_ANSWER_BYTES = 2**28
 #: ask for a longer pause.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 
-#: Largest random addition to a pause, as a share of it. So clients that were refused together do not return together.
+#: Largest jitter, as a share of the pause. So clients that were refused together do not return together.
 JITTER = 0.25
 
 #: Statuses after which the same request may succeed a little later.
@@ -70,7 +70,7 @@ class HttpSession:
         self.url = _check_url(url)
         verify, trust_env = options.get("verify", True), options.get("trust_env", True)
         self._options = options | {"base_url": self.url, "trust_env": trust_env and not _is_local(self.url)}
-        self._options["verify"] = httpx2.create_ssl_context(verify, trust_env=trust_env)  # once, which takes long
+        self._options["verify"] = httpx2.create_ssl_context(verify, trust_env=trust_env)  # once, because it takes long
         headers = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
         self._options["headers"] = httpx2.Headers(headers)  # its representation hides the key
         self._options["limits"] = httpx2.Limits(
@@ -190,7 +190,7 @@ class _Stream:
 
     def __init__(self, stream: Any):
         self._stream = stream
-        # Without it, a thread could read from a new socket with the number of the closed one. A signal may re-enter it.
+        # Without the lock, a thread could read from a new socket with the number of the closed one.
         self._use = RLock()
         self.get_extra_info = stream.get_extra_info
 

@@ -39,7 +39,7 @@ from shoal.records.given_document import Given, documents_of, ids_of
 #: Largest number of documents in a change if several changes are allowed. One call embeds the documents of a change.
 DOCUMENTS_PER_CHANGE = 256
 
-#: Size limit of a change's ids, or of its documents with their vectors, in bytes. The rest is for its other fields.
+#: Size limit of a change's ids, or of its documents with their vectors, in bytes. 4,096 bytes are for other fields.
 MAX_BYTES = MAX_CHANGE_BYTES - 4_096
 
 #: Longest wait until workers announce an index that was just published, and the pause between two looks, in seconds.
@@ -67,7 +67,7 @@ class IndexModel(NamedTuple):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs of a document's text that the index has."""
+        """The outputs that the index needs for a document's text."""
         return (*(("vector",) if self.dimension else ()), *(("sparse",) if self.has_learned_words else ()))
 
     @classmethod
@@ -221,7 +221,7 @@ class IndexWriter:
 
 
 def _size(document: Document, model: IndexModel, num_weights: int = 0) -> int:
-    """Return the number of bytes of a document in a change, with its vectors; `num_weights` are of learned words."""
+    """Return the bytes of a document in a change, with its vectors; `num_weights` is its number of learned words."""
     value = map_of(document)
     size = len(wire.pack(value)) + 4 * model.dimension + 8 * num_weights + 5
     return max(size, BYTES_OF_A_VALUE * wire.num_values([value]))

@@ -64,7 +64,7 @@ class LoopThread:
         self._lock = RLock()  # reentrant: the garbage collector may call `post` in a thread that holds the lock
 
     def run(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine in the loop and return its result. It is cancelled if this thread stops waiting (Ctrl-C)."""
+        """Return the result of a coroutine in the loop. Cancel the coroutine if this thread stops waiting (Ctrl-C)."""
         if current_thread() is self._thread:
             raise RuntimeError("the event loop of this client would wait for itself: await its AsyncClient there")
 

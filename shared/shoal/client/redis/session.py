@@ -85,7 +85,7 @@ class Session:
         return Timeout(f"no answer within {timeout_s:g} s: {cause if num_alive else 'no worker is alive; start one'}")
 
     async def close(self) -> None:
-        """Close the session, even if this call is cancelled. Another call then waits until it is closed."""
+        """Close the session, even if this call is cancelled. A second call waits until the session is closed."""
         self._is_ending.set()
         await asyncio.shield(self._closer)
 
@@ -100,7 +100,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a client that ends at `until` on the monotonic clock. A large answer may have `max_reply_bytes`."""
+    """A call of a client that ends at `until` on the monotonic clock. An answer has at most `max_reply_bytes`."""
 
     session: Session
     lane: str
@@ -138,7 +138,7 @@ class Call:
     async def _send_alike(self, parts: Sequence[Job], like: Reply | None = None) -> list[Reply]:
         """Send the jobs. Repeat a job if its reply has another fingerprint or index version than `like`.
 
-        Without `like`, the replies are compared with one reply. No job is repeated after `until`.
+        Without `like`, the replies are compared with one of them. No job is repeated after `until`.
         """
         replies = await self._send(parts)
         for pause_s, numbers, again in jobs_to_repeat(parts, replies, self.until, like):

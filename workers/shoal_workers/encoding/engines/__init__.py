@@ -26,7 +26,7 @@ Pooled = dict[str, NDArray[np.float32]]
 
 
 class ForwardPass(Protocol):
-    """A pass that the engine is computing or has computed."""
+    """A forward pass over one `Packing`, running or ended. Every engine has its own class."""
 
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
         """Wait for the end of the pass; return the vectors of the texts at `spans`. Raises the library's exceptions."""
@@ -53,7 +53,7 @@ class Engine(Protocol):
     is_ragged: bool
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> Sequence[ForwardPass]:
-        """Start up to `num_streams` passes side by side, or `together` one on all threads. All before have ended."""
+        """Start up to `num_streams` passes side by side, or `together` one on all threads. No pass may be running."""
         ...
 
     def start_aside(self, packings: Sequence[Packing]) -> Sequence[ForwardPass]:

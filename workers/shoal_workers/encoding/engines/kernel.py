@@ -70,7 +70,7 @@ class KernelEngine:
 
 
 class EnginePass(KernelPass):
-    """A pass of the kernel, whose vectors are pooled."""
+    """A `KernelPass` as a `ForwardPass`: its token vectors are pooled."""
 
     def __init__(self, threads: KernelThreads, packing: Packing, num_parts: int, head: ScoreHead | None):
         super().__init__(threads, packing.ids, packing.positions, num_parts)
@@ -81,7 +81,7 @@ class EnginePass(KernelPass):
         pooled = {how: pool(how, self.tokens, spans, are_joined=True) for how in poolings}
         if (head := self._head) is None:
             return pooled
-        return {how: _scores(vectors, head) for how, vectors in pooled.items()}  # a reranker scores first tokens alone
+        return {how: _scores(vectors, head) for how, vectors in pooled.items()}  # for a reranker, pooling is `cls`
 
 
 def engine_for(precision: str) -> str:

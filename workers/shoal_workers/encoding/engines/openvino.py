@@ -91,7 +91,7 @@ class OpenVinoEngine:
 
 
 def _started(requests: Sequence[Any], packings: Sequence[Packing]) -> "list[OpenVinoPass]":
-    """Start a pass over each packing. If one cannot start, wait for the passes that did."""
+    """Start a pass over each packing. If one cannot start, wait for the passes that have started."""
     passes: list[OpenVinoPass] = []
     try:
         for request, packing in zip(requests, packings, strict=False):

@@ -83,7 +83,7 @@ class TorchPass:
 
 
 def _pool(how: str, tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Pool like `shoal_workers.encoding.pooling.pool`, but on the GPU, so that few token vectors must leave it."""
+    """Pool like `shoal_workers.encoding.pooling.pool`, but on the GPU, so that only pooled vectors are copied."""
     if how == "cls":
         return tokens[starts]
     if how == "lasttoken":
@@ -171,7 +171,7 @@ class JoinedTransformer:
     def _attending(self, grid: Grid, unseen: torch.Tensor, attention: Attention) -> Attending:
         model, columns = self._model, torch.arange(grid.num_columns, device=unseen.device)
         like, farthest, distance, terms = model.words, model.num_positions - 1, columns - columns[:, None], []
-        if len(unseen) or not (grid.is_full or attention.is_causal):  # causal queries do not see the padding behind
+        if len(unseen) or not (grid.is_full or attention.is_causal):  # causal queries see no padding
             of_keys = unseen if len(unseen) else unseen.new_zeros(grid.num_tokens)
             terms.append(grid.spread(of_keys.to(like), MASKED)[:, None, None])
         if model.relative_bias is not None:

@@ -62,8 +62,8 @@ class BuildResult:
     an earlier row. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in; `num_lost`
     other changes cannot be read or are lost from Redis. `found_share` is the part of a sample of rows that were found
     by their own texts. It is None if `is_unchanged`: the version is then the current one. `fields` has the `kind` of
-    each field. If most values of a keyword field are of another kind, the field has this kind as `others`, the first
-    value that is not of this kind as `odd`, and the number of that value's `document`.
+    each field. If most values of a keyword field are of another kind, `others` is that kind, `odd` is the first value
+    that is not of that kind, and `document` is the number of the document with this value.
     """
 
     version: str

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
-    """The changes of one index that Redis has; `index` is the name under which workers serve the index."""
+    """The changes of one index in Redis; `index` is the name under which workers serve the index."""
 
     log: ChangeLog
     index: str
@@ -52,7 +52,7 @@ class IndexChanges:
     def forget_folded(self, out: Path) -> None:
         """Let Redis forget the changes that all versions in `out` contain already. A failure is only logged."""
         versions = find_versions(out)
-        # A version that cannot be read now may be readable again, and then need any of the changes.
+        # A version that cannot be read now may become readable later, and may then need any of the changes.
         kept = [version.manifest.changes_through if version.manifest else START for version in versions]
         current = next((version.manifest for version in versions if version.is_current), None)
         if current is None:

@@ -29,8 +29,8 @@ def encode_texts(
 ) -> VectorPlan:
     """Encode the texts that neither the former version nor a killed build has, and return the plan of all vectors.
 
-    The outputs are in files in the folder of the build. A build that does not reuse former versions takes over nothing
-    of a killed build that reused them. Raises DiskFull, and Unsupported if the words are to be learned, and the model
+    The outputs are in files in the folder of the build. A build that does not reuse former versions ignores the files
+    of a killed build that reused them. Raises DiskFull, and Unsupported if the words are to be learned but the model
     makes no sparse vectors.
     """
     folder, dimension = state.folder, encoder.model.dimension

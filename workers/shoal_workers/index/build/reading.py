@@ -166,7 +166,7 @@ class _Reading:
 
 
 def write_columns(state: BuildState, kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Write the columns of the documents in the folder of a build; return the kinds, as `DocumentFields.kinds_found`.
+    """Write the columns of the documents in the folder of a build; return `DocumentFields.kinds_found`.
 
     Fields that `kinds` does not name get the kind that all their values have. Memory grows by the distinct strings of
     all fields, and by 8 to 12 bytes a value. Raises BadDocument for a value that is not of the given kind.

@@ -81,7 +81,7 @@ class BuildState:
 class KeptFiles:
     """Files of a build to which outputs of texts are added. Saved outputs outlive an interruption of the build.
 
-    A build of the same `owner`, a plain value, goes on after the saved outputs; for another owner, the files are empty.
+    A build of the same `owner`, a plain value, continues after saved outputs; for another owner, the files are empty.
     """
 
     def __init__(self, folder: Path, name: str, owner: Any, names: Sequence[str]):

@@ -42,8 +42,8 @@ class FormerVersion:
     def find(cls, out: Path, model: ModelInfo, learns_words: bool) -> Self | None:
         """Return the version of the index in `out` that was built last with this model, or None if there is none.
 
-        Damaged versions are left out. If the build `learns_words`, versions without them are left out too, because one
-        pass of a text makes both.
+        Damaged versions are left out. If the build `learns_words`, versions without learned words are left out too,
+        because one pass of a text makes its words and its vector.
         """
         for version in find_versions(out):
             if not (manifest := version.manifest) or manifest.engine:
@@ -90,7 +90,7 @@ class VectorPlan:
 
     @classmethod
     def make(cls, hashes: HashTable, former: FormerVersion | None, kept: HashTable) -> Self:
-        """Decide which vectors are taken from the former version, or were `kept`, and which texts are embedded."""
+        """Decide which vectors come from the former version or from the `kept` ones, and which texts are embedded."""
         first_rows, num_kept = hashes.first_rows(), len(kept.rows)
         former_rows = hashes.find_in(former.hashes) if former else np.full(len(first_rows), -1)
         numbers = hashes.find_in(kept) if num_kept else np.full(len(first_rows), -1)

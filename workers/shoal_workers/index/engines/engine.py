@@ -28,7 +28,7 @@ _PASSWORD = re.compile(r"//[^/@]*:[^?#]*@|[?&](ssl)?password=", re.IGNORECASE)
 
 def check_address(address: str) -> None:
     """Raise InvalidRequest for a bad address."""
-    if _PASSWORD.search(address):  # first, because the other messages have the address
+    if _PASSWORD.search(address):  # first, because the other messages contain the address
         raise InvalidRequest("the address of an engine has a password: set SHOAL_ENGINE_PASSWORD instead")
     try:
         url = urlsplit(address)

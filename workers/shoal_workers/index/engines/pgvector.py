@@ -16,7 +16,7 @@ from shoal.errors import InvalidRequest
 #: Longest vector that pgvector indexes.
 MAX_DIMENSION = 2_000
 
-#: Number of rows that a search looks at together, at least.
+#: Least number of candidates that a search of the graph keeps.
 EF_SEARCH = 100
 
 #: How a search goes through the graph of neighbours. With a filter, the search goes on until it has enough rows.
@@ -111,7 +111,7 @@ class Table:
     def search(self, queries: NDArray[np.float32], k: int, path: str | None) -> Found:
         """Return the `k` nearest rows that match the filter `path`, for each query, from one statement.
 
-        If the graph leads to too few, all rows are read.
+        If the graph leads to too few rows, all rows are read.
         """
         matching = sql.SQL("true" if path is None else "fields @@ %(path)s::jsonpath")
         values = {"queries": _vectors(queries), "k": k, "path": path}

@@ -31,7 +31,7 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
 
 
 def open_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Map the array in a file into memory, read-only.
+    """Memory-map the array in a file, read-only.
 
     Raises IndexCorrupt unless the file contains exactly one array of this type and shape in C order.
     """

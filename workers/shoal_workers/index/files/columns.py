@@ -140,7 +140,7 @@ class Columns(dict[str, Column]):
 
     @classmethod
     def open(cls, folder: Path, count: int) -> Self:
-        """Map the files that `save_columns` wrote for `count` rows into memory. Raises IndexCorrupt."""
+        """Memory-map the files that `save_columns` wrote for `count` rows. Raises IndexCorrupt."""
         fields, num_left_out = _read_fields(folder)
         shapes = [_shapes(about, count) for about in fields]
         size = ALIGNMENT + sum(_aligned(dtype, shape) for column in shapes for dtype, shape in column)

@@ -43,7 +43,7 @@ class HashTable:
 
     @classmethod
     def open(cls, folder: Path, name: str, count: int) -> Self:
-        """Map the file that `save` wrote into memory. Raises IndexCorrupt."""
+        """Memory-map the file that `save` wrote. Raises IndexCorrupt."""
         return cls(open_array(folder / name, np.uint64, (3, count)))
 
     def save(self, folder: Path, name: str) -> None:

@@ -45,10 +45,10 @@ def sync_folder(folder: Path) -> None:
 def locked(
     folder: Path, name: str = "", *, work: str = "", waiting: Callable[[], object] | None = None
 ) -> Iterator[None]:
-    """Hold the lock of an index's folder, or of the file `name` in it. The system releases it with the process.
+    """Hold the lock of an index's folder, or of the file `name` in it. The system releases it if the process dies.
 
-    While another process holds it, `waiting` is called again and again; without it, IndexBusy names the `work` of that
-    process. Raises IndexNotFound if there is no such folder.
+    While another process holds the lock, `waiting` is called again and again; without `waiting`, IndexBusy names the
+    `work` of that process. Raises IndexNotFound if there is no such folder.
     """
     path = folder / name
     try:

@@ -51,7 +51,7 @@ def to_number(value: str | float) -> float:
 
 
 def to_boolean(value: str | float) -> int:
-    """Return 1 for true and 0 for false, and for these words in any case. Raises ValueError."""
+    """Return 1 for true or "true", and 0 for false or "false"; case does not matter. Raises ValueError."""
     word = str(value).lower() if isinstance(value, bool | str) else ""
     if word not in ("true", "false"):
         raise ValueError("it is neither true nor false")

@@ -22,7 +22,7 @@ MAX_COLUMNS = 256
 #: Longest keyword in characters. A field with a longer string gets the kind "stored", unless its kind is given.
 MAX_KEYWORD_CHARS = 256
 
-#: Number of distinct values of a keyword field, the first ones, from which the intended kind is guessed.
+#: The intended kind of a keyword field is guessed from this number of distinct values, the first ones.
 NUM_COMPARED = 100
 
 #: Largest memory for the distinct strings of all fields, in bytes, and about how many bytes a string takes besides its
@@ -83,7 +83,7 @@ class DocumentFields:
         return {name: self._fields[name].kind_found() for name in sorted(self._fields)}
 
     def columns(self) -> Iterator[Column]:
-        """Yield the column of each field, sorted by field name, and forget the values in it.
+        """Yield the column of each field, sorted by field name, and forget the field's values.
 
         Raises BadDocument for a value that is not of the given kind.
         """
@@ -94,7 +94,7 @@ class DocumentFields:
 class _FieldValues:
     """The values of one field, each with its row. Distinct strings are numbered, and each string is kept as its number.
 
-    A stored field keeps only the rows that have a value. `num_bytes` is about the memory that its strings take.
+    A stored field keeps only the rows that have a value. `num_bytes` is the approximate memory of its strings.
     """
 
     def __init__(self, given: str | None = None):
@@ -220,7 +220,7 @@ class _FieldValues:
 def _column(
     name: str, kind: str, terms: Any, rows: NDArray[np.integer[Any]], codes: NDArray[np.integer[Any]], count: int
 ) -> Column:
-    """Return the column made of pairs of a row and a code, which may be in any order and may repeat."""
+    """Return a column made from pairs of a row and a code. Pairs may be in any order and may repeat."""
     order = np.lexsort((rows, codes))
     is_new = np.ones(len(rows), bool)
     is_new[1:] = (np.diff(rows[order]) != 0) | (np.diff(codes[order]) != 0)

@@ -41,15 +41,15 @@ MAX_CHARS = 64
 #: Largest number of words whose terms are kept in memory, and largest number of characters in such a word.
 _MAX_KEPT, _MAX_KEPT_CHARS = 2**18, 32
 
-#: Number of texts from which a language is detected, least share of the language's stop words among all words, and
-#: least ratio of this share to the share of any other language's stop words.
+#: A language is detected from `NUM_SAMPLED` texts. The share of its stop words among all words must be at least
+#: `MIN_SHARE`, and at least `MIN_LEAD` times the share of any other language.
 NUM_SAMPLED, MIN_SHARE, MIN_LEAD = 1_000, 0.15, 1.5
 
 #: Least number of words from which a language is detected.
 _MIN_WORDS = 50
 
 #: A piece of text that is normalised at a time. CPython's time to order the marks of a letter grows with the square of
-#: their number, so it never gets a whole text. Pieces end at white space where possible.
+#: their number, so texts are cut into pieces. Pieces end at white space where possible.
 _PIECE = re.compile(r".{0,511}\s|.{1,512}", re.DOTALL)
 
 
@@ -79,7 +79,7 @@ def is_unspaced(word: str) -> bool:
 def normalised(text: str) -> str:
     """Return a text in lower case and in Unicode's form NFKC.
 
-    The time is linear: a word of hundreds of characters is brought into its form in pieces.
+    The time is linear in the length: a word of hundreds of characters is normalised in pieces.
     """
     if text.isascii():
         return text.lower()
@@ -125,7 +125,7 @@ class Analyzer:
 
 
 class _Terms(dict[str, tuple[int, ...]]):
-    """A cache of the terms of words. A look-up of a word that is not in it finds the terms of that word."""
+    """A cache of the terms of words. A look-up of a missing word computes the word's terms."""
 
     def __init__(self, stop_words: frozenset[str], stem: Callable[[str], str]):
         super().__init__()

@@ -43,7 +43,7 @@ _RUNS = "postings.runs"
 _RECORD = np.dtype([("term", "<u8"), ("row", "<i4"), ("count", "<i4")])
 _UNIT = 2.0**-20
 
-#: The file in the folder of a build with the weights of its new texts, and a weight of one token of the text `number`.
+#: The file in the folder of a build with the weights of its new texts, and the record of a token in text `number`.
 WEIGHTS = "weights.records"
 WEIGHT = np.dtype([("token", "<i4"), ("number", "<i4"), ("weight", "<f4")])
 
@@ -96,7 +96,7 @@ def write_learned(
     sources = taken_from[order]
 
     def add(terms: NDArray[Any], places: NDArray[np.integer], weights: NDArray[np.floating]) -> None:
-        """Add a run with the terms at these places of `sources`, for all rows that are taken from each place."""
+        """Add a run: each row whose source is one of `places` gets the terms and weights at the same positions."""
         first, end = (np.searchsorted(sources, places, side) for side in ("left", "right"))
         num_rows = end - first
         # The numbers from `first` to `end` of each place, one after the other.

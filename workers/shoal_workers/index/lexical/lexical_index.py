@@ -36,12 +36,12 @@ IMPACT_STEP = (K1 + 1) / 255
 #: Versions of terms and impacts, and of learned words. A version rises by 1 when texts get other terms or impacts.
 VERSION, LEARNED_VERSION = 1, 2
 
-#: Number of characters of a query, the first ones, in which words are looked for. The texts that are embedded have the
+#: Words are looked for only in this number of characters at the beginning of a query. Texts that are embedded have the
 #: same limit.
 MAX_QUERY_CHARS = 8_192
 
-#: Largest number of postings that are read for a query: the first number for each document, but at least the second
-#: number in all. If a query has more postings, its most frequent terms are ignored.
+#: Largest number of postings that are read for a query: `POSTINGS_PER_DOCUMENT` times the number of documents, but at
+#: least `LEAST_POSTINGS`. If a query has more postings, its most frequent terms are ignored.
 POSTINGS_PER_DOCUMENT, LEAST_POSTINGS = 8, 2**20
 
 
@@ -55,7 +55,7 @@ def impacts(
 
 
 def terms_of(tokens: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """Return the terms of a model's tokens: different numbers, spread over 64 bits as hashes of words are."""
+    """Return the terms of a model's tokens: different numbers, spread over 64 bits like hashes of words."""
     return tokens.astype(np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
@@ -86,7 +86,7 @@ class LexicalIndex:
 
     @classmethod
     def open(cls, folder: Path, count: int) -> Self:
-        """Map the files of a version with `count` documents into memory. Raises IndexCorrupt."""
+        """Memory-map the files of a version with `count` documents. Raises IndexCorrupt."""
         about = _read(folder / LEXICAL)
         num_terms, num_postings = about["num_terms"], about["num_postings"]
         starts = open_array(folder / STARTS, np.int64, (num_terms + 1,))

@@ -38,7 +38,7 @@ def snippet(
 
 
 def _best(matches: list[Match], weights: Mapping[int, float], max_chars: int) -> tuple[int, int]:
-    """Return the start and the stop of the matches within `max_chars` characters that weigh most together.
+    """Return start and stop of the passage of at most `max_chars` whose matched terms have the largest total weight.
 
     A term counts once; of equal passages, the first is chosen.
     """

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-#: Number of hits from which a diverse list is chosen: the first number times the number of hits that are asked for, but
-#: at least the second number and at most the third.
+#: A diverse list of k hits is chosen from `CANDIDATE_FACTOR` * k hits, but from at least `MIN_CANDIDATES` and at most
+#: `MAX_CANDIDATES`.
 CANDIDATE_FACTOR, MIN_CANDIDATES, MAX_CANDIDATES = 4, 50, 1_000
 
 

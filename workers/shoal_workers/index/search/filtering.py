@@ -117,7 +117,7 @@ def _bounds(wanted: Between, column: Column) -> tuple[int, int]:
 
 
 def span_of(column: Column, value: Value, place: str) -> tuple[int, int]:
-    """Return the first code of a value and the code after its last. For a missing value, both are its place.
+    """Return the first code of a value and the code after its last. For a missing value, both are its place in order.
 
     Raises InvalidRequest for a value that is not of the column's kind.
     """

@@ -37,7 +37,7 @@ class LiveDocuments:
 
     @classmethod
     def none(cls, position: str, dimension: int, lexical: LexicalIndex | None) -> Self:
-        """Return the object for a version that was built with all changes up to `position` and has no later ones."""
+        """Return the object for a version that was built with all changes up to `position`, before any later change."""
         terms = lexical.emptied() if lexical else None
         return cls(position, np.empty((0, dimension), np.float32), (), (), NO_ROWS, frozenset(), terms)
 

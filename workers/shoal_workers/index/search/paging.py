@@ -97,7 +97,7 @@ class Pages:
 
     @property
     def last_row(self) -> int | None:
-        """The row of the last hit of the page before. None if this version does not have that row since its build."""
+        """The row of the last hit of the page before; None if that is a document of another version or an added one."""
         before = self.before
         if before is None or not before.num_shown or before.added:
             return None

@@ -59,8 +59,8 @@ class OpenIndexes(Mapping[str, Index]):
     start, and a version that replaces another one is opened before it is served. Before a version is searched, all
     changes in `change_log` since its build are applied. A search ends with the version that it began with, and the
     memory of an old version is freed after that. Large searches are divided among `threads`. With `are_copies`, the
-    indexes in `home` are copies, and the process that copies them hears of damaged ones. `engine_password` opens the
-    vector engines. `stopping` is set when the worker ends.
+    indexes in `home` are copies from a store, and a damaged copy is made again. `engine_password` opens the vector
+    engines. `stopping` is set when the worker ends.
     """
 
     def __init__(
@@ -168,8 +168,8 @@ class OpenIndexes(Mapping[str, Index]):
         self._failures = {name: failure for name, failure in failures.items() if failure}
         self._waiting = {name: version for name, version in self._waiting.items() if name in folders}
         self._served = {name: self._served[name] for name in folders if name in self._served}
-        # Old versions are kept until the next look. A running search with the last reference to one would have to free
-        # its memory before it answers, which takes milliseconds for a large index.
+        # Old versions are kept until the next look. A running search with the last reference to a version would have to
+        # free the version's memory before it answers. For a large index, this takes milliseconds.
         self._replaced = [version for name, version in before.items() if self._served.get(name) is not version]
         for version in self._served.values():
             if version.close_unused(now, self._idle_s):

@@ -113,7 +113,7 @@ class IndexStore:
 
 
 def shown(path: str) -> str:
-    """Return the path of a file of the store as messages show it."""
+    """Return the path of a file of the store for messages."""
     return f"{path} in {STORE}"
 
 
@@ -190,7 +190,7 @@ def upload_missing(home: Path, store: IndexStore) -> None:
 def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
     """Upload the files of a version that the store lacks, or all files if `is_anew`, and then its manifest.
 
-    Return False for a version that is removed meanwhile, or that is damaged and not the current one.
+    Return False for a version that is removed during the call, or that is damaged and not the current one.
     """
     if version.manifest is None:
         if version.is_current:

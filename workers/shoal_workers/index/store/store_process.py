@@ -1,8 +1,8 @@
-"""The process that uses the store of indexes. No other process waits if the store hangs, or loads its packages.
+"""The process that uses the store of indexes. No other process loads its packages, or waits if it hangs.
 
 It is started as `python -m shoal_workers.index.store.store_process PARENT COMMAND …`, with the settings in the
-environment. It ends with the line of its error, as commands do; if the store hangs, an alarm ends it. On each machine,
-one worker at a time has a thread that runs this process to copy indexes.
+environment. After an error, it prints the error in one line and ends. If the store hangs, an alarm ends it. On each
+machine, one worker at a time has a thread that runs this process to copy indexes.
 """
 
 import fcntl

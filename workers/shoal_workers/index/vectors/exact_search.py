@@ -33,7 +33,7 @@ MAX_COPIED_SHARE = 1 / 8
 #: Largest number of vectors that are scored at a time: their copies stay in the processor's cache.
 MAX_SCORED = 2**8
 
-#: Error from rounding in float32 that is allowed for in a sum, relative to its terms.
+#: Bound of the rounding error of a float32 sum, relative to the terms of the sum.
 _SUM_ERROR = 4e-6
 
 
@@ -170,7 +170,7 @@ class ExactSearch:
     ) -> NDArray[np.bool_]:
         """Return a mask of the eligible rows that may reach `score` in `top_with_prior`. No vector is read.
 
-        The mask has all rows that reach the score, and some others.
+        The mask has every row that reaches the score, and may have more.
         """
         rows = np.flatnonzero(eligible)
         found = np.zeros(len(eligible), bool)
@@ -284,7 +284,7 @@ def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArr
 def merged(found: TopK, added: TopK, count: int, k: int) -> TopK:
     """Return the best `k` among the rows `found` in a version and the `added` documents that were found.
 
-    The rows of the added documents are raised by `count`, the number of rows in the version.
+    `count`, the number of rows in the version, is added to the row numbers of the added documents.
     """
     rows = np.concatenate([found.rows, added.rows + count], axis=1)
     scores = np.concatenate([found.scores, added.scores], axis=1)

@@ -1,7 +1,7 @@
 """Vectors as int8 codes. The inner product of two codes, in a known unit, plus a slack, is an upper bound of a score.
 
 A basis has the directions in which the vectors of an index extend most. The part of a vector x inside the basis is y;
-the length of the remainder outside the basis, called the tail, is t. For a query q, the part is z and the tail is u. By
+the length of the remainder outside the basis, called the tail, is t. Of a query q, z is this part and u the tail. By
 the Cauchy-Schwarz inequality the product of the remainders is at most t·u, so
 
     x·q  <=  y·z + t·u
@@ -39,10 +39,10 @@ NUM_TAIL_CODES = 4
 #: Largest code.
 MAX_CODE = 127
 
-#: Relative errors, from rounding in float32, that are allowed for in a squared length and in a score.
+#: Bounds of the relative float32 rounding errors of a squared length and of a score.
 SQUARED_ERROR, SCORE_ERROR = 1e-5, 1e-4
 
-#: Added to divisors, which are zero for vectors of zeros.
+#: Added to divisors, because they are zero for vectors of zeros.
 TINY = 1e-30
 
 #: Largest number of vectors from which a basis is computed, and number of vectors that are encoded at a time.
@@ -165,7 +165,7 @@ class QuantisedVectors:
 
     @classmethod
     def open(cls, folder: Path, count: int, dimension: int, width: int) -> Self:
-        """Map the files that `write` wrote into memory. Raises IndexCorrupt."""
+        """Memory-map the files that `write` wrote. Raises IndexCorrupt."""
         codes = open_array(folder / QUANTISED, np.int8, (count, width))
         return cls(codes, QuantisationBasis.open(folder, dimension, width))
 

@@ -41,7 +41,7 @@ class TokenVectors:
 
     @classmethod
     def open(cls, folder: Path, manifest: Manifest) -> Self | None:
-        """Map the files of a version into memory; return None if it has none. Raises IndexCorrupt."""
+        """Memory-map the files of a version; return None if it has none. Raises IndexCorrupt."""
         if not manifest.token_digest:
             return None
         codes = open_array(folder / TOKENS, np.int8, (manifest.num_tokens, manifest.token_width))

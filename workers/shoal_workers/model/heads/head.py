@@ -1,4 +1,4 @@
-"""The properties of a head, and of the queries of a late-interaction model, as a prepared model's description has them.
+"""The properties of a head and of a late-interaction model's queries, in the description of a prepared model.
 
 This module imports no library that computes.
 """

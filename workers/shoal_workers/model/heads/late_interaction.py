@@ -17,12 +17,12 @@ from shoal_workers.model.model import Model
 from shoal_workers.model.original import Original, read_json
 from shoal_workers.model.transformer import Array, Linear, Transformer
 
-#: The settings in config_sentence_transformers.json by which PyLate's models are known.
+#: The settings in config_sentence_transformers.json that only PyLate's models have.
 _PYLATE = ("query_prefix", "document_prefix", "query_length", "document_length", "skiplist_words", "do_query_expansion")
 
 
 class _Late(NamedTuple):
-    """The settings of a late-interaction model, as Sentence Transformers names them. `prefixes` begin the prompts."""
+    """The settings of a late-interaction model, by the names in Sentence Transformers. `prefixes` begin the prompts."""
 
     prompts: dict[str, str]
     query_length: int | None
@@ -72,7 +72,7 @@ def read_linear(tensors: dict[str, Array], prefix: str, width: int, path: Path) 
 
 
 def _query_form(found: _Late, model: Model, original: Original, tokenizer: Tokenizer, num_positions: int) -> QueryForm:
-    """Return how queries are read. Raises ModelMismatch if the token that fills them is not known."""
+    """Return the form of queries. Raises ModelMismatch if the token that fills queries is not known."""
     most = min(found.query_length or model.max_tokens, num_positions)
     if found.expansion is None:
         return QueryForm(most)
@@ -93,7 +93,7 @@ def _query_form(found: _Late, model: Model, original: Original, tokenizer: Token
 
 
 def _settings(model: Model, original: Original) -> _Late:
-    """Return the settings, in the present form or in PyLate's or Stanford's, as `MultiVectorEncoder` reads them."""
+    """Return the settings from the present form, PyLate's or Stanford's, which `MultiVectorEncoder` reads too."""
     prompts = {name: str(model.prompts.get(name) or "") for name in ("query", "document")}
     if not original.layers:
         return _stanford(read_json(original.folder / "artifact.metadata", optional=True))

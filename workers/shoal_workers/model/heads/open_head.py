@@ -13,7 +13,7 @@ from shoal_workers.model.heads.head import Head
 
 Array = NDArray[np.float32]
 
-#: Number of tokens whose numbers the graph of a "max" head reduces to the largest, so that few numbers leave it.
+#: The graph of a "max" head returns only the largest numbers of each group of this many tokens, to copy less.
 GROUP = 8
 
 #: Largest number of values, and of rows, that the graph makes at a time. More values would leave the processor's cache;

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _REDUCTIONS = ("max", "sum")
 _NUM_LOGS = {"relu": 1, "log1p_relu": 2}
 
-#: Most tokens of a query that a table gives its weights. A tokenizer may name no limit.
+#: Largest number of tokens of a query whose weights come from a table. A tokenizer may name no limit.
 MAX_QUERY_TOKENS = 8_192
 
 

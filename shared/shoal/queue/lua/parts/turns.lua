@@ -12,7 +12,7 @@ local function give(id, lane)
   local job = read(id, GIVEN)
   local numbers = (job.texts or '') .. ' ' .. (job.put_ms or '') .. ' ' .. (job.deaths or 0)
   if not (job.job and sums[job.lane] and #numbers < 64 and string.find(numbers, '^%d+ %d+ %d+$')) then
-    -- Redis has lost its record, or another program wrote it
+    -- Redis has lost the job's record, or another program wrote it
     if lane then call('ZREM', key_of(lane, 'jobs'), id) end
     return 0
   end
