@@ -159,11 +159,9 @@ class RsgiServer:
 
     async def _wait_until_read(self, scope: Scope) -> None:
         """Return once the client has read its response, as far as the system can say, or has disconnected."""
-        # `dup`, because the generator closes its own descriptor of the connection when this call ends.
-        found = await asyncio.to_thread(
-            lambda: next((own.dup() for own in connections_on(self._port) if _is_to(own, scope)), None)
-        )
-        if found is None:
+        # `dup` would make the connection a blocking one for Granian too: its next write would hold up all clients.
+        own = (socket.socket(fileno=each.detach()) for each in connections_on(self._port) if _is_to(each, scope))
+        if (found := await asyncio.to_thread(next, own, None)) is None:
             return
         read = self._sending[scope.client] = asyncio.Event()
         with found as connection:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import threading
 import time
@@ -116,6 +117,14 @@ def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api:
             connection = stack.enter_context(closing(send(server, large)))
             assert connection.recv(15) == b"HTTP/1.1 200 OK"
         time.sleep(0.3)  # a client that reads would no longer count
+        files = [
+            c.fd
+            for c in server.server.net_connections("tcp")
+            if (c.laddr.port, c.status) == (server.port, "ESTABLISHED")
+        ]
+        flags = [Path(f"/proc/{server.server.pid}/fdinfo/{file}").read_text().split()[3] for file in files]
+        assert len(flags) >= 2
+        assert all(int(each, 8) & os.O_NONBLOCK for each in flags), "a slow reader would hold up all clients"
         assert server.ask("POST", "/embed", large)[0] == 429
         assert server.ask("POST", "/embed", {"inputs": "a"})[0] == 200
     wait_until(lambda: server.ask("POST", "/embed", large)[0] == 200)
