@@ -9,6 +9,7 @@ import termios
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope  # type: ignore[attr-defined]
 
@@ -69,7 +70,8 @@ class RsgiServer:
         self._app = app
         self._port = port
         self._timeout_s = timeout_s
-        self._sending: dict[str, asyncio.Event] = {}
+        #: For each client that is reading a large response, the event of its next request.
+        self._sending = WeakValueDictionary[str, asyncio.Event]()
         broken = InvalidRequest("the body breaks off: send all of it")
         app.register_error_handler(ProtocolClosed, lambda _: app.handle_user_exception(broken))
         #: The event loop, once it runs.
@@ -169,8 +171,6 @@ class RsgiServer:
             while num_quiet < 2 and _is_to(connection, scope) and not read.is_set():
                 await asyncio.sleep(LOOK_EVERY_S)
                 num_quiet = 0 if _num_unsent_bytes(connection) else num_quiet + 1
-        if self._sending.get(scope.client) is read:
-            del self._sending[scope.client]
 
 
 async def _watch(protocol: HTTPProtocol, task: asyncio.Task[None]) -> None:

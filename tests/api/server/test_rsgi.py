@@ -197,8 +197,10 @@ async def test_a_client_is_watched_until_its_answer(
     app.add_url_rule("/waits", view_func=waits)
     request = {"method": "GET", "path": path, "query_string": "", "http_version": "1.1", "scheme": "http"}
     scope = SimpleNamespace(**request, headers={"host": "localhost"}, client="[::1]:1", server="127.0.0.1:2")
-    before = asyncio.all_tasks()
-    await RsgiServer(app, 2, 1.0).__rsgi__(cast(Scope, scope), cast(HTTPProtocol, protocol))
+    before, server, read = asyncio.all_tasks(), RsgiServer(app, 2, 1.0), asyncio.Event()
+    server._sending[scope.client] = read
+    await server.__rsgi__(cast(Scope, scope), cast(HTTPProtocol, protocol))
+    assert (read.is_set(), len(server._sending)) == (True, 0), "the client has read its response before"
     await asyncio.sleep(0.01)  # a watch that was to begin would have begun
     assert (protocol.status, protocol.num_watches) == (200, num_watches)
     assert addresses == ["::1"] * num_watches
