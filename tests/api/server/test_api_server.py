@@ -144,6 +144,7 @@ class TestSeveralProcesses:
         assert 0.8 * min(sizes) <= scrape(server, "process_resident_memory_bytes") <= 1.2 * max(sizes)
         assert scrape(server, "shoal_build_info") == 1
         assert scrape(server, "process_start_time_seconds") < time.time() + 1  # of the first
+        assert scrape(server, "process_max_fds") == psutil.Process(max(pids)).rlimit(psutil.RLIMIT_NOFILE)[0]
         assert server.process.terminate() == 0
         assert not folder.exists()
         assert not any(map(is_running, pids))
