@@ -26,7 +26,7 @@ WATCH_AFTER_S = 1.0
 #: Seconds between two checks whether the client has read a large response.
 LOOK_EVERY_S = 0.05
 
-#: Least time for which the file of a response stays open, in seconds. Granian opens the file again, a moment later.
+#: Time for which the file of a response stays open, in seconds. Granian opens the file again, a moment later.
 FILE_OPEN_S = 1.0
 
 #: The entries of Flask's environment that are the same for all requests.
@@ -149,8 +149,7 @@ class RsgiServer:
             protocol.response_empty(status, head)
         elif isinstance(response, FileResponse):
             protocol.response_file(status, head, f"{OPEN_FILES}/{response.file.fileno()}")
-            await asyncio.sleep(FILE_OPEN_S)
-            await self._wait_until_read(scope)
+            await self._wait_until_read(scope, FILE_OPEN_S)
         else:
             data = response.get_data()
             protocol.response_bytes(status, head, data)
@@ -159,13 +158,18 @@ class RsgiServer:
                 response.response = []  # the server has a copy
                 await self._wait_until_read(scope)
 
-    async def _wait_until_read(self, scope: Scope) -> None:
-        """Return once the client has read its response, as far as the system can say, or has disconnected."""
+    async def _wait_until_read(self, scope: Scope, least_s: float = 0.0) -> None:
+        """Return once the client has read its response, or has disconnected, as far as the system can say.
+
+        This takes at least `least_s`, unless the client sends its next request.
+        """
+        read = self._sending[scope.client] = asyncio.Event()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(read.wait(), least_s)
         # `dup` would make the connection a blocking one for Granian too: its next write would hold up all clients.
         own = (socket.socket(fileno=each.detach()) for each in connections_on(self._port) if _is_to(each, scope))
         if (found := await asyncio.to_thread(next, own, None)) is None:
             return
-        read = self._sending[scope.client] = asyncio.Event()
         with found as connection:
             num_quiet = 0
             while num_quiet < 2 and _is_to(connection, scope) and not read.is_set():

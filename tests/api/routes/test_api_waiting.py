@@ -216,7 +216,9 @@ def test_bad_input_is_refused_in_words(api: FlaskClient, status: int, code: str)
 
 def test_a_body_over_the_limit_is_refused_and_no_other_is_kept_beside_its_values(make_app: MakeApp) -> None:
     app = make_app(max_request_bytes=1_000)
-    app.add_url_rule("/kept", methods=["POST"], view_func=lambda: f"{json_request().get_json()} {json_request()._data!r}")
+    app.add_url_rule(
+        "/kept", methods=["POST"], view_func=lambda: f"{json_request().get_json()} {json_request()._data!r}"
+    )
     api = app.test_client()
     assert api.post("/kept", json={"a": 1}).text == "{'a': 1} b''"
     code, message = error_of(post(api, "/embed", inputs="x" * 1_000), 413)
