@@ -128,13 +128,12 @@ class RsgiServer:
             "wsgi.url_scheme": scope.scheme,
             BODY: protocol,
         }
-        for name, value in (named := scope.headers.items()):
+        named = scope.headers.items()
+        unread = set(scope.headers.keys()).difference(dict(named))  # `items` lacks values that are not ASCII
+        for name, value in [*named, *dict.fromkeys(unread, "").items()]:
             if "_" not in name:  # else `X_A` could pass for `X-A`
                 key = "HTTP_" + name.upper().replace("-", "_")
                 environ[key] = f"{environ[key]},{value}" if key in environ else value
-        for name in set(scope.headers.keys()).difference(dict(named)):  # `items` lacks values that are not ASCII
-            if "_" not in name:
-                environ["HTTP_" + name.upper().replace("-", "_")] = ""
         if scope.query_string and self.loop:  # it may have the name of an upload
             environ["wsgi.input"] = BlockingBody(protocol, self.loop, self._timeout_s)
         for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
