@@ -193,7 +193,7 @@ class TestOtherSites:
         self, start_api: StartApi, stub: StubWorker, tmp_path: Path
     ) -> None:
         secret = api_keys.add(tmp_path / "keys", "web", "user", "")
-        origins = "https://app.example, https://[2001:db8::1]:8443"
+        origins = "https://App.example, https://[2001:db8::1]:8443"
         api = start_api(api_keys_file=tmp_path / "keys", cors_origins=origins)
         preflight = api.ask("OPTIONS", "/embed", **self.PREFLIGHT)
         assert preflight.status == 200
