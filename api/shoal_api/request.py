@@ -28,15 +28,12 @@ MAX_LENGTH_DIGITS = 18
 #: Size of the pieces in which the API reads an upload or a file.
 PIECE_BYTES = 2**16
 
-#: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
+#: A refused body is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
 
 #: Largest number of field names in a body. A part of a text that looks like a name counts too. Parsing 200,000 objects
 #: with one name each would keep the process from answering other requests for 0.7 s.
 MAX_NAMES = 131_072
-
-#: Size of the largest body that is read and dropped if no view has read it.
-MAX_DROPPED_BYTES = 2**20
 
 _NAME = re.compile(rb'"\s*:')
 
@@ -136,8 +133,6 @@ class JsonRequest(Request):
                 raise RequestEntityTooLarge
             self._data = b"".join(kept)
         elif size > most:
-            if not self.is_held_back:
-                await self.drop(min(size, MAX_DISCARDED * most))
             raise RequestEntityTooLarge
         else:
             count(size)
@@ -203,17 +198,14 @@ class JsonRequest(Request):
         return body
 
     def num_unread_bytes(self) -> int:
-        """Return the size of a small body, or of an upload, that nothing has read. It is dropped before the response.
+        """Return how much of a body that nothing has read is dropped before the response.
 
         If the body stayed unread, the server would close the connection, and the kernel would reset it. A client that
         still sends its body could then lose the response.
         """
         if self.is_read or self.is_held_back:
             return 0
-        size = self.declared_bytes or 0
-        if self.is_upload:
-            return min(size, MAX_DISCARDED * (self.max_content_length or 0))
-        return size if size <= MAX_DROPPED_BYTES else 0
+        return min(self.declared_bytes or 0, MAX_DISCARDED * (self.max_content_length or 0))
 
 
 #: The context variable behind Flask's proxy of the current request. The proxy itself is slower.

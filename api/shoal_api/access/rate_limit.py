@@ -1,6 +1,5 @@
 """Rate limits of API keys, counted in Redis, so that all processes of the API share one count."""
 
-import math
 import time
 
 from shoal.broker.broker import Broker
@@ -35,6 +34,6 @@ class RateLimits:
             if self._limiter.hit(rate, key.name):
                 return headers, None
             reset_s = self._limiter.get_window_stats(rate, key.name).reset_time
-        wait_s = max(1, math.ceil(reset_s - time.time()))
+        wait_s = 1 + int(reset_s - time.time())
         words = f"the key {key.name} may be used {num_allowed:,} times in {window_s:,} s: wait {wait_s:,} s"
         return headers | {"RateLimit": f'"key";r=0;t={wait_s}'}, RateLimited(words, wait_s)

@@ -149,7 +149,7 @@ def _is_known(job_id: str) -> bool:
 
 
 def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
-    """Raise an error for wrong fields, or if Redis is away, before a file is received in vain."""
+    """Raise an error for wrong fields."""
     if query.name is None and query.model_fields_set:
         raise InvalidRequest(
             f"{min(query.model_fields_set)} is in the query: put it into the body, or give the `name` of a file there "
@@ -157,7 +157,6 @@ def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
         )
     if fields.webhook is not None:
         check_address(fields.webhook, context().settings.private_host_names())
-    context().long_jobs.is_empty()
 
 
 def _source(fields: Fields, folder: JobFolder) -> str:

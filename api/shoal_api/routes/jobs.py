@@ -18,8 +18,15 @@ from shoal.errors import UnknownFile, UnknownJob
 from shoal.job_folders import RESULT
 from shoal.long_jobs.status import public_text
 from shoal.process.allowed_path import allowed_path
-from shoal_api.answers.response import FileResponse, json_response, result_fields, search_fields
-from shoal_api.answers.vector_format import accepted_type, output_response, output_type, vectors_response
+from shoal_api.answers.response import (
+    LARGE_BYTES,
+    FileResponse,
+    bytes_response,
+    json_response,
+    result_fields,
+    search_fields,
+)
+from shoal_api.answers.vector_format import RAW, accepted_type, output_response, output_type, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import FINGERPRINT, IDEMPOTENCY_KEY, submit, wanted_fingerprint
@@ -55,9 +62,7 @@ long_jobs_api = Blueprint("bulk", __name__, "long jobs", ErrorBody)
 
 _RESULT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-_FILE: dict[Any, Any] = {
-    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-}
+_FILE: dict[Any, Any] = {200: {"content": {RAW: {"schema": {"type": "string", "format": "binary"}}}}}
 
 
 @api.post("/v1/jobs", responses={202: Submitted}, openapi_extensions={"x-headers": [IDEMPOTENCY_KEY, FINGERPRINT]})
@@ -170,7 +175,10 @@ async def result_file(path: FilePath) -> Response:
     """Fetch a file of the result of a finished bulk embedding: `manifest.json`, or a file that the manifest names."""
     file = await context().in_thread(_open, path.id, path.name)
     size = os.fstat(file.fileno()).st_size
-    response = FileResponse(file, {"Content-Type": "application/octet-stream", "Content-Length": f"{size}"})
+    if size <= LARGE_BYTES:
+        with file:
+            return bytes_response(await context().in_thread(file.read), RAW)
+    response = FileResponse(file, {"Content-Type": RAW, "Content-Length": f"{size}"})
     response.call_on_close(context().access.count_transfer(json_request()))
     return response
 

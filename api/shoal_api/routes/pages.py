@@ -119,8 +119,7 @@ def openapi() -> Response:
             content |= dict.fromkeys(MSGPACK_TYPES, content["application/json"])
             if any(parameter["name"] == "name" for parameter in operation.get("parameters", ())):
                 content |= _FILE
-    if below := json_request().root_path:
-        description["servers"] = [{"url": below}]
+    description["servers"] = [{"url": "."}]  # beside the description: below the path of a pool or a proxy too
     if context().access.needs_keys:
         description["security"] = [{name: []} for name in _SECURITY_SCHEMES]
         for response in (response for operation in operations for response in operation["responses"].values()):

@@ -175,7 +175,7 @@ class AsyncFlask(OpenAPI):
     async def answer(self, request: JsonRequest) -> Response:
         """Run the hooks, and return the response of the view, or of the handler for the view's error.
 
-        A small body that nothing has read is dropped first.
+        A body that nothing has read is dropped first.
         """
         try:
             request_started.send(self)

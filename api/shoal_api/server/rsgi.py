@@ -9,6 +9,7 @@ import termios
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope  # type: ignore[attr-defined]
 
@@ -25,7 +26,7 @@ WATCH_AFTER_S = 1.0
 #: Seconds between two checks whether the client has read a large response.
 LOOK_EVERY_S = 0.05
 
-#: Least time for which the file of a response stays open, in seconds. Granian opens the file again, a moment later.
+#: Time for which the file of a response stays open, in seconds. Granian opens the file again, a moment later.
 FILE_OPEN_S = 1.0
 
 #: The entries of Flask's environment that are the same for all requests.
@@ -69,7 +70,8 @@ class RsgiServer:
         self._app = app
         self._port = port
         self._timeout_s = timeout_s
-        self._sending: dict[str, asyncio.Event] = {}
+        #: For each client that is reading a large response, the event of its next request.
+        self._sending = WeakValueDictionary[str, asyncio.Event]()
         broken = InvalidRequest("the body breaks off: send all of it")
         app.register_error_handler(ProtocolClosed, lambda _: app.handle_user_exception(broken))
         #: The event loop, once it runs.
@@ -126,13 +128,12 @@ class RsgiServer:
             "wsgi.url_scheme": scope.scheme,
             BODY: protocol,
         }
-        for name, value in (named := scope.headers.items()):
+        named = scope.headers.items()
+        unread = set(scope.headers.keys()).difference(dict(named))  # `items` lacks values that are not ASCII
+        for name, value in [*named, *dict.fromkeys(unread, "").items()]:
             if "_" not in name:  # else `X_A` could pass for `X-A`
                 key = "HTTP_" + name.upper().replace("-", "_")
                 environ[key] = f"{environ[key]},{value}" if key in environ else value
-        for name in set(scope.headers.keys()).difference(dict(named)):  # `items` lacks values that are not ASCII
-            if "_" not in name:
-                environ["HTTP_" + name.upper().replace("-", "_")] = ""
         if scope.query_string and self.loop:  # the query may have the name of an upload
             environ["wsgi.input"] = BlockingBody(protocol, self.loop, self._timeout_s)
         for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
@@ -147,8 +148,7 @@ class RsgiServer:
             protocol.response_empty(status, head)
         elif isinstance(response, FileResponse):
             protocol.response_file(status, head, f"{OPEN_FILES}/{response.file.fileno()}")
-            await asyncio.sleep(FILE_OPEN_S)
-            await self._wait_until_read(scope)
+            await self._wait_until_read(scope, FILE_OPEN_S)
         else:
             data = response.get_data()
             protocol.response_bytes(status, head, data)
@@ -157,22 +157,23 @@ class RsgiServer:
                 response.response = []  # the server has a copy
                 await self._wait_until_read(scope)
 
-    async def _wait_until_read(self, scope: Scope) -> None:
-        """Return once the client has read its response, as far as the system can say, or has disconnected."""
-        # `dup`, because the generator closes its own descriptor of the connection when this call ends.
-        found = await asyncio.to_thread(
-            lambda: next((own.dup() for own in connections_on(self._port) if _is_to(own, scope)), None)
-        )
-        if found is None:
-            return
+    async def _wait_until_read(self, scope: Scope, least_s: float = 0.0) -> None:
+        """Return once the client has read its response, or has disconnected, as far as the system can say.
+
+        This takes at least `least_s`, unless the client sends its next request.
+        """
         read = self._sending[scope.client] = asyncio.Event()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(read.wait(), least_s)
+        # `dup` would make the connection a blocking one for Granian too: its next write would hold up all clients.
+        own = (socket.socket(fileno=each.detach()) for each in connections_on(self._port) if _is_to(each, scope))
+        if (found := await asyncio.to_thread(next, own, None)) is None:
+            return
         with found as connection:
             num_quiet = 0
             while num_quiet < 2 and _is_to(connection, scope) and not read.is_set():
                 await asyncio.sleep(LOOK_EVERY_S)
                 num_quiet = 0 if _num_unsent_bytes(connection) else num_quiet + 1
-        if self._sending.get(scope.client) is read:
-            del self._sending[scope.client]
 
 
 async def _watch(protocol: HTTPProtocol, task: asyncio.Task[None]) -> None:

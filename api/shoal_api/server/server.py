@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,7 @@ from shoal.process import logs, tracing
 from shoal.process.listen_address import find_api_addresses
 from shoal.process.system_limits import raise_file_limit
 from shoal.settings import Settings
-from shoal_api.access import api_keys
-from shoal_api.access.access_control import MAX_CONNECTIONS
+from shoal_api.access.access_control import MAX_CONNECTIONS, AccessControl
 from shoal_api.server.shutdown import SETTLE_S, drain, on_stop_signal
 
 if TYPE_CHECKING:
@@ -62,13 +60,15 @@ class _Server(Granian):  # type: ignore[valid-type,misc]
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT, then answer the running requests. Raises PortInUse, BadSetting, MissingExtra."""
+    """Serve until SIGTERM or SIGINT, then answer the running requests.
+
+    Raises PortInUse, BadSetting, MissingExtra, and Unavailable if the URL of Redis cannot be read.
+    """
     tracing.check_extra(settings)
     # Two Granians would share the port and split its requests without an error.
     addresses = find_api_addresses(settings)
     num_processes = settings.api_processes * len(addresses)
-    if settings.api_keys_file:
-        api_keys.read(Path(settings.api_keys_file))
+    AccessControl(settings).close()  # a wrong file of keys, or a wrong URL of Redis, is no reason to try again
     logs.configure(settings)
     num_files = raise_file_limit(MAX_CONNECTIONS + _OTHER_FILES)
     max_connections = min(MAX_CONNECTIONS, max(num_files - _OTHER_FILES, num_files // 2))

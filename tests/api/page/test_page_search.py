@@ -449,6 +449,11 @@ def test_the_page_works_below_a_prefix(
     page = open_page(f"{url}/ai/shoal/#search?query=storm")
     expect(page.locator(".hit")).to_have_count(20)
     expect(page.locator(".code code")).to_contain_text(f"{url}/ai/shoal/search")
+    page.goto(f"{url}/ai/shoal/docs/swagger")
+    page.locator("#operations-service-health .opblock-summary").first.click()
+    for name in ("Try it out", "Execute"):
+        page.get_by_role("button", name=name).click()
+    expect(page.locator(".live-responses-table")).to_contain_text('"status": "ok"')
 
 
 def test_a_view_is_loaded_when_it_is_opened(open_page: OpenPage, page_url: str) -> None:

@@ -347,17 +347,18 @@ def test_it_is_fetched_once_the_job_is_done(api: FlaskClient, settings: Settings
     out = settings.files_folder / api.get(place).get_json()["arguments"]["out"]
     assert error_of(api.get(f"{place}/files/manifest.json"), 404)[0] == "unknown_file"
     out.mkdir()
-    (out / "part-00000.npy").write_bytes(b"x" * 200_000)
+    (out / "part-00000.npy").write_bytes(b"x" * 2_000_000)
     response = api.get(f"{place}/files/part-00000.npy")
     assert (response.status_code, response.content_type) == (200, "application/octet-stream")
     lasting = cast(AsyncFlask, api.application).own.access._transfers
     assert lasting.held("127.0.0.1") == 1
-    assert (response.content_length, response.get_data()) == (200_000, b"x" * 200_000)
+    assert (response.content_length, response.get_data()) == (2_000_000, b"x" * 2_000_000)
     response.close()
     assert lasting.held("127.0.0.1") == 0
-    assert api.head(f"{place}/files/part-00000.npy").content_length == 200_000
+    assert api.head(f"{place}/files/part-00000.npy").content_length == 2_000_000
     (out / "bad-rows.jsonl").write_text(f'{{"row": 1, "reason": "{settings.files_folder}/a.csv, line 1: é"}}\n')
     with api.get(f"{place}/files/bad-rows.jsonl") as told:
+        assert lasting.held("127.0.0.1") == 0  # a small file is no download
         assert told.get_json(force=True)["reason"] == "a.csv, line 1: é"
     (out / "link").symlink_to("bad-rows.jsonl")
     (out / "folder").mkdir()
@@ -375,6 +376,19 @@ def server(start_api: StartApi, settings: Settings) -> ApiProcess:
 
 
 class TestServer:
+    def test_files_that_are_fetched_one_after_the_other_are_one_download(
+        self, server: ApiProcess, api: FlaskClient, settings: Settings, rq: Rq
+    ) -> None:
+        place, size = submit(api), 2_000_000
+        rq.set(place.rpartition("/")[2], status="finished")
+        (out := settings.files_folder / api.get(place).get_json()["arguments"]["out"]).mkdir()
+        (out / "part-00000.npy").write_bytes(b"x" * size)
+        with closing(server.connect()) as connection:
+            for _ in range(MAX_TRANSFERS):
+                connection.request("GET", f"{place}/files/part-00000.npy")
+                response = connection.getresponse()
+                assert (response.status, len(response.read())) == (200, size)
+
     def test_a_large_file_takes_no_memory_and_longer_than_a_request_may(self, server: ApiProcess, jobs: Path) -> None:
         piece, num_pieces = b"some words\n" * 95_326, 64
         before = server.server.memory_info().rss

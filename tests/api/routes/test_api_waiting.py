@@ -16,7 +16,7 @@ from fuzzing import CLAIMS, nested, packed
 from queues import Queue
 from werkzeug.test import TestResponse
 
-from shoal_api.request import MSGPACK_TYPES
+from shoal_api.request import MSGPACK_TYPES, json_request
 
 pytest_plugins = ["api_fixtures"]
 
@@ -214,8 +214,13 @@ def test_bad_input_is_refused_in_words(api: FlaskClient, status: int, code: str)
         assert len(message) < 500
 
 
-def test_a_body_over_the_limit_is_refused(make_app: MakeApp) -> None:
-    api = make_app(max_request_bytes=1_000).test_client()
+def test_a_body_over_the_limit_is_refused_and_no_other_is_kept_beside_its_values(make_app: MakeApp) -> None:
+    app = make_app(max_request_bytes=1_000)
+    app.add_url_rule(
+        "/kept", methods=["POST"], view_func=lambda: f"{json_request().get_json()} {json_request()._data!r}"
+    )
+    api = app.test_client()
+    assert api.post("/kept", json={"a": 1}).text == "{'a': 1} b''"
     code, message = error_of(post(api, "/embed", inputs="x" * 1_000), 413)
     assert (code, "1,000 bytes" in message) == ("too_large", True)
     response = api.post("/embed", data=b"{}", environ_overrides={"CONTENT_LENGTH": "9" * 5_000})

@@ -144,6 +144,7 @@ class TestSeveralProcesses:
         assert 0.8 * min(sizes) <= scrape(server, "process_resident_memory_bytes") <= 1.2 * max(sizes)
         assert scrape(server, "shoal_build_info") == 1
         assert scrape(server, "process_start_time_seconds") < time.time() + 1  # of the first
+        assert scrape(server, "process_max_fds") == psutil.Process(max(pids)).rlimit(psutil.RLIMIT_NOFILE)[0]
         assert server.process.terminate() == 0
         assert not folder.exists()
         assert not any(map(is_running, pids))
@@ -177,7 +178,8 @@ def test_a_server_that_cannot_start_says_why(flag: str, value: object, words: st
     settings: dict[str, Any] = {"port": free_port(), flag: value}
     result = run("api", **settings)
     assert (result.returncode, words in result.stderr) == (1, True)
-    assert flag == "redis_url" or result.stderr.endswith("[bad_setting]\n")
+    assert result.stderr.endswith(("[bad_setting]\n", "[unavailable]\n"))
+    assert "listening" not in result.stderr
 
 
 def test_a_port_in_use_is_named(start_api: StartApi) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import threading
 import time
@@ -116,6 +117,14 @@ def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api:
             connection = stack.enter_context(closing(send(server, large)))
             assert connection.recv(15) == b"HTTP/1.1 200 OK"
         time.sleep(0.3)  # a client that reads would no longer count
+        files = [
+            c.fd
+            for c in server.server.net_connections("tcp")
+            if (c.laddr.port, c.status) == (server.port, "ESTABLISHED")
+        ]
+        flags = [Path(f"/proc/{server.server.pid}/fdinfo/{file}").read_text().split()[3] for file in files]
+        assert len(flags) >= 2
+        assert all(int(each, 8) & os.O_NONBLOCK for each in flags), "a slow reader would hold up all clients"
         assert server.ask("POST", "/embed", large)[0] == 429
         assert server.ask("POST", "/embed", {"inputs": "a"})[0] == 200
     wait_until(lambda: server.ask("POST", "/embed", large)[0] == 200)
@@ -188,8 +197,10 @@ async def test_a_client_is_watched_until_its_answer(
     app.add_url_rule("/waits", view_func=waits)
     request = {"method": "GET", "path": path, "query_string": "", "http_version": "1.1", "scheme": "http"}
     scope = SimpleNamespace(**request, headers={"host": "localhost"}, client="[::1]:1", server="127.0.0.1:2")
-    before = asyncio.all_tasks()
-    await RsgiServer(app, 2, 1.0).__rsgi__(cast(Scope, scope), cast(HTTPProtocol, protocol))
+    before, server, read = asyncio.all_tasks(), RsgiServer(app, 2, 1.0), asyncio.Event()
+    server._sending[scope.client] = read
+    await server.__rsgi__(cast(Scope, scope), cast(HTTPProtocol, protocol))
+    assert (read.is_set(), len(server._sending)) == (True, 0), "the client has read its response before"
     await asyncio.sleep(0.01)  # a watch that was to begin would have begun
     assert (protocol.status, protocol.num_watches) == (200, num_watches)
     assert addresses == ["::1"] * num_watches
