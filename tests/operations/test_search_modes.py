@@ -489,7 +489,8 @@ def test_fields_that_only_added_documents_have_can_be_used(tmp_path: Path) -> No
     apply(scene.index, [Change((new,), QUERY[None], (), "d", 0.0)])
     assert scene.answer(QUERY, **options).hits == [[{"id": "new", "score": pytest.approx(1), "size": 7}]]
     assert [hit["id"] for hit in scene.answer(QUERY, filter={"size": {"gt": 6}}).hits[0]] == ["new"]
-    assert scene.answer(QUERY, sort=[{"field": "size"}]).hits[0][0]["id"] == "new"
+    for by_size in ({"sort": [{"field": "size"}]}, {"boost": [{"field": "size", "weight": 1}]}):
+        assert scene.answer(QUERY, **by_size).hits[0][0]["id"] == "new"
     assert len(scene.answer(QUERY, 50, filter={"year": {"exists": False}}).hits[0]) == 1
     assert scene.answer(QUERY, filter={"size": {"exists": False}}, cursor="").totals == [9]
 
@@ -569,3 +570,12 @@ def test_more_lists_than_words_are_kept_for_are_explained_and_each_is_announced(
     alone = [scene.answer(vector, 5, text, **options).hits[0] for text, vector in zip(texts, vectors, strict=True)]
     assert found == alone
     assert len(marks) >= 2 * len(texts)
+
+
+def test_less_of_a_text_is_read_for_the_snippets_of_many_hits(tmp_path: Path) -> None:
+    scene = Scene.of(tmp_path / "v1", [Document("1", "rain " * 600 + "storm", {"tag": "a"})], QUERY[None], 1, [])
+    shapes: list[tuple[int, dict[str, Any]]] = [(1, {}), (4, {}), (1, {"group_by": "tag", "group_size": 4})]
+    for num_lists, options in shapes:
+        job = Search(["storm"] * num_lists, k=1_000, search=SearchOptions(snippet={}, **options))
+        hits = scene.index.find(job, np.repeat(QUERY[None], num_lists, axis=0)).answer().hits
+        assert [bool(hit["snippet"]["highlights"]) for (hit,) in hits] == [num_lists == 1 and not options] * num_lists

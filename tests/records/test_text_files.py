@@ -226,7 +226,7 @@ BAD_ROWS: list[tuple[str, str | bytes, list[str | int], str]] = [
     ("a.jsonl", f'{{"text":"one","n":{"[" * 99_999}}}\n', [1], "it is nested too deeply"),
     ("a.jsonl", f'{{"text":"one","n":[{"[]," * 100_000}1]}}', [1], "it has 100,002 brackets"),
     ("a.jsonl", '{"id":null,"text":"a"}\n{"id":"","text":"a"}\n{"text":"a"}\n', [1, 2, 3], 'id "id" is missing'),
-    ("a.jsonl", '{"id":{"a":1},"text":"one"}', [1], 'the id "id" is {"a": 1}; give a string or a number'),
+    ("a.jsonl", '{"id":{"a":1},"text":"one"}\n{"id":true,"text":"b"}', [1, 2], 'the id "id" is {"a": 1}; give'),
     ("a.jsonl", '{"_id":"a","text":"one"}\n{"text":"b"}', ["one", 2], 'line 2: the id "_id" is missing or empty'),
     ("a.jsonl", '{"text":"one"}\n{"text":"two","id":"x"}\n', ["one", 2], "a hit has its own"),
     ("a.json", '[{"text":"one"}]', [1], "is not a JSON object; write one JSON object on the line, as jq -c '.[]'"),
