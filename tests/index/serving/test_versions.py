@@ -20,7 +20,7 @@ from shoal.settings import Settings
 from shoal.task_progress import TaskProgress
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.scratch import SCRATCH
-from shoal_workers.index.files.durable_file import locked, replace_file
+from shoal_workers.index.files.durable_file import locked
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import current_version
 from shoal_workers.index.long_jobs import BuildIndex, ManageIndex, build_index, manage_index, name_of, where_is
@@ -110,27 +110,27 @@ def test_a_rollback_goes_back_version_by_version_until_there_is_none(out: Path, 
     assert current(out) == third
 
 
-@pytest.mark.parametrize("num_written", range(4))
-def test_a_publication_that_is_killed_leaves_the_way_back(
-    out: Path, built: Build, monkeypatch: pytest.MonkeyPatch, num_written: int
+@pytest.mark.parametrize("num_synced", range(7))
+def test_a_publication_that_is_killed_leaves_the_way_back_and_no_file(
+    out: Path, built: Build, monkeypatch: pytest.MonkeyPatch, num_synced: int
 ) -> None:
-    first, second, bad = (built(num_kept=9) for _ in range(3))
+    first, second, _bad = (built(num_kept=9) for _ in range(3))
     rollback(out)
-    writes = iter(range(num_written))
+    files, syncs = {*out.iterdir()}, iter(range(num_synced))
 
-    def write(path: Path, text: str) -> None:
-        if next(writes, None) is None:
+    def sync(_: int) -> None:
+        if next(syncs, None) is None:
             raise KeyboardInterrupt
-        replace_file(path, text)
 
-    with monkeypatch.context() as patched:
-        patched.setattr("shoal_workers.index.versions.replace_file", write)
-        with suppress(KeyboardInterrupt):
-            publish(out, first)
-    is_published = num_written >= 2
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+        patched.setattr(os, "fsync", sync)
+        patched.setattr(os, "getpid", lambda: 1)
+        publish(out, first)
+    is_published = num_synced >= 3
     assert current(out) == (first if is_published else second)
     assert rollback(out) == (second if is_published else first)
-    assert bad in names(out)
+    publish(out, second)
+    assert {*out.iterdir()} == files
 
 
 def test_a_rollback_never_comes_to_a_version_that_was_rolled_back(out: Path, built: Build) -> None:
