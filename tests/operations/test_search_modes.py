@@ -370,9 +370,9 @@ def test_a_group_has_hits_whose_values_are_equal_for_filters(tmp_path: Path) -> 
     assert len(found) == 13
     assert len(scene.answer(query, 20, **options).hits[0]) == len(groups)
 
-    values = [1, True, "1", 1.5, [1], {"a": 1}, None, None, 1, [1]]
+    values = [1, True, "1", 1.5, [1], {"a": 1, "b": 2}, {"b": 2, "a": 1}, None, None, 1, [1]]
     other = scene_of(tmp_path / "v2", [{"of": value} for value in values])
-    for size, num_hits in ((5, 10), (1, 8)):  # groups differ by value and type
+    for size, num_hits in ((5, 11), (1, 8)):  # groups differ by value and type
         assert len(other.answer(query, group_by="of", group_size=size).hits[0]) == num_hits
 
 
