@@ -41,6 +41,7 @@ from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.files.field_kinds import shown
 from shoal_workers.index.index import Index
 from shoal_workers.index.query import NEGATIVE_WEIGHT
 from shoal_workers.index.ranked_search import SearchAnswer
@@ -477,6 +478,7 @@ def test_numbers_and_booleans_written_as_texts_are_equal_in_hits_and_facets(tmp_
         assert isinstance(next(hit["year"] for hit in hits if hit["id"] == "0"), int)
     assert [one["value"] for one in facets["year"]["values"]] == [2.5, 7, 2001]
     assert [one["value"] for one in facets["new"]["values"]] == [False, True]
+    assert isinstance(shown("number", 1e300), float)
 
 
 def test_fields_that_only_added_documents_have_can_be_used(tmp_path: Path) -> None:
