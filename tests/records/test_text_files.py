@@ -136,6 +136,7 @@ class TestColumns:
         [
             *(("title,text,body", 1), ("quote", 0), ("id,quote", 1), ("topic,headline", 1), ("date,content", 1)),
             *(("a;b\tc,text", 1), ("id", None), ("Text,Title", None), ("headline,content,id", None)),
+            (",".join("abcdefghij"), None),  # a message lists ten columns
         ],
     )
     def test_the_text_column_is_found_or_must_be_named(self, write: Write, header: str, text: int | None) -> None:
