@@ -128,13 +128,17 @@ def test_changes_of_the_index_are_folded_in(shoal: CliRunner, source: Path, tmp_
     said = succeed(shoal.invoke(main, [*build, "--name", "news"]))
     assert "changes of 3 ids are folded in" in said
     assert "102 documents, " in said
+    assert queue.redis.xlen(queue.keys.changes("news")) == 0  # no version needs them
     again = succeed(shoal.invoke(main, [*build, "--name", "news"]))
     assert f"news: unchanged: version {current_version(tmp_path / 'news').name} stays" in again
     for time, count in (("1700000001", 101), ("2027-01-15T08:00:00+00:00", 101), ("20270116", 100)):
         out = ["--full", "--out", str(tmp_path / "news")]
         said = succeed(shoal.invoke(main, [*build, *out, "--drop-changes-before", time]))
         assert f"{count} documents, " in said
-    succeed(shoal.invoke(main, ["index", "rollback", "news"]))
+    log.append("news", change(["three"]))
+    for command, num_folded in (([*build, "--name", "news"], b"4"), (["index", "rollback", "news"], b"3")):
+        succeed(shoal.invoke(main, command))
+        assert queue.broker.execute("HGET", queue.keys.changed, "news").split()[1:4:2] == [b"4", num_folded]
     result = shoal.invoke(main, [*build, "--name", "news", "--drop-changes-before", "yesterday"])
     assert result.exit_code == 2
     assert '"yesterday" is no time: write it like 2026-11-22T03:00, or in Unix seconds' in result.stderr

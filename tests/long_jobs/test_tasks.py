@@ -12,11 +12,21 @@ from changes import change
 from conftest import WORDS
 from queues import Queue
 
-from shoal.errors import DiskFull, FileError, InvalidRequest, NotReady, PathNotAllowed, ShoalError, Unavailable
+from shoal.errors import (
+    DiskFull,
+    FileError,
+    IndexMismatch,
+    InvalidRequest,
+    NotReady,
+    PathNotAllowed,
+    ShoalError,
+    Unavailable,
+)
 from shoal.job_folders import JobFolders, short_name
 from shoal.long_jobs.submission import KINDS
 from shoal.settings import Settings
 from shoal.task_progress import Report, TaskProgress
+from shoal_workers.index.files.manifest import MANIFEST
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.long_jobs import tasks
 from shoal_workers.long_jobs.tasks import functions
@@ -88,6 +98,12 @@ def test_an_index_is_built_managed_and_stored(settings: Settings, tmp_path: Path
     source = write(settings, *WORDS[1:])
     second = do(settings, "build_index", "b" * 24, name="news", source=source)
     assert (second["num_embedded"], current_version(folder).name) == (0, second["version"])
+    manifest = settings.index_home_folder / "news" / first["version"] / MANIFEST
+    right = manifest.read_text()
+    manifest.write_text(json.dumps(json.loads(right) | {"digest": "f" * 64}))
+    with pytest.raises(IndexMismatch):
+        do(settings, "manage_index", name="news", action="publish", version=first["version"])
+    manifest.write_text(right)
     back = do(settings, "manage_index", name="news", action="rollback")
     assert back["current"] == Index.open(folder).manifest.version == first["version"]
     gone = do(settings, "manage_index", name="news", action="delete", version=second["version"])

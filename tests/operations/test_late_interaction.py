@@ -242,6 +242,7 @@ class TestStoredTokenVectors:
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         self.build(tmp_path, texts, encoder, counting)
         assert sum(counting.passes) == 1 + len({*texts})
+        assert not build(Source(tmp_path / "texts.csv"), tmp_path / "index", LocalEncoder(encoder)).is_unchanged
 
     @pytest.mark.parametrize(("num_former", "damaged"), [(1, ""), (0, TOKENS), (0, LENGTHS)])
     def test_of_an_interrupted_build_are_kept_unless_their_files_are_damaged(

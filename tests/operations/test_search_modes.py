@@ -41,6 +41,7 @@ from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.files.field_kinds import shown
 from shoal_workers.index.index import Index
 from shoal_workers.index.query import NEGATIVE_WEIGHT
 from shoal_workers.index.ranked_search import SearchAnswer
@@ -370,9 +371,9 @@ def test_a_group_has_hits_whose_values_are_equal_for_filters(tmp_path: Path) -> 
     assert len(found) == 13
     assert len(scene.answer(query, 20, **options).hits[0]) == len(groups)
 
-    values = [1, True, "1", 1.5, [1], {"a": 1}, None, None, 1, [1]]
+    values = [1, True, "1", 1.5, [1], {"a": 1, "b": 2}, {"b": 2, "a": 1}, None, None, 1, [1]]
     other = scene_of(tmp_path / "v2", [{"of": value} for value in values])
-    for size, num_hits in ((5, 10), (1, 8)):  # groups differ by value and type
+    for size, num_hits in ((5, 11), (1, 8)):  # groups differ by value and type
         assert len(other.answer(query, group_by="of", group_size=size).hits[0]) == num_hits
 
 
@@ -477,6 +478,7 @@ def test_numbers_and_booleans_written_as_texts_are_equal_in_hits_and_facets(tmp_
         assert isinstance(next(hit["year"] for hit in hits if hit["id"] == "0"), int)
     assert [one["value"] for one in facets["year"]["values"]] == [2.5, 7, 2001]
     assert [one["value"] for one in facets["new"]["values"]] == [False, True]
+    assert isinstance(shown("number", 1e300), float)
 
 
 def test_fields_that_only_added_documents_have_can_be_used(tmp_path: Path) -> None:
@@ -489,7 +491,8 @@ def test_fields_that_only_added_documents_have_can_be_used(tmp_path: Path) -> No
     apply(scene.index, [Change((new,), QUERY[None], (), "d", 0.0)])
     assert scene.answer(QUERY, **options).hits == [[{"id": "new", "score": pytest.approx(1), "size": 7}]]
     assert [hit["id"] for hit in scene.answer(QUERY, filter={"size": {"gt": 6}}).hits[0]] == ["new"]
-    assert scene.answer(QUERY, sort=[{"field": "size"}]).hits[0][0]["id"] == "new"
+    for by_size in ({"sort": [{"field": "size"}]}, {"boost": [{"field": "size", "weight": 1}]}):
+        assert scene.answer(QUERY, **by_size).hits[0][0]["id"] == "new"
     assert len(scene.answer(QUERY, 50, filter={"year": {"exists": False}}).hits[0]) == 1
     assert scene.answer(QUERY, filter={"size": {"exists": False}}, cursor="").totals == [9]
 
@@ -569,3 +572,12 @@ def test_more_lists_than_words_are_kept_for_are_explained_and_each_is_announced(
     alone = [scene.answer(vector, 5, text, **options).hits[0] for text, vector in zip(texts, vectors, strict=True)]
     assert found == alone
     assert len(marks) >= 2 * len(texts)
+
+
+def test_less_of_a_text_is_read_for_the_snippets_of_many_hits(tmp_path: Path) -> None:
+    scene = Scene.of(tmp_path / "v1", [Document("1", "rain " * 600 + "storm", {"tag": "a"})], QUERY[None], 1, [])
+    shapes: list[tuple[int, dict[str, Any]]] = [(1, {}), (4, {}), (1, {"group_by": "tag", "group_size": 4})]
+    for num_lists, options in shapes:
+        job = Search(["storm"] * num_lists, k=1_000, search=SearchOptions(snippet={}, **options))
+        hits = scene.index.find(job, np.repeat(QUERY[None], num_lists, axis=0)).answer().hits
+        assert [bool(hit["snippet"]["highlights"]) for (hit,) in hits] == [num_lists == 1 and not options] * num_lists

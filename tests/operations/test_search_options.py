@@ -200,6 +200,7 @@ def test_a_filter_is_read() -> None:
         ({"year": [1]}, 'filter.year is a list: {"in": '),
         ({"year": {}}, "filter.year is an empty map: it takes one of eq, in, gt"),
         ({"year": {"above": 3}}, 'filter.year: there is no operator "above": eq, in, gt'),
+        ({"year": {"in": "2001"}}, 'filter.year.in is "2001": it takes a list of values'),
         ({"year": {"exists": 1}}, "filter.year.exists is 1: it takes true or false"),
         ({"year": {"eq": 1, "gt": 0}}, "filter.year.eq stands beside other operators"),
         ({"and": {"x": 1}}, r"filter.and is .*: it takes a list of filters; a field of that name is \\and"),

@@ -141,6 +141,7 @@ def test_the_pages_of_one_search_may_differ_in_their_traces_and_in_the_order_of_
     ids, cursor = first_page(scene, filter={"and": [], "not": {"or": []}})
     options = SearchOptions(cursor=cursor, filter={"not": {"or": []}, "and": []})
     same: list[dict[str, Any]] = [{"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}, {"fingerprint": "f"}, {"k": 9}, {}]
+    same += [{"search": replace(options, fields=[], snippet={}, explain=True, facets=["n"], facets_top_n=5)}]
     for changed in same:
         (hits,) = scene.index.find(replace(Search(["storm"], search=options), **changed), QUERY[None]).answer().hits
         assert hits

@@ -85,3 +85,5 @@ def test_commands_add_and_remove_documents(place: Running, tmp_path: Path) -> No
     place.wait("falls rises falls", "falls rises falls".__ne__)
     path.write_text('{"headline": "no id"}\n')
     assert 'no column is called "id"' in run(*add, **place.settings).stderr
+    path.write_text("".join(f'{{"id": "a{n}", "headline": "rain"}}\n' for n in range(10_001)) + "not read")
+    assert "there are more than 10,000 documents" in run(*add, **place.settings).stderr

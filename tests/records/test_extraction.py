@@ -67,9 +67,10 @@ class TestWebPages:
             *(("", "utf-8"), ("", "utf-8-sig"), ("", "utf-16"), ("<meta charset=latin1>", "cp1252")),
             ('<meta http-equiv="Content-Type" content="text/html; charset=ISO-8859-15">', "iso8859-15"),
             ('<?xml version="1.0" encoding="windows-1250"?>', "cp1250"),
-            ("<meta charset=Shift_JIS>", "shift_jis"),
+            *(("<meta charset=Shift_JIS>", "cp932"), ("<meta charset=X-SJIS>", "cp932")),
+            ("<meta charset=GB2312>", "gb18030"),
         ):
-            text = "暴風雨" if encoding == "shift_jis" else "Zürich"
+            text = {"cp932": "①暴風雨", "gb18030": "€ 镕"}.get(encoding, "Zürich")
             assert read(reader, "html", f"{declared}<p>{text}".encode(encoding)).text == text
 
     def test_a_page_that_cannot_be_read_says_why(self, reader: ReaderClient) -> None:

@@ -83,6 +83,7 @@ def test_values_become_values_of_json(save: Save) -> None:
             "id": [10, 11],
             "text": ["one", "two"],
             "at": [datetime.datetime(2024, 2, 29, 12, 30), None],
+            "clock": pyarrow.array([1_700_000_000_123_456_789, None], pyarrow.timestamp("ns", "UTC")),
             "price": [decimal.Decimal("1.50"), None],
             "raw": [b"ab \xff", None],
             "x": [float("nan"), 0.5],
@@ -93,10 +94,14 @@ def test_values_become_values_of_json(save: Save) -> None:
     first, second = Source(path)
     assert (first.id, first.text, second.id, second.text) == ("10", "one", "11", "two")
     assert first.fields == {
-        **{"at": "2024-02-29 12:30:00", "price": "1.50", "raw": "ab \\xff", "x": None, "tags": ["2024-02-29"]},
+        **{"at": "2024-02-29 12:30:00", "clock": "2023-11-14 22:13:20.123456+00:00", "price": "1.50"},
+        **{"raw": "ab \\xff", "x": None, "tags": ["2024-02-29"]},
         "size": {"w": 1.5, "h": None},
     }
     assert second.fields == {**dict.fromkeys(first.fields), "x": 0.5, "tags": [None]}
+    last = pyarrow.table({"text": ["one"], "until": [datetime.datetime(9999, 12, 31)]})
+    parquet.write_table(last, path, use_deprecated_int96_timestamps=True)  # as Spark does
+    assert [row.fields for row in Source(path)] == [{"until": "9999-12-31 00:00:00"}]
 
 
 def test_a_damaged_file_or_one_of_another_format_is_refused(save: Save) -> None:

@@ -3,6 +3,7 @@
 import json
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -66,6 +67,7 @@ def add(settings: Settings, index_name: str, source: str, text_column: str | Non
 
     Each replaces the document that has its id. Searches find them within 2 s. SOURCE is a file, as for a build.
     """
+    from shoal.changes.change import MAX_CHANGES
     from shoal.client.redis.client import Client
     from shoal.records.source import Source
     from shoal.records.source_file import SourceRules
@@ -73,7 +75,7 @@ def add(settings: Settings, index_name: str, source: str, text_column: str | Non
     max_text_chars, rules = settings.max_text_chars, SourceRules.from_settings(settings)
     documents = Source(source, text_column, id_column, max_text_chars=max_text_chars, rules=rules)
     with Client.from_settings(settings) as client, StepBar("adding documents"):
-        found = list(documents)
+        found = list(islice(documents, MAX_CHANGES + 1))  # one more than allowed, to be refused
         num, _ = client.run(lambda own: own.writer(index_name, max_text_chars=max_text_chars).add(found))
     click.echo(f"documents added to {index_name}: {num:,}")
 

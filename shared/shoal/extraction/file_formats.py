@@ -22,7 +22,8 @@ _DECLARED = re.compile(
 
 #: Encodings that browsers replace with others. A declaration of UTF-16 is wrong, because it was read as ASCII.
 _READ_AS = {
-    **{"iso8859-1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gbk"},
+    **{"iso8859-1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gb18030"},
+    **{"gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs"},
     **dict.fromkeys(("utf-16", "utf-16-le", "utf-16-be"), "utf-8"),
 }
 
@@ -73,7 +74,7 @@ def decode(data: bytes, may_declare: bool = False) -> str:
     declared = _DECLARED.search(data[:DECLARED_BYTES]) if may_declare and not mark else None
     try:
         if declared:
-            encoding = codecs.lookup(declared[1].decode("ascii", "replace")).name
+            encoding = codecs.lookup(declared[1].decode("ascii", "replace").lower().removeprefix("x-")).name
             encoding = _READ_AS.get(encoding, encoding)
         text = data[len(mark) :].decode(encoding)
     except LookupError as error:

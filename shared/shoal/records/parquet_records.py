@@ -98,7 +98,8 @@ def _num_bytes(array: Any) -> int:
 
 
 def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
-    from pyarrow import parquet
+    import pyarrow
+    from pyarrow import parquet, types
 
     columns = parquet.ParquetFile(file.stream).schema
     # If repeated values were copied, a small file could fill the memory.
@@ -108,9 +109,17 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
         if column.physical_type == "BYTE_ARRAY" and column.logical_type.type in _REPEATABLE and "." not in column.path
     ]
     found = parquet.ParquetFile(
-        file.stream, buffer_size=BLOCK_BYTES, pre_buffer=False, read_dictionary=repeatable or None
+        file.stream,
+        buffer_size=BLOCK_BYTES,
+        pre_buffer=False,
+        read_dictionary=repeatable or None,
+        coerce_int96_timestamp_unit="us",  # else a year from 2263 on becomes another one
     )
-    refuse_duplicate_columns(label.at(1), found.schema_arrow.names)
+    schema = found.schema_arrow
+    refuse_duplicate_columns(label.at(1), schema.names)
+    for n, column in enumerate(schema):
+        if types.is_timestamp(column.type) and column.type.unit == "ns":  # Python's times have no nanoseconds
+            schema = schema.set(n, column.with_type(pyarrow.timestamp("us", column.type.tz)))
     groups = [found.metadata.row_group(n) for n in range(found.metadata.num_row_groups)]
     row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
     num_rows, num_done = found.metadata.num_rows, 0
@@ -118,5 +127,5 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(row_bytes, 1)))
     # If a thread of pyarrow got no memory, the process would end.
     for batch in found.iter_batches(batch_size=batch_rows, use_threads=False):
-        yield batch
+        yield batch.cast(schema, safe=False)
         num_done += batch.num_rows

@@ -339,6 +339,9 @@ def test_bad_rows_are_left_out_if_that_is_asked_for(builds: Builds, tmp_path: Pa
     assert [row["row"] for row in left_out] == [2, 5, 3]
     assert tuple(row["reason"] for row in left_out) == result.first_bad
     assert 'has the id "a" already' in left_out[2]["reason"]
+    path.write_text(path.read_text() + "{worse\n")
+    again = build(Source(path), builds.out, MadeVectors(), skips_bad=True)
+    assert (again.is_unchanged, again.num_bad) == (False, 4)  # a version has the list of its own bad rows
     path.write_text('{"text": "one", "score": 1}\n')
     with pytest.raises(BadDocument, match=r'there are no documents in it; .*: a hit has its own "score"'):
         build(Source(path), builds.out, MadeVectors(), skips_bad=True)

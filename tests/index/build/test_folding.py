@@ -119,6 +119,8 @@ def test_a_change_that_is_dropped_is_forgotten_for_good(news: News) -> None:
     for before in (200.0, None):
         news.build(drop_changes_before=before)
         assert news.ids == [*(f"d{n}" for n in range(10) if n != 6), "new"]
+    news.build(drop_changes_before=201.0, publishes=False)
+    assert news.build(reuses=False).num_changed == 2  # the version without them is not published
     assert news.build(drop_changes_before=201.0).num_changed == 0
     assert len(news.ids) == 10
 

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,29 @@ def test_a_rollback_goes_back_version_by_version_until_there_is_none(out: Path, 
         rollback(out)
     publish(out, third)
     assert current(out) == third
+
+
+@pytest.mark.parametrize("num_synced", range(7))
+def test_a_publication_that_is_killed_leaves_the_way_back_and_no_file(
+    out: Path, built: Build, monkeypatch: pytest.MonkeyPatch, num_synced: int
+) -> None:
+    first, second, _bad = (built(num_kept=9) for _ in range(3))
+    rollback(out)
+    files, syncs = {*out.iterdir()}, iter(range(num_synced))
+
+    def sync(_: int) -> None:
+        if next(syncs, None) is None:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+        patched.setattr(os, "fsync", sync)
+        patched.setattr(os, "getpid", lambda: 1)
+        publish(out, first)
+    is_published = num_synced >= 3
+    assert current(out) == (first if is_published else second)
+    assert rollback(out) == (second if is_published else first)
+    publish(out, second)
+    assert {*out.iterdir()} == files
 
 
 def test_a_rollback_never_comes_to_a_version_that_was_rolled_back(out: Path, built: Build) -> None:

@@ -15,7 +15,7 @@ from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import FOLDER_NAME, current_version
 
 #: A file with a line for each version that was published, in order: its name, and the time it was published. Versions
-#: listed after the current one were published and then rolled back.
+#: listed after the last line of the current one were published and then rolled back.
 HISTORY = "history"
 
 #: A file whose lock a change of the versions holds.
@@ -142,18 +142,18 @@ def make_current(folder: Path, name: str) -> None:
 
     The caller holds the lock of `changing`.
     """
-    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    times = _published(folder)
-    earlier = [other for other in _history(folder, current_name(folder)) if other != name and (folder / other).is_dir()]
-    lines = [*(f"{other} {times.get(other, '-')}" for other in earlier), f"{name} {now}"]
+    times, new = dict(_published(folder)), f"{name} {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n"
+    before = [other for other in _history(folder, current_name(folder)) if (folder / other).is_dir()]
+    lines = [f"{other} {times.get(other, '-')}\n" for other in before]
+    # After each step a rollback finds its way. A current version that the history lacks counts as its last one.
+    replace_file(folder / HISTORY, "".join(lines + [new] * (name in before)))
     replace_file(folder / CURRENT, name + "\n")
-    # The history comes last: a current version that it lacks counts as its last one.
-    replace_file(folder / HISTORY, "\n".join(lines) + "\n")
+    replace_file(folder / HISTORY, "".join(line for line in lines if not line.startswith(f"{name} ")) + new)
 
 
 def was_published(folder: Path, name: str) -> bool:
     """Return True for a published version, but False if it was rolled back and another one was published since."""
-    return name in _published(folder)
+    return name in dict(_published(folder))
 
 
 def remove_old(folder: Path, built: str, num_kept: int) -> None:
@@ -204,15 +204,16 @@ def _check_usable(folder: Path, name: str, digest: str | None) -> None:
 
 def _history(folder: Path, current: str | None) -> list[str]:
     """Return the names of the versions that were published, in order, up to the current one."""
-    names = list(_published(folder))
+    names = [name for name, _ in _published(folder)]
     if current in names:
-        return names[: names.index(current) + 1]
+        return names[: len(names) - names[::-1].index(current)]
     return [*names, current] if current else names
 
 
-def _published(folder: Path) -> dict[str, str]:
-    """Return the times at which versions were published, keyed by version name."""
-    return dict(line.split(" ", 1) for line in _read(folder / HISTORY).splitlines() if " " in line)
+def _published(folder: Path) -> list[tuple[str, str]]:
+    """Return the names of published versions in order, and the times at which they were published."""
+    lines = (line.partition(" ") for line in _read(folder / HISTORY).splitlines())
+    return [(name, time) for name, _, time in lines if time]
 
 
 def _read(path: Path) -> str:

@@ -14,8 +14,11 @@ _RETRY_AFTER_S = 0.2
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a small file in one step: readers see the old text or the new one, even after a power failure."""
-    scratch = path.with_name(f".{path.name}-{os.getpid()}")
+    """Write a small file in one step: readers see the old text or the new one, even after a power failure.
+
+    The caller holds a lock, so that what a kill or a full disk leaves is overwritten by the next call.
+    """
+    scratch = path.with_name(f".{path.name}-new")
     with scratch.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
