@@ -216,6 +216,9 @@ class TestBounds:
         queue.reply([Answer(one) for one in taken])
         assert load(queue, "bulk") == {}
         assert queue.backlog()["bulk"] == 0
+        queue.redis.rpush(queue.keys.lane("bulk"), *[b"x"] * 300)
+        queue.take("a", ["bulk"], 1)
+        assert queue.redis.llen(queue.keys.lane("bulk")) == 44  # a flood is looked at 256 jobs at a time
 
 
 class TestRetryAfter:
