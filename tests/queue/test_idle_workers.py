@@ -67,6 +67,7 @@ def test_one_job_wakes_one_worker_and_who_leaves_jobs_behind_wakes_the_next(own_
     for num_markers in (1, 0):
         assert len(own_queue.take("w", LANES, 1)) == 1
         assert own_queue.redis.llen(marker) == num_markers
+    assert own_queue.take("w", LANES, 1, block_s=1e-4) == []  # Redis would block for ever at 0.000
 
 
 def test_a_worker_that_waits_is_given_a_suspect(queue: Queue) -> None:
