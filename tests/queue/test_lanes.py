@@ -217,8 +217,9 @@ class TestBounds:
         assert load(queue, "bulk") == {}
         assert queue.backlog()["bulk"] == 0
         queue.redis.rpush(queue.keys.lane("bulk"), *[b"x"] * 300)
-        queue.take("a", ["bulk"], 1)
-        assert queue.redis.llen(queue.keys.lane("bulk")) == 44  # a flood is looked at 256 jobs at a time
+        for _ in range(2):
+            queue.take("a", ["bulk"], 1)
+        assert queue.redis.llen(queue.keys.lane("bulk")) == 43  # of a flood, 256 jobs wait in the lane
 
 
 class TestRetryAfter:
