@@ -38,9 +38,9 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
     hold(settings)
     supervisor = Supervisor(settings)
     supervisor.check()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores the end of the terminal
-            signal.signal(number, lambda *_: supervisor.ask_to_stop())
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores the end of the terminal
+        signal.signal(signal.SIGHUP, lambda *_: supervisor.ask_to_stop())
     signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
     try:
         supervisor.start()
