@@ -11,7 +11,7 @@ from queues import Queue, drive, queue_of
 
 from shoal import Client
 from shoal.broker.broker import Broker
-from shoal.broker.clock import MEASURE_EVERY_S, NUM_ROUND_TRIPS, Clock
+from shoal.broker.clock import Clock
 from shoal.contract import wire
 from shoal.contract.jobs import LANES, MAX_DEADLINE_S
 from shoal.contract.replies import Reply
@@ -31,13 +31,11 @@ class OtherClock(Broker):
     """A broker to a Redis whose clock seems `ahead_s` ahead of this machine's."""
 
     ahead_s = WRONG_S
-    num_asked = 0
 
     def execute(self, *command: Any, block_s: float = 0.0) -> Any:
         answer = super().execute(*command, block_s=block_s)
         if command != ("TIME",):
             return answer
-        self.num_asked += 1
         return [int(int(answer[0]) + self.ahead_s), int(answer[1])]
 
     def time(self) -> float:
@@ -75,25 +73,26 @@ class TestClock:
         assert before - clock.error_s <= now <= after + clock.error_s
         assert clock.offset_s == pytest.approx(-broker.ahead_s, abs=1)
 
-    def test_it_is_measured_every_minute(self, broker: OtherClock) -> None:
-        passed = [0.0]
-        clock = Clock(broker, lambda: passed[0])
-        asked = []
-        for seconds in (0.0, MEASURE_EVERY_S - 1, MEASURE_EVERY_S, MEASURE_EVERY_S + 1):
-            passed[0] = seconds
-            clock.refresh()
-            asked.append(broker.num_asked // NUM_ROUND_TRIPS)
-        assert asked == [1, 1, 2, 2]
-
-    def test_the_shortest_round_trip_counts(self, broker: OtherClock) -> None:
-        times = iter([0.0, 3.0, 3.0, 3.5, 3.5, 5.0, 5.0, 5.0, 5.0])
+    def test_the_shortest_round_trip_counts_until_redis_clock_is_set(self, broker: OtherClock) -> None:
+        times = iter([0.0, 3.0, 3.0, 3.0, 3.5, 3.5, 3.0, 4.5, 4.5, 5.0])
         clock = Clock(broker, lambda: next(times))
         before = broker.time()
-        clock.measure()
+        for _ in range(3):
+            clock.measure()
         assert clock.error_s == 0.25
-        assert (
-            before <= clock.now() - 1.75 <= broker.time()
-        )  # the shortest began 2 s ago, and Redis read its clock halfway
+        # the shortest began 2 s ago, and Redis read its clock halfway
+        assert before <= clock.now() - 1.75 <= broker.time()
+
+    @pytest.mark.parametrize("by_s", [WRONG_S, -WRONG_S])
+    def test_a_clock_of_redis_that_is_set_is_known_at_the_next_measurement(
+        self, broker: OtherClock, by_s: float
+    ) -> None:
+        times = iter([0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 0.5])  # the second round trip is longer
+        clock = Clock(broker, lambda: next(times))
+        clock.measure()
+        broker.ahead_s += by_s
+        clock.measure()
+        assert clock.now() == pytest.approx(broker.time(), abs=1)
 
 
 class TestWorker:
@@ -104,6 +103,14 @@ class TestWorker:
         broker.ahead_s = ahead_s
         assert reply_of(queue, other, broker.time() + 20).status == "done"
         assert reply_of(queue, other, broker.time() - 20).status == "expired"
+
+    def test_a_job_that_is_put_after_redis_clock_was_set_expires_at_its_deadline(
+        self, other: Worker, broker: OtherClock, queue: Queue
+    ) -> None:
+        assert reply_of(queue, other, broker.time() + 20).status == "done"
+        broker.ahead_s -= 2 * WRONG_S
+        other.admission._next_reclaim = 0.0  # a second later
+        assert reply_of(queue, other, broker.time() + 20).status == "done"
 
     def test_time_in_the_queue_is_by_redis_clock(self, other: Worker, broker: OtherClock, queue: Queue) -> None:
         broker.ahead_s = 5.0  # after the put, as if the job had waited

@@ -100,6 +100,17 @@ async def test_a_connection_that_opens_and_stays_silent_fails_after_the_time_of_
     await broker.close()
 
 
+@in_loop
+async def test_a_silence_after_a_long_command_is_noticed_as_soon_as_after_a_short_one(proxy: Proxy) -> None:
+    connection = await ConnectionMaker(url_of(proxy)).open()
+    assert await connection.ask(pack_command(("PING",)), 1) == [b"PONG"]
+    connection._answer_s = 0.05
+    proxy.hold()
+    with pytest.raises(redis.TimeoutError):
+        async with asyncio.timeout(PATIENCE_S / 2):
+            await connection.ask(pack_command(("PING",)), 1)
+
+
 def test_tasks_that_wait_while_one_cannot_connect_all_get_the_error(own_redis: RedisServer) -> None:
     async def use() -> None:
         broker = AsyncBroker(ConnectionMaker(own_redis.url.replace("//", "//:wrong@")))

@@ -84,8 +84,9 @@ def test_a_worker_that_starts_while_redis_is_full_is_known_and_answers(
     own_redis: RedisServer, admin: "redis.Redis", own_queue: Queue, encoder: Encoder
 ) -> None:
     with Client(own_redis.url) as client:
-        job = client.submit("embed", "storm")
+        job, other = (client.submit("embed", "storm") for _ in range(2))
         admin.config_set("maxmemory", 1)
+        assert other.cancel() == other.status() == "cancelled"
         pool = Pool(own_queue.broker, own_queue.keys, alive_s=3_600)
         pool.announce("new", {"state": "ready"})
         assert pool.ready() == {"new": {"state": "ready"}}

@@ -15,7 +15,7 @@ from shoal import Client
 from shoal.errors import Unavailable
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.loop.worker import Worker
+from shoal_workers.loop.worker import Worker, log
 
 Refusal = Callable[["redis.Redis", RedisServer], AbstractContextManager[None]]
 
@@ -106,6 +106,30 @@ def test_clients_and_workers_learn_why_and_go_on(
         finally:
             stopping.set()
             thread.join()
+
+
+def test_a_worker_logs_once_that_redis_refuses_to_write(
+    own_redis: RedisServer, own_queue: Queue, encoder: Encoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", log.name)
+    worker = Worker(own_queue.consumer(), encoder, {}, Bucketing(4_096))
+    thread = threading.Thread(target=worker.run)
+
+    def levels() -> list[str]:
+        return [record.levelname for record in caplog.records if record.name == log.name]
+
+    with redis.Redis.from_url(own_redis.url) as admin:
+        admin.config_set("min-replicas-to-write", 1)
+        thread.start()
+        try:
+            wait_until(lambda: levels()[:3] == ["WARNING", "DEBUG", "DEBUG"])
+            admin.config_set("min-replicas-to-write", 0)
+            wait_until(lambda: levels()[-1] == "INFO")  # it takes jobs
+        finally:
+            admin.config_set("min-replicas-to-write", 0)
+            worker.stop()
+            thread.join()
+    assert set(levels()[1:-1]) == {"DEBUG"}
 
 
 def test_while_redis_reads_its_data_the_error_says_so(own_redis: RedisServer) -> None:

@@ -337,7 +337,7 @@ def test_a_refusal_says_whether_waiting_helps(queue: Queue) -> None:
 
 def put_once(queue: Queue, job_id: str, digest: str = "digest", client: str = "me", key: str = "k", **job: Any) -> Any:
     data = msgpack.packb(MINIMAL | {"id": job_id} | job.pop("fields", {}))
-    once = {"key": key, "digest": digest}
+    once = {"key": key, "digest": digest, "owner": job.pop("owner", None)}
     return put(queue, [{"id": job_id, "job": data, **job}], client=client, once=once)
 
 
@@ -345,6 +345,7 @@ def test_put_once(queue: Queue, keys: Keys) -> None:
     assert put_once(queue, "one")["status"] == "ok"
     assert put_once(queue, "two") == {"status": "known", "id": "one"}
     assert put_once(queue, "two", reply_to="me") == {"status": "known", "id": "one"}
+    assert put_once(queue, "two", client="me in another process", owner="me") == {"status": "known", "id": "one"}
     assert put_once(queue, "three", "another") == {"status": "reused", "id": "one"}
     assert put_once(queue, "four", client="me\0k")["status"] == "ok"  # no client's name ends another one's key
     assert put_once(queue, "five", key="k\0k")["status"] == "ok"

@@ -116,6 +116,15 @@ def test_a_failure_is_an_error_in_the_log_only_without_a_retry(pool: Pool, caplo
         assert (record.levelname, "tried again" in record.getMessage()) == (level, bool(retries_left))
 
 
+def test_the_first_retry_is_at_once_and_another_program_gives_a_job_no_more_retries(pool: Pool) -> None:
+    run = pool.begin()
+    pool.connection.hset(run.job.key, "retries_left", 10**9)
+    pool.connection.rpush(place := f"rq:queue:{run.job.origin}", "another")
+    run.die()
+    assert pool.connection.lrange(place, 0, -1) == [run.job.id.encode(), b"another"]
+    assert int(pool.fields()[b"retries_left"]) == len(run.job.kind.retry_after_s) - 1
+
+
 #: Ends of a run that has lost its job. Each returns True if it changes the job.
 LATE_ENDS: dict[str, Callable[[Run], object]] = {
     "report": lambda run: run.progress.report(TaskProgress(rows=99)),

@@ -438,7 +438,7 @@ def test_nothing_is_scored_if_nothing_is_found_or_the_search_is_refused(
 def test_a_search_that_is_cancelled_or_expires_between_two_passes_is_computed_no_further(
     small_passes: Worker, queue: Queue, noting: NotingReranker
 ) -> None:
-    small_passes.clock.refresh()
+    small_passes.clock.measure()
     deadline = small_passes.clock.now() + 3_600
     expiring = search(QUERY, rerank={"top_n": 100}, deadline=deadline)
     cancelled = search("storm", rerank={"top_n": 100}, reply_to=None)

@@ -36,13 +36,14 @@ def beats() -> Iterator[tuple[str, dict[str, Any]]]:
 
     for n, number in enumerate(NUMBERS):
         counters, histogram = dict.fromkeys(COUNTERS, number), HISTOGRAM | {"sum": number}
-        waits = {"waits": {"interactive": histogram}, "batches": {"fill": histogram}, "rounds": [number] * 5}
+        waits = {"waits": {"interactive": histogram}, "batches": {"fill": histogram}}
         single = dict.fromkeys(
             ("texts_per_s", "memory_bytes", "written_at", "threads", "pid", "clock_offset_s"), number
         )
         yield f"number {n}", ABOUT | {"counters": counters} | waits | single
         yield f"count {n}", ABOUT | {"indexes": {"default": INDEX | {"count": number, "num_changes": number}}}
         yield f"recent {n}", ABOUT | recent(number)
+        yield f"rounds {n}", ABOUT | {"rounds": [number] * 5}
     for name in (*ABOUT, "recent", "rounds", "texts_per_s", "written_at", "index_errors", "cache", "limits"):
         for n, value in enumerate(ODD):
             yield f"{name} {n}", ABOUT | {name: value}

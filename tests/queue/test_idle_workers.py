@@ -58,14 +58,16 @@ def test_pushed_jobs_which_wake_no_worker_are_taken_at_the_next_look(queue: Queu
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_one_job_wakes_one_worker_and_who_leaves_jobs_behind_wakes_the_next(own_queue: Queue, is_full: bool) -> None:
-    put(own_queue, 2, "bulk")
+    for _ in range(2):
+        put(own_queue, 1, "bulk")
     if is_full:
         own_queue.redis.config_set("maxmemory", 1)
     marker = own_queue.keys.of_lane("bulk", "wake")
-    assert own_queue.redis.lpop(marker) == b""  # taken by a worker that dies at once
+    assert own_queue.redis.lpop(marker, 2) == [b""]  # taken by a worker that dies at once
     for num_markers in (1, 0):
         assert len(own_queue.take("w", LANES, 1)) == 1
         assert own_queue.redis.llen(marker) == num_markers
+    assert own_queue.take("w", LANES, 1, block_s=1e-4) == []  # Redis would block for ever at 0.000
 
 
 def test_a_worker_that_waits_is_given_a_suspect(queue: Queue) -> None:

@@ -216,6 +216,10 @@ class TestBounds:
         queue.reply([Answer(one) for one in taken])
         assert load(queue, "bulk") == {}
         assert queue.backlog()["bulk"] == 0
+        queue.redis.rpush(queue.keys.lane("bulk"), *[b"x"] * 300)
+        for _ in range(2):
+            queue.take("a", ["bulk"], 1)
+        assert queue.redis.llen(queue.keys.lane("bulk")) == 43  # of a flood, 256 jobs wait in the lane
 
 
 class TestRetryAfter:

@@ -10,6 +10,7 @@ from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
 from shoal.errors import TooLarge, UnknownJob
 from shoal.operations import Embed
+from shoal.queue import scripts
 from shoal.queue.consumer import MAX_WRITE_BYTES, Answer, Delivery
 from shoal.settings import DEFAULTS
 
@@ -153,6 +154,9 @@ def test_a_client_leaves_its_ring_with_its_last_waiting_job(queue: Queue, num_ta
     assert queue.redis.exists(key)
     queue.withdraw([jobs[-1].id])
     assert not queue.redis.exists(key)
+    queue.put("interactive", [submitted := Embed(["storm"])])
+    queue.withdraw([submitted.id])
+    assert not queue.redis.exists(queue.keys.record(submitted.id))
 
 
 @pytest.mark.parametrize("share", [0.6, 1.1])
@@ -184,6 +188,21 @@ def test_one_worker_at_a_time_looks_for_dead_ones(queue: Queue) -> None:
     assert 0 < queue.redis.pttl(queue.keys.reclaimed) <= 900
     queue.redis.pexpire(queue.keys.reclaimed, 3_600_000)  # as after the clock of Redis was set back
     assert queue.consumer("c").reclaim(()) == (0, {"a": 1})
+    for n in range(9):
+        queue.put("bulk", [Embed(["storm"])])
+        queue.take(f"dead{n}", ["bulk"], 1)
+    queue.may_look("c")
+    nums_dead = [len(queue.consumer("c").reclaim(())[1]) for _ in range(3)]
+    assert nums_dead == [8, 1, 0]  # after a look that found dead workers, the next one may follow at once
+
+
+def test_an_address_that_watches_a_job_again_takes_no_place_of_another(queue: Queue) -> None:
+    queue.put("interactive", [job := Embed(["storm"])])
+    watch, nums = scripts.load("watch"), []
+    for address in ("a", "b", "b", *map(str, range(62)), "c"):
+        queue.broker.run(watch, [queue.keys.root], {"id": job.id, "address": address})
+        nums.append(len(set((queue.redis.hget(queue.keys.record(job.id), "watchers") or b"").split())))
+    assert nums == [1, 2, 2, *range(3, 65), 64]
 
 
 def test_a_reply_over_the_limit_is_too_large(queue: Queue) -> None:

@@ -210,7 +210,9 @@ def test_redis_stops_last_and_the_api_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 0), (signal.SIGHUP, 0), (signal.SIGKILL, -signal.SIGKILL)]
+)
 def test_no_process_is_left(settings: dict[str, Any], tmp_path: Path, number: signal.Signals, code: int) -> None:
     with Process(tmp_path / "log", "serve", "--workers", 2, "--try", "rain", **settings) as stack:
         wait_until(lambda: "curl" in stack.output)

@@ -108,7 +108,10 @@ def test_costs_come_from_the_running_pool(shoal: CliRunner, worker: Worker, queu
 
 def test_without_a_pool_passes_are_measured(shoal: CliRunner, tiny_source: Path, home: Path) -> None:
     local = ["--model", str(tiny_source), "--home", str(home), "--engine", "openvino", "--precision", "f32"]
-    found = json.loads(shoal.invoke(plan, [*ASKED, *local, "--max-batch-tokens", "12"]).stdout)
+    away = ["--redis-url", "redis://127.0.0.1:1/0", "--max-batch-tokens", "12"]
+    told = shoal.invoke(plan, [*ASKED, *local, *away])
+    assert "because no pool answers: Redis does not answer" in told.stderr
+    found = json.loads(told.stdout)
     assert found["costs"]["token_us"]["from"] == "processor time here (openvino, f32, threads: 1)"
     assert found["costs"]["job_us"]["from"] == "docs/experiments.md"
     refused = shoal.invoke(plan, ["--rate", "9", "--p99", "1s", "--tokens", "5000", *local])

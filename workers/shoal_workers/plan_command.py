@@ -121,7 +121,8 @@ def _of_pool(settings: Settings) -> Measured | None:
     try:
         with closing(Broker.connect(settings.redis_address)) as broker:
             beats = Pool(broker, settings.keys).ready().values()
-    except Unavailable:
+    except Unavailable as error:
+        click.echo(f"passes are measured in this process, because no pool answers: {error.message}", err=True)
         return None
     kinds = defaultdict[tuple[str, str, int], list[Mapping[str, Any]]](list)
     for about in beats:

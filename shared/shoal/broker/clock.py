@@ -5,12 +5,6 @@ from collections.abc import Callable
 
 from shoal.broker.broker import Broker
 
-#: Seconds after which the clock is measured again.
-MEASURE_EVERY_S = 60.0
-
-#: Number of round trips in a measurement. Only the shortest round trip counts.
-NUM_ROUND_TRIPS = 3
-
 
 class Clock:
     """Redis's clock, computed from the monotonic clock of this process. One thread measures it, others may read it.
@@ -25,28 +19,19 @@ class Clock:
         self.error_s: float | None = None
         self._broker = broker
         self._monotonic = monotonic
-        self._measured_at: float | None = None
         self._redis_ahead_s = 0.0  # Redis's clock minus the monotonic clock
 
     def now(self) -> float:
-        """Return Redis's time in Unix seconds. Call `refresh` first."""
+        """Return Redis's time in Unix seconds. Call `measure` first."""
         return self._monotonic() + self._redis_ahead_s
 
-    def refresh(self) -> None:
-        """Measure the clock, unless it was measured in the last `MEASURE_EVERY_S` seconds. Raises Unavailable."""
-        if self._measured_at is None or self._monotonic() >= self._measured_at + MEASURE_EVERY_S:
-            self.measure()
-
     def measure(self) -> None:
-        """Measure the clock. Raises Unavailable."""
-        round_trips = []
-        for _ in range(NUM_ROUND_TRIPS):
-            sent_at = self._monotonic()
-            seconds, microseconds = self._broker.execute("TIME")
-            answered_at = self._monotonic()
-            redis_time = int(seconds) + int(microseconds) / 1e6
-            round_trips.append((answered_at - sent_at, redis_time - (sent_at + answered_at) / 2))
-        shortest_s, self._redis_ahead_s = min(round_trips)
-        self._measured_at = self._monotonic()
-        self.error_s = shortest_s / 2
-        self.offset_s = time.time() - self._measured_at - self._redis_ahead_s
+        """Measure the clock. An earlier, shorter round trip counts until Redis's clock differs. Raises Unavailable."""
+        sent_at = self._monotonic()
+        seconds, microseconds = self._broker.execute("TIME")
+        answered_at = self._monotonic()
+        error_s = (answered_at - sent_at) / 2
+        ahead_s = int(seconds) + int(microseconds) / 1e6 - (sent_at + answered_at) / 2
+        if self.error_s is None or error_s <= self.error_s or abs(ahead_s - self._redis_ahead_s) > error_s:
+            self._redis_ahead_s, self.error_s = ahead_s, error_s
+        self.offset_s = time.time() - self._monotonic() - self._redis_ahead_s

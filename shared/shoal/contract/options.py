@@ -87,7 +87,7 @@ class Options:
     def _check_list(self, words: Sequence[Any]) -> None:
         if not words or any(word not in LISTED_OUTPUTS for word in words) or len(set(words)) < len(words):
             listed = ", ".join(LISTED_OUTPUTS)
-            raise InvalidRequest(f"output is {excerpt(list(words))}: a list takes each of {listed} at most once")
+            raise InvalidRequest(f"output is {excerpt(list(words))}: a list takes one or more of {listed}, each once")
         object.__setattr__(self, "output", tuple(words))
 
     def _check_outputs(self, name: str, refused: tuple[str, ...]) -> None:

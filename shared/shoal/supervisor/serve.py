@@ -41,11 +41,16 @@ def with_sample(settings: Settings) -> Settings:
 
 
 def serve(settings: Settings, *, query: str | None = None, log: Path | None = None) -> None:
-    """Run all processes until Ctrl-C or SIGTERM, and print a summary once they are ready. Raises BadSetting."""
+    """Run all processes until Ctrl-C, SIGTERM or the end of the terminal. Print a summary once they are ready.
+
+    Raises BadSetting.
+    """
     hold(settings)
     supervisor = Supervisor(settings)
     supervisor.check()
     signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores the end of the terminal
+        signal.signal(signal.SIGHUP, lambda *_: supervisor.ask_to_stop())
     signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
     try:
         supervisor.start()

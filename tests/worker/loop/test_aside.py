@@ -140,6 +140,8 @@ def test_a_worker_that_stops_answers_a_batch_aside_and_takes_no_other_job(
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     stopping, plan = threading.Event(), Plan()
     monkeypatch.setattr(shoal_workers.loop.worker, "RETRY_S", 0.0)
+    if not is_away:  # the time to stop is over when the pass has ended
+        monkeypatch.setattr(shoal_workers.loop.worker, "DRAIN_S", 0.0)
     consumer = Consumer(connect(redis_url, plan), queue.keys, "w")
     worker = Worker(consumer, engine, {}, Bucketing(480), stopping=stopping)
 

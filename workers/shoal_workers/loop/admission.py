@@ -173,9 +173,9 @@ class Admission:
 
     def _reclaim(self, held: Collection[Work]) -> None:
         """Measure Redis's clock, let lost jobs and jobs of dead workers wait again, and check unread results."""
-        self._clock.refresh()
         is_due = time.monotonic() >= self._next_reclaim
         if is_due:
+            self._clock.measure()
             self._next_reclaim = time.monotonic() + RECLAIM_EVERY_S
             num_own, dead = self._consumer.reclaim([work.delivery for work in held])
             if num_own:

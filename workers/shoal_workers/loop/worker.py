@@ -84,16 +84,18 @@ class Worker:
 
     def run(self) -> None:
         """Step until `stop` is called; while Redis does not answer, wait for it."""
-        is_away, ends_by = False, 0.0
+        is_away: bool | None = None  # until the first step
+        ends_by = 0.0
         while not self._stopping.is_set() or time.monotonic() < ends_by:
             try:
                 self.activity.mark("joining the pool")
                 self._check_redis()
-                log.info("worker %s is taking jobs", self.id)
-                is_away = False
                 while not self._stopping.is_set():
                     ends_by = math.inf  # the worker may hold jobs from now on
                     self.step()
+                    if is_away is not False:  # not before: Redis may answer, and refuse to write
+                        log.info("worker %s is taking jobs", self.id)
+                    is_away = False
                 self._drain()
                 return
             except (Unavailable, Overloaded) as error:

@@ -4,13 +4,13 @@
 -- A worker that has not announced itself for half of alive_ms does not look for dead ones: Redis may have been away for all.
 -- args: worker, holds (keys of the jobs that it knows), leaves, every_ms (time between looks for dead workers), alive_ms
 -- Returns {own, dead}: the number of this worker's jobs that were put back, and for each dead worker {worker, jobs}.
-local MOST_WORKERS, MOST_JOBS = 8, 256 -- largest numbers of dead workers, and of jobs of each, at a time
+local MOST_WORKERS = 8 -- largest number of dead workers at a time
 local ALIVE, TURN = ROOT .. 'alive', ROOT .. 'reclaimed' -- TURN exists while no worker looks for dead ones
 
 -- Put back a worker's jobs, except known jobs; return their number. The last job goes first, so all keep their order.
 local function put_back_all(worker, is_known, has_died)
   local number, suspect = 0, suspect_of(worker)
-  for _, id in ipairs(call('ZREVRANGE', held_by(worker), 0, has_died and MOST_JOBS - 1 or -1)) do
+  for _, id in ipairs(call('ZREVRANGE', held_by(worker), 0, -1)) do
     local is_suspect = has_died and (id == suspect or not suspect)
     if not is_known[id] and put_back(worker, id, true, is_suspect) then number = number + 1 end
   end

@@ -5,16 +5,16 @@
 --   size_bytes}. A lane gives jobs until it has given max_jobs or the texts reach the room; all lanes, until the jobs' bytes
 --   reach max_bytes. The job that exceeds the room or the bytes is still given. A suspect is given alone, because it may end
 --   the worker, which gets no other job until the suspect is answered. more_suspects is true if any suspects wait.
-local ADMITTED_AT_ONCE = 256
+local MOST_ADMITTED = 256 -- pushed jobs that wait in a lane; further ones stay where they are, and fill no lane for others
 
 -- Add jobs that programs have pushed without a script to the lane, all for the client ''. Their bytes are not read here: a
 -- number is their id until a worker has read them. The first commands fail if another program wrote a key, so none is lost.
 local function admit(lane)
   local pushed = ROOT .. 'lane:' .. lane
-  local num = math.min(call('LLEN', pushed), ADMITTED_AT_ONCE)
-  if num == 0 then return end
+  local num = math.min(call('LLEN', pushed), MOST_ADMITTED - call('LLEN', key_of(lane, 'of:')))
+  if num <= 0 then return end
   call('ZCARD', key_of(lane, 'jobs'))
-  for _, what in ipairs({'of:', 'new'}) do call('LLEN', key_of(lane, what)) end
+  call('LLEN', key_of(lane, 'new'))
   for _ = 1, num do
     local id
     repeat id = '+' .. call('INCR', ROOT .. 'lane:pushed') until call('EXISTS', record_of(id)) == 0
