@@ -143,7 +143,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input_type": "image"}, "input_type is"),
     ({"truncation": False, "input": LONG}, "a text has 11 tokens"),
     ({"truncation": True, "dimensions": 2}, "did you mean output_dimension?"),
-    ({"task": "retrieval.query", "late_chunking": True}, "late_chunking is true"),
+    ({"task": "retrieval.query", "late_chunking": True}, "late_chunking is true: it takes false"),
     ({"encoding_type": "ubinary"}, "encoding_type is"),
     ({"task": "walk"}, "task is"),
     ({"late_chunking": False, "truncate": False, "input": LONG}, "a text has 11 tokens"),
