@@ -47,9 +47,9 @@ def answer_http_error(error: HTTPException) -> Response:
     headers = {name: value for name, value in error.get_headers() if name != "Content-Type"}
     message = error.description or error.name
     if status == 404:
-        message = "nothing is at this path: /docs lists the paths"
+        message = f"nothing is at {excerpt(request.path)}: /docs lists the paths"
     elif status == 405:
-        message = f"this path does not take the method {excerpt(request.method)}: /docs lists its methods"
+        message = f"{excerpt(request.path)} does not take the method {excerpt(request.method)}: /docs lists its methods"
     elif status == 413:
         limit = context().settings.max_request_bytes
         message = f"the body is larger than {limit:,} bytes (SHOAL_MAX_REQUEST_BYTES): split the list"

@@ -21,7 +21,7 @@ RECOGNISED_BY: dict[str, tuple[int, set[str]]] = {
     "voyage.embeddings": (3, {"input_type", "truncation", "output_dimension", "output_dtype"}),
     "jina.embeddings": (
         2,
-        {"task", "embedding_type", "normalized", "truncate", "late_chunking", "return_multivector"},
+        {"task", "embedding_type", "encoding_type", "normalized", "truncate", "late_chunking", "return_multivector"},
     ),
     "openai.embeddings": (1, {"input"}),
     "tei.predict": (2, {"inputs"}),

@@ -64,5 +64,5 @@ def refuse(error: ValidationError) -> NoReturn:
     for each in deepest:  # pydantic reports one for each kind of value that the field accepts
         words = _ACCEPTED.get(each["type"])
         kinds.append(each["msg"] if words is None else words.format_map(each.get("ctx", {})))
-    takes = " or ".join(dict.fromkeys(kinds))
+    takes = " or ".join(dict.fromkeys(kinds)).replace("False", "false")
     raise InvalidRequest(f"{name} is {excerpt(detail['input'])}: it takes {takes}") from None

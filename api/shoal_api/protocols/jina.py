@@ -40,6 +40,7 @@ class JinaBody(Body):
     task: Task | None = Field(None, description="Kind of the texts: chooses the model's prompt for it, if there is one")
     dimensions: ShortenedTo = None
     embedding_type: Literal["float", "base64"] | None = Field(None, description="Lists of numbers, or base64 of floats")
+    encoding_type: Literal["float"] | None = Field(None, description="What LlamaIndex sends; it changes nothing")
     normalized: bool = Field(True, description="Scale vectors to length 1")
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
     late_chunking: Literal[False] | None = Field(None, description="Not supported: each text is embedded by itself")

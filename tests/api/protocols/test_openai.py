@@ -60,6 +60,7 @@ def rows(api: FlaskClient, number: str = "<f4", path: str = "/v1/embeddings", **
         ({"embedding_type": "base64", "task": "text-matching", "normalized": True}, VECTORS),
         ({"dimensions": 2, "late_chunking": False}, VECTORS[:, :2]),
         ({"input": [{"text": TEXTS[0]}, TEXTS[1]], "truncate": True}, VECTORS),
+        ({"input": [{"text": TEXTS[0]}, {"text": TEXTS[1]}], "encoding_type": "float"}, VECTORS),  # LlamaIndex
         # Infinity
         ({"path": "/embeddings", "model": "default/not-specified", "dimensions": 0}, VECTORS),
         ({"path": "/embeddings", "input": TEXTS[0], "encoding_format": "base64", "dimensions": 2}, VECTORS[:1, :2]),
@@ -142,7 +143,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input_type": "image"}, "input_type is"),
     ({"truncation": False, "input": LONG}, "a text has 11 tokens"),
     ({"truncation": True, "dimensions": 2}, "did you mean output_dimension?"),
-    ({"task": "retrieval.query", "late_chunking": True}, "late_chunking is true"),
+    ({"task": "retrieval.query", "late_chunking": True}, "late_chunking is true: it takes false"),
+    ({"encoding_type": "ubinary"}, "encoding_type is"),
     ({"task": "walk"}, "task is"),
     ({"late_chunking": False, "truncate": False, "input": LONG}, "a text has 11 tokens"),
     ({"return_multivector": True, "dimensions": 2}, "dimensions"),
