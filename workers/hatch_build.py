@@ -1,4 +1,4 @@
-"""The build hook of wheels: a wheel has the compiled kernel for each of its targets if this machine can compile it."""
+"""The build hook of wheels: a wheel has the kernel for each of its targets for which this machine can compile it."""
 
 import re
 import sys
@@ -18,16 +18,16 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
     """Compiles the kernel into the wheel. An editable installation has the kernel beside its source instead."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the kernel and its platform to the wheel, or print why the wheel has none."""
+        """Add the kernels and their platform to the wheel, and print why it is without a kernel."""
         if version == "editable":
             return
-        kernels = [library.path(target) for target in library.TARGETS]
-        try:
-            for target, kernel in zip(library.TARGETS, kernels, strict=True):
-                if not kernel.exists():
+        for target in library.TARGETS:
+            try:
+                if not library.path(target).exists():
                     library.compile_kernel(target)
-        except library.CannotCompile as error:
-            self.app.display_warning(f"The wheel is without the compiled kernel: {error}")
+            except library.CannotCompile as error:
+                self.app.display_warning(f"The wheel is without a compiled kernel for {target.flags[-1]}: {error}")
+        if not (kernels := [kernel for kernel in map(library.path, library.TARGETS) if kernel.exists()]):
             return
         build_data["force_include"] |= {str(kernel): f"shoal_workers/kernel/{kernel.name}" for kernel in kernels}
         build_data["pure_python"] = False

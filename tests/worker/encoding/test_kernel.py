@@ -67,12 +67,14 @@ needs_bf16 = pytest.mark.skipif(bool(_reason) or not HAS_BF16, reason=_reason or
 COSINES = {"f32": (0.9999, 0.999), "bf16": (0.9998, 0.99), "int8": (0.997, 0.94)}
 
 #: Precisions, each with and without the permission to use AMX.
-PATHS = [("f32", False)]
-PATHS += [(precision, may_use_amx) for precision in ("bf16", "int8") for may_use_amx in (False, True) if HAS_BF16]
+PATHS = [(precision, False) for precision in sorted({"f32", *OWN.precisions})]
+PATHS += [(precision, True) for precision in OWN.precisions if HAS_BF16]
 
 #: The kernel's engines, each with its precisions.
-_names = {OWN.engine, library.TARGETS[-1].engine}
-ENGINES = [(name, precision) for name in sorted(_names) for precision in kernel.PRECISIONS[name]]
+ENGINES = sorted({(OWN.engine, precision) for precision in OWN.precisions} | {(library.TARGETS[-1].engine, "f32")})
+
+#: The other targets. Those with int8 multiply with fewer instructions than the first.
+OTHERS = library.TARGETS[1:]
 
 NUM_WORDS, NUM_POSITIONS, MAX_TOKENS = 100, 80, 70
 
@@ -133,7 +135,7 @@ def texts() -> list[list[int]]:
 
 def opened(
     made: Transformer,
-    precision: str = kernel.PRECISIONS[OWN.engine][0],
+    precision: str = OWN.precisions[0],
     threads: int = 2,
     may_use_amx: bool = True,
     target: Target = OWN,
@@ -191,7 +193,7 @@ class TestVectors:
                 assert np.array_equal(run(pool, texts(), parts), np.concatenate(alone))
             assert np.array_equal(run(pool, texts()[::-1], threads), np.concatenate(alone[::-1]))
 
-    @pytest.mark.parametrize("target", [library.AVX512, library.AVX2])
+    @pytest.mark.parametrize("target", OTHERS)
     def test_libraries_for_fewer_instructions_compute_the_same_in_f32(self, target: Target) -> None:
         if reason := missing(target):
             pytest.skip(reason)
@@ -202,9 +204,18 @@ class TestVectors:
             assert found == pytest.approx(run(opened(made, "f32"), texts()), abs=2e-5)
             alone = run(opened(made, "f32", 1, target=target), texts()[:1])
             assert np.array_equal(found[: len(alone)], alone)
-        for precision in ("int8", "bf16"):
+        for precision in {"int8", "bf16"} - {*target.precisions}:
             with pytest.raises(ValueError, match="does not take the model"):
                 opened(made, precision, target=target)
+
+    def test_int8_has_the_same_bits_wherever_attention_is_f32(self) -> None:
+        targets = [target for target in OTHERS if "int8" in target.precisions and not missing(target)]
+        for sizes in SIZES[:6] if targets else []:
+            assert isinstance(sizes, Sizes)
+            made, offset = transformer(sizes), NUM_POSITIONS * (sizes.types - 1)
+            first, *others = (run(opened(made, "int8", target=one), texts(), offset=offset) for one in targets)
+            assert are_near(first, run(opened(made, "f32"), texts(), offset=offset), "int8")
+            assert all(np.array_equal(first, other) for other in others)
 
     def test_large_weights_give_finite_vectors(self) -> None:
         made = transformer(SMALL)
@@ -252,7 +263,7 @@ class TestHostile:
 
     @pytest.fixture
     def weights(self) -> KernelWeights:
-        return arrange(transformer(SMALL), MAX_TOKENS, kernel.PRECISIONS[OWN.engine][0])
+        return arrange(transformer(SMALL), MAX_TOKENS, OWN.precisions[0])
 
     def test_ids_positions_lengths_and_parts_are_refused(self) -> None:
         pool = opened(transformer(SMALL))
@@ -478,7 +489,7 @@ class TestChoice:
             assert (engine.name, engine.precision) == (name, found)
 
     @needs_bf16
-    @pytest.mark.parametrize("target", [library.AVX512, library.AVX2])
+    @pytest.mark.parametrize("target", OTHERS)
     def test_auto_is_avx2_on_a_processor_without_bf16(
         self, prepared: Path, target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -486,7 +497,9 @@ class TestChoice:
             pytest.skip(reason)
         monkeypatch.setattr(processors, "_flags", lambda: set(target.flags))
         caplog.set_level("INFO")
-        for precision, found in (("auto", ("avx2", "f32")), ("int8", ("openvino", "int8"))):
+        in_int8 = "avx2" if "int8" in target.precisions else "openvino"
+        chosen = {"auto": ("avx2", "f32"), "bf16": ("openvino", "bf16"), "int8": (in_int8, "int8")}
+        for precision, found in chosen.items():
             encoder = Encoder.open(prepared / "model", "auto", precision, 1)
             assert (encoder.engine.name, encoder.engine.precision) == found
             if encoder.engine.name == "avx2":  # neon computes the same bits
@@ -524,19 +537,27 @@ class TestChoice:
             Encoder.open(prepared / "model", "avx512", "auto", 1)
 
     @pytest.mark.parametrize(
-        ("precision", "reason"), [("auto", "is not compiled"), ("int8", "does not compute in int8")]
+        ("target", "precision", "reason"),
+        [
+            (library.NEON, "auto", "is not compiled"),
+            (library.NEON, "int8", "does not compute in int8 on this processor"),
+            (library.ARM_DOT, "int8", "is not compiled"),
+            (library.ARM_DOT, "bf16", "does not compute in bf16 on this processor"),
+            (library.ARM_BF16, "bf16", "is not compiled"),
+        ],
     )
     def test_auto_is_openvino_on_arm_if_neon_cannot_run(
         self,
         prepared: Path,
+        target: Target,
         precision: str,
         reason: str,
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        monkeypatch.setattr(library, "TARGETS", (library.NEON,))
+        monkeypatch.setattr(library, "TARGETS", (library.ARM_BF16, library.ARM_DOT, library.NEON))
         monkeypatch.setattr(library, "path", lambda _: Path("missing.so"))
-        monkeypatch.setattr(processors, "_flags", lambda: {"asimd"})
+        monkeypatch.setattr(processors, "_flags", lambda: {*target.flags})
         caplog.set_level("INFO")
         assert Encoder.open(prepared / "model", "auto", precision, 1).engine.name == "openvino"
         assert f"the engine is openvino: neon {reason}" in caplog.text
@@ -547,7 +568,7 @@ class TestChoice:
         assert Encoder.open(tiny_model, "auto", "auto", 1).engine.name == "openvino"
         assert f"the engine is openvino: {OWN.engine} does not compute heads of 16 numbers" in caplog.text
         for name, precision in (("avx512", "f32"), ("avx2", "bf16"), ("avx2", "int8")):
-            with pytest.raises(BadSetting, match=f"{name} does not compute in {precision}: the engine auto"):
+            with pytest.raises(BadSetting, match=f"{name} does not compute in {precision} on this processor: the"):
                 Encoder.open(prepared / "model", name, precision, 1)
 
     @needs_kernel
@@ -611,6 +632,17 @@ class TestLibrary:
         library.main()
         assert "the engine avx512 is left out, and OpenVINO runs: g++ fails" in capsys.readouterr().out
         assert [*source.parent.iterdir()] == [source]
+
+    @needs_bf16
+    def test_an_older_assembler_compiles_for_fewer_instructions(
+        self, source: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(library, "TARGETS", (library.AVX_VNNI, library.AVX2))
+        source.write_text('#ifdef __AVXVNNI__\nint one() { asm("unknown"); return 1; }\n#endif\n')
+        assert library.own_target() is library.AVX_VNNI
+        library.main()
+        assert library.own_target() is library.AVX2
+        assert library.path(library.AVX2).exists()
 
     def test_a_missing_compiler_is_no_error(
         self, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

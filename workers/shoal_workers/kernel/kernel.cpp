@@ -2,16 +2,16 @@
 // padding.
 //
 // In f32, the kernel runs on 64-bit ARM with NEON and on x86-64 with AVX2, FMA and F16C, and uses AVX-512 if it is
-// compiled for AVX-512 (F, BW, DQ, VL). Int8 and bf16 need AVX-512, AVX-512 VNNI and AVX-512 BF16: AMD since Zen 4,
-// Intel since Sapphire Rapids. There, it multiplies with AMX if the processor has AMX. library.py compiles the kernel
-// for each kind of processors, weights.py arranges the weights, and kernel.py calls it.
+// compiled for AVX-512 (F, BW, DQ, VL). Int8 needs AVX-VNNI, AVX-512 VNNI or ARM's SDOT. Bf16 needs ARM's BFDOT, or
+// AVX-512 VNNI and AVX-512 BF16; with these two, the kernel multiplies with AMX if the processor has AMX. library.py
+// compiles the kernel for each kind of processors, weights.py arranges the weights, and kernel.py calls it.
 //
 // One thread computes all layers of a block of texts, so threads wait for each other only at the end of a pass. The
 // weights are a stream of panels in the order of their use. A panel has the weights from one group of inputs to 48
 // outputs, and stays in the caches while it is multiplied with all tokens of the block. A group is `Shape::group`
 // numbers. In int8, each group of a token is rounded with a scale of its own, computed at run time. Attention
-// multiplies in bf16, or in f32 if the weights are f32; norms, activations, softmax and sums are f32. Other texts,
-// threads and blocks do not change the order of a text's sums, so its vectors are always the same.
+// multiplies in f32, or in bf16 with AVX-512 BF16 if the weights are not f32; norms, activations, softmax and sums are
+// f32. Other texts, threads and blocks do not change the order of a text's sums, so its vectors are always the same.
 //
 // open_model and start_pass check the arguments from Python; all other functions rely on these checks.
 #ifdef __aarch64__
@@ -26,6 +26,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -58,10 +59,8 @@ constexpr size_t LARGE_PAGE = 2 << 20;
 
 enum Activation { GELU, GELU_TANH, RELU, SILU, TANH };
 enum Number { INT8, BF16, F32 };  // a number has 1, 2 or 4 bytes
-#ifdef __AVX512BF16__
-constexpr int LEAST_NUMBER = INT8;
-#else
-constexpr int LEAST_NUMBER = F32;  // the first for which there are instructions
+#if defined __AVX512BF16__ || defined __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+#define HAS_BF16  // there are instructions for products in bf16
 #endif
 
 // The sizes of a model, with the fields of weights.py's `Shape`.
@@ -84,8 +83,7 @@ struct Shape {
             if (size < 1 || size > MAX_SIZE) return false;
         return group % 16 == 0 && group <= MAX_GROUP && width % group == 0 && inner % group == 0 && width <= 1 << 13 &&
                inner <= 1 << 16 && layers <= 1 << 10 && max_tokens <= 1 << 16 && width % heads == 0 &&
-               (head_width() == 32 || head_width() == 64) && activation >= GELU && activation <= TANH &&
-               number >= LEAST_NUMBER && number <= F32;
+               (head_width() == 32 || head_width() == 64) && activation >= GELU && activation <= TANH;
     }
 };
 
@@ -130,8 +128,7 @@ struct Model {
 };
 
 // One group of a product's inputs: a row of rounded numbers for each token. An input is `scale` times the rounded
-// number, plus `shift`. Weights are stored with 128 added, because one operand of VPDPBUSD is unsigned. `start` is the
-// initial value of a sum, which subtracts the surplus.
+// number, plus `shift`. `start` is the initial value of a sum, which subtracts the surplus of the weights.
 struct Rounded {
     Array<uint8_t> bytes;
     Array<float> scale, shift;
@@ -158,9 +155,12 @@ struct Scratch {
 
 // --- functions of vectors of numbers
 
-// A vector of 16 numbers. `first` replaces all numbers after the first `num`.
+// A vector of 16 numbers. `first` replaces all numbers after the first `num`. `add_int8` and `add_bf16` add the products
+// of each 4 bytes of weights and numbers, which are the same 4 bytes 16 times. SURPLUS is the number that the kernel's
+// weights in int8 have too much: x86 multiplies unsigned weights with signed numbers, and ARM signed ones.
 #ifdef __AVX512F__
 using Floats = __m512;
+constexpr int SURPLUS = 128;
 constexpr int TILE_TOKENS = 9, TILE_VECTORS = 3, TILE_QUERIES = 6;  // the most for which there are registers
 
 INLINE Floats all(float x) { return _mm512_set1_ps(x); }
@@ -175,23 +175,57 @@ INLINE Floats times_power_of_2(Floats x, Floats whole) { return _mm512_scalef_ps
 INLINE Floats first(Floats x, int num, float other) { return _mm512_mask_mov_ps(all(other), 0xffff >> (16 - num), x); }
 INLINE float sum_of(Floats x) { return _mm512_reduce_add_ps(x); }
 INLINE float highest_of(Floats x) { return _mm512_reduce_max_ps(x); }
+INLINE Floats from_integers(Floats bits) { return _mm512_cvtepi32_ps((__m512i)bits); }
+INLINE Floats to_integers(Floats x) { return (Floats)_mm512_cvtps_epi32(x); }
+INLINE Floats add_integers(Floats a, Floats b) { return (Floats)_mm512_add_epi32((__m512i)a, (__m512i)b); }
+INLINE void store_int8(void* to, Floats x) { _mm_storeu_si128((__m128i*)to, _mm512_cvtsepi32_epi8((__m512i)x)); }
+INLINE Floats add_int8(Floats sums, Floats weights, Floats numbers) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(numbers));  // g++ 12 spills the sums of the intrinsic
+    return sums;
+}
+#ifdef HAS_BF16
+INLINE void store_bf16(void* to, Floats x) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(x)); }
+INLINE Floats add_bf16(Floats sums, Floats weights, Floats numbers) {
+    return _mm512_dpbf16_ps(sums, (__m512bh)weights, (__m512bh)numbers);
+}
+#endif
 #else
 #ifdef __aarch64__
 using Register = float32x4_t;
-constexpr int TILE_TOKENS = 6, TILE_VECTORS = 1, TILE_QUERIES = 5;
+constexpr int TILE_TOKENS = 6, TILE_VECTORS = 1, TILE_QUERIES = 5, SURPLUS = 0;
+INLINE Register all_lanes(float x) { return vdupq_n_f32(x); }
 INLINE Register widened(const uint16_t* from) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))); }
 INLINE Register max(Register a, Register b) { return vmaxnmq_f32(a, b); }
 INLINE Register min(Register a, Register b) { return vminnmq_f32(a, b); }
 INLINE Register rounded(Register x) { return vrndnq_f32(x); }
+INLINE Register add_int8(Register sums, Register weights, Register numbers) {
+    asm("sdot %0.4s, %1.16b, %2.4b[0]" : "+w"(sums) : "w"(weights), "w"(numbers[0]));
+    return sums;
+}
+INLINE uint16x4_t to_bf16(Register x) {
+    uint16x4_t numbers;
+    asm("bfcvtn %0.4h, %1.4s" : "=w"(numbers) : "w"(x));
+    return numbers;
+}
+INLINE Register add_bf16(Register sums, Register weights, Register numbers) {
+    asm("bfdot %0.4s, %1.8h, %2.2h[0]" : "+w"(sums) : "w"(weights), "w"(numbers[0]));
+    return sums;
+}
 #else
 using Register = __m256;
-constexpr int TILE_TOKENS = 6, TILE_VECTORS = 1, TILE_QUERIES = 6;
+constexpr int TILE_TOKENS = 6, TILE_VECTORS = 1, TILE_QUERIES = 6, SURPLUS = 128;
+INLINE Register all_lanes(float x) { return _mm256_set1_ps(x); }
 INLINE Register widened(const uint16_t* from) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from)); }
 INLINE Register max(Register a, Register b) { return _mm256_max_ps(a, b); }
 INLINE Register min(Register a, Register b) { return _mm256_min_ps(a, b); }
 INLINE Register rounded(Register x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE Register add_int8(Register sums, Register weights, Register numbers) {
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(weights), "x"(numbers));
+    return sums;
+}
 #endif
 typedef int32_t Integers __attribute__((vector_size(sizeof(Register))));
+typedef int8_t Bytes __attribute__((vector_size(sizeof(Register) / 4)));
 constexpr int LANES = sizeof(Register) / sizeof(float), REGISTERS = 16 / LANES;
 struct Floats {
     Register parts[REGISTERS];
@@ -204,7 +238,7 @@ INLINE Floats each(const Make& make) {
     UNROLL for (int n = 0; n < REGISTERS; n++) x.parts[n] = make(n);
     return x;
 }
-INLINE Floats all(float x) { return each([&](int) FORCED { return x - Register{}; }); }
+INLINE Floats all(float x) { return each([&](int) FORCED { return all_lanes(x); }); }
 INLINE Floats load(const float* from) {
     return each([&](int n) FORCED {
         Register x;
@@ -253,6 +287,33 @@ INLINE float sum_of(Floats x) {
 INLINE float highest_of(Floats x) {
     return reduced(x, [](auto a, auto b) FORCED { return max(a, b); });
 }
+INLINE Floats from_integers(Floats bits) {
+    return each([&](int n) FORCED { return __builtin_convertvector((Integers)bits.parts[n], Register); });
+}
+INLINE Floats to_integers(Floats x) {
+    return each([&](int n) FORCED { return (Register)__builtin_convertvector(rounded(x.parts[n]), Integers); });
+}
+INLINE Floats add_integers(Floats a, Floats b) {
+    return each([&](int n) FORCED { return (Register)((Integers)a.parts[n] + (Integers)b.parts[n]); });
+}
+INLINE void store_int8(uint8_t* to, Floats x) {
+    UNROLL for (int n = 0; n < REGISTERS; n++) {
+        Integers numbers = (Integers)x.parts[n];
+        Bytes bytes = __builtin_convertvector(numbers < 127 ? numbers : 127 - Integers{}, Bytes);
+        memcpy(to + n * LANES, &bytes, LANES);
+    }
+}
+INLINE Floats add_int8(Floats a, Floats b, Floats c) {
+    return each([&](int n) FORCED { return add_int8(a.parts[n], b.parts[n], c.parts[n]); });
+}
+#ifdef HAS_BF16
+INLINE void store_bf16(void* to, Floats x) {
+    UNROLL for (int n = 0; n < REGISTERS; n++) vst1_u16((uint16_t*)to + n * LANES, to_bf16(x.parts[n]));
+}
+INLINE Floats add_bf16(Floats a, Floats b, Floats c) {
+    return each([&](int n) FORCED { return add_bf16(a.parts[n], b.parts[n], c.parts[n]); });
+}
+#endif
 #endif
 
 // Returns 2^x, with x limited to the range from -100 to 100: products with subnormal numbers take ten times as long.
@@ -313,22 +374,70 @@ struct Unscaled {
         to.scale[token] = to.shift[token] = 0;
         to.start[token] = 0;
     }
+    static INLINE Floats finish(Floats sums, Floats, Floats bias) { return sums + bias; }
 };
 
 struct Float32 : Unscaled<Float32> {
-    using Sum = Floats;
-    using Attention = Float32;       // the kind of numbers that attention multiplies
     static constexpr int BYTES = 4;  // of a number
 
-    static INLINE Sum start(int32_t) { return all(0); }
-    static INLINE Floats weights(const void* from) { return load((const float*)from); }
-    static INLINE Floats broadcast(const void* number) { return all(*(const float*)number); }
-    static INLINE Sum multiply_add(Sum sum, Floats weights, Floats number) {
-        return ::multiply_add(weights, number, sum);
-    }
-    static INLINE Floats finish(Sum sum, Floats, Floats bias) { return sum + bias; }
+    static INLINE Floats add(Floats sums, Floats weights, Floats numbers) { return multiply_add(weights, numbers, sums); }
     static INLINE void put(Floats x, void* to) { store((float*)to, x); }
 };
+
+#ifdef HAS_BF16
+struct Bf16 : Unscaled<Bf16> {
+    static constexpr int BYTES = 2;
+
+    static INLINE Floats add(Floats sums, Floats weights, Floats numbers) { return add_bf16(sums, weights, numbers); }
+    static INLINE void put(Floats x, void* to) { store_bf16(to, x); }
+};
+#endif
+
+struct Int8 {
+    static constexpr int BYTES = 1;
+
+    static INLINE Floats add(Floats sums, Floats weights, Floats numbers) { return add_int8(sums, weights, numbers); }
+    static INLINE Floats finish(Floats sums, Floats scale, Floats bias) {
+        return multiply_add(from_integers(sums), scale, bias);
+    }
+
+    // Rounds a group of a token. With SHIFTED, the range from the lowest to the highest number is divided into all 255
+    // values; otherwise the values are symmetric around 0.
+    template <bool SHIFTED>
+    static INLINE void round(const float* from, int count, const Rounded& to, int token) {
+        Floats lows = load(from), highs = lows, sum = all(0);
+        for (int n = 16; n < count; n += 16) lows = min(lows, load(from + n)), highs = max(highs, load(from + n));
+        float low = -highest_of(all(0) - lows), high = highest_of(highs), zero = 0;
+        float scale = std::max(std::max(high, -low), 1e-20f) / 127.f;
+        if (SHIFTED) {
+            low = std::min(low, 0.f), high = std::max(high, 0.f);
+            scale = std::max(high - low, 1e-20f) / 254.f;
+            zero = -127.f - std::nearbyintf(low / scale);
+        }
+        Floats inverse = all(1 / scale), offset = all(zero);
+        uint8_t* out = to.bytes + size_t(token) * count;
+        for (int n = 0; n < count; n += 16) {
+            Floats whole = to_integers(multiply_add(load(from + n), inverse, offset));
+            sum = add_integers(sum, whole);
+            store_int8(out + n, whole);
+        }
+        to.scale[token] = scale;
+        to.shift[token] = -scale * zero;
+        to.start[token] = -SURPLUS * int32_t(sum_of(from_integers(sum)));
+    }
+};
+
+// Calls `call` with the kind of the number. Returns false if there are no instructions for it.
+template <class Call>
+bool with_number(int number, const Call& call) {
+#if defined __AVX512VNNI__ || defined __AVXVNNI__ || defined __ARM_FEATURE_DOTPROD
+    if (number == INT8) return call(Int8{}), true;
+#endif
+#ifdef HAS_BF16
+    if (number == BF16) return call(Bf16{}), true;
+#endif
+    return number == F32 && (call(Float32{}), true);
+}
 
 // Returns the number of rows that each tile has if tiles divide the tokens evenly. The last tile may reach beyond the
 // tokens, by at most 15 rows. Rows do not influence each other.
@@ -341,88 +450,6 @@ template <class Kind>
 constexpr bool is_amx = false;
 
 #ifdef __AVX512BF16__
-
-struct Bf16;
-
-// Numbers of which 4 bytes are multiplied at once.
-struct Short {
-    using Attention = Bf16;
-
-    static INLINE __m512i weights(const void* from) { return _mm512_load_si512(from); }
-    static INLINE __m512i broadcast(const void* numbers) {
-        int32_t value;
-        memcpy(&value, numbers, 4);
-        return _mm512_set1_epi32(value);
-    }
-};
-
-struct Int8 : Short {
-    using Sum = __m512i;
-    static constexpr int BYTES = 1;
-
-    static INLINE Sum start(int32_t value) { return _mm512_set1_epi32(value); }
-    static INLINE Sum multiply_add(Sum sum, __m512i weights, __m512i numbers) {
-        asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(numbers));  // g++ 12 spills the sums of the intrinsic
-        return sum;
-    }
-    // Returns 16 sums that AMX has computed from 0.
-    static INLINE Sum resume(const int32_t* sums, int32_t begin) {
-        return _mm512_add_epi32(_mm512_load_si512(sums), start(begin));
-    }
-    template <int SUMS, int NUMBERS>
-    static INLINE void multiply_tiles() {
-        asm volatile("tdpbsud %%tmm7, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(NUMBERS));
-    }
-    static INLINE __m512 finish(Sum sum, __m512 scale, __m512 bias) {
-        return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, bias);
-    }
-
-    // Rounds a group of a token. With SHIFTED, the range from the lowest to the highest number is divided into all 255
-    // values; otherwise the values are symmetric around 0.
-    template <bool SHIFTED>
-    static INLINE void round(const float* from, int count, const Rounded& to, int token) {
-        __m512 lows = _mm512_load_ps(from), highs = lows;
-        for (int n = 16; n < count; n += 16) {
-            lows = _mm512_min_ps(lows, _mm512_load_ps(from + n));
-            highs = _mm512_max_ps(highs, _mm512_load_ps(from + n));
-        }
-        float low = _mm512_reduce_min_ps(lows), high = _mm512_reduce_max_ps(highs), zero = 0;
-        float scale = std::max(std::max(high, -low), 1e-20f) / 127.f;
-        if (SHIFTED) {
-            low = std::min(low, 0.f), high = std::max(high, 0.f);
-            scale = std::max(high - low, 1e-20f) / 254.f;
-            zero = -127.f - std::nearbyintf(low / scale);
-        }
-        __m512 inverse = _mm512_set1_ps(1 / scale), offset = _mm512_set1_ps(zero);
-        __m512i sum = _mm512_setzero_si512();
-        auto* out = (__m128i*)(to.bytes + size_t(token) * count);
-        for (int n = 0; n < count; n += 16) {
-            __m512i rounded = _mm512_cvtps_epi32(_mm512_fmadd_ps(_mm512_load_ps(from + n), inverse, offset));
-            sum = _mm512_add_epi32(sum, rounded);
-            _mm_store_si128(out++, _mm512_cvtsepi32_epi8(rounded));
-        }
-        to.scale[token] = scale;
-        to.shift[token] = -scale * zero;
-        to.start[token] = -128 * _mm512_reduce_add_epi32(sum);
-    }
-};
-
-struct Bf16 : Short, Unscaled<Bf16> {
-    using Sum = __m512;
-    static constexpr int BYTES = 2;
-
-    static INLINE Sum start(int32_t) { return _mm512_setzero_ps(); }
-    static INLINE Sum multiply_add(Sum sum, __m512i weights, __m512i numbers) {
-        return _mm512_dpbf16_ps(sum, (__m512bh)weights, (__m512bh)numbers);
-    }
-    static INLINE Sum resume(const int32_t* sums, int32_t) { return _mm512_load_ps(sums); }
-    template <int SUMS, int NUMBERS>
-    static INLINE void multiply_tiles() {
-        asm volatile("tdpbf16ps %%tmm7, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(NUMBERS));
-    }
-    static INLINE __m512 finish(Sum sum, __m512, __m512 bias) { return _mm512_add_ps(sum, bias); }
-    static INLINE void put(Floats x, void* to) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(x)); }
-};
 
 // --- AMX, which multiplies tiles of at most 16 rows x 64 bytes
 
@@ -441,9 +468,7 @@ bool may_use_tiles() {
 
 // Numbers of a kind that AMX multiplies.
 template <class Kind>
-struct Amx : Kind {
-    using Attention = Amx<Bf16>;
-};
+struct Amx : Kind {};
 
 template <class Kind>
 constexpr bool is_amx<Amx<Kind>> = true;
@@ -491,10 +516,17 @@ INLINE void store_tiles(void* to, size_t stride) {
 // Adds the product of the tile NUMBERS and the weights in tile 7 to the tile SUMS.
 template <class Kind, int SUMS, int NUMBERS>
 INLINE void multiply_tiles() {
-    Kind::template multiply_tiles<SUMS, NUMBERS>();
+    if (Kind::BYTES == 1) asm volatile("tdpbsud %%tmm7, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(NUMBERS));
+    else asm volatile("tdpbf16ps %%tmm7, %%tmm%c1, %%tmm%c0" ::"i"(SUMS), "i"(NUMBERS));
 }
+
+// The kind of numbers that attention multiplies.
+template <class Kind>
+using Attention = std::conditional_t<is_amx<Kind>, Amx<Bf16>, std::conditional_t<Kind::BYTES == 4, Float32, Bf16>>;
 #else
 bool may_use_tiles() { return false; }
+template <class Kind>
+using Attention = Float32;
 #endif
 
 // --- products with weights
@@ -516,8 +548,8 @@ struct Cursor {
 // which is the output `first_output` of the panel. The last panel may have more outputs than the target; these are
 // dropped.
 template <class Kind, int M, int J>
-INLINE void finish_tile(const typename Kind::Sum (&sums)[M][J], const Rounded& input, int first,
-                        const PanelScales& scales, int first_output, const Target& to, int column) {
+INLINE void finish_tile(const Floats (&sums)[M][J], const Rounded& input, int first, const PanelScales& scales,
+                        int first_output, const Target& to, int column) {
     UNROLL for (int j = 0; j < J; j++, column += 16, first_output += 16) {
         if (column >= to.outputs) return;
         Floats scale = load(scales.scale + first_output), bias = load(scales.bias + first_output);
@@ -537,15 +569,16 @@ INLINE void finish_tile(const typename Kind::Sum (&sums)[M][J], const Rounded& i
 // bf16 panel of 36 KiB would evict the current panel.
 template <class Kind, bool FETCH, int M, int J>
 INLINE void add_products(const uint8_t* rows, int row_bytes, const uint8_t* weights, int stride, int steps,
-                         typename Kind::Sum (&sums)[M][J]) {
+                         Floats (&sums)[M][J]) {
     const int following = steps * stride;
     for (int k = 0; k < steps; k++, rows += 4, weights += stride) {
-        decltype(Kind::weights(weights)) own[J];
-        UNROLL for (int j = 0; j < J; j++) own[j] = Kind::weights(weights + 64 * j);
+        Floats own[J];
+        UNROLL for (int j = 0; j < J; j++) own[j] = load((const float*)(weights + 64 * j));
         if (FETCH) UNROLL for (int j = 0; j < J; j++) __builtin_prefetch(weights + following + 64 * j, 0, 2);
         UNROLL for (int i = 0; i < M; i++) {
-            auto numbers = Kind::broadcast(rows + i * row_bytes);
-            UNROLL for (int j = 0; j < J; j++) sums[i][j] = Kind::multiply_add(sums[i][j], own[j], numbers);
+            float numbers;
+            memcpy(&numbers, rows + i * row_bytes, sizeof numbers);
+            UNROLL for (int j = 0; j < J; j++) sums[i][j] = Kind::add(sums[i][j], own[j], all(numbers));
         }
     }
 }
@@ -554,9 +587,9 @@ INLINE void add_products(const uint8_t* rows, int row_bytes, const uint8_t* weig
 template <class Kind, int M, bool FETCH>
 void tile(const Rounded& input, int group, int first, Cursor panel, int first_output, const Target& to, int column) {
     constexpr int J = TILE_VECTORS;
-    typename Kind::Sum sums[M][J];
+    Floats sums[M][J];
     UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < J; j++)
-        sums[i][j] = Kind::start(input.start[first + i]);
+        sums[i][j] = all(std::bit_cast<float>(input.start[first + i]));
     const int row_bytes = group * Kind::BYTES;
     add_products<Kind, FETCH>(input.bytes + size_t(first) * row_bytes, row_bytes, panel.weights + 4 * first_output,
                               4 * PANEL_OUTPUTS, row_bytes / 4, sums);
@@ -575,8 +608,9 @@ struct Sums {
     INLINE void finish(int most, const Rounded& input, const Target& to) {
         for (int end = std::min(num_finished + most, num); num_finished < end; num_finished++) {
             const int token = first + num_finished, *sum = rows[num_finished];
-            typename Kind::Sum own[1][3];
-            UNROLL for (int j = 0; j < 3; j++) own[0][j] = Kind::resume(sum + 16 * j, input.start[token]);
+            const Floats begin = all(std::bit_cast<float>(input.start[token]));
+            Floats own[1][3];
+            UNROLL for (int j = 0; j < 3; j++) own[0][j] = add_integers(load((const float*)sum + 16 * j), begin);
             finish_tile<Kind, 1>(own, input, token, *panel.scales, 0, to, column);
         }
     }
@@ -948,7 +982,7 @@ void encode_block(const Model& model, const int32_t* ids, const int32_t* positio
         for (int first = 0, length; first < tokens; first += length) {
             length = text_length(positions, first, tokens);
             float* own = s.qkv + size_t(first) * 3 * width;
-            attention<typename Kind::Attention, W>(own, shape.heads, length, tile_rows(tokens), s);
+            attention<Attention<Kind>, W>(own, shape.heads, length, tile_rows(tokens), s);
         }
         round_rows<Kind>(s.qkv, 3 * width, group, tokens, s.input);
         multiply<Kind>(s.input, group, tokens, next, {s.state, width, width, true});
@@ -1032,16 +1066,15 @@ struct Pool {
             if (shape.head_width() == 32) call(kind, std::integral_constant<int, 32>{});
             else call(kind, std::integral_constant<int, 64>{});
         };
-        if (shape.number == F32) return with_kind(Float32{});
+        with_number(shape.number, [&](auto kind) {
 #ifdef __AVX512BF16__
-        auto with_number = [&](auto kind) {
-            if (!model.uses_amx) return with_kind(kind);
-            Tiles tiles(tile_rows(block.tokens));
-            with_kind(Amx<decltype(kind)>{});
-        };
-        if (shape.number == BF16) with_number(Bf16{});
-        else with_number(Int8{});
+            if constexpr (decltype(kind)::BYTES < 4) if (model.uses_amx) {
+                Tiles tiles(tile_rows(block.tokens));
+                return with_kind(Amx<decltype(kind)>{});
+            }
 #endif
+            with_kind(kind);
+        });
     }
 };
 
@@ -1093,7 +1126,7 @@ extern "C" {
 Model* open_model(const Shape* shape, const uint16_t* words, const float* positions, const float* norms,
                   const uint8_t* panels, size_t panels_size, const uint8_t* scales, size_t scales_size,
                   int may_use_amx) {
-    if (!shape->is_known()) return nullptr;
+    if (!shape->is_known() || !with_number(shape->number, [](auto) {})) return nullptr;
     size_t num = shape->num_panels();
     if (panels_size != num * shape->panel_bytes() || scales_size != num * sizeof(PanelScales)) return nullptr;
     bool uses_amx = may_use_amx && shape->fits_tiles() && may_use_tiles();
@@ -1102,6 +1135,7 @@ Model* open_model(const Shape* shape, const uint16_t* words, const float* positi
                                                    Array<uint8_t>(panels_size, LARGE_PAGE), Array<PanelScales>(num),
                                                    uses_amx});
         memcpy(model->panels.data, panels, panels_size);
+        if (shape->number == INT8) for (size_t n = 0; n < panels_size; n++) model->panels[n] -= 128 - SURPLUS;
         memcpy((void*)model->scales.data, scales, scales_size);
         return model.release();
     });

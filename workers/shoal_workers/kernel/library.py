@@ -32,11 +32,12 @@ COMPILE_WITHIN_S = 300.0
 class Target(NamedTuple):
     """The processors that a library is for: the compiler's options for their instructions, and their flags.
 
-    `flags` are Linux's names. `engine` is the fastest engine that the library has, and `vectors` the name of the
-    instructions that it multiplies with.
+    `flags` are Linux's names. `engine` is the fastest engine that the library has, `precisions` are those of the
+    engine, the default first, and `vectors` is the name of the instructions that it multiplies with.
     """
 
     engine: str
+    precisions: tuple[str, ...]
     vectors: str
     options: str
     flags: tuple[str, ...]
@@ -46,14 +47,21 @@ _AVX2 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe")  # x86-64
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")  # x86-64-v4
 
 _X86 = "-mtune=znver3 -mprefer-vector-width=512 -march=x86-64"
+_VNNI, _BF16 = f"{_X86}-v4 -mavx512vnni", f"{_X86}-v4 -mavx512vnni -mavx512bf16"
+_ARM = "-fno-schedule-insns -march=armv8"  # g++ 12 would spill sums
 
-BF16 = Target("avx512", "AVX-512", f"{_X86}-v4 -mavx512vnni -mavx512bf16", (*_AVX512, "avx512_vnni", "avx512_bf16"))
-AVX512 = Target("avx2", "AVX-512", f"{_X86}-v4", _AVX512)
-AVX2 = Target("avx2", "AVX2", f"{_X86}-v3", _AVX2)
-NEON = Target("neon", "NEON", "-march=armv8-a -fno-schedule-insns", ("asimd",))  # else g++ 12 spills sums
+BF16 = Target("avx512", ("bf16", "int8"), "AVX-512", _BF16, (*_AVX512, "avx512_vnni", "avx512_bf16"))
+AVX512_VNNI = Target("avx2", ("f32", "int8"), "AVX-512", _VNNI, (*_AVX512, "avx512_vnni"))
+AVX512 = Target("avx2", ("f32",), "AVX-512", f"{_X86}-v4", _AVX512)
+AVX_VNNI = Target("avx2", ("f32", "int8"), "AVX2", f"{_X86}-v3 -mavxvnni", (*_AVX2, "avx_vnni"))
+AVX2 = Target("avx2", ("f32",), "AVX2", f"{_X86}-v3", _AVX2)
 
-#: The targets of this kind of machine, the fastest first. A processor that runs a target also runs all later ones.
-TARGETS = (NEON,) if platform.machine() == "aarch64" else (BF16, AVX512, AVX2)
+ARM_BF16 = Target("neon", ("bf16", "int8", "f32"), "NEON", f"{_ARM}.2-a+dotprod+bf16", ("asimd", "asimddp", "bf16"))
+ARM_DOT = Target("neon", ("f32", "int8"), "NEON", f"{_ARM}.2-a+dotprod", ("asimd", "asimddp"))
+NEON = Target("neon", ("f32",), "NEON", f"{_ARM}-a", ("asimd",))
+
+#: The targets of this kind of machine, the fastest first.
+TARGETS = (ARM_BF16, ARM_DOT, NEON) if platform.machine() == "aarch64" else (BF16, AVX512_VNNI, AVX512, AVX_VNNI, AVX2)
 
 
 class CannotCompile(Exception):
@@ -61,8 +69,9 @@ class CannotCompile(Exception):
 
 
 def own_target() -> Target | None:
-    """Return the fastest target that this processor runs, or None."""
-    return next((target for target in TARGETS if not processors.lacking(target.flags)), None)
+    """Return the fastest target that this processor runs, of those that are compiled if there are any, or None."""
+    own = (target for target in TARGETS if not processors.lacking(target.flags))
+    return max(own, key=lambda target: path(target).exists(), default=None)
 
 
 def path(target: Target) -> Path:
@@ -103,11 +112,15 @@ def main() -> None:
     if not target or path(target).exists():
         return
     print(f"  compiling the engine {target.engine}", flush=True)
-    try:
-        compile_kernel(target)
-    except CannotCompile as error:
-        again = "python -m shoal_workers.kernel.library"
-        print(f"  the engine {target.engine} is left out, and OpenVINO runs: {error}; then type {again}", flush=True)
+    reasons = []
+    for slower in TARGETS[TARGETS.index(target) :]:  # an old assembler may lack the instructions of the fastest
+        if slower.engine == target.engine and not processors.lacking(slower.flags):
+            try:
+                return compile_kernel(slower)
+            except CannotCompile as error:
+                reasons.append(error)
+    reason = f"{reasons[0]}; then type python -m shoal_workers.kernel.library"
+    print(f"  the engine {target.engine} is left out, and OpenVINO runs: {reason}", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ INT8_VERSION = 2
 #: Version of the vectors of the kernel's engines, raised for the same reasons.
 KERNEL_VERSION = 1
 
-#: The kernel's engines, each with its name in fingerprints: vectors of avx2 and neon have the same bits.
+#: The kernel's engines, each with its name in fingerprints: avx2 and neon have the same bits, and only neon has bf16.
 KERNEL_ENGINES = {"avx512": "avx512", "avx2": "avx2", "neon": "avx2"}
 
 #: The vectors of each pooling, as `shoal_workers.encoding.pooling.pool` returns them.

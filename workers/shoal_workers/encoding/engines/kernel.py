@@ -22,9 +22,6 @@ from shoal_workers.process.processors import at_low_priority
 
 log = logging.getLogger(__name__)
 
-#: The precisions of each engine, the default first.
-PRECISIONS = {"avx512": ("bf16", "int8"), "avx2": ("f32",), "neon": ("f32",)}
-
 
 class KernelEngine:
     """A model in the kernel, with threads of normal and of low priority. Raises BadSetting if it cannot run here."""
@@ -34,8 +31,8 @@ class KernelEngine:
 
     def __init__(self, name: str, model: Model, folder: Path, precision: str, threads: int):
         self.name = name
-        self.precision = PRECISIONS[name][0] if precision == "auto" else precision
         target = library.own_target()
+        self.precision = _precisions(name, target)[0] if precision == "auto" else precision
         if (reason := _obstacle(name, self.precision)) or not target:
             raise BadSetting(f"{name} {reason}: the engine auto takes another")
         if not (reason := model.other_blocks):
@@ -87,8 +84,13 @@ class EnginePass(KernelPass):
 def engine_for(precision: str) -> str:
     """Return the kernel's engine that has the precision on this processor, or would have it on another."""
     own = library.own_target() or library.TARGETS[-1]
-    suitable = (target for target in library.TARGETS if precision in PRECISIONS[target.engine])
-    return (own if precision == "auto" else next(suitable, own)).engine
+    suitable = (target for target in (own, *library.TARGETS) if precision in target.precisions)
+    return next(suitable, own).engine
+
+
+def _precisions(name: str, target: library.Target | None) -> tuple[str, ...]:
+    """Return the engine's precisions in the library of that target, the default first."""
+    return target.precisions if target and target.engine == name else ("f32",)
 
 
 def _obstacle(name: str, precision: str) -> str:
@@ -96,9 +98,9 @@ def _obstacle(name: str, precision: str) -> str:
     needed = {"avx512": library.BF16, "avx2": library.AVX2}.get(name, library.NEON)
     if lacking := processors.lacking(needed.flags):
         return f"needs a processor with {', '.join(lacking)}"
-    if precision not in PRECISIONS[name]:
-        return f"does not compute in {precision}"
     target = library.own_target()
+    if precision not in _precisions(name, target):
+        return f"does not compute in {precision} on this processor"
     if target and library.path(target).exists():
         return ""
     return "is not compiled (python -m shoal_workers.kernel.library does it)"
