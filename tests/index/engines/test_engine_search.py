@@ -12,25 +12,29 @@ import numpy as np
 import pytest
 from blocking import ChangeLog, as_written
 from changes import change, unit_vectors
-from conftest import free_port, wait_until
+from conftest import RedisServer, free_port, wait_until
 from field_documents import FILTERS, KINDS, VALUES, matches, random_fields
 from hypothesis import example, given
 from index_versions import write_version
 from numpy.typing import NDArray
 from process import run
 from queues import Queue
+from redis import Redis
 from service import Service, service
 from vector_engines import ENGINES, PASSWORD, Engine
 
 from shoal.contract.keys import Keys
 from shoal.errors import IndexBusy, IndexCorrupt, IndexNotFound, InvalidRequest, ShoalError, Unavailable
 from shoal.operations import Search
+from shoal.operations.search_filter import parse_filter
 from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.push import ROWS_AT_ONCE, push, remove_tables
 from shoal_workers.index.engine_index import EngineIndex, open_version
 from shoal_workers.index.engines.engine import open_table
+from shoal_workers.index.engines.fields import written
+from shoal_workers.index.engines.redis import Table
 from shoal_workers.index.files.manifest import Manifest
 from shoal_workers.index.index import Index
 from shoal_workers.index.versions import find_versions, make_current, remove_old
@@ -141,6 +145,26 @@ def test_a_reranker_orders_the_hits_of_the_first_stage(scene: Scene) -> None:
     assert search.answer([2.0, 1.0, 9.0]).hits == [expected]
 
 
+def test_a_condition_that_an_engine_cannot_check_is_refused(tmp_path: Path) -> None:
+    documents = [Document("0", "text", {"year": [1, 2], "day": ["2001-05-03", "2002-01"], "size": 1})]
+    write_version(tmp_path / "v1", documents, unit_vectors(1, seed=1))
+    make_current(tmp_path, "v1")
+    index = Index.open(tmp_path)
+    fields, language = index.fields_at(index.live), Table.language
+    several = "some documents have several values of"
+    refused = [
+        ({"year": {"gt": 1, "lt": 2}}, several),
+        ({"day": "2001-05"}, several),
+        ({"size": 1e-300}, "too many digits"),
+    ]
+    for wanted, said in refused:
+        with pytest.raises(InvalidRequest, match=said):
+            written(parse_filter(wanted), fields, language)
+    wanted = {"year": {"gte": 1e16}, "size": {"lt": 1e-7}}
+    expected = "((.f2 and .f2max >= 1e16)) and ((.f1 and .f1min < 0.0000001))"
+    assert written(parse_filter(wanted), fields, language) == expected
+
+
 # Pushes
 
 NUM_PUSHED = 2 * ROWS_AT_ONCE + 1
@@ -220,13 +244,23 @@ def test_what_cannot_be_pushed_is_named(scheme: str, tmp_path: Path, queue: Queu
         (news, Unavailable, f"{url}#news-v1 does not answer"),
     ]
     for folder, error, said in refused:
-        with pytest.raises(error, match=said):
-            push(folder, url, "", ignore)
+        with pytest.raises(error, match=said) as raised:
+            push(folder, url, PASSWORD, ignore)
+        assert PASSWORD not in raised.value.message
     assert [one.name for one in find_versions(news)] == ["v1"]
     change_log = ChangeLog(queue.broker, queue.keys)
     as_written(change_log).append("news", change([], ["0"]))
     with pytest.raises(InvalidRequest, match="v1 lacks later changes of documents"):
         push(news, url, "", ignore, IndexChanges(change_log, "news"))
+
+
+def test_a_server_without_vector_sets_is_refused(tmp_path: Path, redis_server: RedisServer) -> None:
+    publish(tmp_path / "news", "v1")
+    with Redis.from_url(redis_server.plain_url) as connection:
+        if connection.execute_command("COMMAND", "INFO", "VADD") != [None]:
+            pytest.skip("this Redis has vector sets")
+    with pytest.raises(InvalidRequest, match="this Redis has no vector sets: use Redis 8 or newer"):
+        push(tmp_path / "news", redis_server.plain_url, "", ignore)
 
 
 def test_a_second_push_at_the_same_time_is_refused(engine: Engine, tmp_path: Path) -> None:

@@ -110,6 +110,8 @@ class Table:
                 break
         rows = list({row: None for answer in answers for row in answer[::2]})
         documents = dict(zip(rows, self._ask(("HMGET", self._documents, *rows))[0], strict=True)) if rows else {}
+        if None in documents.values():
+            raise LookupError("a row has no document")
         # Redis returns the similarity (1 + cosine) / 2.
         return [
             [(2 * float(score) - 1, documents[row].decode()) for row, score in zip(one[::2], one[1::2], strict=True)]
