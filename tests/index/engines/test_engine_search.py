@@ -152,18 +152,12 @@ def test_a_condition_that_an_engine_cannot_check_is_refused(tmp_path: Path) -> N
     make_current(tmp_path, "v1")
     index = Index.open(tmp_path)
     fields, language = index.fields_at(index.live), Table.language
-    several = "some documents have several values of"
-    refused = [
-        ({"year": {"gt": 1, "lt": 2}}, several),
-        ({"day": "2001-05"}, several),
-        ({"size": 1e-300}, "too many digits"),
-    ]
-    for wanted, said in refused:
-        with pytest.raises(InvalidRequest, match=said):
+    for wanted in ({"year": {"gt": 1, "lt": 2}}, {"day": "2001-05"}, {"size": 1e-300}):
+        with pytest.raises(InvalidRequest, match=r"have several values of|has too many digits"):
             written(parse_filter(wanted), fields, language)
-    wanted = {"year": {"gte": 1e16}, "size": {"lt": 1e-7}}
+    known: dict[str, Any] = {"year": {"gte": 1e16}, "size": {"lt": 1e-7}}
     expected = "((.f2 and .f2max >= 1e16)) and ((.f1 and .f1min < 0.0000001))"
-    assert written(parse_filter(wanted), fields, language) == expected
+    assert written(parse_filter(known), fields, language) == expected
 
 
 # Pushes

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -162,19 +163,18 @@ class LanceFolder(Engine):
             self.folder.rename(self._away)
 
     def change_documents(self, added: str) -> None:
-        import lancedb
-
-        database = lancedb.connect(self.folder)
-        (name,) = database.list_tables().tables
-        database.open_table(name).update(values_sql={"document": f"concat('{{{added}', substr(document, 2))"})
+        code = (
+            "import lancedb, sys; database = lancedb.connect(sys.argv[1]); (name,) = database.list_tables().tables\n"
+            "database.open_table(name).update(values_sql={'document': sys.argv[2]})"
+        )
+        changed = f"concat('{{{added}', substr(document, 2))"
+        subprocess.run([sys.executable, "-c", code, self.folder, changed], check=True)
 
 
 def _redis_8() -> str:
     """Return the path of a server of Redis 8: TEST_REDIS8_SERVER, or a new redis-server on the PATH."""
-    program = os.environ.get("TEST_REDIS8_SERVER") or shutil.which("redis-server")
-    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout if program else ""
-    found = re.match(r"Redis server v=(\d+)", version)
-    if not program or not found or int(found[1]) < 8:
+    program = os.environ.get("TEST_REDIS8_SERVER") or shutil.which("redis-server") or ""
+    if not program or not re.match(r"Redis server v=[89]\.", subprocess.getoutput(f"'{program}' --version")):
         pytest.skip("needs a redis-server from version 8, which TEST_REDIS8_SERVER may name")
     return program
 
@@ -182,9 +182,8 @@ def _redis_8() -> str:
 @contextmanager
 def _own(make: Callable[[Path], Engine], *packages: str) -> Iterator[Engine]:
     """Run an engine in a new folder; skip the test if a package is missing. A socket needs a short path."""
-    for package in packages:
-        if not find_spec(package):
-            pytest.skip(f"needs the package {package}")
+    if missing := [package for package in packages if not find_spec(package)]:
+        pytest.skip(f"needs the package {missing[0]}")
     with tempfile.TemporaryDirectory(prefix="engine") as folder:
         engine = make(Path(folder))
         try:
