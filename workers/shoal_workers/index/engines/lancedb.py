@@ -23,7 +23,6 @@ EF_SEARCH = 100
 REFINE_FACTOR = 2
 
 T = TypeVar("T")
-
 _TYPES = {str: pa.string(), float: pa.float64()}
 
 
