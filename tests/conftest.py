@@ -104,8 +104,8 @@ settings.register_profile("explore", _always)
 settings.load_profile("suite")
 
 
-#: An import of a package that may be missing: torch, sentence_transformers or the client of PostgreSQL.
-_OPTIONAL = re.compile(r"^ *(import|from) (torch|sentence_transformers|psycopg)\b", re.MULTILINE)
+#: An import of a package that may be missing: torch, sentence_transformers or the client of an engine.
+_OPTIONAL = re.compile(r"^ *(import|from) (torch|sentence_transformers|psycopg|lancedb)\b", re.MULTILINE)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -95,7 +95,7 @@ def remove(settings: Settings, index_name: str, ids: tuple[str, ...]) -> None:
 
 @index.command()
 @click.argument("index_name", metavar="INDEX")
-@click.option("--to", required=True, metavar="URL", help="Address of the engine, which begins with postgresql://.")
+@click.option("--to", required=True, metavar="URL", help="Address of the engine, such as postgresql://host/database.")
 @settings_options(*REDIS_SETTINGS, *CHANGE_SETTINGS, "kept_versions", "engine_password")
 def push(settings: Settings, index_name: str, to: str) -> None:
     """Copy INDEX into a vector engine, and publish the version there: workers keep nothing of it.

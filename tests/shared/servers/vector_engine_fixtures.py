@@ -3,17 +3,16 @@
 from collections.abc import Iterator
 
 import pytest
-from vector_engines import Engine, PostgreSQL, own_postgresql
+from vector_engines import ENGINES, PASSWORD, Engine
+
+from shoal_workers.index.engines.engine import open_table
 
 
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgreSQL]:
-    """A server of PostgreSQL with pgvector."""
-    with own_postgresql() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def engine(postgresql: PostgreSQL) -> Engine:
-    """Return the engine of the server."""
-    return Engine("pgvector", postgresql.url)
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Return each of the engines that are installed."""
+    with ENGINES[request.param]() as engine:
+        table = open_table(f"{engine.url}#first", PASSWORD)
+        table.create(1, {})  # LanceDB opens files for the life of this process
+        table.drop()
+        yield engine

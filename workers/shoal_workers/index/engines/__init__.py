@@ -1,5 +1,5 @@
-"""PostgreSQL with pgvector, which holds indexes too large for a worker's machine.
+"""Vector engines, which hold indexes too large for a worker's machine. A module for each has its `Table`.
 
 `engine` opens the table at an address, and `fields` translates the fields of documents and the filters on them.
-Imports `files` and `search` of the index.
+Imports `files` and `search` of the index, and the `broker`.
 """

@@ -1,15 +1,16 @@
-"""Documents' fields in the form that PostgreSQL keeps and compares: numbers, and digests of keywords.
+"""Documents' fields in the form that engines keep and compare: numbers, and digests of keywords.
 
 A field is called `f` and its number in the index. So no name and no value of a document needs quoting.
 """
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from shoal.contract.excerpt import excerpt
+from shoal.errors import InvalidRequest
 from shoal.operations.search_filter import All, AnyOf, Between, Exists, Filter, Not, OneOf, Value
 from shoal_workers.index.files.columns import Column, Columns
 from shoal_workers.index.files.field_kinds import CONVERTERS, date_span
@@ -19,68 +20,102 @@ from shoal_workers.index.search.filtering import check_filter, wrong_kind
 #: Size of a keyword's digest in bytes.
 DIGEST_BYTES = 8
 
-#: The operators of ranges in a path of JSON.
+#: A bound of a range: one of `>`, `>=`, `<` and `<=`, and a number.
+Bound = tuple[str, float]
+
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
-def values_of(columns: Columns, count: int) -> Iterator[dict[str, Any]]:
-    """Yield the values of each of `count` rows, keyed by the field's name in the table. Empty fields are left out."""
+class Language(NamedTuple):
+    """The language in which an engine takes filters: its words, and functions that write the condition on a field.
+
+    `all_of` and `any_of` stand between conditions, and `negation` stands before one. `exists` writes that the field
+    with a key has a value, `one_of` that a value is one of some terms, and `between` that a value is within bounds. If
+    `compares_each` is False, `between` compares the greatest value with lower bounds, and the least with upper bounds.
+    """
+
+    all_of: str
+    any_of: str
+    negation: str
+    true: str
+    false: str
+    exists: Callable[[str], str]
+    one_of: Callable[[str, Sequence[Any]], str]
+    between: Callable[[str, Sequence[Bound]], str]
+    compares_each: bool = False
+
+
+def types_of(columns: Columns) -> dict[str, type]:
+    """Return the type of each field's values, str or float, keyed by the field's name in engines."""
+    return {key: str if columns[name].kind == "keyword" else float for name, key in _keys(columns).items()}
+
+
+def values_of(columns: Columns, count: int) -> Iterator[dict[str, list[Any]]]:
+    """Yield the values of each of `count` rows, keyed by the field's name in engines."""
     keys = [(key, columns[name], _by_row(columns[name])) for name, key in _keys(columns).items()]
     for row in range(count):
-        found = {}
-        for key, column, (codes, starts) in keys:
-            terms = [_term(column.kind, column.value(code)) for code in codes[starts[row] : starts[row + 1]].tolist()]
-            if terms:
-                found[key] = terms
-        yield found
+        yield {
+            key: [_term(column.kind, column.value(code)) for code in codes[starts[row] : starts[row + 1]].tolist()]
+            for key, column, (codes, starts) in keys
+        }
 
 
-def path_of(wanted: Filter, fields: Fields) -> str:
-    """Return the filter as a predicate of a path of JSON. The names and values in it are digests and numbers.
+def written(wanted: Filter, fields: Fields, language: Language) -> str:
+    """Return the filter in the language of an engine. The names and values in it are digests and numbers.
 
-    Raises InvalidRequest for a condition on an unknown field, and for a value that is not of its field's kind.
+    Raises InvalidRequest for a condition on an unknown field, for a value that is not of its field's kind, and for a
+    condition that the engine cannot check.
     """
     check_filter(wanted, fields)
-    return _path(wanted, fields.version, _keys(fields.version))
+    return _Writer(fields.version, language).filter(wanted)
 
 
-def _path(wanted: Filter, columns: Columns, keys: dict[str, str]) -> str:
-    match wanted:
-        case All(parts):
-            return " && ".join(f"({_path(part, columns, keys)})" for part in parts) or "1 == 1"
-        case AnyOf(parts):
-            return " || ".join(f"({_path(part, columns, keys)})" for part in parts) or "1 == 2"
-        case Not(part):
-            return f"!({_path(part, columns, keys)})"
-        case Exists(field, is_wanted):
-            return f"{'' if is_wanted else '!'}(exists($.{keys[field]}))"
-        case OneOf(field, values, place):
-            column = columns[field]
-            return _any_item(keys[field], " || ".join(_equals(column, value, place) for value in values) or "1 == 2")
-        case Between(field, bounds, place):
-            column = columns[field]
-            return _any_item(keys[field], " && ".join(_bound(column, *bound, place) for bound in bounds))
+class _Writer:
+    """A writer of filters on some columns."""
+
+    def __init__(self, columns: Columns, language: Language):
+        self._columns, self._keys, self._language = columns, _keys(columns), language
+
+    def filter(self, wanted: Filter) -> str:
+        """Return the filter. Each condition in it is in brackets."""
+        language = self._language
+        match wanted:
+            case All(parts):
+                return language.all_of.join(f"({self.filter(part)})" for part in parts) or language.true
+            case AnyOf(parts):
+                return language.any_of.join(f"({self.filter(part)})" for part in parts) or language.false
+            case Not(part):
+                return f"{language.negation}({self.filter(part)})"
+            case Exists(field, is_wanted):
+                return f"{'' if is_wanted else language.negation}({language.exists(self._keys[field])})"
+            case OneOf(field, values, place):
+                column = self._columns[field]
+                found = [_converted(column, value, place) for value in values]
+                if column.kind == "date" or not found:
+                    spans = (self._between(field, [(">=", first), ("<", end)], place) for first, end in found)
+                    return language.any_of.join(spans) or language.false
+                return language.one_of(self._keys[field], [_term(column.kind, one) for one in found])
+            case Between(field, bounds, place):
+                column = self._columns[field]
+                return self._between(field, [_bound(column, *bound, place) for bound in bounds], place)
+
+    def _between(self, field: str, bounds: Sequence[Bound], place: str) -> str:
+        has_two_ends = len({operator[0] for operator, _ in bounds}) == 2
+        if has_two_ends and self._columns[field].is_list and not self._language.compares_each:
+            raise InvalidRequest(
+                f"{place}: some documents have several values of {excerpt(field)}, and the engine of this index cannot "
+                "say whether one of several is between two bounds: give one bound, or search an index in files"
+            )
+        return f"({self._language.between(self._keys[field], bounds)})"
 
 
-def _any_item(key: str, condition: str) -> str:
-    return f"exists($.{key}[*] ? ({condition}))"
-
-
-def _equals(column: Column, value: Value, place: str) -> str:
-    found = _converted(column, value, place)
-    if column.kind == "date":
-        first, end = found
-        return f"(@ >= {first!r} && @ < {end!r})"
-    return f"@ == {json.dumps(_term(column.kind, found))}"
-
-
-def _bound(column: Column, operator: str, value: Value, place: str) -> str:
+def _bound(column: Column, operator: str, value: Value, place: str) -> Bound:
     """Return a bound in numbers. A date is a span of time: a later date begins after its end."""
     found = _converted(column, value, f"{place}.{operator}")
     if column.kind == "date":
         first, end = found
         operator, found = {"gt": ("gte", end), "gte": ("gte", first), "lt": ("lt", first), "lte": ("lt", end)}[operator]
-    return f"@ {_OPERATORS[operator]} {float(found)!r}"
+    return _OPERATORS[operator], float(found)
 
 
 def _converted(column: Column, value: Value, place: str) -> Any:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from psycopg import sql
 
 from shoal.errors import InvalidRequest
+from shoal_workers.index.engines.engine import Found
+from shoal_workers.index.engines.fields import Bound, Language
 
 #: Longest vector that pgvector indexes.
 MAX_DIMENSION = 2_000
@@ -36,9 +38,6 @@ ORDER BY q.n, found.distance"""
 #: The same search without the graph: a scan of the graph ends after 20,000 rows.
 _EXACT = _SEARCH.replace("BY distance", "BY (vector <#> q.v) + 0")
 
-#: The cosine and the document of each row that was found, best first, for each query.
-Found = list[list[tuple[float, str]]]
-
 
 class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
     """A connection that is given up if a statement gets no answer within `limit_s`: its server may hang."""
@@ -61,13 +60,19 @@ class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
         raise psycopg.OperationalError(f"there is no answer after {self.limit_s} s")
 
 
-class Table:
-    """A table of PostgreSQL, used by one thread at a time.
+def _one_of(key: str, terms: Sequence[str | float]) -> str:
+    return f"exists($.{key}[*] ? ({' || '.join(f'@ == {json.dumps(term)}' for term in terms)}))"
 
-    `outages` are the errors of an engine that does not answer, and `refusals` the errors of a refused statement.
-    """
+
+def _between(key: str, bounds: Sequence[Bound]) -> str:
+    return f"exists($.{key}[*] ? ({' && '.join(f'@ {operator} {number!r}' for operator, number in bounds)}))"
+
+
+class Table:
+    """A table of PostgreSQL. A filter is a predicate of a path of JSON."""
 
     outages, refusals = (psycopg.OperationalError, psycopg.InterfaceError), (psycopg.Error,)
+    language = Language(" && ", " || ", "!", "1 == 1", "1 == 2", "exists($.{}[*])".format, _one_of, _between, True)
 
     def __init__(self, url: str, name: str, password: str, timeout_s: int):
         self._url, self._name, self._password, self._timeout_s = url, sql.Identifier(name), password, timeout_s
@@ -78,7 +83,7 @@ class Table:
         if self._connection:
             self._connection.close()
 
-    def create(self, dimension: int) -> None:
+    def create(self, dimension: int, types: Mapping[str, type]) -> None:
         """Make the table, and the extension, if there are none. Raises InvalidRequest for vectors that are too long."""
         if dimension > MAX_DIMENSION:
             raise InvalidRequest(f"pgvector indexes vectors of {MAX_DIMENSION:,} numbers, and these have {dimension:,}")
@@ -95,10 +100,7 @@ class Table:
     def add(
         self, first: int, vectors: NDArray[np.float32], documents: Sequence[str], values: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Add rows, numbered from `first`, in one transaction. Rows that the table has already are skipped.
-
-        `documents` are lines of JSON, and `values` have the values of fields.
-        """
+        """Add rows, numbered from `first`, in one transaction. Rows that the table has already are skipped."""
         numbers = list(range(first, first + len(documents)))
         self._run(_ADD, self._name, values=(numbers, _vectors(vectors), list(documents), [*map(json.dumps, values)]))
 
@@ -108,13 +110,10 @@ class Table:
         self._run(graph, self._graph, self._name, is_limited=False)
         self._run("ANALYZE {}", self._name, is_limited=False)
 
-    def search(self, queries: NDArray[np.float32], k: int, path: str | None) -> Found:
-        """Return the `k` nearest rows that match the filter `path`, for each query, from one statement.
-
-        If the graph leads to too few rows, all rows are read.
-        """
-        matching = sql.SQL("true" if path is None else "fields @@ %(path)s::jsonpath")
-        values = {"queries": _vectors(queries), "k": k, "path": path}
+    def search(self, queries: NDArray[np.float32], k: int, wanted: str | None) -> Found:
+        """Return the `k` nearest rows that match a filter, for each query. If the graph leads to too few, read all."""
+        matching = sql.SQL("true" if wanted is None else "fields @@ %(path)s::jsonpath")
+        values = {"queries": _vectors(queries), "k": k, "path": wanted}
         self._run(f"SET hnsw.ef_search = {max(k, EF_SEARCH)}")
         for statement in (_SEARCH, _EXACT):
             lists: Found = [[] for _ in queries]
