@@ -26,7 +26,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients wait for a change of versions as long as the tests do, because the machine may be busy."""
-    for module in ("redis.long_jobs", "http.long_jobs"):
+    for module in ("redis.client", "http.long_jobs"):
         monkeypatch.setattr(f"shoal.client.{module}.CHANGE_TIMEOUT_S", PATIENCE_S)
 
 

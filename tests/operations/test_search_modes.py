@@ -42,10 +42,10 @@ from shoal.records.document import Document
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files.field_kinds import shown
+from shoal_workers.index.hybrid_ranker import ALPHA, MAX_KEPT_WORDS
 from shoal_workers.index.index import Index
 from shoal_workers.index.query import NEGATIVE_WEIGHT
 from shoal_workers.index.ranked_search import SearchAnswer
-from shoal_workers.index.ranker import ALPHA, MAX_KEPT_WORDS
 from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.diversity import MAX_CANDIDATES, MIN_CANDIDATES, most_diverse, num_candidates
 from shoal_workers.loop.worker import Worker

@@ -1,4 +1,4 @@
-"""Weaviate's containers: POST /vectors, POST /rerank, GET /meta, GET /.well-known/ready and /.well-known/live."""
+"""The API of Weaviate's model containers: POST /vectors, POST /rerank, GET /meta, and /.well-known/ready and live."""
 
 from typing import Any, Literal
 

@@ -55,8 +55,8 @@ def eval_(
 ) -> None:
     """Measure how well a running service finds the documents that people judged to be relevant.
 
-    FOLDER is a test collection in BEIR's format: queries.jsonl, qrels/test.tsv and, if no index of the name is served,
-    corpus.jsonl, from which one is built.
+    FOLDER is a test collection in BEIR's format, with queries.jsonl and qrels/test.tsv. An index that is not served yet
+    is built from its corpus.jsonl.
 
     Each --setting is evaluated, and compared with the first one query by query. Without --setting, the service's
     defaults are evaluated.

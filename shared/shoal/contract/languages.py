@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 #: The stemmer's names for languages. `none` is for texts in other or several languages: words are compared unchanged,
-#: and no word is left out. With `learned`, words are a model's tokens, with their weights in its sparse vectors.
+#: and no word is left out. `learned`: words are the tokens of a sparse model, weighted by its vectors.
 Language = Literal[
     "none",
     "arabic",

@@ -87,7 +87,7 @@ class Evaluation:
         k: int,
         depth: int,
     ) -> Self:
-        """Compute the settings' figures. `rankings` and `times` have an entry for each setting, in the same order."""
+        """Compute the measures of each setting. `rankings` and `times` have an entry for each, in the same order."""
         judged, found = collection.judgements, []
         for setting, of_setting, its_times in zip(settings, rankings, times, strict=True):
             values: dict[str, dict[str, float]] = {}

@@ -1,4 +1,4 @@
-"""The file of a source, and rules for its place."""
+"""The open file of a source, and the rules for which paths may be read."""
 
 import io
 import os

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,8 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
     signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
     try:
         supervisor.start()
-        import_module("shoal.client.redis.client")  # while the processes start
+        import shoal.client.redis.client  # noqa: F401 - a slow import, made while the processes start
+
         supervisor.wait_until_ready()
         print_summary(supervisor.settings, query, log, supervisor.pids)
         supervisor.watch()

@@ -44,6 +44,10 @@ ONLY |= {"use_safetensors": True}
 ALLOWED = {
     ("shared/shoal/__init__.py", "import_module"): "imports modules of this package, by names in a table beside it",
     ("shared/shoal/cli/main.py", "import_module"): "imports commands of this package, by names in a table beside it",
+    (
+        "workers/shoal_workers/index/engines/engine.py",
+        "import_module",
+    ): "imports modules beside it, of a table",
 }
 
 

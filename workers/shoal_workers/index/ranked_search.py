@@ -15,9 +15,9 @@ from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal.operations.search_fields import parse_facets
 from shoal.operations.search_options import SNIPPET_CHARS
+from shoal_workers.index.hybrid_ranker import Ranker
 from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.query import Query, queries_of
-from shoal_workers.index.ranker import Ranker
 from shoal_workers.index.search.diversity import most_diverse, num_candidates
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.groups import GroupKeys, leads_of, members_of

@@ -109,5 +109,5 @@ class KernelPass:
 
 
 def _finalizer(owner: object, close: Callable[[int], None], handle: int, kept: object) -> "weakref.finalize[Any, Any]":
-    """Return a finalizer that closes the handle once, at the latest with the owner, and keeps `kept` until then."""
+    """Return a finalizer that closes the handle once, when called or when `owner` is gone. It keeps `kept`."""
     return weakref.finalize(owner, lambda _: close(handle), kept)

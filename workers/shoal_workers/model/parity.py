@@ -75,7 +75,7 @@ def profile(outputs: Sequence[Any], head: Head) -> NDArray[np.float32]:
 
 
 def check_scores(folder: Path, score: Score, max_difference: float = MAX_DIFFERENCE) -> None:
-    """Raise ModelMismatch if a difference from a stored score, divided by 1 + that score's size, is too large."""
+    """Raise ModelMismatch if a difference from a stored score, divided by 1 + its absolute value, is too large."""
     reference = load_file(folder / FILE)["vectors"][:, 0]
     largest = float((np.abs(score(PAIRS) - reference) / (1 + np.abs(reference))).max())
     if not largest <= max_difference:  # also if it is NaN

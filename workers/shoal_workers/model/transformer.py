@@ -130,7 +130,7 @@ class Transformer:
 
     @property
     def num_key_heads(self) -> int:
-        """The number of heads of keys, and also of values."""
+        """The number of key heads, which is also the number of value heads."""
         return (len(self.layers[0].qkv.bias) // self.head_size - self.num_heads) // 2
 
     @property

@@ -190,7 +190,7 @@ class _Stream:
 
     def __init__(self, stream: Any):
         self._stream = stream
-        # Without the lock, a thread could read from a new socket with the number of the closed one.
+        # Without the lock, a thread could read from a new socket that got the descriptor of the closed one.
         self._use = RLock()
         self.get_extra_info = stream.get_extra_info
 

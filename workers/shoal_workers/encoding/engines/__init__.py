@@ -38,7 +38,7 @@ class ForwardPass(Protocol):
 
 
 class Engine(Protocol):
-    """A loaded model. Not thread-safe.
+    """A model loaded by one runtime, ready to compute passes. Not thread-safe.
 
     `num_streams` is the number of passes that the engine computes side by side, each on its own thread. `fixed_steps`
     is true if an int8 engine rounds activations with steps that were measured for the model. `is_ragged` is true if the

@@ -70,7 +70,7 @@ class IndexChanges:
 def collect_changes(state: BuildState, out: Path, changes: IndexChanges | None, made_since: float | None) -> None:
     """Write the changes that a build folds in into its folder, and note their last position in the state of the build.
 
-    Changes made before `made_since`, in Unix seconds, are left out. Memory grows by some 30 bytes a change. Raises
+    Changes made before `made_since`, in Unix seconds, are left out. A change takes some 30 bytes of memory. Raises
     Unavailable.
     """
     hashes = bytearray()

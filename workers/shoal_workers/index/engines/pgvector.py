@@ -105,7 +105,7 @@ class Table:
         self._run(_ADD, self._name, values=(numbers, _vectors(vectors), list(documents), [*map(json.dumps, values)]))
 
     def finish(self) -> None:
-        """Build the graph of neighbours, for as long as it takes."""
+        """Build the graph of neighbours. There is no time limit."""
         graph = "CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (vector vector_ip_ops)"
         self._run(graph, self._graph, self._name, is_limited=False)
         self._run("ANALYZE {}", self._name, is_limited=False)

@@ -1,4 +1,4 @@
-"""The kinds of fields, and the values of each kind: keywords, numbers, dates and booleans."""
+"""The kinds of fields (keyword, number, date, boolean, stored), and how their values are read."""
 
 import re
 from calendar import isleap, monthrange

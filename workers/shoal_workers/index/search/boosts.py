@@ -67,7 +67,7 @@ def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -
 
 def _origin(boost: Boost, now: float) -> float:
     try:
-        origin = now if boost.origin is None else boost.origin  # only a boost in days may lack it
+        origin = now if boost.origin is None else boost.origin  # only a boost by date may leave the origin out
         return float(to_date(origin)) if boost.is_in_days else to_number(origin)
     except ValueError as error:
         kind = "date" if boost.is_in_days else "number"

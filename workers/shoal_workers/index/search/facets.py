@@ -17,7 +17,7 @@ def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[
     """Return, as plain values, how many selected documents have each value of a field, and how many have any value.
 
     `selected` is bool `[count + added]`. The most frequent values come first; values with equal counts are in ascending
-    order. Raises InvalidRequest for an unknown field, and for a stored field, whose values are not known.
+    order. Raises InvalidRequest for an unknown field, and for a field that is only `stored`.
     """
     fields.check_values(name, "facets")
     parts = [(column, selected[part]) for columns, part in fields.parts if (column := columns.get(name)) is not None]

@@ -88,7 +88,7 @@ class Fields:
                 self.check_known(name, f"fields[{number}]")
 
     def check_values(self, name: str, place: str) -> None:
-        """Raise InvalidRequest for an unknown field, and for a stored field, whose values are not known."""
+        """Raise InvalidRequest for an unknown field, and for a field that is only `stored`."""
         if self.kind(name, place) == "stored":
             raise InvalidRequest(
                 f"{place}: {excerpt(name)} holds long texts, maps or lists of lists, so only exists applies to it; "

@@ -40,7 +40,7 @@ RETRY_AFTER_S, WRONG_RETRY_AFTER_S, DAMAGED_RETRY_AFTER_S = 10.0, 600.0, 3_600.0
 #: The remedy for a damaged store, in messages.
 _REMEDY = "run `shoal index upload` with the index's name where it was built"
 
-#: Time after which the copy of an index that is no longer in the store is removed, in seconds.
+#: Seconds from when an index is missing from the store until its local copy is removed.
 GONE_AFTER_S = 60.0
 
 

@@ -57,7 +57,7 @@ class OpenHead:
             yield self._request.get_output_tensor(0).data.copy()
 
     def _reduced(self, tokens: Sequence[Array]) -> Array:
-        """Return the weights of all words for each text, `[texts, size]`, before the logarithm if the kind is "max"."""
+        """Return the weights of all words for each text, `[texts, size]`; for "max", before the logarithm."""
         group, operation = (GROUP, np.maximum) if self.head.kind == "max" else (1, np.add)
         owners = np.repeat(np.arange(len(tokens)), [-(-len(rows) // group) for rows in tokens])
         found, begin = np.zeros((len(tokens), self.head.size), np.float32), 0

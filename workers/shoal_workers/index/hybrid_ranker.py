@@ -1,4 +1,4 @@
-"""The ranking of a list of hits: which documents may be in it, their scores, and their order by score or by fields."""
+"""The ranking of a list of hits: which documents may be in it, and their scores by meaning, words and boosts, fused."""
 
 import time
 from collections.abc import Callable
