@@ -74,7 +74,7 @@ def create_app(settings: Settings) -> AsyncFlask:
     app.own_paths = dict(app.paths)
     prefixes = settings.protocol_prefixes()
     for name, prefix in prefixes.items():
-        api = copy(PROTOCOL_APIS[name])  # register_api writes the prefix into the object
+        api = copy(PROTOCOL_APIS[name])  # copied, because register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
     _attach_contexts(app, settings, ProtocolPaths(app, prefixes))
     pages.install(app)

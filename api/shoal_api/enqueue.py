@@ -73,7 +73,7 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
 def wanted_fingerprint() -> str | None:
     """Return the fingerprint that the current request names, or None. Raises InvalidRequest for an empty one."""
     fingerprint = json_request().environ.get("HTTP_X_MODEL_FINGERPRINT")
-    if fingerprint == "":  # the server also empties a value that is not ASCII
+    if fingerprint == "":  # the server also passes a value that is not ASCII as ""
         raise InvalidRequest(f"{FINGERPRINT_HEADER} has no fingerprint: name one, as answers have it, or leave it out")
     return fingerprint
 
@@ -114,7 +114,7 @@ async def submit(job: Job, lane: str) -> Response:
     """Submit the job and return 202 with its id and location. Raises InvalidRequest for a wrong idempotency key."""
     request, home = json_request(), context()
     idempotency_key = request.headers.get("Idempotency-Key")
-    # With the key, the request stays in its own pool: only the pool of the first job knows the key.
+    # With an idempotency key, the request stays in its own pool, because no other pool knows the key.
     chosen = await _choose_pool(job) if request.may_change_pool and idempotency_key is None else home
     if chosen is not home:
         job = replace(job, id=f"{chosen.settings.pool}.{job.id}")

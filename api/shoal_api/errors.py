@@ -41,7 +41,7 @@ def answer_error(error: ShoalError) -> Response:
 
 
 def answer_http_error(error: HTTPException) -> Response:
-    """Return the response to a request that Flask itself refuses. It has headers such as Allow."""
+    """Return the response to a request that Flask itself refuses. The response keeps headers such as Allow."""
     status = error.code or 500
     code = _CODE_OF_STATUS.get(status, "invalid_request" if status < 500 else "internal")
     headers = {name: value for name, value in error.get_headers() if name != "Content-Type"}

@@ -37,7 +37,7 @@ RECOGNISED_BY: dict[str, tuple[int, set[str]]] = {
 
 
 class ProtocolPaths:
-    """The paths of the protocols, below their `prefixes`. Raises BadSetting for two routes that look the same."""
+    """The paths of the protocols, below their `prefixes`. Raises BadSetting for routes that cannot be told apart."""
 
     def __init__(self, app: Flask, prefixes: Mapping[str, str]):
         self._owners: dict[str, str] = {}
@@ -47,7 +47,7 @@ class ProtocolPaths:
             self._owners.setdefault(prefix, name)
         #: The rules of each path that several protocols share.
         self.shared = _shared_rules(app, prefixes)
-        #: For each shared path, the rule that holds until the body is read.
+        #: For each shared path, the rule that applies until the body is read.
         self.fallbacks = {
             path: min(rules, key=lambda r: RECOGNISED_BY[r.endpoint][0]) for path, rules in self.shared.items()
         }
@@ -100,7 +100,7 @@ def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rul
 
 
 def joined_paths(earlier: PathItem, later: PathItem, own: PathItem | None) -> PathItem:
-    """Return the operations of both paths. Operations with the same method are merged, except if one is Shoal's own."""
+    """Join two descriptions of a path. Operations with the same method are merged, unless one is Shoal's own."""
     first, second = (item.model_dump(by_alias=True, exclude_unset=True, warnings=False) for item in (earlier, later))
     for method in first.keys() & second.keys():
         if not getattr(own, method, None):

@@ -1,4 +1,4 @@
-"""Requests: the body, a JSON object or a msgpack map, and the facts that access control notes."""
+"""Requests: the body, a JSON object or a msgpack map, and the facts that access control records."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ from shoal.operations import MAX_VALUES
 #: Key of the body in a request's environment. Only Shoal's own server sets it, not a WSGI server.
 BODY = "shoal.body"
 
-#: Only so many digits of a content length are read. A longer number exceeds every limit, and is slow to convert.
+#: At most this many digits of a content length are read. A longer number exceeds every limit, and is slow to convert.
 MAX_LENGTH_DIGITS = 18
 
 #: Size of the pieces in which the API reads an upload or a file.
@@ -198,7 +198,7 @@ class JsonRequest(Request):
         return body
 
     def num_unread_bytes(self) -> int:
-        """Return how much of a body that nothing has read is dropped before the response.
+        """Return how many bytes of an unread body are read and dropped before the response.
 
         If the body stayed unread, the server would close the connection, and the kernel would reset it. A client that
         still sends its body could then lose the response.

@@ -31,7 +31,7 @@ _ACCEPTED = {
     "union_tag_not_found": "a string, a list of strings, or token ids",
 }
 
-#: Names of kinds of values, which pydantic mixes with the names of fields in the path to an error.
+#: Names of types, which pydantic puts between the names of fields in the path to an error.
 _KINDS = {"str", "int", "bool", "float"}
 
 _Shape = TypeVar("_Shape", bound=BaseModel)
@@ -61,7 +61,7 @@ def refuse(error: ValidationError) -> NoReturn:
     if detail["type"] == "missing":
         raise InvalidRequest(f"{name} is missing: it is required") from None
     kinds = []
-    for each in deepest:  # pydantic reports one for each kind of value that the field accepts
+    for each in deepest:  # pydantic reports one error for each type that the field accepts
         words = _ACCEPTED.get(each["type"])
         kinds.append(each["msg"] if words is None else words.format_map(each.get("ctx", {})))
     takes = " or ".join(dict.fromkeys(kinds)).replace("False", "false")

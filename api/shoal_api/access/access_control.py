@@ -31,7 +31,7 @@ UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
 #: some kilobytes.
 MAX_CONNECTIONS = 4_096
 
-#: Largest number of transfers of a process at a time: uploads and downloads, each of which may last minutes.
+#: Largest number of uploads and downloads of a process at a time. Each of them may last minutes.
 MAX_TRANSFERS = 64
 
 #: Routes for monitoring. They are answered however many other requests there are.
@@ -50,7 +50,7 @@ _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _SAFE_METHODS = ("GET", "HEAD")
 
 
-#: An address with a port, or in brackets, as some proxies note it.
+#: An address with a port or in brackets, as some proxies write it.
 _WITH_PORT = re.compile(r"^\[(.*)\](?::\d+)?$|^([^:]*):\d+$")
 
 
@@ -59,7 +59,7 @@ class Shares:
 
     A share may not exceed the amount that is still free (dynamic thresholds, Choudhury and Hahne, 1998). So a single
     client gets half, several greedy clients get less each, and something is left for the next client. A client that
-    holds nothing may get all that is free. `name` is what error messages call the total.
+    holds nothing may get all that is free. Error messages call the total `name`.
     """
 
     def __init__(self, total: int, name: str):
@@ -118,7 +118,7 @@ class AccessControl:
         return self._keyring is not None
 
     async def admit(self, request: JsonRequest) -> None:
-        """Admit a request, and note its client. Raises Unauthorized, Forbidden, RateLimited or Overloaded."""
+        """Admit a request, and record its client in it. Raises Unauthorized, Forbidden, RateLimited or Overloaded."""
         route = request.url_rule.rule if request.url_rule else ""
         if route in _ALWAYS_ANSWERED or request.method == "OPTIONS":  # browsers send OPTIONS without the key
             return
@@ -179,7 +179,7 @@ class AccessControl:
         """Raise Forbidden for a browser's request on behalf of another site's web page.
 
         Such a page can send requests to this machine without its user's knowledge. It can also read the responses, if
-        its own host name leads here (DNS rebinding).
+        its own host name resolves to this machine (DNS rebinding).
         """
         host = environ.get("HTTP_HOST", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -200,11 +200,11 @@ class AccessControl:
 
 @lru_cache(4_096)
 def network_of(address: str) -> str:
-    """Return the address without its port; for IPv6, the /64 network, because one client may have all its addresses."""
+    """Return the address without its port. For IPv6, return its /64 network, because one client may own all of it."""
     address = _WITH_PORT.sub(r"\1\2", address)
     try:
         ip = ip_address(address)
-    except ValueError:  # a connection by a Unix socket has no address
+    except ValueError:  # a connection over a Unix socket has no address
         return address
     if not isinstance(ip, IPv6Address):
         return address
@@ -212,6 +212,6 @@ def network_of(address: str) -> str:
 
 
 def _noted_address(environ: Mapping[str, Any], num_proxies: int) -> str:
-    """Return the client's address as the first trusted proxy has noted it, or "" if too few proxies noted one."""
+    """Return the client's address that the first trusted proxy has written, or "" if too few proxies wrote one."""
     noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
     return noted[-num_proxies].strip() if len(noted) >= num_proxies else ""

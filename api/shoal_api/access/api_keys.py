@@ -94,7 +94,7 @@ class Keyring:
         if time.monotonic() > self._next_check_s:
             self._reload_if_changed()
         digest = hashlib.sha256(secret.encode()).digest()
-        found = self._by_digest.get(digest)  # no client can choose its digest, so the time reveals nothing
+        found = self._by_digest.get(digest)  # no client can choose the digest, so the time reveals nothing
         return found if found and hmac.compare_digest(found.digest, digest) else None
 
     def _load(self) -> None:
@@ -157,7 +157,7 @@ def drop(path: Path, name: str) -> None:
 def _changing(path: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Yield the names of the keys and the lines of the file. The block may change the lines; other writers wait.
 
-    The file is changed in place: a container that has mounted it would not see a new file with its name.
+    The file is changed in place, because a container that has mounted it would not see a new file of the same name.
     """
     read(path)  # raises BadSetting if the file cannot be read
     with path.open("r+", encoding="utf-8") as file:

@@ -15,7 +15,7 @@ from shoal.contract.replies import FINGERPRINT_HEADER, TIMINGS, Reply
 from shoal.contract.vectors import SparseVector
 from shoal_api.request import PIECE_BYTES, json_request
 
-#: Headers of every response: browsers must not guess its type, nor send its address along with links.
+#: Headers of every response: browsers must not guess its media type, nor send its URL when a user follows a link.
 SAFETY = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
 
 #: A content security policy: no other site may show the response as part of its own page.
@@ -28,7 +28,7 @@ LARGE_BYTES = 2**20
 class WholeResponse(Response):
     """A response whose body is complete in memory. Functions given to `call_on_close` run after it is sent."""
 
-    #: Headers that restrict browsers and caches. The page at /docs has others.
+    #: Headers that restrict browsers and caches. Pages for browsers have other ones.
     safety: tuple[tuple[str, str], ...] = (
         *SAFETY,
         ("Cache-Control", "no-store"),
@@ -83,7 +83,7 @@ def json_response(
 
 
 def sparse_json(vector: SparseVector) -> orjson.Fragment:
-    """Return a sparse vector as JSON bytes, which need less memory than its maps."""
+    """Return a sparse vector as JSON bytes, which need less memory than a list of maps."""
     maps = [{"index": index, "value": value} for index, value in zip(*vector, strict=True)]
     return orjson.Fragment(orjson.dumps(maps, option=orjson.OPT_SERIALIZE_NUMPY))
 
@@ -101,7 +101,7 @@ def bytes_response(
 ) -> Response:
     """Return a response with these bytes and this media type."""
     response = WholeResponse([data], status, Headers())
-    # werkzeug would check each name and value in ten calls, and these are known to be right
+    # werkzeug would check each name and value in ten calls, but these headers are known to be right
     described = {"Content-Type": media_type, "Content-Length": str(len(data)), **(headers or {})}
     response.headers._list = list(described.items())
     return response

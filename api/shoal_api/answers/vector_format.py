@@ -38,7 +38,7 @@ JSON = "application/json"
 RAW = "application/octet-stream"
 ARROW = "application/vnd.apache.arrow.stream"
 
-#: Longest Accept header that is read. Reading 64 KiB would take a third of a second; browsers send some 150 characters.
+#: Longest Accept header that is read. Parsing 64 KiB would take a third of a second; browsers send some 150 characters.
 MAX_ACCEPT_CHARS = 1_000
 
 
@@ -150,9 +150,9 @@ def vectors_response(
 ) -> Response:
     """Return a response with the vectors of a reply, and with headers that report the cost of the reply.
 
-    If `in_json` is given, it returns the JSON. Otherwise the JSON is a map of the `fields` and the arrays. Without
-    `fields`, it is the list of vectors alone, or a map of the arrays if there are scales or chunks. msgpack also has
-    the `fields`.
+    If `in_json` is given, it makes the JSON from the reply. Otherwise the JSON is a map of the `fields` and the arrays.
+    Without `fields`, it is the list of vectors alone, or a map of the arrays if there are scales or chunks. msgpack
+    also has the `fields`.
     """
     headers = cost_headers(reply)
     if media_type == JSON and in_json is not None:
@@ -209,7 +209,7 @@ def output_type(number_type: str) -> str:
 
 
 def output_response(reply: Reply, media_type: str, fields: Mapping[str, Any] | None = None) -> Response:
-    """Return a response with a map of the `fields` and the outputs; in JSON without `fields`, with one output alone."""
+    """Return a response with a map of the `fields` and the outputs. JSON without `fields` is the first output alone."""
     headers = cost_headers(reply)
     if media_type != JSON:
         packed = reply.packed_vectors()

@@ -40,7 +40,7 @@ Fields = BulkBody | BulkQuery | BuildBody | BuildQuery
 _LOOK_EVERY_S = 0.05
 
 #: The pause between two reads is at least this many seconds times the number of the client's requests under way. So a
-#: client causes at most 100 reads a second. With a fixed pause, 500 waiting requests took a whole processor, not 4 %.
+#: client causes at most 100 reads a second. With a fixed pause, 500 waiting requests used a whole processor, not 4 %.
 _PAUSE_S = 0.01
 
 #: To find a client's unfinished jobs, at most `_MAX_ENDED` of its ended jobs are read. A client with too many
@@ -128,7 +128,7 @@ def submit_with_file(
             try:
                 long_jobs.submit(kind, given, webhook=fields.webhook, client=client, job_id=job_id, upload_bytes=size)
             except ShoalError as error:
-                folder.is_kept = is_known or isinstance(error, Unavailable)  # then the job may be in Redis
+                folder.is_kept = is_known or isinstance(error, Unavailable)  # in both cases, Redis may have the job
                 raise
     finally:
         if json_request().is_upload:  # many clients read no response before they have sent the whole body
@@ -160,7 +160,7 @@ def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
 
 
 def _source(fields: Fields, folder: JobFolder) -> str:
-    """Return the source of the job: the place for an upload, or the file that the body names."""
+    """Return the source of the job: the path of the upload, or the file that the body names."""
     if isinstance(fields, BulkQuery | BuildQuery):
         return folder.place(fields.name or "")
     if fields.source is None:

@@ -1,6 +1,6 @@
 """The folders of long jobs that came over HTTP: made for uploads and results, and removed when no job needs them.
 
-The name of a folder contains the id of its job. By the id, a later request finds out whether the folder is still
+The name of a folder contains the id of its job. With this id, a later request finds out whether the folder is still
 needed. A folder is locked while a request fills or removes it.
 """
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 #: The name of an incomplete upload.
 _PARTIAL = ".upload"
 
-#: Bytes of an upload between two checks of the space that all uploads take.
+#: Bytes of an upload between two checks of the total size of all uploads.
 _CHECK_EVERY_BYTES = 64 * 2**20
 
 #: Longest name of an upload, in bytes of UTF-8.
@@ -67,7 +67,7 @@ class UploadStore(JobFolders):
         path = self.folder / f"{short_name(client)}-{job_id}"
         with translated(self.folder), ExitStack() as lock:
             folder = JobFolder(self, path)
-            while True:  # another request may remove the folder at this moment
+            while True:  # again if another request removes the folder before it is locked
                 path.mkdir(parents=True, exist_ok=True)
                 with suppress(FileNotFoundError):
                     lock.enter_context(locked(path))
@@ -115,7 +115,7 @@ class UploadStore(JobFolders):
                 except UnknownJob:
                     with locked(folder):
                         is_old = time.time() - folder.stat().st_mtime > _UNKNOWN_KEPT_S
-                        if is_old or (folder / _PARTIAL).exists():  # its process died
+                        if is_old or (folder / _PARTIAL).exists():  # the process that received the file has died
                             shutil.rmtree(folder, ignore_errors=True)
                     continue
                 if job.status == "done" or (job.has_ended and time.time() - (job.ended_at or math.inf) > _RETRY_KEPT_S):
@@ -136,7 +136,7 @@ class JobFolder:
         return self._path.name.partition("-")[0]
 
     def place(self, name: str) -> str:
-        """Return the place of a file with this name, relative to the folder for files. Raises InvalidRequest."""
+        """Return the path of a file with this name, relative to the folder for files. Raises InvalidRequest."""
         if (
             not name.isprintable()
             or set(name) & set("/\\")
@@ -155,7 +155,7 @@ class JobFolder:
         self._store.check_space(self.owner, num_bytes)
         partial, body, request.is_read = self._path / _PARTIAL, request.environ["wsgi.input"], True
         with open(partial, "wb") as file:
-            while (num_left := num_bytes - request.num_uploaded_bytes) > 0:  # never the whole file in memory
+            while (num_left := num_bytes - request.num_uploaded_bytes) > 0:  # so the whole file is never in memory
                 piece = body.read(min(PIECE_BYTES, num_left))
                 request.num_uploaded_bytes += len(piece)
                 if not piece:
@@ -170,7 +170,7 @@ class JobFolder:
                     self._store.check_space()
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(self._path / name)  # an earlier attempt may have submitted the job, which needs a whole file
+        partial.replace(self._path / name)  # atomic, because a job of an earlier attempt may read the file now
 
 
 def uploads_in(folder: Path) -> list[Path]:
@@ -192,7 +192,7 @@ def translated(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock during the block. Raises Overloaded if it is locked, and FileNotFoundError."""
+    """Hold the folder's lock during the block. Raises Overloaded if another request holds it, and FileNotFoundError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -138,7 +138,7 @@ class _ProcessesCollector(Collector):
 
 
 def _is_sibling(pid: int) -> bool:
-    """Return True if the process is a living sibling of this process. Another program may have got its number."""
+    """Return True if the process is a living sibling of this process. Another program may have got its process id."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getppid()
     except OSError:

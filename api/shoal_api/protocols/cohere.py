@@ -95,7 +95,7 @@ async def embed(body: CohereBody) -> Response:
 
 @api.post("/v1/embed", responses={200: ProtocolAnswer})
 async def embed_v1(body: CohereBody) -> Response:
-    """Embed texts: one vector for each; in each format, if `embedding_types` names some."""
+    """Embed texts: one vector for each, in order, in each format of `embedding_types` if it is given."""
     return await _embed(body, body.embedding_types, version="1")
 
 
@@ -110,7 +110,7 @@ async def rerank_v1(body: CohereFieldsBody) -> Response:
     """Score documents for a query by some of their fields, best first."""
     fields = body.rank_fields or ["text"]
     for n, name in enumerate(fields):
-        if name in fields[:n]:  # else the texts could be far larger than the body
+        if name in fields[:n]:  # repeated fields could make the texts far larger than the body
             raise InvalidRequest(f"rank_fields has {excerpt(name)} twice: name each field once")
     return ranking(*await rank(body, fields))
 

@@ -12,7 +12,7 @@ from shoal_api.context import Context, context, contexts
 from shoal_api.request import json_request
 from shoal_api.viewers.pool_state import PoolReader, PoolState
 
-#: The names of models' prompts for a kind of text, keyed by the protocols' words for this kind.
+#: The names that models give to their prompt for a kind of text, keyed by the protocols' words for this kind.
 _PROMPTS = {
     **dict.fromkeys(("query", "search_query", "retrieval.query"), QUERY_PROMPTS),
     **dict.fromkeys(("document", "passage", "search_document", "retrieval.passage"), DOCUMENT_PROMPTS),
@@ -33,7 +33,7 @@ async def known_names() -> list[str]:
 
 
 async def model_heartbeat(name: str) -> Mapping[str, Any] | None:
-    """Return the heartbeat of a ready worker that serves the model, or None. Any worker of a pool serves an alias."""
+    """Return the heartbeat of a ready worker that serves the model, or None. Every worker serves its pool's aliases."""
     fitting = [state for found, state in await _states() if is_among(name, _names(found, state))]
     workers = [about for state in fitting for about in state.ready.values()]
     return next((about for about in workers if about.get("model") == name), next(iter(workers), None))
@@ -52,15 +52,15 @@ async def prompt_for(kind: str | None) -> str | None:
 
 
 async def route_to_model(name: str | None, part: str = "model") -> None:
-    """Choose the pool that serves the model, or the reranker, with this name, to answer the current request.
+    """Choose the pool that answers the current request: it serves the model, or the reranker, with this name.
 
-    Another pool that serves the same may answer, unless `name` is the name of a pool. If there is only one pool and it
-    has no ready worker, any name is accepted: the request waits for a worker. Raises ModelNotFound. Raises NotReady if
-    one of several pools has no ready worker and may serve the name.
+    Another pool that serves the same model may answer, unless `name` is the name of a pool. If there is only one pool
+    and it has no ready worker, any name is accepted: the request waits for a worker. Raises ModelNotFound. Raises
+    NotReady if one of several pools has no ready worker and may serve the name.
     """
     if name is None:
         return
-    for read in (PoolReader.look, PoolReader.read):  # a pool whose Redis is silent delays no request for another pool
+    for read in (PoolReader.look, PoolReader.read):  # `look` first, so that a silent Redis does not delay other pools
         known = {found.settings.pool: _names(found, await read(found.pool), part) for found in contexts()}
         fitting = [pool for pool, names in known.items() if is_among(name, set(names) - {ANY_NAME})]
         if fitting:

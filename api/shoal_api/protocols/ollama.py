@@ -79,7 +79,7 @@ class OllamaPullBody(OllamaModelBody):
 
 api = Blueprint("ollama", __name__, "Ollama", one_field("OllamaError", "error", BAD_REQUEST))
 
-#: The time that is shown as each model's last change, which is not known.
+#: Shown as the time of each model's last change, because the real time is not known.
 _NEVER = datetime.fromtimestamp(0, UTC).isoformat()
 
 

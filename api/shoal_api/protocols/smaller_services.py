@@ -98,7 +98,7 @@ async def similar(body: SimilarBody) -> Response:
 async def predict(query: PredictQuery, body: PredictBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order; with output `tokens` one for each token."""
     options = Options(output=query.output, normalize=query.output == "vector")
-    if query.output == "tokens":  # as the model makes them
+    if query.output == "tokens":  # vectors of tokens are not normalised
         return await answer_vectors(body.text, options, lambda reply: {"ys": reply.rows_by_text()})
     return await answer_vectors(body.text, options, lambda reply: {"embeddings": reply.vectors})
 

@@ -217,7 +217,7 @@ async def health() -> Response:
 
 
 async def _embedded(body: TeiTokensBody, **options: Any) -> Response:
-    """Embed the texts of a body with further options under Shoal's names. Sparse vectors are always JSON."""
+    """Embed the texts of a body. `options` has further options by Shoal's names. Sparse vectors are always JSON."""
     _refuse_empty("inputs", body.inputs)
     is_sparse = options.get("output") == "sparse"
     media_type = JSON if is_sparse else accepted_type()
@@ -228,12 +228,12 @@ async def _embedded(body: TeiTokensBody, **options: Any) -> Response:
 
 
 def _options(body: TeiTruncation, prompt_name: str | None = None, **others: Any) -> Options:
-    """Return the options of a body, and further options, under Shoal's names."""
+    """Return the options of a body together with the `others`, which have Shoal's names."""
     side = body.truncation_direction.lower()
     return Options(truncate=body.truncate is not False, truncation_side=side, prompt_name=prompt_name, **others)
 
 
 def _refuse_empty(name: str, items: Any) -> None:
-    """Raise BadRequest for an empty list: this protocol has an error of its own for it."""
+    """Raise BadRequest for an empty list, because this protocol has an error of its own for that."""
     if items == []:
         raise BadRequest(f"{name} is an empty list: send at least one item")

@@ -66,7 +66,7 @@ async def delete_documents(path: IndexPath, body: IdsBody) -> Response:
     openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]},
 )
 def build_index(path: IndexPath, query: BuildQuery, body: BuildBody) -> Response:
-    """Build a version of an index from a file, which is below a root, or, with `name`, in the body."""
+    """Build a version of an index from a file below a root or, with `name`, from a file in the body."""
     fields = body if query.name is None else query
     arguments = fields.arguments()
     return submit_with_file("build_index", query, body, lambda _: {"name": _checked(path.index), **arguments})

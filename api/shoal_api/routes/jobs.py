@@ -159,7 +159,7 @@ def retry_job(path: JobPath) -> Response:
 
 @long_jobs_api.post("/v1/bulk", responses={202: LongJobSubmitted}, openapi_extensions={"x-headers": [IDEMPOTENCY_KEY]})
 def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
-    """Embed a file, which is below a root, or, with `name`, in the body."""
+    """Embed a file below a root or, with `name`, a file in the body."""
     fields = body if query.name is None else query
 
     def arguments(folder: JobFolder) -> dict[str, object]:

@@ -113,13 +113,13 @@ def openapi() -> Response:
     bodies = [operation.get("requestBody") for operation in operations]
     _describe_defaults(description["components"]["schemas"], bodies)
     for operation in operations:
-        if headers := operation.pop("x-headers", ()):  # flask_openapi3 would drop them beside other parameters
+        if headers := operation.pop("x-headers", ()):  # flask_openapi3 drops them if there are other parameters
             operation["parameters"] = [*operation.get("parameters", ()), *headers]
         if content := operation.get("requestBody", {}).get("content"):
             content |= dict.fromkeys(MSGPACK_TYPES, content["application/json"])
             if any(parameter["name"] == "name" for parameter in operation.get("parameters", ())):
                 content |= _FILE
-    description["servers"] = [{"url": "."}]  # beside the description: below the path of a pool or a proxy too
+    description["servers"] = [{"url": "."}]  # relative to this description, below the path of any pool or proxy
     if context().access.needs_keys:
         description["security"] = [{name: []} for name in _SECURITY_SCHEMES]
         for response in (response for operation in operations for response in operation["responses"].values()):
@@ -127,7 +127,7 @@ def openapi() -> Response:
         for operation in (description["paths"][route]["get"] for route in OPEN_ROUTES):
             operation["security"] = []
     else:
-        description["components"].pop("securitySchemes", None)  # the value is null
+        description["components"].pop("securitySchemes", None)  # else it would be null
     return json_response(description)
 
 
@@ -138,7 +138,7 @@ async def docs() -> AnyResponse:
 
 
 def _confine(response: Response, styles: str = "") -> Response:
-    """Read the page or file into memory, and set its security policy; `styles` are allowed beside the server's own."""
+    """Read the page or file into memory, and set its security policy; `styles` are allowed besides the server's own."""
     response.direct_passthrough = False
     response.set_data(response.get_data())
     response.close()

@@ -21,10 +21,10 @@ from shoal_api.schema.responses import Submitted
 api = Blueprint("pool", __name__, "service", ErrorBody)
 dead_letters_api = Blueprint("dead_letters", __name__, "dead letters", ErrorBody)
 
-#: Number of bytes that are shown of a job that cannot be read.
+#: If a job cannot be read, at most this many of its bytes are shown.
 MAX_SHOWN_BYTES = 1_000
 
-#: At most this many dead letters, and this many long jobs, are shown, and at most `MAX_RECENT` recent jobs.
+#: At most `MAX_SHOWN` dead letters, `MAX_SHOWN` long jobs and `MAX_RECENT` recent jobs are shown.
 MAX_SHOWN, MAX_RECENT = 30, 100
 
 
@@ -48,7 +48,7 @@ async def pool() -> Response:
 
 
 def _long_jobs(found: Context, client: str | None) -> list[dict[str, Any]]:
-    """Return the newest long jobs. RQ, which needs some MB of memory, is not loaded if there are none."""
+    """Return the newest long jobs. If there are no long jobs, RQ is not loaded, because it needs some MB of memory."""
     if found.long_jobs.is_empty():
         return []
     with suppress(MissingExtra):

@@ -31,12 +31,12 @@ def example(**fields: Any) -> ConfigDict:
 
 @dataclass(frozen=True, slots=True)
 class BoundedBy:
-    """The check that bounds a value in place of its schema, and the reason."""
+    """The check that bounds a value, and the reason why the schema of the value does not."""
 
     check: str
 
 
-#: All checks that bound values in place of a schema: the bound is a setting, or programs without HTTP need the check.
+#: Checks that bound values in place of a schema, because the bound is a setting or clients of Redis need the check.
 CHECKS = (TEXT, TEXTS, SEARCH, DOCUMENTS, TOKENS, UNREAD) = (
     BoundedBy("check_texts and check_query: SHOAL_MAX_TEXT_CHARS decides"),
     BoundedBy("check_texts: SHOAL_MAX_BACKLOG_TEXTS and SHOAL_MAX_JOB_TEXTS decide"),
@@ -52,7 +52,7 @@ Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 #: A path or a URL.
 Path = Annotated[str, Field(max_length=MAX_VALUE_CHARS)]
 
-#: A text to compute.
+#: A text for the model.
 Text = Annotated[str, TEXT]
 
 #: Several texts. The check stops at the first error: the errors of all items of a large list would fill the memory.

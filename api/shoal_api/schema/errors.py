@@ -53,7 +53,7 @@ class ErrorShape(BaseModel):
 
     model_config = described(description="An error", answer_headers=ERROR_HEADERS)
 
-    #: The codes whose status in this dialect differs from `STATUS`, with that status.
+    #: For each code whose status in this dialect differs from `STATUS`, the status in this dialect.
     statuses: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
     @classmethod

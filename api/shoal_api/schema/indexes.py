@@ -11,7 +11,7 @@ from shoal_api.schema.responses import described
 
 _ID = Annotated[Any, WithJsonSchema({"type": "string", "minLength": 1}), DOCUMENTS]
 
-#: A document. This schema is for the description only: `IndexWriter` checks documents for all clients.
+#: A document. This schema is for the description only, because `IndexWriter` checks documents for all clients.
 _DOCUMENT = WithJsonSchema(
     {
         "title": "Document",
@@ -122,7 +122,7 @@ class PublishBody(Body):
 
 
 class VersionInfo(BaseModel):
-    """A version of an index. A field is null if the files of the version do not have it."""
+    """A version of an index. A field is null if the files of the version do not contain it."""
 
     version: str
     is_current: bool = Field(description="True for the version that is served")

@@ -35,7 +35,7 @@ class _BulkFields(SourceFields, TextOptions):
     chunk_overlap: ChunkOverlap = Field(0, description="Most tokens that two neighbouring chunks share")
 
     def options(self) -> dict[str, Any]:
-        """Return the options of the embedding that were given."""
+        """Return the options of the embedding that the request contains."""
         return {name: getattr(self, name) for name in self.model_fields_set & OPTION_DEFAULTS.keys()}
 
 

@@ -179,7 +179,7 @@ class EmbedBody(EmbedOptions):
 
 
 class SearchBody(TextOptions, SearchFields):
-    """A search of an index: by queries, by vectors, or by documents that hits should be like."""
+    """A search of an index: by queries, by vectors, or by documents that hits should resemble."""
 
     model_config = example(queries="europe climate change storm", k=1, mode="hybrid")
     queries: Texts | None = Field(None, description="One query or several; needed unless there are `vectors` or `like`")

@@ -90,7 +90,7 @@ class ChunkPlace(BaseModel):
 
 
 class ChunkEmbeddings(BaseModel):
-    """One vector for each chunk of each text, and the places of the chunks. Vectors of type int8 have scales."""
+    """One vector for each chunk of each text, and the positions of the chunks. Vectors of type int8 have scales."""
 
     model_config = described(
         example={
@@ -245,8 +245,8 @@ class Embeddings(
 ):
     """One vector for each text, or with output `tokens` or `multivector` a list of vectors for each text.
 
-    Vectors of type int8 come with scales, and vectors of chunks with the chunks' places. If the request's `answer` is
-    `result`, this is the result of a job.
+    Vectors of type int8 come with scales, and vectors of chunks with the chunks' positions. If the request's `answer`
+    is `result`, this is the result of a job.
     """
 
     model_config = described(

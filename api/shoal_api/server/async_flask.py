@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: Number of threads for views that are not coroutines. Such views read files, or use a blocking library for Redis.
 NUM_THREADS = 32
 
-#: The beginning of a path that names the pool that has to answer.
+#: The beginning of a path with the name of the pool that has to answer.
 _POOL_PATH = re.compile(r"/pools/([^/]+)(?=/)")
 
 #: The path of a job whose id begins with the name of its pool, because the API has chosen the pool.
@@ -81,7 +81,7 @@ class AsyncFlask(OpenAPI):
         super().__init__(*args, **kwargs)
         #: For the endpoint of each of Shoal's own views, the names of all query parameters that the view accepts.
         self.own_parameters: dict[str, Collection[str]] = {}
-        self.loop = LoopThread(self.close, "shoal-loop", NUM_THREADS)  # its threads read bodies, which may come slowly
+        self.loop = LoopThread(self.close, "shoal-loop", NUM_THREADS)  # its threads block while they read bodies
         self.threads = ThreadPoolExecutor(NUM_THREADS, "shoal-view")
         #: The threads of uploads, which may take minutes each.
         self.upload_threads = ThreadPoolExecutor(MAX_TRANSFERS, "shoal-upload")
@@ -185,7 +185,7 @@ class AsyncFlask(OpenAPI):
         except Exception as error:
             answer = self.handle_user_exception(error)
         if not request.is_read and (num_bytes := request.num_unread_bytes()):
-            with suppress(RequestTimeout, RuntimeError):  # Granian raises a RuntimeError if the body breaks off
+            with suppress(RequestTimeout, RuntimeError):  # Granian raises a RuntimeError if the body is incomplete
                 await self._in_time(request.drop(num_bytes))
         return self.finalize_request(answer)
 

@@ -26,7 +26,7 @@ WATCH_AFTER_S = 1.0
 #: Seconds between two checks whether the client has read a large response.
 LOOK_EVERY_S = 0.05
 
-#: Time for which the file of a response stays open, in seconds. Granian opens the file again, a moment later.
+#: Time for which the file of a response stays open, in seconds, because Granian opens it again a moment later.
 FILE_OPEN_S = 1.0
 
 #: The entries of Flask's environment that are the same for all requests.
@@ -70,7 +70,7 @@ class RsgiServer:
         self._app = app
         self._port = port
         self._timeout_s = timeout_s
-        #: For each client that is reading a large response, the event of its next request.
+        #: For each client that is reading a large response, the event that its next request sets.
         self._sending = WeakValueDictionary[str, asyncio.Event]()
         broken = InvalidRequest("the body breaks off: send all of it")
         app.register_error_handler(ProtocolClosed, lambda _: app.handle_user_exception(broken))
@@ -92,7 +92,7 @@ class RsgiServer:
         try:
             response = await self._app.respond(self._environment(scope, protocol))
         except asyncio.CancelledError:
-            protocol.response_empty(499, [])  # the client has gone
+            protocol.response_empty(499, [])  # the client has disconnected
             return
         except Exception as error:
             _log.error("a request failed: %s", logs.places(error))

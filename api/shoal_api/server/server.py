@@ -37,7 +37,7 @@ _STOP_S = 65
 #: Largest size of all headers of a request. Granian checks it after each read, so up to twice this size may pass.
 MAX_HEADER_BYTES = 65_536
 
-#: Open files of a process besides the connections of clients: connections to Redis, libraries and metrics.
+#: Open files of a process besides its clients' connections: connections to Redis, and files of libraries and metrics.
 _OTHER_FILES = 1_024
 
 #: Time between two checks that the parent process is alive.
@@ -65,10 +65,10 @@ def serve(settings: Settings) -> None:
     Raises PortInUse, BadSetting, MissingExtra, and Unavailable if the URL of Redis cannot be read.
     """
     tracing.check_extra(settings)
-    # Two Granians would share the port and split its requests without an error.
+    # This checks that the port is free. Otherwise two Granians would share its requests without an error.
     addresses = find_api_addresses(settings)
     num_processes = settings.api_processes * len(addresses)
-    AccessControl(settings).close()  # a wrong file of keys, or a wrong URL of Redis, is no reason to try again
+    AccessControl(settings).close()  # raises errors of the key file and of Redis's URL before any process starts
     logs.configure(settings)
     num_files = raise_file_limit(MAX_CONNECTIONS + _OTHER_FILES)
     max_connections = min(MAX_CONNECTIONS, max(num_files - _OTHER_FILES, num_files // 2))
@@ -104,8 +104,8 @@ def serve(settings: Settings) -> None:
 
 def _load_app(settings: Settings) -> "RsgiServer":
     """Make the application in the process that serves it, because its threads would not survive a fork."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # `_stop` waits until Granian has set its own handler
-    gc.disable()  # the collector finds nothing while modules load, and takes a tenth of the time
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # until Granian sets its own handler, for which `_stop` waits
+    gc.disable()  # while modules load, the collector finds no garbage and takes a tenth of the time
     from shoal_api.app import create_app
     from shoal_api.server.rsgi import RsgiServer
 

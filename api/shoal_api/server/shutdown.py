@@ -53,7 +53,7 @@ _HANDSHAKE = re.compile(r"^ *\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 
 
 
 def on_stop_signal(callback: Callable[[], object]) -> None:
-    """Call `callback` in a new thread at the first SIGTERM or SIGINT; call this before other threads start."""
+    """Call `callback` in a new thread at the first SIGTERM or SIGINT. Call this before other threads start."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
     def wait() -> None:
@@ -67,7 +67,7 @@ def drain(port: int) -> None:
     """Refuse new connections to `port`, and return once all clients are idle, but after at most `DRAIN_S`."""
     if sys.platform == "linux":
         for listener in listeners_on(port):
-            # The first process needs no privilege for this. The option then holds for all that share the listener.
+            # The first process may do this without a privilege. The option then holds for all that share the listener.
             with suppress(OSError):
                 listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
     until_s = time.monotonic() + DRAIN_S
@@ -81,7 +81,7 @@ def _is_in_use(port: int) -> bool:
     if any(int(local_port, 16) == port for table in tables for local_port in _HANDSHAKE.findall(table)):
         return True  # a TCP handshake is still under way
     if HAS_TCP_INFO and any(_tcp_info(listener).num_unacknowledged for listener in listeners_on(port)):
-        return True  # clients whose connections the process has not accepted yet
+        return True  # connections that the process has not accepted yet
     return not all(map(_is_idle, connections_on(port)))
 
 
@@ -96,12 +96,12 @@ def _is_idle(connection: socket.socket) -> bool:
 
 
 class _TcpInfo(NamedTuple):
-    """The kernel's record of a connection or a listening socket. Without data, times count from its creation."""
+    """The kernel's record of a connection or a listening socket. Until data comes, times count from its creation."""
 
     #: The number of segments on their way. For a listening socket, the number of connections not yet accepted.
     num_unacknowledged: int
 
-    #: Milliseconds since data was last sent, and received.
+    #: Milliseconds since data was last sent, and since data was last received.
     sent_ms_ago: int
     received_ms_ago: int
 
@@ -109,7 +109,7 @@ class _TcpInfo(NamedTuple):
 
 
 def _tcp_info(sock: socket.socket) -> _TcpInfo:
-    """Return the kernel's record of a socket, if the system `HAS_TCP_INFO`."""
+    """Return the kernel's record of a socket. Works only if `HAS_TCP_INFO` is True."""
     return _TcpInfo._make(_TCP_INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)))
 
 

@@ -1,1 +1,1 @@
-"""The state of the pool for its viewers, and its figures: rates and waits."""
+"""The state of the pool for its viewers, and its metrics: rates and waits."""

@@ -1,4 +1,4 @@
-"""The figures of a pool that viewers show: a snapshot, and the rates and waits between snapshots."""
+"""The metrics of a pool that viewers show: a snapshot, and the rates and waits between snapshots."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ _WORKER_FIELDS = (
     *("texts_per_s", "memory_bytes", "written_at"),
 )
 
-#: The heartbeats' counter for each rate of a pool. The rate is the counter's rise in a second.
+#: The heartbeats' counter for each rate of a pool. The rate is the counter's increase per second.
 _RATES = {
     "jobs_per_s": "jobs",
     "failed_per_s": "failed",
@@ -84,7 +84,7 @@ class Work:
 
 
 class WorkerMeter:
-    """The meter of one worker. `work` is the worker's work in the last `WINDOW_S`, or None before two heartbeats."""
+    """The meter of one worker. `work` is its work in the last `WINDOW_S`, or None before its second heartbeat."""
 
     def __init__(self) -> None:
         self.work: Work | None = None
@@ -100,7 +100,7 @@ class WorkerMeter:
         if now_s is None or (self._beats and self._beats[-1]["written_at"] == now_s):
             return
         beats = [beat for beat in self._beats if now_s - WINDOW_S <= beat["written_at"] < now_s]
-        measured = {name: about[name] for name in _MEASURED if name in about}  # the rest may take megabytes
+        measured = {name: about[name] for name in _MEASURED if name in about}  # other fields may take megabytes
         self.work = Work(beats[0], measured) if beats else None
         self._beats = [*beats, measured]
 
@@ -117,7 +117,7 @@ class PoolMeter:
         self._own = WorkerMeter()  # measures the caller's own look-ups in the cache
 
     def measure(self, pool: PoolSnapshot) -> dict[str, Any]:
-        """Return the figures of the pool in the form of `GET /v1/pool` in docs/http.md. Unknown figures are None."""
+        """Return the metrics of the pool in the form of `GET /v1/pool` in docs/http.md. Unknown metrics are None."""
         self._meters = {worker_id: self._meters.get(worker_id) or WorkerMeter() for worker_id in pool.workers}
         for worker_id, about in pool.workers.items():
             self._meters[worker_id].update(about)
@@ -138,7 +138,7 @@ class PoolMeter:
     def _rates(self, work: Sequence[Work]) -> dict[str, float | None]:
         """Return the rates of all workers together."""
         is_known = bool(work) or not self._meters
-        with_own = [*work, self._own.work] if self._own.work else work  # the caller's misses reach a worker
+        with_own = [*work, self._own.work] if self._own.work else work  # workers count the caller's misses
         num_hits = _sum(with_own, "cache_hits")
         return {
             "num_workers": len(self._meters),
@@ -150,7 +150,7 @@ class PoolMeter:
 
 
 def _describe_worker(worker_id: str, about: Mapping[str, Any], work: Work | None) -> dict[str, Any]:
-    """Return the figures of a worker."""
+    """Return the metrics of a worker."""
     fill = work.histogram("batches", "fill") if work else None
     return {
         "id": worker_id,
@@ -175,7 +175,7 @@ def _sum(work: Iterable[Work], counter: str) -> float:
 
 
 def _rate(work: Iterable[Work], counter: str) -> float:
-    """Return a counter's rise in a second, summed over the workers."""
+    """Return a counter's increase per second, summed over the workers."""
     return sum(of_worker.rise(counter) / of_worker.seconds for of_worker in work)
 
 

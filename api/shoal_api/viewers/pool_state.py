@@ -42,7 +42,7 @@ class PoolState:
 
     @cached_property
     def ready(self) -> Heartbeats:
-        """The heartbeats of the workers that answer jobs, or that would start for a job."""
+        """The heartbeats of the workers that answer jobs, sleeping workers included."""
         return {worker_id: about for worker_id, about in self.workers.items() if about.get("state") in ANSWERING}
 
     @cached_property
