@@ -43,7 +43,7 @@ MAX_INTERNAL = 32
 #: Seconds between two calls of `waiting`, and between two attempts while the lane is full or Redis is away.
 WAITING_EVERY_S = 0.5
 
-#: Seconds without an answer from living workers after which the stream looks whether Redis has lost jobs.
+#: Seconds without an answer from living workers after which the stream checks whether Redis has lost jobs.
 SEND_AGAIN_S = 60.0
 
 #: Errors that one text of a job may cause. The texts of such a job are then sent one by one.
@@ -112,7 +112,7 @@ class JobStream:
         self._dimension = dimension
         self._waiting = waiting
         self._send_again_s = send_again_s
-        self._num_internal = 0  # consecutive texts that failed by Internal, up to the last text
+        self._num_internal = 0  # consecutive texts that failed with Internal, the last text included
 
     def embed(self, source: Iterator[Group]) -> Generator[Group, None, None]:
         """Yield each group once its job is answered, in order.
@@ -201,7 +201,7 @@ class JobStream:
         return has_worker
 
     def _send_lost(self, sent: Sequence[_SentJob]) -> None:
-        """Send lost jobs again under new ids: jobs that no lane and no worker has. Other jobs are only slow."""
+        """Send lost jobs again under new ids. A job is lost if no lane and no worker has it."""
         placed = [each for each in sent if each.pending.is_put and not each.pending.done()]
         try:
             held = self._client.run(lambda client: client.queue.holds([each.job.id for each in placed]))

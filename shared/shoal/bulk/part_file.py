@@ -40,7 +40,7 @@ def _write_safetensors(file: BinaryIO, _: Sequence[str], vectors: NDArray[np.flo
     header = json.dumps(about, separators=(",", ":")).encode()
     header = header.ljust(-8 * (-len(header) // 8))  # vectors begin at a multiple of 8 bytes
     file.write(len(header).to_bytes(8, "little") + header)
-    file.write(vectors.astype("<f4", copy=False).data)  # by `tofile`, the error would not say that the disk is full
+    file.write(vectors.astype("<f4", copy=False).data)  # the error of `tofile` would not say that the disk is full
 
 
 def _write_npy(file: BinaryIO, _: Sequence[str], vectors: NDArray[np.float32]) -> None:

@@ -129,7 +129,7 @@ class VectorManifest:
             )
 
     def without_damaged(self, folder: Path) -> "VectorManifest":
-        """Return the manifest with the parts before the first damaged one. Its files are missing or changed."""
+        """Return the manifest with the parts before the first part that lacks a file or has a file of another size."""
         for number, part in enumerate(self.parts):
             for name in _file_names(number, self.format):
                 path = folder / name
