@@ -60,7 +60,7 @@ class LoggedChange(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The changes after a position of a log, or all its changes if the log does not know the position."""
+    """The changes after a position of a log, or all changes of the log if it does not contain the position."""
 
     has_position: bool
     entries: Iterator[LoggedChange]
@@ -118,7 +118,7 @@ class ChangeLog:
         self._broker.run(_FOLD, _keys_of(self._keys, index), {"index": index, "through": through, "kept": list(kept)})
 
     def _entries(self, index: str, page: "_Page", reached: str, known: str) -> Iterator[LoggedChange]:
-        """Yield the entries after `reached`, beginning with `page`. The reader has all changes up to `known`."""
+        """Yield the entries after `reached`, beginning with `page`. The caller has all changes up to `known`."""
         if not page.entries and page.last != reached and not _has(known, page.last):
             yield _lost(reached, page.last)
         last_id = reached

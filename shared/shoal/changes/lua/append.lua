@@ -8,7 +8,7 @@ if num + args.num_ids > args.max_num or size + args.size > args.max_size then
   return cmsgpack.pack({num = num, size = size})
 end
 
--- Add the change as number + 1.
+-- Add the change under the number that follows `number`.
 local function add(number)
   local _, name = parts_of(line.position)
   if name == '' then name = string.sub(args.digits, 1, 9) end

@@ -5,7 +5,7 @@ if line.position == '0-0' then return end
 
 local number, name = parts_of(args.through)
 local _, here = parts_of(line.position)
-local first = first_after(name == here and number or 0) -- a position in another log: no change of this log
+local first = first_after(name == here and number or 0) -- a position in another log includes no change of this log
 line.folded_num, line.folded_size = line.num, line.size
 if first then line.folded_num, line.folded_size = sum(first.num_before) or 0, sum(first.size_before) or 0 end
 write_line(line)
