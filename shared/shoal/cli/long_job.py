@@ -124,7 +124,7 @@ def submit(settings: Settings, kind: str, arguments: dict[str, Any], webhook: st
     from shoal.process.private_network import check_address  # imported late: it loads ipaddress
 
     if webhook is not None:
-        with suppress(FileError):  # perhaps only the runner's machine knows the host
+        with suppress(FileError):  # perhaps only the runner's machine can resolve the host name
             check_address(webhook, settings.private_host_names())
     with long_jobs(settings) as jobs:
         job_id = jobs.submit(kind, arguments, webhook=webhook)

@@ -90,7 +90,7 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-            if getattr(sys, name) is None:  # it was closed
+            if getattr(sys, name) is None:  # the parent process has closed the stream
                 setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
         try:
             return super().invoke(ctx)
@@ -103,7 +103,7 @@ class _Group(click.Group):
             shown = InvalidText(f"the input is not {error.encoding.upper()} ({error.reason}): convert it")
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # click then ends quietly
+                raise  # click ends the command without a message
             place, why = error.filename, error.strerror
             if error.errno in DiskFull.ERRNOS:
                 shown = DiskFull(f"no room to write {place or 'the output'} ({why}): make some, try again")

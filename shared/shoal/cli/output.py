@@ -30,7 +30,7 @@ def when(time_s: float) -> str:
 
 
 class OutputFile(click.Path):
-    """The path of a file that a command writes last, or `-`. A command that fails leaves the file unchanged."""
+    """The path of a file that a command writes at its end, or `-`. A command that fails leaves the file unchanged."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True, allow_dash=True, path_type=Path)
