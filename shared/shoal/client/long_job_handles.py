@@ -58,7 +58,7 @@ class LongHandle:
             try:
                 status = self.jobs.status(self.id)
             except Unavailable:
-                if time.monotonic() - answered_at > MAX_AWAY_S:  # or no answer ever came
+                if time.monotonic() - answered_at > MAX_AWAY_S:  # also true if no answer ever came
                     raise
             else:
                 answered_at = time.monotonic()
@@ -108,7 +108,7 @@ class BuildOptions(TypedDict, total=False):
     field_kinds: list[str]  #: kinds of fields, such as "year=number"; other kinds are detected from the values
     token_vectors: bool  #: True: keep the token vectors of a late-interaction reranker, for second stages of searches
     webhook: str | None  #: URL that is notified when the build ends
-    idempotency_key: str | None  #: the same build with the same key, within a day, is the same job
+    idempotency_key: str | None  #: the same build with the same key within a day makes no second job
 
 
 @dataclass(frozen=True, slots=True)

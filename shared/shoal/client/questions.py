@@ -178,7 +178,7 @@ def as_list(texts: str | Iterable[str]) -> list[str]:
 
 
 def vectors(reply: Reply, options: Options) -> Any:
-    """Return the output in an embed's reply, with an item for each text; for several outputs, a dict by their words."""
+    """Return the output in an embed's reply, with an item for each text; for several outputs, a dict by output."""
     if isinstance(options.output, str):
         return reply.output_of(options.output)
     return {word: reply.output_of(word) for word in options.outputs}

@@ -109,7 +109,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """The limits of one request: the number of texts, and their size together in bytes."""
+    """The limits of one request: the number of texts, and their total size in bytes."""
 
     max_texts: int
     max_bytes: int

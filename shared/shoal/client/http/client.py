@@ -135,7 +135,7 @@ class HttpClient(Questions):
         return HttpLongHandle(HttpLongJobs(self), job_id)
 
     def until(self, extra_s: float = 0.0) -> float:
-        """Return the deadline on the monotonic clock of a call that begins now and may take `extra_s` longer."""
+        """Return the deadline, on the monotonic clock, of a call that may take `timeout_s` and `extra_s` from now."""
         return time.monotonic() + self.timeout_s + extra_s
 
     def ask(self, method: str, path: str, until: float | None = None, **options: Any) -> Answer:

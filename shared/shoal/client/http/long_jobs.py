@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Number of bytes of a file that are sent at a time.
 PIECE_BYTES = 2**16
 
-#: Slowest upload or download, in bytes a second. A file may take `timeout_s` and the time for its bytes.
+#: Slowest upload or download, in bytes a second. A transfer may take `timeout_s` plus the time for its bytes.
 MIN_BYTES_PER_S = 2**20
 
 #: Largest number of documents in one request, and their largest size in bytes, vectors excluded. The API accepts such a
@@ -184,7 +184,7 @@ class HttpIndexHandle(IndexHandle):
         }[action]
         client = self.jobs.client
         path, until = f"{self._path()}/{path}", client.until(CHANGE_TIMEOUT_S)
-        answer = client.ask(method, path, until, body=body, headers=once(None))  # a repeated rollback goes back once
+        answer = client.ask(method, path, until, body=body, headers=once(None))  # a rollback sent twice goes back once
         values = answer.values()
         if answer.status == 202:  # not done yet; the answer has a note if no runner is alive
             job_id, note = answer.text("id"), values.get("note")

@@ -42,7 +42,7 @@ MAX_ANSWER_BYTES = 2**28
 #: ask for a longer pause.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 
-#: Largest jitter, as a share of the pause. So clients that were refused together do not return together.
+#: Largest jitter, as a share of the pause. Without jitter, clients that were refused together would return together.
 JITTER = 0.25
 
 #: Statuses after which the same request may succeed a little later.
@@ -70,9 +70,9 @@ class HttpSession:
         self.url = _check_url(url)
         verify, trust_env = options.get("verify", True), options.get("trust_env", True)
         self._options = options | {"base_url": self.url, "trust_env": trust_env and not _is_local(self.url)}
-        self._options["verify"] = httpx2.create_ssl_context(verify, trust_env=trust_env)  # once, because it takes long
+        self._options["verify"] = httpx2.create_ssl_context(verify, trust_env=trust_env)  # once, because it is slow
         headers = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
-        self._options["headers"] = httpx2.Headers(headers)  # its representation hides the key
+        self._options["headers"] = httpx2.Headers(headers)  # its `repr` hides the key
         self._options["limits"] = httpx2.Limits(
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_CONNECTIONS,
@@ -115,7 +115,7 @@ class HttpSession:
             wait_s = pause_s
             try:
                 answer = self._send(request, until, sink)
-            except (httpx2.TransportError, RuntimeError) as cause:  # another thread may close a client before its use
+            except (httpx2.TransportError, RuntimeError) as cause:  # RuntimeError: another thread has closed the client
                 if isinstance(cause, httpx2.TimeoutException) and time.monotonic() >= until:
                     raise TimeoutError from cause
                 reason = str(cause) or type(cause).__name__
@@ -168,7 +168,7 @@ class HttpSession:
         client = httpx2.Client(**self._options)
         transports: list[Any] = [client._transport, *client._mounts.values()]
         for transport in transports:
-            if transport is not None:  # None stands for the first transport
+            if transport is not None:  # None stands for the default transport
                 transport._pool._network_backend = _Backend(transport._pool._network_backend)
         return self._clients.setdefault(process, client)
 

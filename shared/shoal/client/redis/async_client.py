@@ -43,11 +43,11 @@ from shoal.settings import DEFAULTS, Settings
 class AsyncClient:
     """A client of the queue for the tasks of one event loop. It connects on first use.
 
-    The methods, options and errors are the same as in `shoal.Client`, which alone has long jobs and indexes' versions.
-    Jobs of several tasks go to Redis together, and one task receives their replies. Cancelling a task, as
-    `asyncio.timeout` does, withdraws the jobs that it awaits. A client belongs to the first event loop that uses it,
-    until the client is closed or the loop ends; a use in another loop raises RuntimeError. With a `fingerprint`,
-    vectors and hits come only from the model with that fingerprint; otherwise ModelMismatch is raised.
+    The methods, options and errors are the same as in `shoal.Client`, but the methods for long jobs and for versions of
+    indexes are missing. Jobs of several tasks go to Redis together, and one task receives their replies. Cancelling a
+    task, as `asyncio.timeout` does, withdraws the jobs that it awaits. A client belongs to the first event loop that
+    uses it, until the client is closed or the loop ends; a use in another loop raises RuntimeError. With a
+    `fingerprint`, vectors and hits come only from the model with that fingerprint; otherwise ModelMismatch is raised.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class AsyncClient:
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
     ) -> Reply:
         """Wait for the reply to the job and return it, as `Client.call` does."""
-        check_lane(lane)  # a job whose texts are all cached is not put
+        check_lane(lane)  # here, because a job whose texts are all cached never reaches the queue
         job, timeout_s = job.pinned(self.fingerprint), self.timeout_s if timeout_s is None else timeout_s
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
 

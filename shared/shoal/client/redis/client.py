@@ -115,7 +115,7 @@ class Client(Questions):
                     return
                 yield from thread.run(stream.receive)
         finally:
-            thread.post(stream.close)  # does not wait: the garbage collector may run this in any thread
+            thread.post(stream.close)  # `post` does not wait: the garbage collector may run this in any thread
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
         return self.run(lambda own: own.put(job, lane, client, idempotency_key))
@@ -188,7 +188,7 @@ class RedisIndexHandle(IndexHandle):
     client: Client
 
     def add(self, documents: Iterable[Given]) -> int:
-        found = list(islice(documents, MAX_CHANGES + 1))  # read in this thread; one more than allowed, to be refused
+        found = list(islice(documents, MAX_CHANGES + 1))  # read in this thread, up to one too many, which `add` refuses
         return self.client.run(lambda client: client.index(self.name).add(found))
 
     def delete(self, ids: Iterable[str]) -> int:

@@ -42,7 +42,7 @@ DOCUMENTS_PER_CHANGE = 256
 #: Size limit of a change's ids, or of its documents with their vectors, in bytes. 4,096 bytes are for other fields.
 MAX_BYTES = MAX_CHANGE_BYTES - 4_096
 
-#: Longest wait until workers announce an index that was just published, and the pause between two looks, in seconds.
+#: Longest wait until workers announce an index that was just published, and the pause between two checks, in seconds.
 SERVED_WITHIN_S, LOOK_EVERY_S = 2.0, 0.5
 
 T = TypeVar("T")
