@@ -27,7 +27,7 @@ def check_type(name: str, value: Any, type_: type, words: str) -> None:
 
 
 def check_string(name: str, value: Any, words: str, most: int = MAX_NAME_CHARS) -> None:
-    """Raise InvalidRequest unless the value is a string of at most `most` characters; `words` describe right values."""
+    """Raise InvalidRequest unless the value is a string of at most `most` characters; `words` say what is allowed."""
     check_type(name, value, str, words)
     if len(value) > most:
         raise InvalidRequest(f"{name} has {len(value):,} characters: it takes {words} of at most {most:,}")

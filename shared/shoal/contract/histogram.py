@@ -9,7 +9,7 @@ from typing import Any, Self
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of measurements by size. A measurement counts at the first limit that it does not exceed.
+    """Counts of measurements between limits. A measurement counts at the first limit that it does not exceed.
 
     The `limits` ascend. `counts` has one more number, for measurements above all limits. One thread adds, others may
     read.

@@ -31,10 +31,10 @@ OPERATION_NAMES: tuple[str, ...] = get_args(Operation)
 #: The names of all lanes, the lane with the highest priority first.
 LANES: tuple[str, ...] = get_args(Lane)
 
-#: Longest time from now to a deadline, in seconds: a year. A later deadline was given in a wrong unit.
+#: Longest time from now to a deadline, in seconds: a year. A later deadline is taken for a number in a wrong unit.
 MAX_DEADLINE_S = 365 * 86_400
 
-#: Largest weight of a job in its lane's load, in texts. The scripts use the same number.
+#: Largest weight of a job in its lane's load, in texts. The Lua scripts use the same number.
 MAX_LANE_TEXTS = 999_999
 
 #: Highest number of a text in a list that is split into jobs. No list has this many texts.
@@ -146,7 +146,7 @@ class Job:
         return len(self.texts)
 
     def lane_sizes(self) -> list[int]:
-        """Return the weight of each text in its lane's load, in texts. Chunks and hits to rerank weigh as texts."""
+        """Return the weight of each text in its lane's load, in texts. A chunk or a hit to rerank weighs as a text."""
         return [1] * len(self.texts)
 
     @property
@@ -284,8 +284,8 @@ _ENVELOPE = ("id", "texts", "deadline", "timeout_s", "reply_to", "first_text", "
 _KNOWN = frozenset(("v", "op", "traceparent", *_ENVELOPE, *OPTION_DEFAULTS))
 
 
-#: Random ids by process id, because a fork must not use its parent's ids. They are drawn 256 at a time, because each
-#: draw lets other threads run, which costs more than the draw itself.
+#: Random ids by process id, because a forked child must not use its parent's ids. They are drawn 256 at a time, because
+#: each draw lets other threads run, which costs more than the draw itself.
 _drawn_ids: dict[int, deque[str]] = {}
 
 

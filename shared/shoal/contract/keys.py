@@ -81,11 +81,11 @@ class Keys:
         return f"{self.root}:changes:{index}"
 
     def cache(self, place: str) -> str:
-        """Return the key of a place in the cache for vectors."""
+        """Return the key of one of the numbered places for vectors in the cache."""
         return f"{self.root}:cache:{place}"
 
     def processors(self, group: str) -> str:
-        """Return the key of a sorted set: workers that share processors, scored by the ends of their heartbeats."""
+        """Return the key of a sorted set: workers that share processors, scored by when their heartbeats expire."""
         return f"{self.root}:processors:{group}"
 
     def worker(self, worker_id: str) -> str:

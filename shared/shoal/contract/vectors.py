@@ -13,7 +13,7 @@ from shoal.errors import MalformedJob
 
 
 class SparseVector(NamedTuple):
-    """A text's weights of some ids of the vocabulary: int32 and float32 `[n]`. Ids ascend, and weights are positive."""
+    """Ids of the vocabulary and their weights in a text: int32 and float32 `[n]`. Ids ascend; weights are positive."""
 
     indices: NDArray[np.int32]
     values: NDArray[np.float32]
@@ -59,7 +59,7 @@ def unpack_sparse(packed: dict[str, Any]) -> list[SparseVector]:
         raise ValueError("a sparse vector has a weight that is not positive")
     pairs = zip(_by_text(indices, packed["lengths"]), _by_text(values, packed["lengths"]), strict=True)
     vectors = [SparseVector(*pair) for pair in pairs]
-    texts = np.repeat(np.arange(len(vectors)) << 32, packed["lengths"])  # a check for each text takes long
+    texts = np.repeat(np.arange(len(vectors)) << 32, packed["lengths"])  # for one check of all texts, which is faster
     if (indices < 0).any() or (np.diff(texts + indices) <= 0).any():
         raise ValueError("the ids of a sparse vector do not ascend")
     return vectors

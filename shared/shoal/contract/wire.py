@@ -12,7 +12,7 @@ from shoal.errors import InvalidText, MalformedJob, TooLarge
 #: Version of the contract that this package speaks.
 VERSION = 1
 
-#: Largest depth of lists and maps in a document or a heartbeat. All common JSON and msgpack libraries can read it.
+#: Largest depth of lists and maps in a document or a heartbeat. Every common JSON or msgpack library can read it.
 MAX_DEPTH = 64
 
 #: An array or a map counts as this many values in addition to its items, because it needs as much memory.
@@ -106,7 +106,7 @@ def _reason(error: Exception) -> str:
 
 
 def pack_arguments(arguments: Mapping[str, Any]) -> bytes:
-    """Return the arguments of a script as msgpack. Bytes are packed as str, because Redis's msgpack lacks bin."""
+    """Return the arguments of a script as msgpack. Bytes are packed as str, because Redis's msgpack has no bin."""
     return bytes(msgpack.packb(arguments, use_bin_type=False))
 
 
