@@ -58,7 +58,7 @@ def file_of(folder: str, name: str) -> str:
 
 
 def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
-    """Yield the place, for messages, and the text of each line of a UTF-8 file, except blank lines.
+    """Yield the position, for messages, and the text of each line of a UTF-8 file, except blank lines.
 
     Raises InvalidRequest if the file does not exist, BadDocument for a line that is too long or not UTF-8, and the
     errors of `open_file`.

@@ -1,6 +1,6 @@
 """Measures of settings as trec_eval computes them, with confidence intervals and significance tests.
 
-Both resample the queries. The random numbers come from a fixed seed, so equal values give equal figures.
+Both resample the queries. The random numbers come from a fixed seed, so equal values give equal results.
 """
 
 import math
@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a setting: the mean of each measure, its values by query, and the times of searches."""
+    """The results of a setting: the mean of each measure, its values by query, and the times of searches."""
 
     setting: str
     options: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The figures of settings for one collection. `differences` compare each later setting with the first setting.
+    """The results of settings for one collection. `differences` compare each later setting with the first setting.
 
     `measure` names the measure that is compared. `shoal eval --json` writes an evaluation as a map.
     """

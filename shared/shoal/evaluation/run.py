@@ -45,8 +45,8 @@ class Setting:
     def parse(cls, text: str) -> Self:
         """Return the setting that a text such as `mode=hybrid alpha=0.6 rerank.top_n=50` describes.
 
-        An empty text describes the service's defaults. A value that is not JSON is a string. A dot in a name leads into
-        a map. Raises InvalidRequest.
+        An empty text describes the service's defaults. A value that is not JSON is a string. A name with dots sets a
+        value in a nested map. Raises InvalidRequest.
         """
         options: dict[str, Any] = {}
         if rest := _WORD.sub("", text).strip():
