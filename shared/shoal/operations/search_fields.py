@@ -26,7 +26,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """A field by whose values hits are sorted. Documents without a value come last. `place` names it in messages."""
+    """A field by which hits are sorted. Documents without a value come last. `place` is its path in the request."""
 
     field: str
     is_descending: bool
@@ -39,8 +39,8 @@ class Boost:
 
     With `values`, the share is 1 for a document that has one of them. With `half_life`, which is in seconds for dates,
     the share is 1 at `origin`, by default the time of the search, and halves with each half-life of distance from it.
-    With neither, the share grows from 0 for the smallest value in the index to 1 for the largest. `place` names the
-    boost in messages.
+    With neither, the share grows from 0 for the smallest value in the index to 1 for the largest. `place` is the path
+    of the boost in the request.
     """
 
     field: str
@@ -53,12 +53,12 @@ class Boost:
 
 
 def parse_sort(value: Any) -> tuple[Sort, ...]:
-    """Return the fields to sort by, the most important one first. Raises InvalidRequest, which names the place."""
+    """Return the fields to sort by, the most important one first. Raises InvalidRequest, which names the wrong item."""
     return tuple(_sort(item, f"sort[{n}]") for n, item in enumerate(_list("sort", value, MAX_SORTS)))
 
 
 def parse_boosts(value: Any) -> tuple[Boost, ...]:
-    """Return the boosts. Raises InvalidRequest, which names the place."""
+    """Return the boosts. Raises InvalidRequest, which names the wrong item."""
     items = _list("boost", value, MAX_BOOSTS)
     given = [item.get("value") for item in items if isinstance(item, dict)]
     if (num_values := sum(len(values) for values in given if isinstance(values, list))) > MAX_BOOST_VALUES:
@@ -70,7 +70,7 @@ def parse_boosts(value: Any) -> tuple[Boost, ...]:
 
 
 def parse_facets(value: Any) -> tuple[str, ...]:
-    """Return the fields whose values are counted, each once. Raises InvalidRequest, which names the place."""
+    """Return the fields whose values are counted, each once. Raises InvalidRequest, which names the wrong item."""
     names = _list("facets", value, MAX_FACETS)
     return tuple(dict.fromkeys(_string(name, f"facets[{n}]") for n, name in enumerate(names)))
 

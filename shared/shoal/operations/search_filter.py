@@ -33,7 +33,7 @@ _PLAIN_NAME = re.compile(r"[\w-]{1,60}")
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The condition that a field has one of some values. `place` is its place in the filter, for messages."""
+    """The condition that a field has one of some values. `place` is its path in the request, for messages."""
 
     field: str
     values: tuple[Value, ...]
@@ -83,12 +83,12 @@ Filter = OneOf | Between | Exists | All | AnyOf | Not
 
 
 def parse_filter(value: Any) -> Filter:
-    """Return the filter in a JSON value. Raises InvalidRequest, which names a place such as "filter.and[1].year"."""
+    """Return the filter in a JSON value. Raises InvalidRequest, which names a path such as "filter.and[1].year"."""
     return _Parser().filter(value, "filter")
 
 
 def parse_value(value: Any, place: str) -> Value:
-    """Return the value, found at `place`. Raises InvalidRequest if no field can be compared with it."""
+    """Return the value at the path `place`. Raises InvalidRequest if no field can be compared with it."""
     if value is None or value == "":
         raise InvalidRequest(f'{place} is {excerpt(value)}, which is no value: {{"exists": false}} finds none')
     if isinstance(value, list):
@@ -105,7 +105,7 @@ def parse_value(value: Any, place: str) -> Value:
 
 
 def place_of(parent: str, name: str) -> str:
-    """Return the place of `name` in the map at the place `parent`, for messages."""
+    """Return the path of `name` in the map at the path `parent`, for messages."""
     return f"{parent}.{name}" if _PLAIN_NAME.fullmatch(name) else f"{parent}[{excerpt(name)}]"
 
 
@@ -116,7 +116,7 @@ class _Parser:
         self._num_conditions, self._num_values = 0, 0
 
     def filter(self, value: Any, place: str) -> Filter:
-        """Return the filter at a place."""
+        """Return the filter in the value at the path `place`."""
         check_type(place, value, dict, 'a map, as {"year": {"gte": 2001}}')
         if not value:
             self._count_condition(place)  # an empty filter is a condition too
