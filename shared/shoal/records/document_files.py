@@ -60,8 +60,8 @@ class FoundFile(NamedTuple):
 class ReadFiles(Closing):
     """A SQLite file with the records that were read from files, each stored under a mark of its file. For one thread.
 
-    A mark is a hash of the path, the size, the inode, the two times of change and the version of Shoal. If the SQLite
-    file is damaged or cannot be written, no record is found, and a build reads all files.
+    A mark is a hash of the path, the size, the inode, both times of change and the version of Shoal. If the SQLite file
+    is damaged or cannot be written, no record is found, and a build reads all files.
     """
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time):
@@ -88,7 +88,7 @@ class ReadFiles(Closing):
         return None
 
     def keep(self, file: FoundFile, record: Record) -> None:
-        """Save the record of a file, unless it changed in the last `SETTLES_S`: it could change again unnoticed."""
+        """Save the record of a file, unless the file has just changed, because a second change could go unnoticed."""
         if self._connection is None or self._now_s() - file.changed_ns / 1e9 < SETTLES_S:
             return
         values = (_mark(file), zlib.compress(json.dumps(record).encode(), 1), self._build)

@@ -38,7 +38,7 @@ ENCODING = "utf-8-sig"
 
 _CONVERT = "the file must be UTF-8 text: save it as such, or convert it with iconv -f {} -t UTF-8"
 
-#: Encodings that files often have: western, Chinese and Japanese.
+#: The end of a message: encodings that western, Chinese and Japanese files often have.
 _OFTEN = "; ENCODING is often CP1252, GB18030 or CP932"
 
 _ONE_A_LINE = "write one JSON object on the line, as jq -c '.[]' does for a list"
@@ -60,7 +60,7 @@ _Rows = Generator[tuple[int, list[str] | BadDocument], None, None]
 
 
 class Line(NamedTuple):
-    """A line with its number, its text and its error. The text includes the line's end; it is "" if too long."""
+    """A line with its number, its text and its error. The text includes the line's end, or is "" if too long."""
 
     number: int
     text: str
@@ -137,7 +137,7 @@ def _check_line(text: io.TextIOWrapper, line: str, number: int, label: SourceLab
 
 def read_txt(file: SourceFile, label: SourceLabel) -> Records:
     """Yield each line that is not blank as a record with one column, `text`."""
-    with closing(read_lines(file, label)) as lines:  # an error that keeps this frame must not keep the file open
+    with closing(read_lines(file, label)) as lines:  # an exception that keeps this frame must not keep the file open
         for number, line, error in lines:
             if error or line.strip():
                 yield number, error or {"text": line.rstrip("\r\n")}

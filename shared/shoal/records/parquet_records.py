@@ -102,7 +102,7 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     from pyarrow import parquet, types
 
     columns = parquet.ParquetFile(file.stream).schema
-    # If repeated values were copied, a small file could fill the memory.
+    # Columns that become dictionaries: if repeated values were copied, a small file could fill the memory.
     repeatable = [
         column.path
         for column in (columns.column(n) for n in range(len(columns)))
@@ -113,7 +113,7 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
         buffer_size=BLOCK_BYTES,
         pre_buffer=False,
         read_dictionary=repeatable or None,
-        coerce_int96_timestamp_unit="us",  # else a year from 2263 on becomes another one
+        coerce_int96_timestamp_unit="us",  # in nanoseconds, years from 2263 on would be wrong
     )
     schema = found.schema_arrow
     refuse_duplicate_columns(label.at(1), schema.names)
@@ -125,7 +125,7 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     num_rows, num_done = found.metadata.num_rows, 0
     file.fraction = lambda: num_done / num_rows if num_rows else None
     batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(row_bytes, 1)))
-    # If a thread of pyarrow got no memory, the process would end.
+    # No threads are used, because the process would end if a thread of pyarrow got no memory.
     for batch in found.iter_batches(batch_size=batch_rows, use_threads=False):
         yield batch.cast(schema, safe=False)
         num_done += batch.num_rows

@@ -23,7 +23,7 @@ MAX_EXPANSION, FREE_BYTES, ROW_BYTES = 250, 2**30, 150
 
 @dataclass(frozen=True, slots=True)
 class SourceRules:
-    """Rules for the place of a source, from the settings of the process that opens it.
+    """Rules for the path of a source, from the settings of the process that opens it.
 
     A link below the `root_folders` must lead below one of the `root_folders`. The folder of `uploads` and all folders
     below it are refused.
@@ -57,7 +57,7 @@ class SourceFile:
         self._num_unpacked = 0
 
     def count_unpacked(self, num_rows: int, num_bytes: int, where: str) -> None:
-        """Count rows that a reader has unpacked. Raises BadDocument if all rows are too large for the file's size."""
+        """Count rows that a reader has unpacked. Raises BadDocument if they are too large for the file's size."""
         self._num_unpacked += num_rows * ROW_BYTES + num_bytes
         if self._num_unpacked > max(FREE_BYTES, MAX_EXPANSION * self.size_bytes):
             raise BadDocument(
@@ -75,7 +75,7 @@ class SourceFile:
 def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
     """Open a file for reading.
 
-    Raises InvalidRequest if it cannot be read, and PathNotAllowed if a link leads from below a root to a place outside
+    Raises InvalidRequest if it cannot be read, and PathNotAllowed if a link leads from below a root to a path outside
     the roots.
     """
     try:
