@@ -12,9 +12,9 @@ from werkzeug.routing import Rule
 from shoal.errors import BadSetting
 from shoal_api.request import JsonRequest
 
-#: Endpoints that may share a path, each with its rank and the fields by which it recognises a body meant for it.
-#: Among the endpoints of a path, the first one that recognises the body answers. If none does, the endpoint with the
-#: lowest rank answers; its protocol shapes the path's errors.
+#: Endpoints that may share a path, each with its rank and the fields by which it recognises a body meant for it. Among
+#: the endpoints of a path, the first one that recognises the body answers. If none does, the endpoint with the lowest
+#: rank answers. Errors of the path have the shape of this endpoint's protocol.
 RECOGNISED_BY: dict[str, tuple[int, set[str]]] = {
     "tei.embed_or_score": (1, {"inputs", "query"}),
     "cohere.embed": (2, {"texts"}),
@@ -59,7 +59,7 @@ class ProtocolPaths:
         self._owners = {path: min(names) for path, names in below.items() if len(names) == 1} | self._owners
 
     def choose(self, request: JsonRequest) -> None:
-        """Give a request to a shared path the rule that its body fits."""
+        """Choose the rule for a request to a shared path by the fields of its body."""
         assert request.url_rule is not None
         names = request.get_json().keys()
         rules = self.shared[request.url_rule.rule]

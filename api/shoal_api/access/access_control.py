@@ -21,7 +21,7 @@ from shoal_api.request import JsonRequest
 #: Routes that need no key. Files of pages need none either: their paths begin with one of `OPEN_PATHS`.
 OPEN_ROUTES = ("/", "/health", "/ready", "/docs", "/openapi.json")
 
-#: Beginnings of the routes that need the key of an admin.
+#: Prefixes of the routes that need the key of an admin.
 _ADMIN_ROUTES = ("/v1/dead", "/v1/indexes/")
 
 #: Routes whose body is a file if the query has a `name`.

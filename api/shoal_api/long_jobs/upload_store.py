@@ -180,7 +180,7 @@ def uploads_in(folder: Path) -> list[Path]:
 
 @contextmanager
 def translated(folder: Path) -> Iterator[None]:
-    """Raise DiskFull or Internal in place of an OSError in the block."""
+    """Turn an OSError in the block into DiskFull or Internal."""
     try:
         yield
     except OSError as error:

@@ -125,7 +125,7 @@ async def embed(body: TeiEmbedBody) -> Response:
 
 @api.post("/embed_all", responses={200: ProtocolVectors})
 async def embed_all(body: TeiTokensBody) -> Response:
-    """Embed the tokens of texts: one vector for each token, as the model makes it."""
+    """Embed the tokens of texts: one vector for each token, not normalised."""
     return await _embedded(body, output="tokens", normalize=False)
 
 

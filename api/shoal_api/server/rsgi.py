@@ -154,7 +154,7 @@ class RsgiServer:
             protocol.response_bytes(status, head, data)
             if len(data) > LARGE_BYTES:
                 del data
-                response.response = []  # the server has a copy
+                response.response = []  # freed, because the server has a copy
                 await self._wait_until_read(scope)
 
     async def _wait_until_read(self, scope: Scope, least_s: float = 0.0) -> None:

@@ -264,7 +264,7 @@ class Job:
         return self.cut(len(self.texts), max_texts, self.lane_sizes())
 
     def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
-        """Split the job into jobs with new ids that each have at most `max_texts` texts and `max_size`.
+        """Split the job into jobs with new ids that each have at most `max_texts` texts and a total size of `max_size`.
 
         `sizes` has the size of each text. A text larger than `max_size` becomes a single job.
         """

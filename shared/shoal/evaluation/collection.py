@@ -158,7 +158,7 @@ def _object(where: str, line: str) -> dict[str, Any]:
 
 
 def _value_of(where: str, values: Mapping[str, Any], names: Sequence[str], kind: type | UnionType = str) -> str:
-    """Return the first value under one of the names, or "". Raises BadDocument for a value of another kind."""
+    """Return the value of the first name that has one, or "". Raises BadDocument for a value of another kind."""
     value = next((values[name] for name in names if values.get(name) is not None), "")
     if not isinstance(value, kind):
         raise BadDocument(f"{where}: the id or the text is no string: write an object with _id and text")

@@ -1,6 +1,6 @@
 """Measures of settings as trec_eval computes them, with confidence intervals and significance tests.
 
-Both resample the queries. The random numbers come from a fixed seed, so equal values give equal results.
+Intervals and tests resample the queries. The random numbers come from a fixed seed, so equal values give equal results.
 """
 
 import math

@@ -29,7 +29,7 @@ TEXTS_PER_PASS = 4
 #: This many hits weigh as much as one text, because with snippets or explanations they take a worker as long.
 HITS_PER_TEXT = 100
 
-#: The options, in the words of messages, for which a worker reads all documents a second time.
+#: The options for which a worker reads all documents a second time, as messages name them.
 _COSTLY = ("mode hybrid", "sort", "facets", "group_size")
 
 

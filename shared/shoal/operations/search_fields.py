@@ -26,7 +26,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """A field by which hits are sorted. Documents without a value come last. `place` is its path in the request."""
+    """A field by which hits are sorted. Documents without a value come last. `place` is the path of the sort."""
 
     field: str
     is_descending: bool

@@ -28,7 +28,7 @@ MAX_ROW_BYTES = 8 * 2**20
 #: Largest number of bad rows of a source. Each needs a line on disk, and a byte of a packed file can hold a thousand.
 MAX_BAD_ROWS = 10_000_000
 
-#: Largest number of names of columns that a message lists.
+#: Largest number of column names that a message lists.
 MAX_LISTED = 10
 
 #: Names of the fields that every hit of a search has.
@@ -174,7 +174,7 @@ def _written(value: Any) -> str:
 
 
 def listed(names: Collection[str]) -> str:
-    """Return the first `MAX_LISTED` names of columns for a message. Long names are cut."""
+    """Return the first `MAX_LISTED` column names for a message. Long names are cut."""
     shown = [excerpt(name) for name in islice(names, MAX_LISTED)]
     return ", ".join([*shown, "…"] if len(names) > MAX_LISTED else shown) or "(none)"
 

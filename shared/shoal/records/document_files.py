@@ -88,7 +88,7 @@ class ReadFiles(Closing):
         return None
 
     def keep(self, file: FoundFile, record: Record) -> None:
-        """Save the record of a file, unless the file has just changed, because a second change could go unnoticed."""
+        """Save a record, unless its file changed in the last `SETTLES_S`, because it could change again unnoticed."""
         if self._connection is None or self._now_s() - file.changed_ns / 1e9 < SETTLES_S:
             return
         values = (_mark(file), zlib.compress(json.dumps(record).encode(), 1), self._build)

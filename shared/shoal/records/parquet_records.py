@@ -13,7 +13,7 @@ from shoal.records.source_file import BLOCK_BYTES, SourceFile
 #: Largest number of rows in a batch, and the approximate size limit of a batch, in bytes.
 BATCH_ROWS, BATCH_BYTES = 1_024, 16 * 2**20
 
-#: The logical types of byte arrays that pyarrow can read as a dictionary, which has repeated values once.
+#: The logical types of byte arrays that pyarrow can read as a dictionary, which has each value once.
 _REPEATABLE = {"STRING", "JSON", "ENUM", "NONE"}
 
 #: Largest amount of memory for reading, in bytes. A small file may have a page of any size.

@@ -282,7 +282,7 @@ class AsyncIndexHandle:
     name: str
 
     async def add(self, documents: Iterable[Given]) -> int:
-        """Add documents to the index, each in place of the document with its id; return their number."""
+        """Add documents to the index and return their number. A document replaces the one with the same id."""
         return (await self.client.writer(self.name).add(documents)).num
 
     async def delete(self, ids: Iterable[str]) -> int:

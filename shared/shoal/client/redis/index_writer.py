@@ -100,7 +100,7 @@ class IndexWriter:
     in_one_step: bool = False
 
     async def add(self, documents: Iterable[Given]) -> Written:
-        """Add documents, each in place of the document with its id."""
+        """Add documents. A document replaces the document with the same id."""
         max_values = MAX_CHANGE_VALUES if self.in_one_step else math.inf
         found = documents_of(documents, self._max_ids, self.max_text_chars, max_values)
         if not found:
