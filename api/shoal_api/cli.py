@@ -63,7 +63,7 @@ def key() -> None:
 @click.option("--rate", default="", metavar="RATE", help="Most requests with it, such as 100/second; or minute, …")
 @settings_options("api_keys_file")
 def new(settings: Settings, name: str, admin: bool, rate: str) -> None:
-    """Make a key called NAME and print it, once: the file keeps its digest only."""
+    """Make a key called NAME and print it once, because the file keeps only its digest."""
     path = _key_file(settings)
     click.echo(api_keys.add(path, name, "admin" if admin else "user", rate))
     click.echo(f"its digest is in {path}; the key itself is kept nowhere: keep it now", err=True)

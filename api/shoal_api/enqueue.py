@@ -132,8 +132,8 @@ async def submit(job: Job, lane: str) -> Response:
 async def _choose_pool(job: Job) -> Context:
     """Return the context of the pool for a job: of two pools that serve the same model, the less busy one.
 
-    Both are drawn at random from the pools with ready workers. Only unanswered jobs of this process are counted: counts
-    of other processes would arrive too late. A search stays in its pool, because each pool has its own indexes.
+    Both are drawn at random from the pools with ready workers. Only unanswered jobs of this process count, because
+    counts of others would arrive too late. A search stays in its pool, because each pool has its own indexes.
     """
     home = context()
     if isinstance(job, Search):

@@ -163,9 +163,9 @@ class JsonRequest(Request):
         """Return the received body as a dict, which is empty for an upload.
 
         Raises InvalidJson, InvalidText for half of a surrogate pair, InvalidRequest for JSON that is not an object, and
-        TooLarge for more than `MAX_VALUES` values or `MAX_NAMES`: reading 32 MiB of empty objects or short texts would
-        need up to 1.5 GB and some seconds, during which the process could answer no other request. In JSON, every `[`,
-        `{` and `,` is counted, also inside strings.
+        TooLarge for more than `MAX_VALUES` values or `MAX_NAMES` names. Otherwise 32 MiB of empty objects or short
+        texts could need 1.5 GB and some seconds, during which the process could answer no other request. In JSON, every
+        `[`, `{` and `,` is counted, also inside strings.
         """
         if self.is_upload:
             return {}

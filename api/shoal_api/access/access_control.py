@@ -18,7 +18,7 @@ from shoal_api.access.api_keys import ApiKey, Keyring
 from shoal_api.access.rate_limit import RateLimits
 from shoal_api.request import JsonRequest
 
-#: Routes that need no key. Files of pages need none either: their paths begin with one of `OPEN_PATHS`.
+#: Routes that need no key. Nor do files of pages, whose paths begin with one of `OPEN_PATHS`.
 OPEN_ROUTES = ("/", "/health", "/ready", "/docs", "/openapi.json")
 
 #: Prefixes of the routes that need the key of an admin.

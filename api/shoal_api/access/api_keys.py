@@ -59,7 +59,7 @@ class ApiKey:
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """Return the key in a line of the file. Errors do not repeat the line: it could contain a secret by mistake."""
+        """Return the key in a line of the file. Errors do not repeat the line, because it could contain a secret."""
         parts = line.split()
         if len(parts) not in (3, 4) or not _DIGEST.fullmatch(parts[2]):
             raise BadSetting("a line takes NAME ROLE DIGEST [RATE], where DIGEST is a SHA-256 in hex")

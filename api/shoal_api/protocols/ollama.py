@@ -139,7 +139,7 @@ async def show(body: OllamaShowBody) -> Response:
 
 @api.post("/api/pull", responses={200: ProtocolFacts})
 async def pull(body: OllamaPullBody) -> Response:
-    """Confirm that a model is served: clients ask before they use it. No other model can be pulled."""
+    """Confirm that a model is served, because clients ask before they use it. No other model can be pulled."""
     await route_to_model(body.asked())
     kind = "application/json" if body.stream is False else "application/x-ndjson"
     return json_response({"status": "success"}, media_type=kind)

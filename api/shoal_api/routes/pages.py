@@ -151,7 +151,7 @@ def _confine(response: Response, styles: str = "") -> Response:
 
 
 def _describe_defaults(schemas: dict[str, Any], bodies: list[Any]) -> None:
-    """Move defaults of bodies' fields into their descriptions: generated clients would require fields with defaults."""
+    """Move defaults of fields into descriptions, because generated clients would require fields with defaults."""
     names = {ref for body in bodies for ref in _REFERENCE.findall(str(body))}
     seen: set[str] = set()
     while names - seen:

@@ -55,7 +55,7 @@ Path = Annotated[str, Field(max_length=MAX_VALUE_CHARS)]
 #: A text for the model.
 Text = Annotated[str, TEXT]
 
-#: Several texts. The check stops at the first error: the errors of all items of a large list would fill the memory.
+#: Several texts. The check stops at the first error, because errors of all items of a large list would fill the memory.
 TextList = Annotated[list[Text], Field(fail_fast=True), TEXTS]
 
 #: One text, or several.
@@ -83,7 +83,7 @@ TopN = Annotated[int, Field(ge=1, le=2**31 - 1)]
 #: A time in Unix seconds.
 UnixTime = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 
-#: vLLM's limit on the tokens of a text. Only -1 is accepted: the model's own limit.
+#: vLLM's limit on the tokens of a text. Only -1 is accepted, which means the model's own limit.
 TruncateTo = Annotated[Literal[-1] | None, Field(description="Texts that are too long are cut, as for null")]
 
 #: A field that clients of other services send, and that changes no answer.

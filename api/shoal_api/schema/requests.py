@@ -123,7 +123,7 @@ class EmbedOptions(TextOptions):
 
 _Item = TypeVar("_Item")
 
-#: A list whose check stops at the first error: the errors of all items of a large list would fill the memory.
+#: A list whose check stops at the first error, because the errors of all items of a large list would fill the memory.
 _List = Annotated[list[_Item], Field(fail_fast=True), SEARCH]
 
 _Map = Annotated[dict[str, Any], SEARCH]

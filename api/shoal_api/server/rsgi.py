@@ -84,7 +84,7 @@ class RsgiServer:
     async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         """Answer a request."""
         if earlier := self._sending.pop(scope.client, None):
-            earlier.set()  # a new request: the client has read the response before
+            earlier.set()  # the client sends a new request, so it has read the response
         task, watching = cast("asyncio.Task[None]", asyncio.current_task()), list[asyncio.Task[None]]()
         watch = asyncio.get_running_loop().call_later(
             WATCH_AFTER_S, lambda: watching.append(asyncio.create_task(_watch(protocol, task)))

@@ -116,7 +116,7 @@ def _load_app(settings: Settings) -> "RsgiServer":
         app = create_app(settings)
     except ShoalError as error:
         raise SystemExit(error.line) from error
-    gc.freeze()  # all objects made until now live as long as the process: the collector need not look at them again
+    gc.freeze()  # all objects made until now live as long as the process, so the collector need not see them again
     gc.enable()
     server = RsgiServer(app, settings.port, settings.receive_timeout_s)
     tracer = app.own.tracer
