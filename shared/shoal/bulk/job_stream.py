@@ -37,7 +37,7 @@ MAX_GROUP_ROWS, MAX_GROUP_CHARS = 64, 2**18
 #: Largest number of unanswered rows in a stream, and of characters in these rows: enough to keep sixteen workers busy.
 MAX_WINDOW_ROWS, MAX_WINDOW_CHARS = 4_096, 2**22
 
-#: If this many consecutive texts fail by an internal error, the workers are at fault, and not the texts.
+#: If this many consecutive texts fail with an internal error, the workers are at fault, and not the texts.
 MAX_INTERNAL = 32
 
 #: Seconds between two calls of `waiting`, and between two attempts while the lane is full or Redis is away.

@@ -24,7 +24,7 @@ SUFFIXES = {
 
 
 def write_files(format_name: str, paths: Sequence[Path], ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
-    """Write a part: its ids, and its vectors `[rows, dimension]`. `paths` has a file for each ending of the format.
+    """Write the ids and the vectors `[rows, dimension]` of a part. `paths` has a path for each ending of the format.
 
     Raises OSError, and MissingExtra for .parquet without pyarrow.
     """

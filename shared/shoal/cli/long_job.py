@@ -64,7 +64,7 @@ def watch(settings: Settings, job_id: str) -> None:
 
     The exit status is 0 if the job is done, and 1 if it failed or was cancelled.
     """
-    from shoal.client.long_job_handles import LongHandle  # imported late: it loads msgpack
+    from shoal.client.long_job_handles import LongHandle  # imported late, because it loads msgpack
 
     with long_jobs(settings) as jobs:
         status = jobs.status(job_id).status
@@ -114,14 +114,14 @@ _change_command("delete", "Delete long jobs that have ended from the list; the f
 
 def long_jobs(settings: Settings) -> "LongJobs":
     """Return the long jobs of the pool that the settings name."""
-    from shoal.long_jobs.long_jobs import LongJobs  # imported late: it loads the client of Redis
+    from shoal.long_jobs.long_jobs import LongJobs  # imported late, because it loads the client of Redis
 
     return LongJobs(settings)
 
 
 def submit(settings: Settings, kind: str, arguments: dict[str, Any], webhook: str | None) -> None:
     """Submit a long job, and print its id and how to watch it. Raises AddressNotAllowed for a private webhook."""
-    from shoal.process.private_network import check_address  # imported late: it loads ipaddress
+    from shoal.process.private_network import check_address  # imported late, because it loads ipaddress
 
     if webhook is not None:
         with suppress(FileError):  # perhaps only the runner's machine can resolve the host name

@@ -56,7 +56,7 @@ class _Group(click.Group):
     """A group that loads a command when it is used, and prints its error as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from importlib.metadata import entry_points  # imported late: it is slow and seldom needed
+        from importlib.metadata import entry_points  # imported late, because it is slow and seldom needed
 
         return sorted({*_OWN, *entry_points(group=_GROUP).names})
 

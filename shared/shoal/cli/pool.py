@@ -21,7 +21,7 @@ def status(settings: Settings, this_worker: bool) -> None:
 
     Each worker is listed with its indexes and their errors.
     """
-    from shoal.client.redis.client import Client  # imported late: it loads numpy
+    from shoal.client.redis.client import Client  # imported late, because it loads numpy
 
     with Client.from_settings(settings) as client:
         workers = client.pool.workers()

@@ -11,7 +11,7 @@ from shoal.contract.jobs import Job, new_id
 from shoal.contract.replies import Reply
 from shoal.errors import ShoalError
 
-#: Seconds to wait before parts are computed again: workers switch to a new version of an index one after the other.
+#: Seconds to wait before parts are computed again, because workers switch to a new index version one after the other.
 SWITCH_PAUSE_S = 0.05
 
 #: Largest number of unanswered jobs of a stream: more than a lane has.

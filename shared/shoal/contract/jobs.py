@@ -43,7 +43,7 @@ MAX_TEXT_NUMBER = 2**53
 #: A reply names at most `MAX_IGNORED` ignored fields, and cuts each name to `MAX_IGNORED_CHARS` characters.
 MAX_IGNORED, MAX_IGNORED_CHARS = 16, 64
 
-#: Largest number of texts in a job if a list is split: several workers share the list, and no other job waits long.
+#: Largest number of texts in a job if a list is split, so that several workers share it and no other job waits long.
 TEXTS_PER_JOB = 32
 
 #: Largest number of texts in an HTTP request if a list is split.
@@ -249,7 +249,7 @@ class Job:
         job = cls(**known, **own, options=Options.from_map(values), ignored=named)
         if job.timeout_s is None:
             return job
-        ends = put_s + (job.timeout_s or -1.0)  # a timeout of 0 ends at once, even if a worker's clock is slow
+        ends = put_s + (job.timeout_s or -1.0)  # a timeout of 0 expires at once, even if a worker's clock is slow
         object.__setattr__(job, "deadline", ends if job.deadline is None else min(ends, job.deadline))
         return job
 

@@ -36,7 +36,7 @@ def current() -> str | None:
     """Return the traceparent that `continued` has set, or else the traceparent of OpenTelemetry's current span."""
     if traceparent := _continued.get():
         return traceparent
-    opentelemetry: Any = sys.modules.get("opentelemetry.trace")  # never imported here: without it there is no span
+    opentelemetry: Any = sys.modules.get("opentelemetry.trace")  # never imported here, as there is no span without it
     if opentelemetry is None:
         return None
     span = opentelemetry.get_current_span().get_span_context()

@@ -88,7 +88,7 @@ def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, No
                 if num_blank > MAX_BLANK_CHARS:
                     blank = f"over {MAX_BLANK_CHARS:,} characters of blank lines end here"
                     raise BadDocument(f"{label.at(number)}: {blank}: is the file text?")
-                # Most lines are short and ASCII, and have no NUL bytes: then no further check is needed.
+                # Short ASCII lines without NUL bytes, as most lines are, need no further check.
                 is_doubtful = not line.isascii() or len(line) > MAX_ROW_BYTES or "\0" in line
                 yield _check_line(text, line, number, label) if is_doubtful else Line(number, line)
         except faults as error:

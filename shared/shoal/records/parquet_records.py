@@ -102,7 +102,7 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     from pyarrow import parquet, types
 
     columns = parquet.ParquetFile(file.stream).schema
-    # Columns that become dictionaries: if repeated values were copied, a small file could fill the memory.
+    # Columns to read as dictionaries, because copies of repeated values in a small file could fill the memory.
     repeatable = [
         column.path
         for column in (columns.column(n) for n in range(len(columns)))

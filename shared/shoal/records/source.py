@@ -57,7 +57,7 @@ _READERS: dict[str, tuple[Reader, str]] = {
     ".parquet": (read_parquet, "row"),
 }
 
-#: Endings of the names of files whose lines are not texts.
+#: Endings of the names of files that are not read as one text a line.
 RECORD_ENDINGS = tuple(ending for ending in _READERS if ending != ".txt")
 
 

@@ -84,7 +84,7 @@ class AsyncClient:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Return a client of the pool in the settings, with their limits and `request_timeout_s`."""
+        """Return a client of the pool in the settings, with the limits and the `request_timeout_s` of the settings."""
         return cls(**options_from(settings))
 
     async def __aenter__(self) -> Self:

@@ -76,7 +76,7 @@ class Client(Questions):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Return a client of the pool in the settings, with their limits and `request_timeout_s`."""
+        """Return a client of the pool in the settings, with the limits and the `request_timeout_s` of the settings."""
         return cls(**options_from(settings))
 
     def run(self, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
@@ -115,7 +115,7 @@ class Client(Questions):
                     return
                 yield from thread.run(stream.receive)
         finally:
-            thread.post(stream.close)  # `post` does not wait: the garbage collector may run this in any thread
+            thread.post(stream.close)  # `post` does not wait, as the garbage collector may run this in any thread
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
         return self.run(lambda own: own.put(job, lane, client, idempotency_key))

@@ -61,7 +61,7 @@ class LoopThread:
         self._thread = Thread(target=self._serve, name=name, daemon=True)
         self._stopping = asyncio.Event()
         self._is_closed = False
-        self._lock = RLock()  # reentrant: the garbage collector may call `post` in a thread that holds the lock
+        self._lock = RLock()  # reentrant, as the garbage collector may call `post` in a thread that holds the lock
 
     def run(self, make: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a coroutine in the loop. Cancel the coroutine if this thread stops waiting (Ctrl-C)."""
