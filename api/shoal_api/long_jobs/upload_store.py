@@ -155,7 +155,7 @@ class JobFolder:
         self._store.check_space(self.owner, num_bytes)
         partial, body, request.is_read = self._path / _PARTIAL, request.environ["wsgi.input"], True
         with open(partial, "wb") as file:
-            while (num_left := num_bytes - request.num_uploaded_bytes) > 0:  # so the whole file is never in memory
+            while (num_left := num_bytes - request.num_uploaded_bytes) > 0:  # in pieces, because the file may be large
                 piece = body.read(min(PIECE_BYTES, num_left))
                 request.num_uploaded_bytes += len(piece)
                 if not piece:

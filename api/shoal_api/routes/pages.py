@@ -37,7 +37,7 @@ FOLDER = Path(__file__).parent.parent / "page"
 
 page_files = FilesBlueprint("files", __name__, static_folder=FOLDER, static_url_path="/page")
 
-mimetypes.add_type("text/javascript", ".js")  # a machine may have another type, or none
+mimetypes.add_type("text/javascript", ".js")  # the system's table may have another type, or none
 mimetypes.add_type("font/woff2", ".woff2")
 
 #: The content security policy of a page: it loads files only from this server, and sends requests only to it. An inline

@@ -136,6 +136,6 @@ async def metrics() -> Response:
     pool, memory, queue = None, None, context().client.queue
     with suppress(ShoalError):
         pool = await PoolSnapshot.take(queue)
-        memory = await queue.commands.execute("INFO", "memory")  # the API's user of Redis may lack the right
+        memory = await queue.commands.execute("INFO", "memory")  # the API's Redis user may lack the permission
     text = await context().in_thread(context().metrics.render, pool, memory, not json_request().pool)
     return WholeResponse(text, content_type=CONTENT_TYPE_LATEST)

@@ -257,7 +257,7 @@ def submitted_job(body: JobBody) -> Job:
     """Return the job of a body. Raises InvalidRequest for missing texts, or a field that its `op` does not have."""
     fields = _FIELDS_OF[body.op]
     for name in sorted(body.model_fields_set.difference(fields, ("op", "lane", "timeout_s"))):
-        if getattr(body, name) != JobBody.model_fields[name].default:  # generated clients send defaults
+        if getattr(body, name) != JobBody.model_fields[name].default:  # generated clients also send defaults
             raise InvalidRequest(f"{name} does not go with op {body.op}: leave it out")
     if body.op == "search":
         job: Job = search_job(body)

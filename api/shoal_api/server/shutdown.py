@@ -133,7 +133,7 @@ def _sockets_on(port: int) -> Iterator[socket.socket]:
             if not stat.S_ISSOCK(os.stat(f"{OPEN_FILES}/{descriptor}").st_mode):
                 continue
             sock = socket.socket(fileno=os.dup(int(descriptor)))
-        except OSError:  # it is closed by now
+        except OSError:  # the descriptor is closed by now
             continue
         with sock:
             is_on = False

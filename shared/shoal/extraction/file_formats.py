@@ -116,7 +116,7 @@ def _element_text(root: Any) -> str:
 
 
 def _marked(root: Any) -> str:
-    """Return the texts of an element with marks between them. Works without recursion: elements may be very deep."""
+    """Return the texts of an element with marks between them. Elements may be too deep for recursion."""
     parts: list[str] = []
     node, is_done, num_pre, root_id = root, False, 0, root.mem_id
     while True:

@@ -115,7 +115,7 @@ class Source:
 
     def __iter__(self) -> Iterator[Document]:
         """Yield the documents. Raises BadDocument at the first bad row."""
-        with closing(self.rows()) as rows:  # an error that keeps this frame must not keep the file open
+        with closing(self.rows()) as rows:  # an exception that keeps this frame must not keep the file open
             for row in rows:
                 if isinstance(row, BadRow):
                     raise BadDocument(row.reason)

@@ -221,7 +221,7 @@ class _Stream:
 
 def _left_s(until: float | None) -> float:
     """Return the seconds until the deadline; raise ReadTimeout if it has passed."""
-    if until is None:  # httpx2 greets SOCKS proxies without a timeout
+    if until is None:  # httpx2 passes no timeout for the handshake with a SOCKS proxy
         return CONNECT_TIMEOUT_S
     left_s = until - time.monotonic()
     if left_s <= 0:
