@@ -37,11 +37,11 @@ _MAX_NAME_BYTES = 200
 #: Number of earlier jobs' folders that are checked when a folder is made. Folders that no job needs are removed.
 _CHECKED_AT_A_TIME = 20
 
-#: Time for which the upload of a job that failed or was cancelled is kept, so that the job can be retried.
+#: Seconds for which the upload of a failed or cancelled job is kept, so that the job can be retried.
 _RETRY_KEPT_S = 86_400.0
 
-#: Time for which the folder of an unknown job is kept. The job may still run: Redis may have lost its data meanwhile,
-#: or the API may now use another Redis.
+#: Seconds for which the folder of an unknown job is kept. The job may still run: Redis may have lost its data
+#: meanwhile, or the API may now use another Redis.
 _UNKNOWN_KEPT_S = 7 * 86_400.0
 
 #: Pause before a client should try again once the space for uploads is used up, in seconds.

@@ -81,7 +81,7 @@ def long_jobs(query: ListQuery) -> Response:
 
 @api.get("/v1/jobs/<id>", responses={200: AnyJobStatus})
 async def job_status(path: JobPath) -> Response:
-    """Return the status of a job, with its timings once it is done; or a long job, with its progress."""
+    """Return the status of a job, with its timings once it is done, or the status and progress of a long job."""
     try:
         status, timings = await context().client.queue.status(path.id)
     except UnknownJob:

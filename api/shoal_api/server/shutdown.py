@@ -23,7 +23,7 @@ from typing import NamedTuple
 #: Time without data after which a connection is idle, in seconds.
 IDLE_S = 1.0
 
-#: Longest time for which a process that is told to stop keeps connections that are not idle, in seconds.
+#: Longest time for which a stopping process keeps connections that are not idle, in seconds.
 DRAIN_S = 5.0
 
 #: Seconds between two checks of the connections.
@@ -86,7 +86,7 @@ def _is_in_use(port: int) -> bool:
 
 
 def _is_idle(connection: socket.socket) -> bool:
-    """Return True if data has come, but none in the last `IDLE_S`, and all is read; False if the system cannot say."""
+    """Return True if data has come, all of it is read, and none came or went in the last `IDLE_S`; else False."""
     if not HAS_TCP_INFO:
         return False
     num_unread_bytes = struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))[0]
