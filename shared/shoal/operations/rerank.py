@@ -11,7 +11,7 @@ from shoal.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Rerank(Job):
-    """A job that scores its texts for a `query`, from 0 to 1 or, with `raw_scores`, by the reranker's own numbers."""
+    """A job that scores its texts for a `query`. Scores are from 0 to 1, or the reranker's own with `raw_scores`."""
 
     query: str | None = None
     raw_scores: bool = False

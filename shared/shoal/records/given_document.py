@@ -19,7 +19,7 @@ def documents_of(
 ) -> list[Document]:
     """Return the given documents in their order.
 
-    Raises BadDocument or InvalidText, whose message names the document by its number, counted from 0, and its id.
+    Raises BadDocument or InvalidText, whose message names the document by its position, counted from 0, and its id.
     Raises TooLarge for more than `most` documents, or if their lists and maps have more than `max_values` values. A
     document is checked only after its values were counted.
     """
@@ -44,7 +44,7 @@ def documents_of(
 def ids_of(given: Iterable[str], most: int) -> list[str]:
     """Return the given ids in their order.
 
-    Raises InvalidRequest or InvalidText, whose message names the id by its number, counted from 0, and TooLarge for
+    Raises InvalidRequest or InvalidText, whose message names the id by its position, counted from 0, and TooLarge for
     more than `most` ids.
     """
     found: dict[str, None] = {}

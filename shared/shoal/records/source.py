@@ -65,7 +65,7 @@ class Source:
     """A file of records, a file that is one document, or a folder of documents. Each iteration reads it anew.
 
     `path` is a file or folder on this machine. The ending of its name says the format. Without `text_column` the text
-    is the column "text", else the only column beside the id, else the only column whose name is in
+    is the column "text", else the only column besides the id, else the only column whose name is in
     `USUAL_TEXT_COLUMNS`. Without `id_column` the id is the first column of `USUAL_ID_COLUMNS` that exists, else the
     position of the record, counted from 0. No other column may have one of the `reserved` names. The `rules` say which
     paths are allowed.

@@ -16,8 +16,8 @@ from shoal.settings import Settings
 #: Number of bytes that are read at a time.
 BLOCK_BYTES = 256 * 1024
 
-#: Beyond the first `FREE_BYTES` of rows, each byte of a file may unpack to at most `MAX_EXPANSION` bytes of rows: a KiB
-#: of .parquet can unpack to a TiB. Each row counts `ROW_BYTES` more than its values.
+#: Beyond the first `FREE_BYTES` of rows, each byte of a file may unpack to at most `MAX_EXPANSION` bytes of rows,
+#: because a KiB of .parquet can unpack to a TiB. Each row counts `ROW_BYTES` more than its values.
 MAX_EXPANSION, FREE_BYTES, ROW_BYTES = 250, 2**30, 150
 
 
@@ -43,7 +43,7 @@ class SourceRules:
 
 
 class SourceFile:
-    """An open file, with its bytes as they are stored, its size, and the time of its last change in nanoseconds.
+    """An open file: a stream of its bytes, packed or not, its size, and the time of its last change in nanoseconds.
 
     `fraction` returns the share that was read. A reader that does not read from beginning to end replaces this
     function.
