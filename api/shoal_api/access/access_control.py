@@ -147,7 +147,7 @@ class AccessControl:
         request.num_held_bytes += num_bytes
 
     def release(self, request: JsonRequest) -> None:
-        """Stop counting the request and its bytes, because its response is sent or its client has disconnected."""
+        """Stop counting the request and its bytes once its response is sent or its client has disconnected."""
         self._requests.release(request.client_name, int(request.is_counted))
         self._bytes.release(request.client_name, request.num_held_bytes)
         request.is_counted, request.num_held_bytes = False, 0

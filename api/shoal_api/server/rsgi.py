@@ -165,7 +165,7 @@ class RsgiServer:
         read = self._sending[scope.client] = asyncio.Event()
         with suppress(TimeoutError):
             await asyncio.wait_for(read.wait(), least_s)
-        # `dup` would make the connection a blocking one for Granian too: its next write would hold up all clients.
+        # `dup` would make the connection a blocking one for Granian too, and its next write would hold up all clients.
         own = (socket.socket(fileno=each.detach()) for each in connections_on(self._port) if _is_to(each, scope))
         if (found := await asyncio.to_thread(next, own, None)) is None:
             return

@@ -185,8 +185,7 @@ class _Run:
         for row in self.source.rows(self._report_reading):
             self.num_read += 1
             if self.num_read > self.manifest.num_rows:
-                # Fields are left out, because no vector depends on them, and a window of large fields would fill the
-                # memory.
+                # Fields are left out, because no vector depends on them, and large fields would fill the memory.
                 yield Document(row.id, row.text, {}, row.number) if isinstance(row, Document) else row
             elif self.num_read % _SKIPPED_AT_A_TIME == 1:
                 self._report_reading()

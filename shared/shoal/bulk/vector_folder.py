@@ -39,7 +39,7 @@ _ARGUMENTS = ("source", "text_column", "id_column", "format", "part_rows", "opti
 class Part:
     """A finished part: `num_rows` rows of the source from `first_row` on, counted from 0.
 
-    `num_bad` of these rows were left out. `checksums` and `sizes` map each file's name to its SHA-256 and its bytes.
+    `num_bad` of these rows were left out. `checksums` and `sizes` map each file's name to its SHA-256 and size.
     """
 
     first_row: int

@@ -13,7 +13,7 @@ TEXTS_PER_TOKENIZER_JOB = 8
 
 @dataclass(frozen=True, slots=True)
 class TokenizerJob(Job):
-    """A job for the tokenizer. Its texts together have at most `max_chars`, because they keep a worker busy."""
+    """A job for the tokenizer. Its texts have at most `max_chars` characters in all, as they keep a worker busy."""
 
     special_tokens: bool = True
 
