@@ -1,6 +1,6 @@
 """Documents' fields in the form that engines keep and compare: numbers, and digests of keywords.
 
-A field is called `f` and its number in the index. So no name and no value of a document needs quoting.
+A field's name in an engine is `f` and the field's number, so no name and no value of a document needs quoting.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -135,7 +135,7 @@ def _keys(columns: Columns) -> dict[str, str]:
 
 
 def _by_row(column: Column) -> Any:
-    """Return the codes of the rows, one row after the other, and the places where the rows begin."""
+    """Return the codes of all rows, row by row, and the position where each row's codes begin."""
     order = np.argsort(column.rows, kind="stable")
     codes = np.repeat(np.arange(len(column.terms)), np.diff(column.starts))[order]
     return codes, np.searchsorted(column.rows[order], np.arange(column.codes.shape[1] + 1))
