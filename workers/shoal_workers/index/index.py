@@ -114,7 +114,7 @@ class Index:
 
         The search is exact for any number of documents. Documents of equal score are in the order of the source;
         documents that were added since the build come after them, in the order in which they were added. Raises
-        IndexCorrupt for numbers or documents that no build wrote.
+        IndexCorrupt for files that no build wrote.
         """
         live = self.live
         with self._naming_corruption():
@@ -154,7 +154,7 @@ class Index:
     def _naming_corruption(self) -> Iterator[None]:
         try:
             yield
-        except IndexError as error:  # fewer than k upper bounds reach the k-th score, so they are of other vectors
+        except IndexError as error:  # the codes are of other vectors: under k bounds reach the k-th score
             raise IndexCorrupt(
                 f"{self.folder / QUANTISED} does not belong to {VECTORS}: build the index again"
             ) from error

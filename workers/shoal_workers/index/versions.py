@@ -18,7 +18,7 @@ from shoal_workers.index.index import FOLDER_NAME, current_version
 #: listed after the last line of the current one were published and then rolled back.
 HISTORY = "history"
 
-#: A file whose lock a change of the versions holds.
+#: A change of the versions holds a lock on this file.
 LOCK = ".lock"
 
 #: A file about the last rollback that was asked for with an idempotency key: the key, the version before the rollback,
@@ -145,14 +145,14 @@ def make_current(folder: Path, name: str) -> None:
     times, new = dict(_published(folder)), f"{name} {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n"
     before = [other for other in _history(folder, current_name(folder)) if (folder / other).is_dir()]
     lines = [f"{other} {times.get(other, '-')}\n" for other in before]
-    # After each step a rollback finds its way. A current version that the history lacks counts as its last one.
+    # A rollback works after each step, because a current version that the history lacks counts as its last one.
     replace_file(folder / HISTORY, "".join(lines + [new] * (name in before)))
     replace_file(folder / CURRENT, name + "\n")
     replace_file(folder / HISTORY, "".join(line for line in lines if not line.startswith(f"{name} ")) + new)
 
 
 def was_published(folder: Path, name: str) -> bool:
-    """Return True for a published version, but False if it was rolled back and another one was published since."""
+    """Return True for a published version, but False if it was rolled back and another version was published later."""
     return name in dict(_published(folder))
 
 
@@ -224,7 +224,7 @@ def _read(path: Path) -> str:
 
 
 def _remove(version: Path) -> None:
-    """Remove a version, or a link to one. Its manifest goes first, so no worker opens a version without all files."""
+    """Remove a version, or a link to one. The manifest is removed first, so no worker opens a partial version."""
     if version.is_symlink():
         version.unlink()
         return

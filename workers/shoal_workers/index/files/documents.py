@@ -1,4 +1,4 @@
-"""The documents of a version: a line of JSON for each, the place where it begins, and hashes of ids and texts."""
+"""The documents of a version: a line of JSON for each, the line's offset, and hashes of ids and texts."""
 
 import json
 import mmap
@@ -98,7 +98,7 @@ class Documents:
         try:
             with (folder / DOCUMENTS).open("rb") as file:
                 self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # ValueError: it is empty
+        except (OSError, ValueError) as error:  # ValueError: an empty file
             raise IndexCorrupt(
                 f"{folder / DOCUMENTS} cannot be read ({error!s:.200}): build the index again"
             ) from error

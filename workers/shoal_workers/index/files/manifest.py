@@ -69,7 +69,7 @@ FILES = (
 #: The files of a version whose vectors and documents are in an engine.
 ENGINE_FILES = (CHANGES, FIELDS)
 
-#: Version of this layout. It rises by one whenever the names or contents of the files change.
+#: Version of this layout. It rises by one whenever the names or formats of the files change.
 LAYOUT = 5
 
 #: Largest number in a manifest: it fits into msgpack and into numpy's integers.
@@ -152,7 +152,7 @@ class Manifest:
             if isinstance(value, int) and not 0 <= value <= MAX_NUMBER:
                 raise ValueError(f"{name} is {value}")
             if isinstance(value, str):
-                value.encode()  # a heartbeat contains it, and no lone surrogate fits there
+                value.encode()  # fails for a lone surrogate, which heartbeats cannot contain
         if self.count < 1 or (self.dimension < 1) != (self.quantised_width < 1):
             raise ValueError(
                 f"count is {self.count}, dimension {self.dimension} and quantised_width {self.quantised_width}; "

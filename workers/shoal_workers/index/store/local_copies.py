@@ -58,7 +58,7 @@ class Copies:
         self._gone_since: dict[str, float] = {}
 
     def look(self, now: float) -> None:
-        """Make the copies equal to the store. `now` is on the monotonic clock.
+        """Make the copies equal to the indexes in the store. `now` is on the monotonic clock.
 
         If an index cannot be copied, its copy keeps its version, and the file of errors has the reason. If the store is
         empty, all indexes keep their versions. Raises FileError or Unavailable if the store cannot be listed.
@@ -97,7 +97,7 @@ class Copies:
         if (data := self._store.read_small(f"{name}/{CURRENT}")) is None:
             return None
         text = data.decode("utf-8", "replace")
-        if not text.endswith("\n") or not FOLDER_NAME.fullmatch(text[:-1]):  # the line feed is written last
+        if not text.endswith("\n") or not FOLDER_NAME.fullmatch(text[:-1]):  # a complete file ends with a line feed
             place = shown(f"{name}/{CURRENT}")
             raise IndexCorrupt(f"{place} does not name a version: if that stays so, publish a version again")
         return text[:-1]
@@ -204,6 +204,6 @@ def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
 
 
 def report_damage(version: Path) -> None:
-    """Have a version of a copy copied from the store again: without its manifest, it does not count as complete."""
+    """Remove the manifest of a damaged version, so that it counts as incomplete and is copied from the store again."""
     with suppress(OSError):
         (version / MANIFEST).unlink()
