@@ -47,10 +47,10 @@ class Processes:
         return found
 
     def ms_a_request(self, before: Counter[str], num_requests: int, **load_s: float) -> Figures:
-        """Wait until all is idle; return the processor time per request since `before`, and the load generator's."""
+        """Wait until all is idle; return the processor time per request since `before`, with the load generator's."""
         taken_s = {name: now - before[name] for name, now in self.cpu_s().items()}
         self.wait_until_idle()
-        if taken_s:  # a server elsewhere has no processes here
+        if taken_s:  # a remote server has no processes here
             taken_s["all but the load"] = sum(taken_s.values())
         return {f"processor ms a request: {name}": s * 1_000 / num_requests for name, s in (taken_s | load_s).items()}
 
