@@ -126,7 +126,7 @@ class EngineSearch:
         return {}
 
     def answer(self, scores: Sequence[float] | None = None) -> SearchAnswer:
-        """Return the answer with the best hits; `scores` are the reranker's scores of all `pairs`, if it was asked."""
+        """Return the answer with the best hits; `scores` are the reranker's scores of all `pairs`, if there are any."""
         lists, names = self._lists, self._job.search.fields
         if scores is not None:
             rest = iter(scores)

@@ -41,13 +41,13 @@ class Index:
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` compares the version's files with their
     checksums. `live` has the changes since the version was built. Each search reads `live` once, because `live` is
     replaced as a whole. `change_fault` says why some changes are missing from `live`; it is empty if no changes are
-    missing. Changes were looked for up to the position `followed_to` of their log. If `needs_all_changes`, all of them
-    are applied anew the next time. `columns` contain the fields of the `documents`.
+    missing. The log of changes was read up to the position `followed_to`. If `needs_all_changes`, all changes are
+    applied anew the next time. `columns` contain the fields of the `documents`.
     """
 
     change_fault, followed_to, needs_all_changes = "", START, False
 
-    #: True if the words of a query are weighed by the model.
+    #: True if the words of a query get weights from the model.
     has_learned_words = False
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, threads: SearchThreads = ONE_THREAD):

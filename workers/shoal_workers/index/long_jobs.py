@@ -113,7 +113,7 @@ class MigrateIndex(BuildIndex):
 
     @classmethod
     def of(cls, name: str, folder: Path, publish: bool, language: str | None = None) -> Self:
-        """Return the migration of the index in `folder`; without a `language`, the language of the words stays.
+        """Return the migration of the index in `folder`; without a `language`, the language of the words is kept.
 
         Raises IndexNotFound and IndexCorrupt.
         """

@@ -18,7 +18,7 @@ from shoal_workers.index.search.live_documents import LiveDocuments
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
-#: Weight of the negative texts, which hits should be unlike. The query has the weight 1.
+#: Weight of the negative texts, from which hits should differ. The query has the weight 1.
 NEGATIVE_WEIGHT = 0.5
 
 

@@ -49,7 +49,7 @@ class SearchAnswer:
 
 
 class RankedList(NamedTuple):
-    """One list of hits before its documents are read: the query, the places of the hits in groups, and the ranking.
+    """One list of hits before its documents are read: the query, the ranked hits in groups, and the ranking.
 
     `cursor` leads to the next page.
     """
@@ -110,7 +110,7 @@ class RankedSearch:
             )
         if options.facets or options.group_by or options.fields:
             fields = self._index.fields_at(self._live)
-            for number, name in enumerate(options.facets or ()):  # before hits are scored
+            for number, name in enumerate(options.facets or ()):  # checked before hits are scored
                 fields.check_values(name, f"facets[{number}]")
             if options.group_by:
                 fields.check_known(options.group_by, "group_by")
@@ -148,7 +148,7 @@ class RankedSearch:
         return {n: tokens.of(place.row) for n, place in enumerate(places) if place.row < manifest.count}
 
     def answer(self, scores: Sequence[float] | None = None) -> SearchAnswer:
-        """Return the answer with the best hits; `scores` are the reranker's scores of all `pairs`, if it was asked."""
+        """Return the answer with the best hits; `scores` are the reranker's scores of all `pairs`, if there are any."""
         lists = self._lists if scores is None else self._reranked(iter(scores))
         hits = [[self._hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)]
         has_pages, has_facets = self._options.cursor is not None, bool(self._options.facets)
@@ -232,7 +232,7 @@ class RankedSearch:
     # Choose and answer
 
     def _best(self, groups: list[list[Place]]) -> list[Place]:
-        """Return the documents that become hits, those of the first groups, or of diverse groups."""
+        """Return the documents that become hits: all in the first groups, or in groups chosen for diversity."""
         if not self._options.diversity:
             return list(chain.from_iterable(groups[: self._job.k]))
         leads = [group[0] for group in groups]

@@ -51,7 +51,7 @@ class Version:
         except IndexCorrupt as error:
             reason = str(error)
         size_bytes = sum(path.lstat().st_size for path in folder.iterdir())
-        # A removal removes the manifest first. If it is still there now, files that were missing before are really
+        # A removal deletes the manifest first. If the manifest is still there now, the files missing before are really
         # missing.
         return cls(folder, is_current, manifest, reason, size_bytes, (folder / MANIFEST).lstat().st_mtime_ns)
 
@@ -96,7 +96,7 @@ def publish(folder: Path, name: str, digest: str | None = None) -> None:
     """Make a version the current one; workers that serve the index open it and switch to it.
 
     Raises IndexNotFound for an unknown version, IndexCorrupt for one that cannot be read, and IndexMismatch if a
-    `digest` is given and the version's model has another one.
+    `digest` is given and the version's model has another digest.
     """
     with changing(folder):
         _check_usable(folder, name, digest)

@@ -69,7 +69,7 @@ class DocumentEncoder(Protocol):
 
 
 class LocalEncoder:
-    """An encoder of a build that runs the model in the process of the build."""
+    """An encoder that runs the model in the process of the build."""
 
     def __init__(self, encoder: "Encoder"):
         self.model = info_of(encoder.model, encoder.fingerprint)
@@ -90,7 +90,7 @@ class LocalEncoder:
 
 
 class PoolEncoder:
-    """An encoder of a build that uses a pool's model; the process of the build loads no model."""
+    """An encoder that uses the model of a pool, so that the process of the build loads none."""
 
     def __init__(self, client: Client, model: ModelInfo):
         self.model = model

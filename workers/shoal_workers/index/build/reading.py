@@ -168,8 +168,8 @@ class _Reading:
 def write_columns(state: BuildState, kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Write the columns of the documents in the folder of a build; return `DocumentFields.kinds_found`.
 
-    Fields that `kinds` does not name get the kind that all their values have. The distinct strings of all fields are in
-    memory, and 8 to 12 bytes for each value. Raises BadDocument for a value that is not of the given kind.
+    Fields that `kinds` does not name get the kind that all their values have. The distinct strings of all fields, and 8
+    to 12 bytes for each value, are kept in memory. Raises BadDocument for a value that is not of the given kind.
     """
     fields, folder = DocumentFields(kinds), state.folder
     for number, document in enumerate(read_lines(folder / DOCUMENTS), 1):

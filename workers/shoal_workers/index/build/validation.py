@@ -53,9 +53,9 @@ class Sample:
         words: LexicalIndex | None,
         report: Callable[[float], object],
     ) -> float:
-        """Search for the texts, and return the part of the documents that were found by vectors and learned `words`.
+        """Search for the texts, and return the share of documents that were found by vectors and learned `words`.
 
-        Raises IndexCorrupt if a smaller part than `MIN_FOUND` is found, or if no search is possible.
+        Raises IndexCorrupt if a smaller share than `MIN_FOUND` is found, or if no search is possible.
         """
         is_found = np.ones(len(self.rows), bool)
         if vectors.shape[1]:

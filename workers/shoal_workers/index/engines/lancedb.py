@@ -128,7 +128,7 @@ class Table:
             raise LookupError(str(error)) if "not found" in str(error) else OSError(str(error)) from error
 
     def _run(self, ask: Callable[[Any], Awaitable[T]], is_limited: bool = True) -> T:
-        """Return what `ask` returns for the database. Raises OSError if the database is unreachable or too slow.
+        """Return the result of `ask` for the database. Raises OSError if the database is unreachable or too slow.
 
         A missing folder counts as unreachable, because LanceDB would create it.
         """

@@ -30,7 +30,7 @@ _CREATE = """CREATE TABLE IF NOT EXISTS {}
 _ADD = """INSERT INTO {} SELECT * FROM unnest(%s::bigint[], %s::vector[], %s::text[], %s::jsonb[])
 ON CONFLICT (row) DO NOTHING"""
 
-#: `<#>` is the negative product of two vectors.
+#: `<#>` is the negative inner product of two vectors.
 _SEARCH = """SELECT q.n, -found.distance, found.document FROM unnest(%(queries)s::vector[]) WITH ORDINALITY q(v, n),
 LATERAL (SELECT document, vector <#> q.v AS distance FROM {} WHERE {} ORDER BY distance LIMIT %(k)s) found
 ORDER BY q.n, found.distance"""

@@ -21,7 +21,7 @@ EF_SEARCH = 100
 #: Largest number of characters that a number in a filter of Redis may have.
 MAX_NUMBER_CHARS = 255
 
-#: Redis stores float32 vectors. Its default, one byte per dimension, would change scores by up to 0.002.
+#: With this option, Redis keeps float32 vectors. Its default, int8, would change scores by up to 0.002.
 _FORM = "NOQUANT"
 
 

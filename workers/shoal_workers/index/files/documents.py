@@ -36,7 +36,7 @@ class HashTable:
 
     @classmethod
     def of(cls, hashes: bytes | bytearray) -> Self:
-        """Return the table of `hashes`, which are joined in the order of their rows."""
+        """Return the table of `hashes`, which are concatenated in the order of their rows."""
         halves = np.frombuffer(hashes, "<u8").reshape(-1, 2)
         order = np.argsort(halves[:, 0], kind="stable")
         return cls(np.stack([halves[order, 0], halves[order, 1], order.astype(np.uint64)]))
@@ -75,7 +75,7 @@ class HashTable:
         return found
 
     def rows_of(self, hashes: bytes) -> NDArray[np.int64]:
-        """Return all rows that have one of `hashes`, which are joined; int64, in ascending order."""
+        """Return all rows that have one of `hashes`, which are concatenated; int64, in ascending order."""
         halves = np.frombuffer(hashes, "<u8").reshape(-1, 2)
         starts, ends = (np.searchsorted(self.firsts, halves[:, 0], side) for side in ("left", "right"))
         counts = ends - starts

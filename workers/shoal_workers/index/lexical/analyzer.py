@@ -78,7 +78,7 @@ def is_unspaced(word: str) -> bool:
 def normalised(text: str) -> str:
     """Return a text in lower case and in Unicode's form NFKC.
 
-    The time is linear in the length: a word of hundreds of characters is normalised in pieces.
+    The time is linear in the length, because a word of hundreds of characters is normalised in pieces.
     """
     if text.isascii():
         return text.lower()
@@ -98,7 +98,7 @@ def _in_form(form: Literal["NFC", "NFD", "NFKC"], text: str) -> str:
 
 
 class Analyzer:
-    """Finds the terms of texts in a language, or in no known language. Thread-safe.
+    """Finds the terms of texts whose language is given or unknown. Thread-safe.
 
     A term is the hash of a word's stem, a number of 64 bits. In a run of a script without spaces, each character and
     each pair of neighbours has a term.

@@ -160,7 +160,7 @@ class LexicalIndex:
         return found
 
     def emptied(self) -> Self:
-        """Return an index without documents. Documents added to it are weighed with the statistics of this version."""
+        """Return an index without documents. Documents added to it are scored with the statistics of this version."""
         empty = {name: getattr(self, name)[:0] for name in ("terms", "rows", "impacts")}
         return replace(self, count=0, starts=np.zeros(1, np.int64), **empty)
 

@@ -71,7 +71,7 @@ def _passage(text: str, first: int, last: int, max_chars: int) -> tuple[int, int
 
 
 def _start(text: str, earliest: int, first: int) -> int:
-    """Return the first place from `earliest` to `first` where a sentence begins, or else where a word begins."""
+    """Return the first position from `earliest` to `first` where a sentence begins, or else where a word begins."""
     if earliest == 0:
         return len(text) - len(text.lstrip())
     for boundary in (_SENTENCE_END, _SPACE):

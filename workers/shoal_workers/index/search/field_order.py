@@ -14,7 +14,7 @@ from shoal_workers.index.vectors.exact_search import TopK
 #: Limit of sort keys. If the next field could make keys exceed it, the keys are first replaced by their ranks.
 _MAX_KEY = 2**62
 
-#: While too few documents are found, each step looks at this many times as many documents as the step before.
+#: Factor by which the number of examined documents grows from step to step while too few are found.
 _GROWTH = 4
 
 #: A function that returns the given number of best documents among the selected ones, bool `[count + added]`. It may

@@ -119,7 +119,7 @@ def _bounds(wanted: Between, column: Column) -> tuple[int, int]:
 def span_of(column: Column, value: Value, place: str) -> tuple[int, int]:
     """Return the first code of a value and the code after its last code.
 
-    For a missing value, both are the code of the next term. Raises InvalidRequest for a value that is not of the column's kind.
+    For a missing value, both are the next term's code. Raises InvalidRequest for a value of another kind.
     """
     try:
         if column.kind == "date":

@@ -69,7 +69,7 @@ class Cursor:
 class Pages:
     """The pages of a job's list in one `version` of an index with `count` rows.
 
-    `added` are the documents that were added since the build, packed.
+    `added` are the packed documents that were added since the build.
     """
 
     def __init__(self, job: Search, version: str, count: int, added: Sequence[bytes]):

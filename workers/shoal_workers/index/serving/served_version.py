@@ -73,8 +73,8 @@ class ServedVersion:
 
     `open_version` opens it, in a thread of `openers`. `used_at`, on the monotonic clock, is the time of its last use.
     `failure` says why it must not be searched, and is None if it may be. `check_at`, on the same clock, is the time of
-    the next check of its files. `check` is the last check, which can go on where it ended. Raises IndexCorrupt for a
-    version without one of its files, and IndexMismatch for a version of another model.
+    the next check of its files. `check` is the last check, which can continue where it stopped. Raises IndexCorrupt for
+    a version without one of its files, and IndexMismatch for a version of another model.
     """
 
     def __init__(

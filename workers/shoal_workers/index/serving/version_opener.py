@@ -26,7 +26,7 @@ BYTES_AT_ONCE = 4 * 2**20
 class VersionOpener:
     """Opens versions for a worker with a model, and applies the changes in `change_log`, if there is one. Thread-safe.
 
-    The `password` is for versions in engines. The thread that holds the lock `following` applies changes.
+    The `password` is for versions in engines. Only the thread that holds the lock `following` applies changes.
     """
 
     def __init__(self, model: Model, threads: SearchThreads, change_log: ChangeLog | None, password: str = ""):

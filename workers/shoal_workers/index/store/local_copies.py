@@ -47,7 +47,8 @@ GONE_AFTER_S = 60.0
 class Copies:
     """The copies of all indexes in a store, in a folder of this machine.
 
-    One process at a time may use them. It may be killed at any moment: a version appears only when it is complete.
+    One process at a time may use them. It may be killed at any moment, because a version appears only when it is
+    complete.
     """
 
     def __init__(self, store: IndexStore, folder: Path):
@@ -103,7 +104,7 @@ class Copies:
         return text[:-1]
 
     def _remove_if_gone(self, name: str, now: float) -> None:
-        """Remove the copy of an index that has been missing from the store for a while."""
+        """Remove the copy of an index that has been missing from the store for `GONE_AFTER_S`."""
         if now - self._gone_since.setdefault(name, now) < GONE_AFTER_S:
             return
         self._gone_since.pop(name)

@@ -49,7 +49,7 @@ RESTART_AFTER_S = 10.0
 def check_store(settings: Settings) -> None:
     """Raise MissingExtra or BadSetting if the settings name a store that cannot be used. The store is not contacted.
 
-    The check has a process of its own, because the packages of a store take memory.
+    The check runs in a separate process, because the packages of a store take memory.
     """
     if settings.index_store:
         run_store_process(settings, "check")
