@@ -16,7 +16,7 @@ from benchmarks import wrk
 from benchmarks.peers import PEERS, Target, target_of
 from benchmarks.trial import Figures, Row, Trial, figures_of
 
-#: Only the scenario `cache` uses a cache. The texts of other loads repeat too, and a cache would falsify their rates.
+#: Only the scenario `cache` uses a cache. The texts of other loads repeat too, and a cache would distort their rates.
 NO_CACHE = {"SHOAL_CACHE_MB": "0"}
 
 #: Share of a processor below which a server counts as idle, and the longest wait until it is idle, in seconds.

@@ -21,7 +21,7 @@ STRIDE = 4_001
 #: Beginning of the line with JSON in wrk's output.
 _MARK = "measured: "
 
-#: The script makes all requests before the clock starts. `wrk -s SCRIPT URL -- BODIES FIRST`.
+#: The script makes all requests before the clock starts. It is run as `wrk -s SCRIPT URL -- BODIES FIRST`.
 _SCRIPT = """
 local requests, n = {}, 0
 function init(args)

@@ -1,7 +1,7 @@
 """The manifest of a version of an index, and the names of the version's files.
 
 my-index/current                     the name of the version to serve
-my-index/history                     the versions that were published, one a line: see `versions`
+my-index/history                     the versions that were published, one per line: see `versions`
 my-index/.rollback                   the last rollback with a key: see `versions`
 my-index/.read-files                 the texts of a source's files, in SQLite: see `shoal.records.document_files`
 my-index/.building/                  the version of a running or interrupted build
