@@ -39,13 +39,13 @@ from shoal_workers.service.service import open_encoder
 GIVE_UP_S = 90.0
 
 #: Seconds without progress after which a worker ends itself. The longest stop, and a few time limits of Redis in
-#: sequence, are shorter, so they do not count as stalls.
+#: sequence, are shorter, so they do not look like stalls.
 STALL_S = 20.0
 
 #: Largest reply in MB, and largest number of texts in a lane: low enough that the hostile client reaches this limit.
 MAX_REPLY_MB, MAX_BACKLOG_TEXTS = 4, 3_000
 
-#: Limit of other clients' requests that are refused as `overloaded` because of the hostile client: a share of their
+#: Limit on other clients' requests that are refused as `overloaded` because of the hostile client: a share of all their
 #: requests, plus a number.
 MAX_OVERLOADED, SPARE_OVERLOADED = 0.01, 5
 
@@ -180,7 +180,7 @@ class Run:
         self.checks.hostile = self.hostile.job_ids
         self.checks.run()
         self.after_mb = {**after_mb, "redis": self.checks.used_memory_mb()}
-        # Servers of a group copy themselves to new replicas, so only Redis's own figure counts.
+        # Servers of a group fork to copy data to new replicas, so only the memory that Redis reports counts.
         of_group = self.deployment.group.ports if self.deployment.group else ()
         for name in self.before_mb.keys() & self.after_mb.keys() - set(of_group):
             # A process of the same kind may have had larger jobs before the first fault.

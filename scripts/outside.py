@@ -138,7 +138,7 @@ def images() -> Iterator[Row]:
     base = re.findall(r"^FROM (\S+)$", (ROOT / "workers/Dockerfile").read_text(), re.MULTILINE)[-1]
     with compose_project() as compose:
         for image in (base, *compose("config", "--images", "redis").split()):
-            run(["docker", "pull", image])  # so that the pull is not timed
+            run(["docker", "pull", image])  # first, so that the time of the pull does not count
         begin = time.monotonic()
         compose("build", "--no-cache")
         compose("up", "--detach", "--wait")

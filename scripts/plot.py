@@ -1,4 +1,4 @@
-"""A picture of scripts/bench's figures."""
+"""A chart of the results of scripts/bench."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from benchmarks.trial import Row
 #: Colours of the targets, in the order in which the targets appear. They differ in grey too.
 COLOURS = ("#0b3c5d", "#d9822b", "#8a8a8a", "#b8d4e3", "#5a2a27")
 
-#: For each panel: the scenario, the beginning and end of its cases' names, the label of the x axis, the drawn figure.
+#: For each panel: the scenario, the prefix and suffix of its cases' names, the label of the x axis, the drawn figure.
 PANELS = (
     ("peers", "64 connections x ", "", "text of a request, on 64 connections", "requests/s"),
     ("search", "search of ", ", 1 connection", "documents, one connection", "p50 ms"),

@@ -1,4 +1,4 @@
-"""A separate stack for benchmarks and quality checks, and their real text."""
+"""A separate stack for benchmarks and quality checks, and the real texts that these use."""
 
 import hashlib
 import json
@@ -203,7 +203,7 @@ def free_port() -> int:
 
 
 def ask(url: str, body: Any = None, timeout_s: float = 120.0) -> tuple[HTTPResponse, Any]:
-    """Send a GET, or a POST with a body; return the answer and its JSON. Raises OSError at an error."""
+    """Send a GET, or a POST with a body; return the answer and its JSON. Raises OSError for any error."""
     data = None if body is None else json.dumps(body).encode()
     with urlopen(Request(url, data, {"content-type": "application/json"}), timeout=timeout_s) as response:
         return response, json.load(response)

@@ -1,4 +1,4 @@
-"""A comparison of checkouts: the same loads on each in turns, and the ratios of the medians."""
+"""A comparison of checkouts: the same loads run on each in turn, and medians are compared."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -13,10 +13,10 @@ from benchmarks.scenarios import CACHE, cache_trial, case_of
 from benchmarks.server import NO_CACHE, Server, shoal
 from benchmarks.trial import Row, Trial, shown
 
-#: Number of texts of mixed lengths: enough to repeat none of them soon.
+#: Number of texts of mixed lengths: enough that none repeats soon.
 NUM_MIXED = 3_000
 
-#: Figures to compare, and the better direction of each.
+#: Figures to compare, and whether a higher or a lower value of each is better.
 _FIGURES = {
     "requests/s": "higher",
     "bulk texts/s": "higher",
@@ -61,7 +61,7 @@ def _trials(plain: Server, cached: Server, plan: Plan) -> list[Trial]:
 
 
 def ratios(rows: Sequence[Row]) -> str:
-    """Return as Markdown this checkout's medians divided by the others' medians; empty if none was compared."""
+    """Return a table of this checkout's medians divided by other checkouts' medians; empty without comparisons."""
     compared = [row for row in rows if row.scenario == "compare"]
     ours = {row.case: row for row in compared if row.target == OURS.name}
     lines = [

@@ -25,10 +25,10 @@ OTHER = "127.0.0.2"
 #: Runs with a thousand connections are longer by this factor, because each connection gets only one answer a second.
 LONGER = 2
 
-#: Seconds at the beginning of a load, when it opens its connections.
+#: Seconds in which a load opens its connections, before another client begins.
 OPENING_S = 2
 
-#: Longest wait for an answer.
+#: Longest wait for an answer, in seconds.
 ANSWER_S = 60.0
 
 
@@ -36,7 +36,7 @@ def run(plan: Plan) -> list[Row]:
     """Run the loads in turns on one server."""
     other = "1 connection of another address"
     with shoal() as server, own_process() as process:
-        process.submit(time.time).result()  # the process loads its libraries
+        process.submit(time.time).result()  # so that the process loads its libraries now
         load = server.embed_load(MANY, plan.texts.alone)
         trials = [
             server.embed_trial(f"{case_of(USUAL)} x 1 headline", USUAL, plan.texts.alone),
@@ -71,7 +71,7 @@ def ask_in_turn(url: str, bodies: Sequence[bytes], seconds: float, first: int) -
             response.read()
             num_failed += response.status != 200
         except (OSError, HTTPException):
-            connection.close()  # the next request opens it again
+            connection.close()  # the next request opens a new connection
             num_failed += 1
         now = time.perf_counter()
         times_s.append(now - before)

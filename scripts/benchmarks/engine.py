@@ -1,4 +1,4 @@
-"""An engine in a separate process, without queue and HTTP: the upper limit for the service."""
+"""An engine in a separate process, without queue and HTTP: its rate is an upper limit for the service."""
 
 import os
 import time
@@ -43,7 +43,7 @@ class Engine:
         return self.process.submit(_call, function, *arguments).result()
 
     def trial(self, case: str, size: int, texts: Sequence[str], share: float) -> Trial:
-        """Return a trial of calls with `size` texts, which lasts for this `share` of a run against a server."""
+        """Return a trial of calls with `size` texts, whose runs are shorter than a server's by the factor `share`."""
 
         def run(seconds: int, _: int) -> Figures:
             found: Figures = self.call(_measure, texts, size, seconds * share)
@@ -54,7 +54,7 @@ class Engine:
 
 @contextmanager
 def started(name: str, num_threads: int, open_engine: Callable[..., Embed], *arguments: object) -> Iterator[Engine]:
-    """Start an engine whose libraries have `num_threads` threads each, and end it after the `with`."""
+    """Start an engine whose libraries have `num_threads` threads each, and end it at the end of the `with`."""
     before = dict(os.environ)
     os.environ.update(dict.fromkeys(NATIVE_THREADS, str(num_threads)))  # the new process reads them as it starts
     with own_process() as process:
@@ -97,7 +97,7 @@ def _measure(embed: Embed, texts: Sequence[str], size: int, seconds: float) -> F
     """Return texts per second, texts per second of processor time of all threads, and the median time of a call.
 
     Tokenizing counts. Texts per second of processor time are a core's rate, even on a busy machine. The first call does
-    not count: the caches have another engine's code and weights.
+    not count, because the caches still have another engine's code and weights.
     """
     parts = cycle([texts[n : n + size] for n in range(0, len(texts) - size + 1, size)])
     embed(next(parts))

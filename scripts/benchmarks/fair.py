@@ -59,7 +59,7 @@ def _run(server: Server, texts: Sequence[str], beside: wrk.Load | None, seconds:
 
 @contextmanager
 def _bulk(url: str, texts: Sequence[str]) -> Iterator[list[int]]:
-    """Submit bulk jobs and fetch their results, again and again. The list has each finished job's number of texts."""
+    """Submit bulk jobs and fetch their results, again and again. The list has the size of each finished job."""
     jobs = [texts[n : n + TEXTS_PER_JOB] for n in range(0, len(texts) - TEXTS_PER_JOB + 1, TEXTS_PER_JOB)]
     numbers, num_done, stopping = count(), list[int](), Event()
 
@@ -68,7 +68,7 @@ def _bulk(url: str, texts: Sequence[str]) -> Iterator[list[int]]:
             job = {"op": "embed", "lane": "bulk", "inputs": jobs[next(numbers) % len(jobs)]}
             result = f"{url}/v1/jobs/{ask(f'{url}/v1/jobs', job)[1]['id']}/result?wait=30"
             while ask(result)[0].status != 200:
-                pass  # 202: it waits in its lane
+                pass  # 202: the job still waits
             num_done.append(len(job["inputs"]))
 
     with ThreadPoolExecutor(WINDOW) as pool:

@@ -56,7 +56,7 @@ def indexes_of(sizes: Sequence[int], texts: Texts) -> dict[str, Path]:
 
 
 def synthetic(count: int, real: Path) -> Path:
-    """Return an index of made vectors; build it if it is missing."""
+    """Return an index of synthetic vectors; build it if it is missing."""
     folder = HOME / "bench" / f"synthetic-mixtures-{count}-{model().digest[:8]}"
     if not OURS.can_serve(folder):
         say(f"making an index of {count:,} synthetic vectors in {folder}")

@@ -34,9 +34,9 @@ MIN_COSINE = 0.999
 
 @dataclass(frozen=True)
 class Target:
-    """A server to which texts are sent; `kind` is the shape of its requests and answers, one of PATHS.
+    """A server to which texts are sent; `kind` is the format of its requests and answers, a key of PATHS.
 
-    `pid` is its process if it runs here, and `model` the name of its model in requests of the OpenAI shape.
+    `pid` is its process if it runs here, and `model` the name of its model in requests in OpenAI's format.
     """
 
     name: str
@@ -84,7 +84,7 @@ def target_of(spec: str) -> Target:
 def check(target: Target, texts: Sequence[str], reference: ArrayLike) -> float:
     """Return the lowest cosine of the server's vectors to the `reference` in fp32, [n, dimension].
 
-    Raises ModelMismatch for a low cosine: then the server does other work, and its speed cannot be compared.
+    Raises ModelMismatch for a low cosine, because the speed of a server that does other work cannot be compared.
     """
     found, expected = (np.asarray(vectors, np.float32) for vectors in (target.embed(texts), reference))
     lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)

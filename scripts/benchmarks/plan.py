@@ -1,4 +1,4 @@
-"""A run of the benchmarks: its texts, its trials in turns, and its progress."""
+"""A run of the benchmarks: its texts, the order of its trials, and its progress."""
 
 import csv
 import random

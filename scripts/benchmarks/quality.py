@@ -22,7 +22,7 @@ BATCH, NUM_ALONE = 64, 400
 
 
 def run(plan: Plan) -> list[Row]:
-    """Compare vectors and hits in each precision with public judgements and with fp32, once: nothing is random."""
+    """Compare vectors and hits in each precision with public judgements and fp32, once, because nothing is random."""
     if not (DATA / "datasets.py").exists():
         say("quality: the data folder is missing; name it with SHOAL_DATA")
         return []

@@ -30,7 +30,7 @@ NUM_QUERIES, K = 100, 10
 #: Runs with long texts are longer by this factor, because they get only a few dozen answers a second.
 LONGER = 2
 
-#: Number of headlines for the bare engine, and length of its trials as a share of a run: it starts at full speed.
+#: Number of headlines for the bare engine, and length of its trials as a share of a run; it is soon at full speed.
 NUM_ENGINE, ENGINE_SHARE = 4_096, 0.25
 
 
@@ -64,7 +64,7 @@ def _peer_trials(server: Server, plan: Plan) -> Iterator[Trial]:
     trial = server.embed_trial("64 connections x 1 headline or abstract", 64, mixed)
     yield replace(trial, run=lambda seconds, number: trial.run(LONGER * seconds, number))
     yield server.embed_trial("1 connection x 1 headline", 1, alone)
-    if server.url:  # it is Shoal
+    if server.url:  # only Shoal has a URL
         yield server.search_trial(f"1 connection x 1 search of {SIZES[0]:,}", 1, alone, f"n{SIZES[0]}")
 
 

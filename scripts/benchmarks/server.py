@@ -16,7 +16,7 @@ from benchmarks import wrk
 from benchmarks.peers import PEERS, Target, target_of
 from benchmarks.trial import Figures, Row, Trial, figures_of
 
-#: Only the scenario `cache` uses a cache. The texts of other loads repeat too, and a cache would falsify their rates.
+#: Only the scenario `cache` uses a cache. The texts of other loads repeat too, and a cache would distort their rates.
 NO_CACHE = {"SHOAL_CACHE_MB": "0"}
 
 #: Share of a processor below which a server counts as idle, and the longest wait until it is idle, in seconds.
@@ -47,10 +47,10 @@ class Processes:
         return found
 
     def ms_a_request(self, before: Counter[str], num_requests: int, **load_s: float) -> Figures:
-        """Wait until all is idle; return the processor time per request since `before`, and the load generator's."""
+        """Wait until all is idle; return the processor time per request since `before`, with the load generator's."""
         taken_s = {name: now - before[name] for name, now in self.cpu_s().items()}
         self.wait_until_idle()
-        if taken_s:  # a server elsewhere has no processes here
+        if taken_s:  # a remote server has no processes here
             taken_s["all but the load"] = sum(taken_s.values())
         return {f"processor ms a request: {name}": s * 1_000 / num_requests for name, s in (taken_s | load_s).items()}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarks import wrk
 
-#: The figures of one run by name. A figure with the name `group: column` is in a table of the group.
+#: The figures of one run by name. A figure named `group: column` goes into the group's table.
 Figures = Mapping[str, float]
 
 

@@ -21,7 +21,7 @@ STRIDE = 4_001
 #: Beginning of the line with JSON in wrk's output.
 _MARK = "measured: "
 
-#: The script makes all requests before the clock starts. `wrk -s SCRIPT URL -- BODIES FIRST`.
+#: The script makes all requests before the clock starts. It is run as `wrk -s SCRIPT URL -- BODIES FIRST`.
 _SCRIPT = """
 local requests, n = {}, 0
 function init(args)
@@ -42,7 +42,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests with these bodies, again and again. Each of the open `connections` sends one after the other."""
+    """Repeated requests with these bodies. Each of the open `connections` sends one request after the other."""
 
     url: str
     bodies: Sequence[bytes]
@@ -73,7 +73,7 @@ class Measured:
     def parse(cls, output: str, cpu_s: float = 0.0, may_fail: bool = False) -> Self:
         """Return the numbers in wrk's output.
 
-        Raises NotReady if no request succeeded, or if any failed without `may_fail`: such a run measures nothing.
+        Raises NotReady if no request succeeded, or if any failed without `may_fail`: such a run is not valid.
         """
         _, mark, rest = output.partition(_MARK)
         found = json.loads(rest.splitlines()[0]) if mark else {"num_answers": 0, "num_refused": 0, "num_lost": 0}

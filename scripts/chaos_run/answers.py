@@ -13,13 +13,13 @@ from shoal.contract.vectors import cut_and_normalise
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.index.index import Index
 
-#: Least cosine of a right vector to the known vector.
+#: Least cosine of a correct vector to the expected vector.
 MIN_COSINE = 0.9999
 
-#: Number of hits in an answer, and number of further known hits: two nearly equal hits may come in either order.
+#: Number of hits in an answer, and of further expected hits, because nearly equal hits may come in either order.
 K, SPARE = 5, 3
 
-#: Largest error of the score of a right hit.
+#: Largest error of the score of a correct hit.
 MAX_SCORE_ERROR = 1e-3
 
 #: The allowed error of each odd case. A large reply may be too large, or the link of its worker too slow.

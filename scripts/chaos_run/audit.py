@@ -109,7 +109,7 @@ class Audit:
         status = (found or b"no record").decode()
         replies = self.redis.lrange(self.keys.result(job_id), 0, -1)
         if not replies and (found is None or (status in _FINAL and is_read)):
-            return ""  # its client has checked it, and it has expired since
+            return ""  # the client has checked the reply, which then expired
         if status not in _FINAL or len(replies) != 1:
             return f"{status} with {len(replies)} replies"
         reply = Reply.unpack(replies[0])

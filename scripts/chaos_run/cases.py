@@ -10,7 +10,7 @@ from random import Random
 #: from the job's result list or at its own address.
 ROUTES = {"wait": 30, "submit": 28, "call": 14, "handle": 10, "plain": 10, "address": 8}
 
-#: Kinds of odd jobs. For each kind: one in this many jobs is of this kind, and its routes.
+#: Kinds of odd jobs. For each kind: a number n, as one in n jobs is of this kind, and its routes.
 ODD = {
     "crash": (5_000, ("submit", "plain")),
     "out of memory": (5_000, ("submit", "plain")),
@@ -117,7 +117,7 @@ def _text(random: Random, kind: str, number: int) -> str:
 
 
 def in_letters(number: int) -> str:
-    """Return a word of four or more letters, another for each number: tiny models know only letters."""
+    """Return a word of four or more letters, a different one for each number: tiny models know only letters."""
     letters = ""
     while number or len(letters) < 4:
         number, digit = divmod(number, 26)
@@ -127,10 +127,10 @@ def in_letters(number: int) -> str:
 
 @dataclass(slots=True)
 class Outcomes:
-    """Accepted jobs by id, a word for each answer and refusal, and the promises that were broken or kept late.
+    """Accepted jobs by id, a word for each answer and refusal, and the promises that were broken or kept too late.
 
     `puts` counts how often a case was put into Redis; `unfinished` has the numbers of cases that a client still asks.
-    All threads may add: a case belongs to one thread, and lists are only appended to.
+    All threads may add to it, because a case belongs to one thread, and lists are only appended to.
     """
 
     accepted: dict[str, Case] = field(default_factory=dict)

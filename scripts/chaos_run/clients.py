@@ -49,11 +49,11 @@ Fetch = Callable[[Http, Case, str], Any]
 
 
 class Over(Exception):
-    """The end of a case before its answer; the outcome is already noted."""
+    """A case ended before its answer; its outcome is already noted."""
 
 
 class GaveUp(Exception):
-    """The end of the run before the end of a case."""
+    """The run ended before the case."""
 
 
 class Clients:
@@ -122,7 +122,7 @@ class Clients:
                     continue
                 except Over:
                     pass
-                except Exception as error:  # an error of these scripts must not look like a lost job
+                except Exception as error:  # an error in these scripts must not look like a lost job
                     self._outcomes.breach(case, f"its client failed: {error!r}")
                 self._outcomes.unfinished.discard(case.number)
 
@@ -134,7 +134,7 @@ class Clients:
         asks_again = put and case.is_keyed and case.number // 2 % ASKED_AGAIN == 0
         if put and asks_again and (again := self._put(http, case, put)) != job_id:
             self._outcomes.breach(case, f"one idempotency key made jobs {job_id} and {again}")
-        if case.kind == "cancelled":  # there is an answer, whether the cancellation comes in time or not
+        if case.kind == "cancelled":  # there is an answer even if the cancellation comes too late
             try:
                 http.ask("DELETE", f"/v1/jobs/{job_id}")
             except (ConnectionError, ShoalError) as error:

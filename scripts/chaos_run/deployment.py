@@ -146,7 +146,7 @@ class Deployment:
     def start(self) -> None:
         """Start everything and wait until every API counts all workers as ready. Raises NotReady."""
         for name, process in reversed(self.processes.items()):
-            if self.group and name == f"api {NUM_APIS}":  # the last process before the servers of Redis
+            if self.group and name == f"api {NUM_APIS}":  # all servers of Redis have started
                 self.group.form()
             process.service.start()
         self.wait_until_ready()

@@ -85,7 +85,7 @@ class Fault:
 
     @property
     def hinders_workers(self) -> bool:
-        """True if a worker, its link or Redis is broken. Workers use Redis's clock, so a wrong clock is none."""
+        """True if a worker, its link or Redis is broken. Workers use Redis's clock, so a wrong clock does not count."""
         return self.kind not in _SIGNS and (self.target in ("redis", "all") or self.target.startswith("worker"))
 
 
@@ -116,7 +116,7 @@ def _target(random: Random, kind: str) -> str:
 
 
 def _between(bounds: tuple[float, float], share: float) -> float:
-    """Return the value between the bounds at this share of the way on a logarithmic scale."""
+    """Return the value between the bounds that is at this share of their distance on a logarithmic scale."""
     return bounds[0] * math.pow(bounds[1] / bounds[0], share)
 
 

@@ -28,8 +28,8 @@ class Http:
 
     `pause_s` is the pause after each piece of an answer.
 
-    Every method except `leave` raises the ShoalError in an answer, and ConnectionError without an answer, when the
-    request may have been read or not.
+    Every method except `leave` raises the ShoalError in an answer, and ConnectionError without an answer, even though
+    the API may have read the request.
     """
 
     def __init__(self, ports: Iterable[int], address: str):

@@ -46,8 +46,8 @@ class RedisGroup:
     def commands(self) -> dict[str, list[str]]:
         """Return the command of each server, the Sentinels first.
 
-        Sentinels rewrite the servers' files. With options, a server that starts again would follow the first primary,
-        and let it accept writes that are lost.
+        Settings are in files, which Sentinels rewrite. With options in the command, a restarted server would follow the
+        first primary, and let it accept writes that are lost.
         """
         first, found = next(iter(self.ports.values())), {}
         for n, port in enumerate(self._sentinel_ports, 1):
@@ -61,7 +61,7 @@ class RedisGroup:
             options += ["repl-diskless-sync-delay 0", "maxmemory-policy noeviction"]
             if self._kind == "cluster":
                 options += ["cluster-enabled yes", "cluster-node-timeout 1500"]
-            else:  # a replaced primary that does not know it yet refuses writes
+            else:  # so that a replaced primary without replicas refuses writes
                 options += ["min-replicas-to-write 1", "min-replicas-max-lag 1"]
                 options += [f"replicaof 127.0.0.1 {first}"] if port != first else []
             found[name] = self._command(folder.name, options)

@@ -17,7 +17,7 @@ from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.service.service import open_encoder, serve
 
-#: The function that ends the process at each word of a poison text. chaos_run.cases has the same words.
+#: For each first word of a poison text, the function that ends the process. chaos_run.cases has the same words.
 ENDS: dict[str, Callable[[], object]] = {
     "crash": lambda: os.kill(os.getpid(), signal.SIGABRT),
     "exhaust": lambda: os.kill(os.getpid(), signal.SIGKILL),

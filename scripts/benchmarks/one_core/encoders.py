@@ -1,7 +1,7 @@
 """MiniLM in one thread on one core: Shoal's engines and other engines, each in a separate process.
 
-The peers are no dependencies: `scripts/encoders` makes an environment for them. A peer that is not installed is left
-out. The peers' files are made from the same weights, and are kept in the home folder.
+The peers are not dependencies: `scripts/encoders` makes an environment with them. A missing peer is left out. The
+peers' files are made from the same weights, and are kept in the home folder.
 """
 
 import itertools
@@ -33,7 +33,7 @@ NUM_EXAMPLES = 600
 #: Length of a trial, as a share of the length of a run against a server. A trial has at least one call.
 SHARE = 0.125
 
-#: The compared figure.
+#: The figure that is compared.
 RATE = "texts/s of processor time"
 
 
@@ -49,7 +49,7 @@ def run(plan: Plan) -> list[Row]:
                     raise ModuleNotFoundError(f"{package} is not installed")
                 engines[name] = running.enter_context(started(name, 1, open_engine, folder))
                 engines[name].call(pin)
-            except Exception as error:  # from a library that is no part of Shoal
+            except Exception as error:  # any error of a library that is not part of Shoal
                 engines.pop(name, None)
                 say(f"encoders: {name} is left out: {error}")
         quality = _quality(engines, [text for texts in of_length.values() for text in texts[:NUM_COMPARED]])

@@ -21,7 +21,7 @@ from shoal.contract.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model.prepare import prepare_if_needed
 
-#: Tokens of each text, and texts of a call.
+#: Number of tokens in a text, and number of texts in a call.
 TOKENS, BATCH = 64, 16
 
 #: Length of a trial, as a share of the length of a run against a server.
@@ -44,7 +44,7 @@ _GEMMA |= {"sliding_window": 512, "use_bidirectional_attention": True, "max_posi
 _QWEN: dict[str, Any] = {"hidden_size": 1_024, "num_hidden_layers": 28, "num_attention_heads": 16, "head_dim": 128}
 _QWEN |= {"num_key_value_heads": 8, "intermediate_size": 3_072, "vocab_size": 151_669}
 
-#: The class in transformers, its settings where they are not the base size, and the output, of each model.
+#: For each model: its class in transformers, its settings that differ from the base size, and its output.
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "bert, as MiniLM": ("BertModel", _SMALL, "vector"),
     "bert": ("BertModel", {}, "vector"),
@@ -61,7 +61,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "BGE-M3": ("XLMRobertaModel", _XLM, "multivector"),
 }
 
-#: The class and the settings of the layer after the transformer, by the output.
+#: The class and the settings of the layer after the transformer, for each output.
 _POOLING: dict[str, tuple[str, dict[str, Any]]] = {
     "vector": ("models.Pooling", {"pooling_mode_mean_tokens": True}),
     "sparse": ("sparse_encoder.models.SpladePooling", {"pooling_strategy": "max"}),
@@ -116,7 +116,7 @@ def _make(folder: Path, kind: str, settings: dict[str, Any], output: str) -> Non
         shutil.copy(source() / file, new / file)
     width = model.config.hidden_size
     _write_layers(new, *_POOLING["sparse" if output == "sparse" else "vector"])
-    if output == "multivector":  # as BGE-M3, which makes all outputs
+    if output == "multivector":  # like BGE-M3, which makes all outputs
         for name, outputs in (("sparse", 1), ("colbert", width)):
             head = {"weight": torch.randn(outputs, width) / width**0.5, "bias": torch.zeros(outputs)}
             save_file(head, new / f"{name}_linear.safetensors")

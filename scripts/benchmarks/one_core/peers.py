@@ -33,7 +33,7 @@ def prepared(folder: Path, texts: Sequence[str]) -> Path:
         if find_spec(package) and not (folder / name).exists():
             say(f"encoders: making {folder / name}")
             folder.mkdir(parents=True, exist_ok=True)
-            with own_process() as process:  # because `make` loads torch
+            with own_process() as process:  # `make` loads torch, which this process must not do
                 process.submit(make, source(), folder, texts).result()
     return folder
 
@@ -85,7 +85,7 @@ def _make_gguf(source: Path, folder: Path, _: Sequence[str]) -> None:
 
 
 def _describe(writer: Any, source: Path, gguf: Any) -> None:
-    """Write the model's sizes and its vocabulary. A mark at the beginnings of words replaces ## at other pieces."""
+    """Write the model's sizes and its vocabulary. Words begin with a mark; other pieces lose their ##."""
     config = json.loads((source / "config.json").read_text())
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])

@@ -81,7 +81,7 @@ def packed(value: Any) -> bytes:
 
 @st.composite
 def mutated(draw: st.DrawFn, valid: st.SearchStrategy[bytes], claims: tuple[bytes, ...] = CLAIMS) -> bytes:
-    """Draw valid bytes with one to three places overwritten, removed or inserted."""
+    """Draw valid bytes, and overwrite, remove or insert some at one to three positions."""
     data = draw(valid)
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(data)))
@@ -121,7 +121,7 @@ def outcome(parse: Callable[..., Any], *args: Any) -> Any:
     try:
         return parse(*args)
     except ShoalError as raised:
-        error = raised.with_traceback(None)  # a traceback would keep the parser's files open
+        error = raised.with_traceback(None)  # because a traceback would keep the parser's files open
     assert 0 < len(str(error)) <= MAX_MESSAGE
     return error
 

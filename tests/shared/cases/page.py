@@ -25,7 +25,7 @@ def table(name: str, heading: str) -> dict[str, list[str]]:
 
 
 def agree(name: str, heading: str, rows: Iterable[Sequence[str]]) -> None:
-    """Fail the test if the table has other rows. With WRITE_TABLES, which `scripts/tables` sets, write them instead."""
+    """Fail the test if the table has other rows. With WRITE_TABLES, which `scripts/tables` sets, write the rows."""
     text = read(name)
     assert text.count(f"\n| {heading} |") == 1
     start = text.index(f"\n| {heading} |") + 1

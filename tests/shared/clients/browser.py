@@ -35,14 +35,14 @@ def has_run_a_script(page: "Page") -> bool:
 
 
 def hold_first(page: "Page", pattern: str) -> "list[Route]":
-    """Let the first request to an address wait, and return the list that will contain it."""
+    """Hold back the first request to an address, and return a list that gets this request."""
     held: list[Route] = []
     page.route(pattern, lambda route: route.continue_() if held else held.append(route))
     return held
 
 
 def wait_for_held(page: "Page", held: "list[Route]") -> None:
-    """Let the page go on until it has made a request; fail the test if it makes none."""
+    """Wait until the page has made the request that is held back; fail the test if it makes none."""
     for _ in range(int(PATIENCE_S / 0.01)):
         if held:
             return
@@ -57,7 +57,7 @@ def enter_key(page: "Page", key: str) -> None:
 
 
 def look_again(page: "Page") -> None:
-    """Let the page ask for the state of the service at once."""
+    """Make the page ask for the state of the service at once."""
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
@@ -67,7 +67,7 @@ def serious_faults(page: "Page", name: str = "") -> list[str]:
         shot(page, name)
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
     transitions = "document.getAnimations().map(one => one instanceof CSSTransition && one.finished)"
-    page.evaluate(f"Promise.allSettled({transitions})")  # words that fade in are faint
+    page.evaluate(f"Promise.allSettled({transitions})")  # words have too little contrast while they fade in
     return [
         f"{fault['id']}: {node['html'][:200]} {node['any'][:1]}"
         for fault in axe.Axe().run(page).response["violations"]
@@ -77,10 +77,10 @@ def serious_faults(page: "Page", name: str = "") -> list[str]:
 
 
 def faults_in_both_colours(page: "Page", name: str) -> list[str]:
-    """Return the page's serious faults in light and in dark colours, and take a screenshot of each. It stays dark."""
+    """Return the page's serious faults in light and dark colours, and take screenshots. The page stays dark."""
     found = []
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is half changed
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colours change gradually
         found += serious_faults(page, f"{name}-{scheme}")
     return found
 

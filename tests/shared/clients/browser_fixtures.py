@@ -36,7 +36,7 @@ pytest_plugins = ["api_fixtures", "http_fixtures"]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    """Return Debian's Chromium, headless. It ends with the module: Playwright runs an event loop in the main thread."""
+    """Return Debian's Chromium, headless. It ends with the module: Playwright's event loop uses the main thread."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if not chromium:
@@ -53,7 +53,7 @@ def browser() -> Iterator["Browser"]:
 def open_page(browser: "Browser", request: pytest.FixtureRequest) -> Iterator[OpenPage]:
     """Return a function that opens a page in its own window. Fail the test if a script of a page raises an error."""
     for name in request.fixturenames:
-        if name != "open_page":  # a page ends before the server that answers its requests
+        if name != "open_page":  # so that pages end before the servers that answer them
             request.getfixturevalue(name)
     contexts: list[BrowserContext] = []
     errors: list[str] = []
@@ -91,7 +91,7 @@ def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> 
         {"id": str(n), "text": f"{first} {second}", "topic": first, "year": 2000 + n}
         for n, (first, second) in enumerate(pairs)
     ]
-    documents[0]["note"] = "long " * 200  # so the field is only stored, and cannot be a filter
+    documents[0]["note"] = "long " * 200  # too long for a keyword, so filters cannot use the field
     hostile = {"id": HOSTILE, "text": f"{HOSTILE} hostile storm", "topic": HOSTILE, "link": "javascript:alert(1)"}
     documents.append(hostile | {"note": "short", HOSTILE_FIELD: "odd"})
     return built(documents, folder, encoder)

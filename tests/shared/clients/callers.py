@@ -16,8 +16,8 @@ from conftest import PATIENCE_S
 class Callers:
     """Threads that send one request after the other, until they are stopped or the server refuses connections.
 
-    `outcomes` counts the status codes of answers, and `lost` requests, which were sent and never answered. Without
-    `keeps`, a thread opens a connection for each request. It pauses for up to `think_s` between requests.
+    `outcomes` counts the status codes of answers, and, as `lost`, requests that were sent and never answered. Without
+    `keeps`, a thread opens a connection for each request. Threads pause for up to `think_s` between requests.
     """
 
     def __init__(self, port: int, num_callers: int, *, keeps: bool = True, think_s: float = 0.0):

@@ -18,7 +18,7 @@ from shoal.contract.replies import Reply
 from shoal.settings import Settings
 from shoal_api.app import create_app
 
-#: Any client. All have the methods of `shoal.Client`, and further options.
+#: A client of any kind, with the methods of `shoal.Client` and further options.
 AnyClient = Any
 
 #: Makes a client, with the given settings of `shoal.Client`.
@@ -26,7 +26,7 @@ MakeClient = Callable[..., AnyClient]
 
 
 class Awaiting:
-    """An asynchronous client or one of its handles. Each method runs its coroutine in a loop, and waits for the end."""
+    """An asynchronous client or one of its handles. Each method runs its coroutine in a loop to its end."""
 
     def __init__(self, asynchronous: Any, loop: asyncio.AbstractEventLoop):
         self.asynchronous = asynchronous

@@ -1,4 +1,4 @@
-"""Programs that run the lines of docs/compatibility.md with other clients, and the vectors that these must get."""
+"""Programs that run the lines of docs/compatibility.md with other clients, and the check of the clients' vectors."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def run(python: str, code: str, **names: Any) -> Any:
         command, input=json.dumps([code, names]), env=variables, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert not done.returncode, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])  # clients print too
+    return json.loads(done.stdout.splitlines()[-1])  # clients print other lines
 
 
 def lines_of(client: str) -> str:

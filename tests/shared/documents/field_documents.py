@@ -1,6 +1,6 @@
 """Documents with fields of all kinds, and the expected results of filters, orders, boosts and facets.
 
-Expected results come from a look at each single document, and not from columns.
+Expected results are computed document by document, and not from columns.
 """
 
 import random
@@ -46,7 +46,7 @@ DOCUMENTS = st.fixed_dictionaries(
 
 
 def random_fields(draw: random.Random, values: Mapping[str, list[Any]]) -> Fields:
-    """Return fields. Most have one value, some have several or none."""
+    """Return random fields, most of them with one value, some with several or none."""
     fields: Fields = {}
     for name, known in values.items():
         if (luck := draw.random()) < 0.6:

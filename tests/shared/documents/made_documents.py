@@ -1,4 +1,4 @@
-"""Documents with vectors for tests of searches, changes of them, and versions of an index with them."""
+"""Documents with vectors for tests of searches, changes of the documents, and index versions that contain them."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -68,7 +68,7 @@ def made_of(count: int, vectors: Vectors, num_ids: int | None = None) -> Made:
 
 
 def near_ties(count: int, seed: int) -> Vectors:
-    """Return vectors. Many of them are equal, or differ only in their last bits."""
+    """Return vectors, many of which are equal or differ only in their last bits."""
     few = unit_vectors(4, DIMENSION, seed)
     vectors = few[np.random.default_rng(seed).integers(len(few), size=count)]
     vectors[::3, 0] = np.nextafter(vectors[::3, 0], np.float32(2))

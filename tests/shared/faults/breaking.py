@@ -11,7 +11,7 @@ from shoal.broker.connections import ConnectionPool
 
 
 class Plan:
-    """A plan for a break: a round trip, and whether the connection breaks `before` or `after` Redis runs its command.
+    """The round trip at which the connection breaks, and whether it breaks `before` or `after` Redis runs the command.
 
     The broken round trip raises `error`.
     """

@@ -42,7 +42,7 @@ class Proxy:
         self.cut()
 
     def switch(self, port: int) -> None:
-        """Lead new connections to another target. Open connections keep their target."""
+        """Forward new connections to another target. Open connections keep their target."""
         self.target_port = port
 
     def cut(self) -> None:

@@ -27,7 +27,7 @@ class ExpectedOutputs:
     def pack(
         self, numbers: Sequence[int], num_positions: int, how: Callable[..., tuple[Packing, TextSpans]] = pack
     ) -> tuple[Packing, TextSpans]:
-        """Return the texts with these numbers packed or joined, and with token types if the model has scores."""
+        """Return the texts with these numbers, packed by `how`, with their token types if the model has scores."""
         offsets = [self.types[n].astype(np.int32) * num_positions for n in numbers] if self.has_scores else None
         return how([self.texts[n].tolist() for n in numbers], offsets=offsets)
 

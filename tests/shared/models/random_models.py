@@ -156,10 +156,10 @@ def main(folder: Path) -> None:
 
 
 def make(kind: str, settings: dict[str, Any]) -> PreTrainedModel:
-    """Return a model with random weights and biases everywhere: transformers alone would make many of them 0 or 1."""
+    """Return a model with random weights and biases everywhere: by default, many would be 0 or 1."""
     cls = getattr(transformers, kind)
     model: PreTrainedModel = cls(cls.config_class(**settings)).eval()
-    scale = 0.0 if model.config.model_type == "gemma3_text" else 1.0  # of norms: Gemma adds one
+    scale = 0.0 if model.config.model_type == "gemma3_text" else 1.0  # mean of norms' weights: Gemma adds 1
     for name, weight in model.named_parameters():
         torch.nn.init.normal_(weight, scale if "norm" in name.lower() and name.endswith("weight") else 0.0, 0.3)
     return model
@@ -190,7 +190,7 @@ def compute(model: PreTrainedModel) -> dict[str, np.ndarray]:
 
 @torch.inference_mode()
 def packed_error(folder: Path) -> float:
-    """Return the largest error of the torch engine's pass over all texts, and over texts with tokens that none sees."""
+    """Return the largest error of the torch engine's pass over all texts, and over texts with unseen tokens."""
     config = with_usual_names(json.loads((folder / "config.json").read_text()))
     expected = ExpectedOutputs(folder)
     transformer, numbers = (

@@ -48,7 +48,7 @@ class Load:
             np.testing.assert_allclose(found[0], vectors[self._texts[job.id]], atol=1e-4)
 
     def finish_submitting(self) -> None:
-        """Return once each submit that is now under way has succeeded or failed."""
+        """Wait until each submit that is now running has succeeded or failed."""
         before = list(self._num_tried)
         wait_until(lambda: all(now > then for now, then in zip(self._num_tried, before, strict=True)))
 

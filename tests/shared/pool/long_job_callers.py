@@ -15,7 +15,7 @@ from shoal_api.access import api_keys
 
 
 class Rq:
-    """RQ's keys for the jobs of a pool. Tests change them in place of a runner."""
+    """RQ's keys for the jobs of a pool. Tests change them as a runner would."""
 
     def __init__(self, connection: "redis.Redis", keys: Keys):
         self.connection = connection

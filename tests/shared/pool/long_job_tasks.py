@@ -24,7 +24,7 @@ TEXT = "the quick brown fox"
 
 
 def count(arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
-    """Write the numbers below `rows` into a file, one a line. A second run goes on after the last number.
+    """Write the numbers below `rows` into a file, one per line. A second run goes on after the last number.
 
     Before each number, wait for the file `go`. If `go` has a number, only smaller numbers may be written.
     """

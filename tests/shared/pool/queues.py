@@ -29,7 +29,7 @@ MAX_STEPS = 100_000
 
 
 class Queue(BlockingProducer):
-    """A producer with any number of consumers. The workers that it announces stay alive for `ALIVE_S`."""
+    """A producer and any number of consumers. The workers that it announces stay alive for `ALIVE_S`."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
@@ -67,7 +67,7 @@ class Queue(BlockingProducer):
         return reply
 
     def leave(self, name: str) -> None:
-        """Let the jobs of a consumer wait again."""
+        """Return all jobs of a consumer to the queue."""
         self.consumer(name).leave()
 
     def take(self, name: str, lanes: Sequence[str], max_texts: int, block_s: float = 0.0) -> list[Delivery]:
@@ -76,7 +76,7 @@ class Queue(BlockingProducer):
         return self.consumer(name).take(dict.fromkeys(lanes, max_texts), block_s, takes_suspects)
 
     def die(self, *names: str) -> None:
-        """Let workers die, and let their jobs wait again."""
+        """Let workers die, and return their jobs to the queue."""
         if names:
             self.redis.zrem(self.keys.alive, *names)
         self.may_look("reaper")

@@ -39,7 +39,7 @@ class SteadyWorker:
         self.about = {"state": "ready", "model": MODEL, "digest": digest, "dimension": DIMENSION}
         self.about["fingerprint"] = FINGERPRINT
         self.num_answered = 0
-        self._answers: list[Answer] = []  # they stay here until Redis has them
+        self._answers: list[Answer] = []  # answers that Redis does not have yet
 
     def announce(self) -> None:
         """Announce the worker to the pool."""

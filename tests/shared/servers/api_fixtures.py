@@ -39,10 +39,10 @@ def make_app(settings: Settings, queue: Queue) -> Iterator[MakeApp]:
 
     def make(**changes: Any) -> AsyncFlask:
         changed = replace(settings, **changes)
-        if LANE_SETTINGS & changes.keys():  # workers with the same settings announce them
+        if LANE_SETTINGS & changes.keys():  # as workers with these settings would announce them
             set_limits(queue, LaneLimits.from_settings(changed))
         made.append(create_app(changed))
-        made[-1].own.pool.max_age_s = 0.0  # for tests that look at each change
+        made[-1].own.pool.max_age_s = 0.0  # so that tests see each change at once
         return made[-1]
 
     yield make

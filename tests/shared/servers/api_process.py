@@ -88,7 +88,7 @@ class ApiProcess:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Return True if the server closes the connection in the connection's time, without or after an answer."""
+    """Return True if the server closes the connection within its timeout, with or without an answer."""
     try:
         return connection.recv(65_536) == b""
     except TimeoutError:

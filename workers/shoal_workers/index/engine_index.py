@@ -37,7 +37,7 @@ RETRY_AFTER_S = 1.0
 
 
 class EngineIndex(Index):
-    """A version in a vector engine. It has no files of vectors, so only these methods of an index apply."""
+    """A version in a vector engine. It has no vector files, so only these methods of an index can be used."""
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, password: str):
         self.folder, self.manifest, self.files = folder, manifest, files
@@ -46,7 +46,7 @@ class EngineIndex(Index):
         self.live = LiveDocuments.none(manifest.changes_through, manifest.dimension, None)
         self._fields = (self.live, None)
         self._password, self._fails_until = password, 0.0
-        self._calls = ThreadPoolExecutor(1, "engine")  # one, so that calls that wait fail at once after an outage
+        self._calls = ThreadPoolExecutor(1, "engine")  # one thread: after an outage, waiting calls fail at once
 
     @cached_property
     def _table(self) -> Table:
@@ -99,7 +99,7 @@ class EngineIndex(Index):
 class EngineSearch:
     """The search of one job in an engine. `found` is the future of the engine's answer, which may serve several jobs.
 
-    The lists of this job begin at the place `start` in the answer. `answer` and `pairs` raise the errors of the call.
+    The lists of this job begin at position `start` in the answer. `answer` and `pairs` raise the errors of the call.
     """
 
     def __init__(self, index: EngineIndex, job: Search, queries: list[Query], start: int, found: Future[Found]):
@@ -116,17 +116,17 @@ class EngineSearch:
         return lists
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the pairs that the reranker is to score, list by list: a query, and the text of a document found."""
+        """Return the pairs that the reranker is to score, list by list: a query and the text of a hit."""
         asked = (self._job.search.rerank or {}).get("query")
         lists = zip(self._queries, self._lists, strict=True)
         return [(asked or "\n".join(query.texts), hit["text"]) for query, hits in lists for hit in hits]
 
     def token_codes(self, digest: str) -> dict[int, NDArray[np.int8]]:
-        """Return no codes: an engine has no token vectors."""
+        """Return no codes, because an engine has no token vectors."""
         return {}
 
     def answer(self, scores: Sequence[float] | None = None) -> SearchAnswer:
-        """Return the answer with the best hits; `scores` are the reranker's scores of all `pairs`, if it was asked."""
+        """Return the answer with the best hits; `scores` are the reranker's scores of all `pairs`, if there are any."""
         lists, names = self._lists, self._job.search.fields
         if scores is not None:
             rest = iter(scores)
@@ -140,12 +140,12 @@ class EngineSearch:
 
 
 def _num_found(job: Search) -> int:
-    """Return the number of hits to find for each list of a job."""
+    """Return the number of hits to find for each list of a job, before reranking."""
     return int((job.search.rerank or {}).get("top_n", job.k))
 
 
 def open_version(version: Path, threads: SearchThreads = ONE_THREAD, password: str = "") -> Index:
-    """Open the version in a folder, without a call to the engine that may have its rows. Raises IndexCorrupt."""
+    """Open the version in a folder. If an engine has its rows, the engine is not called. Raises IndexCorrupt."""
     if Manifest.read(version).engine:
         return EngineIndex(version, *checked_files(version), password)
     return Index.open_version(version, threads)

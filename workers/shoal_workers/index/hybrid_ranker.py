@@ -1,4 +1,4 @@
-"""The ranking of a list of hits: which documents may be in it, and their scores by meaning, words and boosts, fused."""
+"""The ranking of a list of hits: the documents that may be in it, and the fusion of their scores."""
 
 import time
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Prior(NamedTuple):
 class Ranker:
     """Ranks documents for the lists of hits of one job, in a version with the changes of one moment.
 
-    `shared` has the products for the texts of several jobs.
+    `shared` has the products of codes for the texts of several jobs.
     """
 
     def __init__(
@@ -96,10 +96,9 @@ class Ranker:
         return boosts_of(parse_boosts(self._options.boost), fields, before.now if before else time.time())
 
     def best_bm25(self, query: Query) -> float:
-        """Return the BM25 score by which BM25 scores are divided in hybrid scores; 0 if scores do not depend on BM25.
+        """Return the BM25 score by which hybrid scores divide BM25 scores; 0 if scores do not depend on BM25.
 
-        It is the best score in the list. Later pages use the best score of the first page, because otherwise the order
-        could change.
+        It is the best score in the list. Later pages use the first page's, because otherwise the order could change.
         """
         before = self._pages.before
         if before and before.num_shown:
@@ -109,7 +108,7 @@ class Ranker:
         return self.words(query).best(self.selection(query))
 
     def _prior(self, query: Query) -> Prior | None:
-        """Return the part of the scores that words and boosts make; None if the scores are cosines alone.
+        """Return the part of the scores that comes from words and boosts; None if the scores are cosines alone.
 
         The result for the last query is kept.
         """
@@ -121,7 +120,7 @@ class Ranker:
         elif self._options.mode == "hybrid" and query.texts:
             alpha, bm25 = self._options.alpha, self.words(query).scores
             alpha = ALPHA if alpha is None else alpha
-            prior = Prior(1.0, np.zeros_like(bm25))  # if no document has a word of the query, the score is the cosine
+            prior = Prior(1.0, np.zeros_like(bm25))  # the cosine alone, if no document has a word
             if best := self.best_bm25(query):
                 prior = Prior(alpha, np.float32((1 - alpha) / np.float32(best)) * bm25)
         if self._options.boost is not None:
@@ -170,7 +169,7 @@ class Ranker:
         return found
 
     def _reaching(self, query: Query, selected: NDArray[np.bool_], num: int) -> TopK:
-        """Return the best documents that reach `min_score`, and the last document of the page before."""
+        """Return the best documents that reach `min_score`, and the last document of the previous page."""
         rows, scores = self._best(query, selected, num)
         if (least := self._options.min_score) is None:
             return TopK(rows, scores)
@@ -180,7 +179,7 @@ class Ranker:
         return TopK(rows[reaches], scores[reaches])
 
     def _with_last(self, selected: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the selected documents with the last document of the page before, which may have been deleted since.
+        """Return the selected documents, and the last document of the previous page, which may have been deleted since.
 
         This page begins after that document.
         """

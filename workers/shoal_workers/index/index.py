@@ -41,13 +41,13 @@ class Index:
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` compares the version's files with their
     checksums. `live` has the changes since the version was built. Each search reads `live` once, because `live` is
     replaced as a whole. `change_fault` says why some changes are missing from `live`; it is empty if no changes are
-    missing. Changes were looked for up to the position `followed_to` of their log. If `needs_all_changes`, all of them
-    are applied anew the next time. `columns` contain the fields of the `documents`.
+    missing. The log of changes was read up to the position `followed_to`. If `needs_all_changes`, all changes are
+    applied anew the next time. `columns` contain the fields of the `documents`.
     """
 
     change_fault, followed_to, needs_all_changes = "", START, False
 
-    #: True if the words of a query are weighed by the model.
+    #: True if the words of a query get weights from the model.
     has_learned_words = False
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, threads: SearchThreads = ONE_THREAD):
@@ -114,7 +114,7 @@ class Index:
 
         The search is exact for any number of documents. Documents of equal score are in the order of the source;
         documents that were added since the build come after them, in the order in which they were added. Raises
-        IndexCorrupt for numbers or documents that no build wrote.
+        IndexCorrupt for files that no build wrote.
         """
         live = self.live
         with self._naming_corruption():
@@ -154,7 +154,7 @@ class Index:
     def _naming_corruption(self) -> Iterator[None]:
         try:
             yield
-        except IndexError as error:  # fewer than k upper bounds reach the k-th score, so they are of other vectors
+        except IndexError as error:  # the codes are of other vectors: under k bounds reach the k-th score
             raise IndexCorrupt(
                 f"{self.folder / QUANTISED} does not belong to {VECTORS}: build the index again"
             ) from error

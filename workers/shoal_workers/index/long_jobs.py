@@ -41,9 +41,9 @@ class BuildIndex:
     """A build of a version of the index `name`.
 
     With `on_bad` "skip", bad rows of the source are left out. `full` embeds all texts anew. Changes of the index that
-    were made before `drop_changes_before`, in Unix seconds, are forgotten. With `chunk_tokens`, each row is a chunk of
-    at most that many tokens, and neighbouring chunks share at most `chunk_overlap` tokens. `field_kinds` give the kinds
-    of fields, as in "year=number". Without a `language`, the build detects the language of the documents' words. Raises
+    were made before `drop_changes_before`, in Unix seconds, are dropped. With `chunk_tokens`, each row is a chunk of at
+    most that many tokens, and neighbouring chunks share at most `chunk_overlap` tokens. `field_kinds` give the kinds of
+    fields, as in "year=number". Without a `language`, the build detects the language of the documents' words. Raises
     InvalidRequest for a value that a field does not accept.
     """
 
@@ -113,7 +113,7 @@ class MigrateIndex(BuildIndex):
 
     @classmethod
     def of(cls, name: str, folder: Path, publish: bool, language: str | None = None) -> Self:
-        """Return the migration of the index in `folder`; without a `language`, the language of the words stays.
+        """Return the migration of the index in `folder`; without a `language`, the language of the words is kept.
 
         Raises IndexNotFound and IndexCorrupt.
         """
@@ -211,7 +211,7 @@ def build_index(
 
 def _open_late(settings: Settings) -> "LateReranker":
     """Return the settings' late-interaction model. Raises InvalidRequest if they name none."""
-    from shoal_workers.encoding.reranker import LateReranker  # here, because no other long job needs an engine
+    from shoal_workers.encoding.reranker import LateReranker  # here, because no other long job needs a reranker
     from shoal_workers.model.prepare import prepare_if_needed
 
     if settings.reranker:

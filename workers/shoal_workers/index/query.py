@@ -18,7 +18,7 @@ from shoal_workers.index.search.live_documents import LiveDocuments
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
-#: Weight of the negative texts, which hits should be unlike. The query has the weight 1.
+#: Weight of the negative texts, from which hits should differ. The query has the weight 1.
 NEGATIVE_WEIGHT = 0.5
 
 
@@ -68,7 +68,7 @@ def queries_of(
         if not len(alike):
             raise InvalidRequest(f"like[{number}] is {excerpt(document_id)}: the index has no document with this id")
         queries.append(Query(normalised(alike.mean(axis=0)), excluded_ids=(document_id,)))
-    if search.fuse:  # one list of hits near the mean of the queries
+    if search.fuse:  # one list of hits, for the mean of the queries
         texts = tuple(text for query in queries for text in query.texts)
         weights = tuple(vector for query in queries for vector in query.sparse)
         excluded_ids = tuple(excluded for query in queries for excluded in query.excluded_ids)

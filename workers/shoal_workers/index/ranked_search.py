@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-#: Options with which the reranker reads pairs. The job's own options apply to its queries.
+#: Options with which the reranker reads pairs, because the job's own options apply only to its queries.
 PAIR_OPTIONS = Options()
 
 #: Number of characters that are searched for snippets: least and largest number in one document, and largest number in
@@ -49,7 +49,7 @@ class SearchAnswer:
 
 
 class RankedList(NamedTuple):
-    """One list of hits before its documents are read: the query, the places of the hits in groups, and the ranking.
+    """One list of hits before its documents are read: the query, the ranked hits in groups, and the ranking.
 
     `cursor` leads to the next page.
     """
@@ -64,9 +64,9 @@ class RankedSearch:
     """The search of one job in one version of an index, with the changes of this moment.
 
     `vectors` belong to the job's texts, float32 `[texts, dimension]`, and so do the `sparse` vectors that searches by
-    learned words need. `going_on` is called for each list of hits. `shared` has the products for the texts of several
-    jobs. Raises InvalidRequest for an option that does not fit this index, TooLarge for more lists than the options
-    allow, and IndexCorrupt.
+    learned words need. `going_on` is called for each list of hits. `shared` has the products of codes for the texts of
+    several jobs. Raises InvalidRequest for an option that does not fit this index, TooLarge for more lists than the
+    options allow, and IndexCorrupt.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RankedSearch:
         self._live = index.live
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
         if not (job.search.mode or index.manifest.dimension):
-            job = replace(job, search=replace(job.search, mode=index.default_mode))  # this checks all options again
+            job = replace(job, search=replace(job.search, mode=index.default_mode))  # this checks the options again
         self._job, self._options = job, job.search
         self._going_on = going_on
         self._ranker = Ranker(index, self._live, self._options, self._pages, shared)
@@ -110,7 +110,7 @@ class RankedSearch:
             )
         if options.facets or options.group_by or options.fields:
             fields = self._index.fields_at(self._live)
-            for number, name in enumerate(options.facets or ()):  # before hits are scored
+            for number, name in enumerate(options.facets or ()):  # checked before hits are scored
                 fields.check_values(name, f"facets[{number}]")
             if options.group_by:
                 fields.check_known(options.group_by, "group_by")
@@ -128,7 +128,7 @@ class RankedSearch:
             )
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the pairs that the reranker is to score, list by list: a query, and the text of a document found."""
+        """Return the pairs that the reranker is to score, list by list: a query and the text of a hit."""
         asked, found = (self._options.rerank or {}).get("query"), []
         for hits in self._lists:
             query = asked or "\n".join(hits.query.texts)
@@ -137,7 +137,7 @@ class RankedSearch:
         return found
 
     def token_codes(self, digest: str) -> dict[int, NDArray[np.int8]]:
-        """Return the codes of the token vectors that the model with this digest made, by the numbers of their pairs.
+        """Return the codes of the token vectors that the model with this digest made, keyed by the number of the pair.
 
         Documents that were added since the build have none.
         """
@@ -148,7 +148,7 @@ class RankedSearch:
         return {n: tokens.of(place.row) for n, place in enumerate(places) if place.row < manifest.count}
 
     def answer(self, scores: Sequence[float] | None = None) -> SearchAnswer:
-        """Return the answer with the best hits; `scores` are the reranker's scores of all `pairs`, if it was asked."""
+        """Return the answer with the best hits; `scores` are the reranker's scores of all `pairs`, if there are any."""
         lists = self._lists if scores is None else self._reranked(iter(scores))
         hits = [[self._hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)]
         has_pages, has_facets = self._options.cursor is not None, bool(self._options.facets)
@@ -171,7 +171,7 @@ class RankedSearch:
     # Facets
 
     def _facets(self, found: RankedList) -> dict[str, Any]:
-        """Return the facets of a list's best documents if the job asks for that, or else of all its documents.
+        """Return the facets of a list's `facets_top_n` best documents, or of all its documents without that option.
 
         Pages, groups, reranking and diversity have no effect on facets.
         """
@@ -232,7 +232,7 @@ class RankedSearch:
     # Choose and answer
 
     def _best(self, groups: list[list[Place]]) -> list[Place]:
-        """Return the documents that become hits, from the first groups or from groups that are unlike each other."""
+        """Return the documents that become hits: all in the first groups, or in groups chosen for diversity."""
         if not self._options.diversity:
             return list(chain.from_iterable(groups[: self._job.k]))
         leads = [group[0] for group in groups]

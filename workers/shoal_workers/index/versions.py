@@ -18,7 +18,7 @@ from shoal_workers.index.index import FOLDER_NAME, current_version
 #: listed after the last line of the current one were published and then rolled back.
 HISTORY = "history"
 
-#: A file whose lock a change of the versions holds.
+#: A change of the versions holds a lock on this file.
 LOCK = ".lock"
 
 #: A file about the last rollback that was asked for with an idempotency key: the key, the version before the rollback,
@@ -51,7 +51,7 @@ class Version:
         except IndexCorrupt as error:
             reason = str(error)
         size_bytes = sum(path.lstat().st_size for path in folder.iterdir())
-        # A removal removes the manifest first. If it is still there now, files that were missing before are really
+        # A removal deletes the manifest first. If the manifest is still there now, the files missing before are really
         # missing.
         return cls(folder, is_current, manifest, reason, size_bytes, (folder / MANIFEST).lstat().st_mtime_ns)
 
@@ -96,7 +96,7 @@ def publish(folder: Path, name: str, digest: str | None = None) -> None:
     """Make a version the current one; workers that serve the index open it and switch to it.
 
     Raises IndexNotFound for an unknown version, IndexCorrupt for one that cannot be read, and IndexMismatch if a
-    `digest` is given and the version's model has another one.
+    `digest` is given and the version's model has another digest.
     """
     with changing(folder):
         _check_usable(folder, name, digest)
@@ -145,14 +145,14 @@ def make_current(folder: Path, name: str) -> None:
     times, new = dict(_published(folder)), f"{name} {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n"
     before = [other for other in _history(folder, current_name(folder)) if (folder / other).is_dir()]
     lines = [f"{other} {times.get(other, '-')}\n" for other in before]
-    # After each step a rollback finds its way. A current version that the history lacks counts as its last one.
+    # A rollback works after each step, because a current version that the history lacks counts as its last one.
     replace_file(folder / HISTORY, "".join(lines + [new] * (name in before)))
     replace_file(folder / CURRENT, name + "\n")
     replace_file(folder / HISTORY, "".join(line for line in lines if not line.startswith(f"{name} ")) + new)
 
 
 def was_published(folder: Path, name: str) -> bool:
-    """Return True for a published version, but False if it was rolled back and another one was published since."""
+    """Return True for a published version, but False if it was rolled back and another version was published later."""
     return name in dict(_published(folder))
 
 
@@ -224,7 +224,7 @@ def _read(path: Path) -> str:
 
 
 def _remove(version: Path) -> None:
-    """Remove a version, or a link to one. Its manifest goes first, so no worker opens a version without all files."""
+    """Remove a version, or a link to one. The manifest is removed first, so no worker opens a partial version."""
     if version.is_symlink():
         version.unlink()
         return

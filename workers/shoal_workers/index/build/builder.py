@@ -1,4 +1,4 @@
-"""A build of a version: its source is read, its texts are embedded, and the version is checked and published."""
+"""The build of a version: the source is read, its texts are embedded, and the version is checked and published."""
 
 import json
 import shutil
@@ -58,10 +58,10 @@ class BuildResult:
     """The result of a build, in plain values.
 
     The version has `count` rows, which are `num_documents` documents or their chunks. `num_embedded` rows were
-    embedded, `num_reused` rows have a vector of the version built last before, and `num_repeated` rows have the text of
-    an earlier row. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in; `num_lost`
-    other changes cannot be read or are lost from Redis. `found_share` is the part of a sample of rows that were found
-    by their own texts. It is None if `is_unchanged`: the version is then the current one. `fields` has the `kind` of
+    embedded, `num_reused` rows have a vector from the former version, and `num_repeated` rows have the text of an
+    earlier row. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in; `num_lost`
+    other changes cannot be read, or Redis has lost them. `found_share` is the share of sampled rows that a search for
+    their texts found. If `is_unchanged`, it is None, and the version is the current one. `fields` has the `kind` of
     each field. If most values of a keyword field are of another kind, `others` is that kind, `odd` is the first value
     that is not of that kind, and `document` is the number of the document with this value.
     """
@@ -104,13 +104,13 @@ def build(
 ) -> BuildResult:
     """Build a version of the index in `out`, and make it the current version if the build `publishes`.
 
-    The version is not published if another version than `began_from` became the current one meanwhile. If the build
-    `reuses`, texts of the version built last are not embedded again, and a build that would repeat the current version
-    makes no new one. Texts that a killed build has embedded are not embedded again either. If `key` is not empty, a
-    version that was built with this key is not built again. `num_kept` versions stay. With `skips_bad`, bad rows are
-    left out; with a `cutter`, rows are chunks; the model `late` makes their token vectors. The current version's
-    changes and the `changes` since are folded in, except changes made before `drop_changes_before`. Raises
-    BadDocument, DiskFull, IndexBusy during another build, IndexCorrupt, and the errors of `report` and the encoder.
+    The version is not published if `began_from` is no longer the current version. If the build `reuses`, texts of the
+    former version are not embedded again, and a build that would repeat the current version makes no new one. Texts
+    that a killed build has embedded are not embedded again either. If `key` is not empty, a version that was built with
+    this key is not built again. Old versions are removed until `num_kept` are left. With `skips_bad`, bad rows are left
+    out; with a `cutter`, rows are chunks; the model `late` makes their token vectors. The current version's changes and
+    the later `changes` are folded in, except changes made before `drop_changes_before`. Raises BadDocument, DiskFull,
+    IndexBusy during another build, IndexCorrupt, and the errors of `report` and the encoder.
     """
     began_from, language = began_from or current_name(out), _language_for(encoder.model, language)
     if built := _built_before(out, key):
@@ -130,7 +130,7 @@ def build(
 
 
 def _language_for(model: ModelInfo, language: str | None) -> str | None:
-    """Return the language of the words: learned for a model without vectors. Raises Unsupported."""
+    """Return the language of the words; a model without vectors needs learned words. Raises Unsupported."""
     if model.dimension or language == LEARNED:
         return language
     if language is not None:
@@ -142,9 +142,9 @@ def _language_for(model: ModelInfo, language: str | None) -> str | None:
 
 
 def _built_before(out: Path, key: str) -> BuildResult | None:
-    """Return the result of the build with the key, if it has ended and its version still exists.
+    """Return the result of an earlier build with this key, if it has ended and its version still exists.
 
-    A long job whose process is killed after the build, but before the job's result is written, is tried again.
+    A long job is run again if its process is killed after the build, but before the job's result is written.
     """
     for path in out.glob(f"[!.]*/{BUILD}") if key else ():
         with suppress(OSError, ValueError, LookupError, TypeError):
@@ -157,8 +157,8 @@ def _built_before(out: Path, key: str) -> BuildResult | None:
 def _publish(out: Path, version: str, publishes: bool, num_kept: int, began_from: str | None) -> bool:
     """Move a version out of the folder of its build, and publish it; return False if it is not published.
 
-    It is not published if `began_from` is no longer the current version, or if it was published and then rolled back: a
-    publication or rollback meanwhile takes precedence.
+    It is not published if `began_from` is no longer the current version, or if it was published and then rolled back,
+    because a later publication or rollback takes precedence.
     """
     with changing(out):
         if not (out / version).exists():
@@ -207,14 +207,14 @@ class _Version:
                 and json.loads((version / LEXICAL).read_text("utf-8"))["language"] == language_of(folder, self.language)
             )
             if is_alike:
-                manifest.check(folder, (DOCUMENTS, IDS, CHANGES, FIELDS))  # all other files follow from these
+                manifest.check(folder, (DOCUMENTS, IDS, CHANGES, FIELDS))  # all other files are derived from these
                 manifest.check(version, manifest.checksums, partial(state.report, "comparing"))
                 result = self._result(0, state.count)
                 return replace(result, version=version.name, is_published=True, is_unchanged=True)
         return None
 
     def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, Any]]) -> BuildResult:
-        """Write the rest of the version's files."""
+        """Write the files of the version that do not exist yet."""
         folder, state, encoder, dimension = self.state.folder, self.state, self.encoder, self.encoder.model.dimension
         language, indexing = self.language, partial(state.report, "indexing words")
         if language != LEARNED:
@@ -254,7 +254,7 @@ class _Version:
         )
 
     def _write_manifest(self, quantised_width: int, num_embedded: int) -> None:
-        """Write the manifest, and make all files of the version safe on the disk."""
+        """Write the manifest, and sync all files of the version to the disk."""
         state, folder, checksums = self.state, self.state.folder, {}
         for name in (*FILES, *TOKEN_FILES) if self.late else FILES:
             state.report("publishing")

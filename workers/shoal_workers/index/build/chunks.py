@@ -16,7 +16,7 @@ from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.index.files.documents import to_line
 from shoal_workers.model.model import Model
 
-#: The field with the id of a chunk's document, and the fields with the chunk's place in it.
+#: The fields that each chunk has: the id of its document, and where it starts and stops in the document's text.
 DOCUMENT, START, STOP = CHUNK_FIELDS = ("document", "start", "stop")
 
 #: The file of a model's tokenizer.
@@ -27,10 +27,10 @@ MAX_FIELD_BYTES = 64 * 2**20
 
 
 class Cutter:
-    """Cuts documents into chunks of at most `chunk_tokens` tokens. Neighbours share at most `overlap` tokens."""
+    """Cuts documents into chunks of at most `chunk_tokens` tokens. Neighbouring ones share at most `overlap`."""
 
     def __init__(self, chunker: Chunker, chunk_tokens: int, overlap: int):
-        #: The largest number of tokens in a chunk, and the largest number that two neighbours share.
+        #: The largest number of tokens in a chunk, and the largest number that neighbouring chunks share.
         self.sizes = [chunk_tokens, overlap]
         self._chunker = chunker
 
@@ -48,7 +48,7 @@ class Cutter:
         path = folder / TOKENIZER
         try:
             tokenizer = Tokenizer(path, found.max_tokens)
-        except Exception as error:  # the tokenizers library raises `Exception` itself, no subclass
+        except Exception as error:  # the tokenizers library raises plain `Exception`
             raise ModelMismatch(f"{path} cannot be read ({error!s:.200}): fetch the model again") from error
         prompt = found.prompt_for(model.prompt or None, DOCUMENT_PROMPTS)
         return cls(open_chunker(tokenizer, found.name, options, prompt), options.chunk_tokens, options.chunk_overlap)
@@ -84,7 +84,7 @@ class Cutter:
 
 def _open_model(home: Path, model: ModelInfo) -> tuple[Model, Path]:
     """Return a model and its prepared folder."""
-    from shoal_workers.model.prepare import prepare_if_needed  # here, because no build without chunks prepares a model
+    from shoal_workers.model.prepare import prepare_if_needed  # here, because only builds with chunks need it
 
     try:
         folder = prepare_if_needed(home, model.name)

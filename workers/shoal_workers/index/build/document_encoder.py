@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 #: Number of texts that this process embeds at a time: enough to sort them by length, and few enough to show progress.
 GROUP = 512
 
-#: Number of vectors after which a build makes their file safe on the disk. A build that is started again embeds at most
-#: this many texts again. It is a multiple of the number of texts that encoders embed at a time, so that the same texts
-#: are embedded together after an interruption.
+#: Number of vectors after which a build syncs their file to the disk. A build that is started again embeds at most this
+#: many texts again. It is a multiple of the number of texts that encoders embed at a time, so that the same texts are
+#: embedded together after an interruption.
 SYNC_EVERY = 4_096
 
-#: A function that is called with the reason while the encoder waits.
+#: A function that is called with the reason why the encoder waits.
 Waiting = Callable[[str], None]
 
 
@@ -37,7 +37,7 @@ def no_wait(reason: str) -> None:
 
 
 def info_of(model: Model, fingerprint: str) -> ModelInfo:
-    """Return the properties of a prepared model whose encoder has the fingerprint."""
+    """Return the properties of a prepared model; its encoder has this `fingerprint`."""
     dimension = model.dimension if model.pooling else 0
     return ModelInfo(model.name, model.digest, model.pooling, dimension, document_prompt(model.prompts), fingerprint)
 
@@ -63,13 +63,13 @@ class DocumentEncoder(Protocol):
     def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
         """Yield the outputs `vector`, `sparse` or both of the texts in their order, some texts at a time.
 
-        While the encoder waits, `waiting` is called with the reason again and again. Raises Unsupported.
+        While the encoder waits, `waiting` is called repeatedly with the reason. Raises Unsupported.
         """
         ...
 
 
 class LocalEncoder:
-    """An opened model as the encoder of a build, in the process that builds."""
+    """An encoder that runs the model in the process of the build."""
 
     def __init__(self, encoder: "Encoder"):
         self.model = info_of(encoder.model, encoder.fingerprint)
@@ -90,7 +90,7 @@ class LocalEncoder:
 
 
 class PoolEncoder:
-    """The model of a pool as the encoder of a build. The process that builds loads no model."""
+    """An encoder that uses the model of a pool, so that the process of the build loads none."""
 
     def __init__(self, client: Client, model: ModelInfo):
         self.model = model
@@ -100,7 +100,7 @@ class PoolEncoder:
     def find(cls, client: Client) -> Self:
         """Return the encoder of the client's pool.
 
-        Raises NotReady without a ready worker or if workers make different vectors, and Unavailable without Redis.
+        Raises NotReady if no worker is ready or workers make different vectors, and Unavailable without Redis.
         """
         if model := served_model(client.pool.ready().values()):
             return cls(client, model)
@@ -109,7 +109,7 @@ class PoolEncoder:
     def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
         """Yield the outputs of the texts, job by job, through the bulk lane.
 
-        Waits for workers, for Redis and for room in the lane. Raises ModelMismatch if the pool switches to another
+        It waits for workers, for Redis and for room in the lane. Raises ModelMismatch if the pool switches to another
         model or to other settings, and the error of a text that cannot be encoded.
         """
         output = outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -1,7 +1,7 @@
 """The changes of an index that a build folds in: documents that were added to the index, and ids that were deleted.
 
 A new version has the documents of its source, with the changes in the current version and newer changes in Redis
-applied. The new version keeps all these changes in a file, so that they outlive any number of builds. A line has the
+applied. The new version keeps all these changes in a file, so that they outlive any number of builds. Each line has the
 last change of an id: `id`, `made_at` in Unix seconds, and `document`, which is null if the id was deleted. Lines are in
 the order of the changes.
 """
@@ -35,7 +35,7 @@ class IndexChanges:
     def since(self, position: str) -> Iterator[tuple[str, list[dict[str, Any]] | None]]:
         """Yield each change after a position: the change's own position, and its lines in the file of changes.
 
-        The lines are None for changes that cannot be read or that Redis has lost, which is logged. Raises Unavailable.
+        Changes that cannot be read, or that Redis has lost, are logged and have None as lines. Raises Unavailable.
         """
         for entry in self.log.since(self.index, position).entries:
             if isinstance(change := entry.change, Change):
@@ -50,7 +50,7 @@ class IndexChanges:
                 yield entry.position, None
 
     def forget_folded(self, out: Path) -> None:
-        """Let Redis forget the changes that all versions in `out` contain already. A failure is only logged."""
+        """Delete from Redis the changes that all versions in `out` contain already. A failure is only logged."""
         versions = find_versions(out)
         # A version that cannot be read now may become readable later, and may then need any of the changes.
         kept = [version.manifest.changes_through if version.manifest else START for version in versions]
@@ -70,7 +70,7 @@ class IndexChanges:
 def collect_changes(state: BuildState, out: Path, changes: IndexChanges | None, made_since: float | None) -> None:
     """Write the changes that a build folds in into its folder, and note their last position in the state of the build.
 
-    Changes made before `made_since`, in Unix seconds, are left out. A change takes some 30 bytes of memory. Raises
+    Changes made before `made_since`, in Unix seconds, are left out. Each change takes about 30 bytes of memory. Raises
     Unavailable.
     """
     hashes = bytearray()
@@ -110,7 +110,7 @@ def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str,
 def _former(out: Path) -> tuple[Path, Manifest] | None:
     """Return the current version, or the newest one with readable changes if the current version's are damaged.
 
-    Any version will do, because Redis has all changes that came after it.
+    Any version will do, because Redis has all changes made since its build.
     """
     for version in sorted(find_versions(out), key=lambda version: not version.is_current):
         try:

@@ -42,7 +42,7 @@ class VersionDocuments(Source):
             yield Document(fields.pop("id", document_id), fields.pop("text"), fields, number)
 
     def build_arguments(self) -> dict[str, Any]:
-        """Return the arguments that repeat this version's build: its chunks, language, given kinds and more."""
+        """Return the arguments of a build like this version's: chunk sizes, given kinds, language and token vectors."""
         chunks = {"chunk_tokens": self._manifest.chunk_tokens or None, "chunk_overlap": self._manifest.chunk_overlap}
         found, folder = DocumentFields({}), self._file.parent
         for document in read_lines(self._file):
@@ -56,9 +56,9 @@ class VersionDocuments(Source):
 
 
 def _joined(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the document of these chunks. The white space between chunks is lost, so other white space replaces it.
+    """Return the document of these chunks. The white space between chunks is not stored, so it is replaced.
 
-    Several characters of white space become line feeds: the cutter then sees the end of a paragraph there again.
+    A single character becomes a space, and several become line feeds, where the cutter sees the end of a paragraph.
     """
     pieces: list[str] = []
     fields, end = {}, 0

@@ -1,4 +1,4 @@
-"""The texts of a version that the version built last lacks: they are encoded in one pass, into files of the build."""
+"""Encoding of the texts that a version does not share with the former version, in one pass, into files of the build."""
 
 import shutil
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from shoal_workers.index.lexical.lexical_file import WEIGHTS, weights_of
 
 
 def outputs_of(model: ModelInfo, language: str | None) -> tuple[str, ...]:
-    """Return the outputs that a build needs of its model for words of this language."""
+    """Return the model's outputs that a build in this language needs; only learned words need sparse vectors."""
     return (*(("vector",) if model.dimension else ()), *(("sparse",) if language == LEARNED else ()))
 
 
 def encode_texts(
     state: BuildState, former: FormerVersion | None, encoder: DocumentEncoder, outputs: Sequence[str], reuses: bool
 ) -> VectorPlan:
-    """Encode the texts that neither the former version nor a killed build has, and return the plan of all vectors.
+    """Encode the texts that neither the former version nor a killed build has encoded; return the plan of all vectors.
 
     The outputs are in files in the folder of the build. A build that does not reuse former versions ignores the files
     of a killed build that reused them. Raises DiskFull, and Unsupported if the words are to be learned but the model
@@ -70,7 +70,7 @@ def _encode(
     encoder: DocumentEncoder,
     outputs: Sequence[str],
 ) -> None:
-    """Add the outputs of the plan's new texts to the files."""
+    """Encode the plan's new texts, and append the outputs to the files."""
     done, end, saved = plan.num_kept, plan.num_kept + len(plan.new_rows), plan.num_kept
     of_texts = hashes.in_order()[plan.new_rows]
     texts = texts_of(state.folder, state.count, plan.new_rows)

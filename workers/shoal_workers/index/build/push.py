@@ -18,17 +18,17 @@ from shoal_workers.index.files.manifest import ENGINE_FILES
 from shoal_workers.index.index import Index
 from shoal_workers.index.versions import changing, list_versions
 
-#: A file beside the versions of an index. It has the address of each table that a push began, one a line. A table
+#: A file beside the versions of an index. Each line is the address of a table that a push began to write. A table
 #: without a version is removed after the next push.
 TABLES = ".tables"
 
-#: A file whose lock a push holds.
+#: A push holds a lock on this file.
 LOCK = ".pushing"
 
 #: Number of rows that are written in one call.
 ROWS_AT_ONCE = 500
 
-#: Largest number of characters of the index's name in the name of a table, which has 63 at most.
+#: A table's name, of at most 63 characters, begins with at most this many characters of the index's name.
 _NAME_CHARS = 30
 
 
@@ -39,12 +39,12 @@ def push(
     report: Callable[[int, int], object],
     changes: IndexChanges | None = None,
 ) -> str:
-    """Write the rows of a version into an engine, and return the name of the new version that is searched there.
+    """Write the rows of a version into an engine, and return the name of the new version, which is searched there.
 
-    The current version is written, or the newest one if the current one is in an engine. A push that was interrupted
-    goes on. `report` is called with the numbers of written rows and of all rows. Raises IndexNotFound, IndexCorrupt,
-    InvalidRequest for a bad address, an index of chunks, or `changes` that the version lacks, IndexBusy during another
-    push, MissingExtra, and Unavailable if the engine does not answer.
+    The current version is written, or the newest one in files if the current one is in an engine. An interrupted push
+    is continued. `report` is called with the number of rows written and of all rows. Raises IndexNotFound,
+    IndexCorrupt, InvalidRequest for a bad address, an index of chunks, or `changes` that the version lacks, IndexBusy
+    during another push, MissingExtra, and Unavailable if the engine does not answer.
     """
     with locked(folder, LOCK, work="push"):
         index = _open_source(folder)
@@ -58,12 +58,12 @@ def push(
         try:
             _write(index, table, report)
             if (count := table.count()) != index.manifest.count:
-                table.drop()  # the next push begins anew
+                table.drop()  # so that the next push starts from the first row
         except table.outages as error:
             reason = f"({type(error).__name__}): start it, or check SHOAL_ENGINE_PASSWORD, and push again"
             raise Unavailable(f"{address} does not answer {reason}") from error
         except table.refusals as error:
-            reason, _, _ = str(error).partition("\n")  # the next lines may have values
+            reason, _, _ = str(error).partition("\n")  # later lines may quote values
             raise InvalidRequest(f"{address} cannot hold the index: {reason}") from error
         if count != index.manifest.count:
             raise IndexCorrupt(f"{address} has {count:,} rows after {index.manifest.count:,} were written: push again")
@@ -73,12 +73,12 @@ def push(
 def remove_tables(folder: Path, password: str) -> list[str]:
     """Remove the tables that no version of the index needs; return the addresses that do not answer.
 
-    Raises IndexBusy during a push, which may write one of them.
+    Raises IndexBusy during a push, which may be writing one of these tables.
     """
     with locked(folder, LOCK, work="push"):
         manifests = [version.manifest for version in list_versions(folder)]
         if None in manifests:
-            return []  # a version that cannot be read may be in any of the tables
+            return []  # any of the tables may belong to a version that cannot be read
         wanted, failed = {manifest.engine for manifest in manifests if manifest}, []
         for address in set(_noted(folder)) - wanted:
             table = open_table(address, password, WRITE_S)
@@ -92,7 +92,7 @@ def remove_tables(folder: Path, password: str) -> list[str]:
 
 
 def _open_source(folder: Path) -> Index:
-    """Open the version to push, after comparing all its files with their checksums."""
+    """Open the version to push, and compare all its files with their checksums."""
     for version in sorted(list_versions(folder), key=lambda version: not version.is_current):
         if version.manifest and not version.manifest.engine:
             index = Index.open_version(version.folder)
@@ -120,7 +120,7 @@ def _write(index: Index, table: Table, report: Callable[[int, int], object]) -> 
 
 
 def _noted(folder: Path) -> list[str]:
-    """Return the addresses of all tables that were begun."""
+    """Return the addresses of all tables that pushes began to write."""
     with suppress(FileNotFoundError):
         return (folder / TABLES).read_text("utf-8").splitlines()
     return []
@@ -131,7 +131,7 @@ def _note(folder: Path, addresses: list[str]) -> None:
 
 
 def _save(folder: Path, index: Index, address: str) -> str:
-    """Write the folder of the version, in one step, and return its name, which differs for each address."""
+    """Write the folder of the new version in one step, and return its name, which depends on the address."""
     name = f"{index.folder.name}-{crc32(address.encode()):08x}"
     scratch = folder / f".{name}"
     shutil.rmtree(scratch, ignore_errors=True)

@@ -33,8 +33,8 @@ def read_source(state: BuildState, source: Source, skips_bad: bool, cutter: Cutt
 
     If the build `reuses`, files of a source's folder that have not changed since the last build are not read again.
     With `skips_bad`, bad rows and documents with the id of an earlier one are left out and listed in a file; without
-    it, the first of them raises BadDocument. Memory grows by some 70 bytes a row of the index. Raises BadDocument too
-    if no document is left, and InvalidRequest for a changed id that may also be a document's position in the source.
+    it, the first of them raises BadDocument. Each row takes about 70 bytes of memory. Raises BadDocument too if no
+    document is left, and InvalidRequest for a changed id that may also be a document's position in the source.
     """
     read_files = ReadFiles(state.folder.parent / READ_FILES) if source.is_folder else None
     with BadRows(state.folder / BAD_ROWS) as bad, read_files or nullcontext():
@@ -59,10 +59,10 @@ def read_source(state: BuildState, source: Source, skips_bad: bool, cutter: Cutt
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """The copying of a source's documents. Bad rows are noted in `bad` if the build `skips_bad`, or else raised.
+    """The copying of a source's documents. If the build `skips_bad`, bad rows are noted in `bad`.
 
     For each row, the object keeps the size of the row's line, the number of the document in the source, and the hashes
-    of the row's text and id. The rows of a document follow each other.
+    of the row's text and id. The rows of one document are consecutive.
     """
 
     state: BuildState
@@ -114,7 +114,7 @@ class _Reading:
         return is_kept
 
     def fold(self, is_kept: NDArray[np.bool_]) -> None:
-        """Remove rows that are not kept and rows of documents that were changed since, and add changed documents."""
+        """Remove rows that are not kept and rows of documents with a change, and append the changed documents."""
         state, path = self.state, self.state.folder / CHANGES
         state.ids_are_positions = self.source.ids_are_positions
         changed = bytearray()
@@ -143,11 +143,11 @@ class _Reading:
                     self._write(file, self.cutter.recut(document) if self.cutter else [document])
 
     def offsets(self) -> NDArray[np.int64]:
-        """Return the place where each line begins, and the end of the last line; int64 `[count + 1]`."""
+        """Return the byte offset of each line, and the end of the last line; int64 `[count + 1]`."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sizes, dtype=np.int64)])
 
     def _write(self, file: Any, parts: list[Document]) -> None:
-        """Write a document, or its chunks, with a line for each part."""
+        """Write a line for a whole document, or for each of its chunks."""
         for part in parts:
             file.write(line := to_line({"id": part.id, "text": part.text, **part.fields}))
             self.sizes.append(len(line))
@@ -168,8 +168,8 @@ class _Reading:
 def write_columns(state: BuildState, kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Write the columns of the documents in the folder of a build; return `DocumentFields.kinds_found`.
 
-    Fields that `kinds` does not name get the kind that all their values have. Memory grows by the distinct strings of
-    all fields, and by 8 to 12 bytes a value. Raises BadDocument for a value that is not of the given kind.
+    Fields that `kinds` does not name get the kind that all their values have. The distinct strings of all fields, and 8
+    to 12 bytes for each value, are kept in memory. Raises BadDocument for a value that is not of the given kind.
     """
     fields, folder = DocumentFields(kinds), state.folder
     for number, document in enumerate(read_lines(folder / DOCUMENTS), 1):

@@ -1,6 +1,6 @@
-"""The folder in which a version is built. One build at a time uses it, and it stays if the build is killed.
+"""The folder in which a version is built. One build at a time uses it, and a killed build leaves it behind.
 
-A build begins anew each time. Only the outputs of texts that a killed build has encoded are kept: see `KeptFiles`.
+The next build starts again, but reuses the outputs of texts that a killed build has encoded: see `KeptFiles`.
 """
 
 import json
@@ -30,14 +30,14 @@ from shoal.errors import (
 from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index.files.durable_file import locked, replace_file
 
-#: The folder inside the folder of the index, and a file in it with the key of the build.
+#: The name of this folder in the folder of the index, and of the file in it that has the key of the build.
 SCRATCH, KEY = ".building", "key"
 
-#: The end of the name of a file that says how much of other files is kept for the next build.
+#: The suffix of a file that records how many bytes of other files are kept for the next build.
 KEPT = ".kept.json"
 
-#: Errors after which the folder of a build is removed: the build was cancelled, its source or its arguments are wrong,
-#: or files are damaged, which raises Python's own errors. After any other error, the kept files stay.
+#: Errors after which the folder of a build is removed: the build was cancelled, its source or arguments are wrong, or
+#: files are damaged. Damaged files may raise Python's own errors. After any other error, the kept files stay.
 _FINAL_ERRORS = (
     *(Cancelled, BadDocument, IndexMismatch, ModelMismatch, IndexCorrupt, InvalidRequest, TooLarge),
     *(ValueError, LookupError, TypeError),
@@ -46,7 +46,7 @@ _FINAL_ERRORS = (
 
 @dataclass(slots=True)
 class BuildState:
-    """A build in its `folder`: the numbers of the build, and the name of its `version`. `report_to` gets its progress.
+    """The state of a build in `folder`: its counts, and the name of its `version`. `report_to` gets its progress.
 
     `num_rows` counts the rows of the source, and `count` the rows of the index, which are `num_documents` documents or
     their chunks. Changes of the index are folded in up to `changes_through`; `num_lost` counts gaps and unreadable
@@ -68,12 +68,12 @@ class BuildState:
     ids_are_positions: bool = False
 
     def counts(self) -> dict[str, Any]:
-        """Return the version and the numbers that the manifest and the result of the build share with the state."""
+        """Return the name of the version, and the counts that the manifest and the build's result also have."""
         names = ("version", "count", "num_documents", "num_bad", "num_changed", "num_lost")
         return {name: getattr(self, name) for name in names}
 
     def report(self, step: str, fraction: float | None = 1.0, rows: int | None = None) -> None:
-        """Report the `step` and the `fraction` of it that is done, with the rows of the source or the `rows` given."""
+        """Report the `step`, the `fraction` of it that is done, and the number of `rows`; by default, `num_rows`."""
         num_rows = self.num_rows if rows is None else rows
         self.report_to(TaskProgress(num_rows, self.num_bad, self.first_bad, fraction, step))
 
@@ -81,13 +81,13 @@ class BuildState:
 class KeptFiles:
     """Files of a build to which outputs of texts are added. Saved outputs outlive an interruption of the build.
 
-    A build of the same `owner`, a plain value, continues after saved outputs; for another owner, the files are empty.
+    A build of the same `owner`, a plain value, continues after the saved outputs; another build gets empty files.
     """
 
     def __init__(self, folder: Path, name: str, owner: Any, names: Sequence[str]):
         self._path, self._owner = folder / f"{name}{KEPT}", owner
         if not (sizes := self._read([folder / one for one in names])):
-            self._path.unlink(missing_ok=True)  # else a later build of its owner would take over these files
+            self._path.unlink(missing_ok=True)  # another build of the old owner must not read these files
         self._files: dict[str, BinaryIO] = {}
         for one in names:
             file = self._files[one] = (folder / one).open("r+b" if sizes else "wb")
@@ -105,7 +105,7 @@ class KeptFiles:
         return self._files[name]
 
     def save(self) -> None:
-        """Make the written outputs safe on the disk."""
+        """Sync the written outputs to the disk."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -113,7 +113,7 @@ class KeptFiles:
         replace_file(self._path, json.dumps({"owner": self._owner, "sizes": sizes}))
 
     def _read(self, paths: Sequence[Path]) -> dict[str, int]:
-        """Return the sizes of the files that were saved by a build of this owner; nothing if there are none."""
+        """Return the sizes of the files at the last `save` of a build of this owner; nothing if there was none."""
         with suppress(OSError, ValueError, TypeError, LookupError):
             saved = json.loads(self._path.read_text("utf-8"))
             if saved["owner"] == self._owner and all(

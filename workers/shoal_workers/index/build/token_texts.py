@@ -1,4 +1,4 @@
-"""The token vectors of a version: taken from the version built last, or made by the late-interaction model."""
+"""The token vectors of a version, copied from the former version or made by the late-interaction model."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -25,7 +25,7 @@ LENGTHS, TOKEN_HASHES = "token-lengths.records", "token-hashes.records"
 
 
 def write_tokens(state: BuildState, former: FormerVersion | None, encoder: "LateReranker", reuses: bool) -> None:
-    """Write the token vectors of all rows, except the vectors that a killed build has written."""
+    """Write the token vectors of all rows; vectors that a killed build has written are reused."""
     folder = state.folder
     tokens = TokenVectors.undamaged(folder.parent / former.name, encoder.token_digest) if former else None
     hashes, width = HashTable.open(folder, HASHES, state.count), encoder.model.heads[encoder.output].size
@@ -60,7 +60,7 @@ def write_tokens(state: BuildState, former: FormerVersion | None, encoder: "Late
 def _groups(
     former: TokenVectors | None, reused: NDArray[np.int64], texts: Iterator[str], encoder: "LateReranker"
 ) -> Iterator[list[NDArray[np.int8]]]:
-    """Yield the codes of the former version's rows, and then the codes of the texts, for `GROUP` rows at a time."""
+    """Yield the codes of the `reused` rows of the former version, then the codes of the texts, in groups of `GROUP`."""
     for start in range(0, len(reused) if former else 0, GROUP):
         assert former
         yield [former.of(row) for row in reused[start : start + GROUP].tolist()]

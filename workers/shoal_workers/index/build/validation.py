@@ -20,7 +20,7 @@ from shoal_workers.index.vectors.quantisation import QuantisedVectors
 #: Number of vectors searched at a time. Their codes stay in the processor's cache for all queries.
 SEARCHED_AT_ONCE = 2**16
 
-#: The share of rows in the sample, the sample's least and largest size, and the least share of it that must be found.
+#: The share of rows that are sampled, the sample's least and largest size, and the least share that must be found.
 SAMPLED_SHARE, MIN_SAMPLED, MAX_SAMPLED, MIN_FOUND = 0.005, 20, 1_000, 0.99
 
 #: Scores that differ by no more than this count as equal. The scores of one text that was embedded in different batches
@@ -53,9 +53,9 @@ class Sample:
         words: LexicalIndex | None,
         report: Callable[[float], object],
     ) -> float:
-        """Search for the texts, and return the part of the documents that were found by vectors and learned `words`.
+        """Search for the texts, and return the share of documents that were found by vectors and learned `words`.
 
-        Raises IndexCorrupt if a smaller part than `MIN_FOUND` is found, or if no search is possible.
+        Raises IndexCorrupt if a smaller share than `MIN_FOUND` is found, or if no search is possible.
         """
         is_found = np.ones(len(self.rows), bool)
         if vectors.shape[1]:

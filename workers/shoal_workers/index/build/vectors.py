@@ -1,4 +1,4 @@
-"""The vectors of a version: reused from the version built last, or new."""
+"""The vectors of a version, which are new or copied from the former version."""
 
 import logging
 import os
@@ -31,7 +31,7 @@ COPIED_AT_ONCE = 8_192
 
 @dataclass(frozen=True, slots=True)
 class FormerVersion:
-    """A version whose vectors, float32 `[count, dimension]`, are reused, and its `words` if they are learned."""
+    """An earlier version whose `vectors`, float32 `[count, dimension]`, and learned `words` a build reuses."""
 
     name: str
     vectors: NDArray[np.float32]
@@ -40,7 +40,7 @@ class FormerVersion:
 
     @classmethod
     def find(cls, out: Path, model: ModelInfo, learns_words: bool) -> Self | None:
-        """Return the version of the index in `out` that was built last with this model, or None if there is none.
+        """Return the newest version of the index in `out` that was built with this model; None if there is none.
 
         Damaged versions are left out. If the build `learns_words`, versions without learned words are left out too,
         because one pass of a text makes its words and its vector.
@@ -106,11 +106,11 @@ def write_vectors(
     """Write the vectors of all rows as planned, and return them mapped into memory.
 
     If all rows have the embedded vectors in the same order, the file of the embedded vectors is used, and nothing is
-    written. Otherwise, `report` is called before each chunk with the part that is done.
+    written. Otherwise, `report` is called before each chunk with the fraction that is done.
     """
     count, num_embedded = len(plan.taken_from), plan.num_kept + len(plan.new_rows)
     if np.array_equal(plan.taken_from, -1 - np.arange(num_embedded)):
-        with suppress(OSError):  # the file system has no links
+        with suppress(OSError):  # the file system may have no hard links
             os.link(folder / EMBEDDED, folder / VECTORS)
             return open_array(folder / VECTORS, np.float32, (count, dimension))
     embedded = open_array(folder / EMBEDDED, np.float32, (num_embedded, dimension))

@@ -14,10 +14,10 @@ from shoal.errors import InvalidRequest, MissingExtra
 from shoal.process.extra import install_command
 from shoal_workers.index.engines.fields import Language
 
-#: The name of the engine for each scheme of an address. Its module and its extra have the name too.
+#: The engine for each URL scheme of an address. The module and the extra of an engine have the same name.
 ENGINES = {"postgresql": "pgvector", "redis": "redis", "rediss": "redis", "lance": "lancedb", "lance+s3": "lancedb"}
 
-#: Longest time for a search, and for writing a group of rows, which the engine may index meanwhile, in seconds.
+#: Time limits in seconds for a search, and for writing a group of rows, including any indexing.
 SEARCH_S, WRITE_S = 5, 60
 
 #: The cosine and the document of each row that was found, best first, for each query.
@@ -32,8 +32,8 @@ _PASSWORD = re.compile(r"//[^/@]*:[^?#]*@|[?&](ssl)?password=", re.IGNORECASE)
 class Table(Protocol):
     """A table of rows in an engine, used by one thread at a time.
 
-    `outages` are the errors of an engine that does not answer, and `refusals` the errors of a refused call. Filters are
-    in the `language`.
+    `outages` are the errors of an engine that does not answer, and `refusals` the errors of a refused call. `language`
+    is the language of its filters.
     """
 
     outages: tuple[type[Exception], ...]
@@ -55,7 +55,7 @@ class Table(Protocol):
         """Prepare the table for searches after all rows were added. There is no time limit."""
 
     def search(self, queries: NDArray[np.float32], k: int, wanted: str | None) -> Found:
-        """Return the `k` nearest rows that match the filter `wanted`, for each query, or all that match."""
+        """Return the `k` nearest rows that match the filter `wanted`, for each query, or all if fewer match."""
 
     def drop(self) -> None:
         """Delete the table, if there is one."""
@@ -63,7 +63,7 @@ class Table(Protocol):
 
 def check_address(address: str) -> str:
     """Return the name of the engine at an address. Raises InvalidRequest for a bad address."""
-    if _PASSWORD.search(address):  # first, because the other messages have the address
+    if _PASSWORD.search(address):  # first, because the other messages quote the address
         raise InvalidRequest("the address of an engine has a password: set SHOAL_ENGINE_PASSWORD instead")
     try:
         url = urlsplit(address)
@@ -83,7 +83,7 @@ def check_address(address: str) -> str:
 
 
 def open_table(address: str, password: str, timeout_s: int = SEARCH_S) -> Table:
-    """Return the table at an address, whose calls take at most `timeout_s`. The engine is not asked yet.
+    """Return the table at an address, whose calls take at most `timeout_s`. The engine is not contacted yet.
 
     Raises InvalidRequest for a bad address, and MissingExtra.
     """

@@ -1,6 +1,6 @@
 """Documents' fields in the form that engines keep and compare: numbers, and digests of keywords.
 
-A field is called `f` and its number in the index. So no name and no value of a document needs quoting.
+A field's name in an engine is `f` and the field's number, so no name and no value of a document needs quoting.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +29,8 @@ _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 class Language(NamedTuple):
     """The language in which an engine takes filters: its words, and functions that write the condition on a field.
 
-    `all_of` and `any_of` stand between conditions, and `negation` stands before one. `exists` writes that the field
-    with a key has a value, `one_of` that a value is one of some terms, and `between` that a value is within bounds. If
+    `all_of` and `any_of` stand between conditions, and `negation` stands before one. `exists` writes that a field has a
+    value, `one_of` that a value of it is one of some terms, and `between` that a value is within bounds. If
     `compares_each` is False, `between` compares the greatest value with lower bounds, and the least with upper bounds.
     """
 
@@ -77,7 +77,7 @@ class _Writer:
         self._columns, self._keys, self._language = columns, _keys(columns), language
 
     def filter(self, wanted: Filter) -> str:
-        """Return the filter. Each condition in it is in brackets."""
+        """Return the filter. Each condition is in brackets."""
         language = self._language
         match wanted:
             case All(parts):
@@ -110,7 +110,7 @@ class _Writer:
 
 
 def _bound(column: Column, operator: str, value: Value, place: str) -> Bound:
-    """Return a bound in numbers. A date is a span of time: a later date begins after its end."""
+    """Return a bound in numbers. A date is a span of time, so a later date begins after its end."""
     found = _converted(column, value, f"{place}.{operator}")
     if column.kind == "date":
         first, end = found
@@ -119,7 +119,7 @@ def _bound(column: Column, operator: str, value: Value, place: str) -> Bound:
 
 
 def _converted(column: Column, value: Value, place: str) -> Any:
-    """Return a value in the form of the column's terms; for a date, its first and its end."""
+    """Return a value in the form of the column's terms; for a date, its start and its end."""
     try:
         return tuple(map(float, date_span(value))) if column.kind == "date" else CONVERTERS[column.kind](value)
     except ValueError as error:
@@ -135,7 +135,7 @@ def _keys(columns: Columns) -> dict[str, str]:
 
 
 def _by_row(column: Column) -> Any:
-    """Return the codes of the rows, one row after the other, and the places where the rows begin."""
+    """Return the codes of all rows, row by row, and the position where each row's codes begin."""
     order = np.argsort(column.rows, kind="stable")
     codes = np.repeat(np.arange(len(column.terms)), np.diff(column.starts))[order]
     return codes, np.searchsorted(column.rows[order], np.arange(column.codes.shape[1] + 1))

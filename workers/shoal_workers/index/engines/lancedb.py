@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from shoal_workers.index.engines.engine import Found
 from shoal_workers.index.engines.fields import Bound, Language
 
-#: Number of rows that a search looks at together, at least.
+#: Least number of candidates that a search of the graph keeps.
 EF_SEARCH = 100
 
-#: Number of candidates for each wanted row, whose exact cosines are computed. The graph has a byte a number.
+#: Number of candidates for each wanted row. Their cosines are computed exactly, because the graph is quantised.
 REFINE_FACTOR = 2
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ def _between(key: str, bounds: Sequence[Bound]) -> str:
 
 
 class Table:
-    """A table of LanceDB. A filter is a condition of SQL."""
+    """A table of LanceDB. A filter is a condition in SQL."""
 
     outages, refusals = (OSError, RuntimeError), (ValueError, LookupError)
     language = Language(" AND ", " OR ", "NOT ", "true", "false", "array_length({}) > 0".format, _one_of, _between)
@@ -69,7 +69,7 @@ class Table:
     def add(
         self, first: int, vectors: NDArray[np.float32], documents: Sequence[str], values: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Add the rows, numbered from `first`, that the table lacks. They are written all or not at all."""
+        """Add the rows, numbered from `first`, that the table lacks. Either all are written, or none."""
 
         async def add(database: Any) -> None:
             table = await self._opened(database)
@@ -84,7 +84,7 @@ class Table:
         self._run(add)
 
     def finish(self) -> None:
-        """Bring the rows together, and build the graph of neighbours, if there is none."""
+        """Compact the table and build the graph of neighbours, if there is no graph yet."""
 
         async def finish(database: Any) -> None:
             table = await self._opened(database)
@@ -95,7 +95,7 @@ class Table:
         self._run(finish, is_limited=False)
 
     def search(self, queries: NDArray[np.float32], k: int, wanted: str | None) -> Found:
-        """Return the `k` nearest rows that match a filter, for each query. If the graph leads to too few, read all."""
+        """Return the `k` nearest rows that match a filter, for each query. If the graph yields fewer, scan all."""
 
         async def search(database: Any) -> Found:
             self._table = self._table or await self._opened(database)
@@ -128,9 +128,9 @@ class Table:
             raise LookupError(str(error)) if "not found" in str(error) else OSError(str(error)) from error
 
     def _run(self, ask: Callable[[Any], Awaitable[T]], is_limited: bool = True) -> T:
-        """Return what `ask` returns for the database. Raises OSError if the database is away or takes too long.
+        """Return the result of `ask` for the database. Raises OSError if the database is unreachable or too slow.
 
-        Without the folder it is away too: LanceDB would make a new one.
+        A missing folder counts as unreachable, because LanceDB would create it.
         """
 
         async def work() -> T:
@@ -145,5 +145,5 @@ class Table:
         try:
             return asyncio.run(asyncio.wait_for(work(), self._timeout_s if is_limited else None))
         except Exception:
-            self._database = self._table = None  # another process may have made the table anew
+            self._database = self._table = None  # another process may have replaced the table
             raise

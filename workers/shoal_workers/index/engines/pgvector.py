@@ -15,13 +15,13 @@ from shoal.errors import InvalidRequest
 from shoal_workers.index.engines.engine import Found
 from shoal_workers.index.engines.fields import Bound, Language
 
-#: Longest vector that pgvector indexes.
+#: Largest dimension of vectors that pgvector indexes.
 MAX_DIMENSION = 2_000
 
 #: Least number of candidates that a search of the graph keeps.
 EF_SEARCH = 100
 
-#: How a search goes through the graph of neighbours. With a filter, the search goes on until it has enough rows.
+#: With this setting, a search of the graph with a filter goes on until it has enough matching rows.
 _SET = "SET hnsw.iterative_scan = strict_order"
 
 _CREATE = """CREATE TABLE IF NOT EXISTS {}
@@ -30,17 +30,17 @@ _CREATE = """CREATE TABLE IF NOT EXISTS {}
 _ADD = """INSERT INTO {} SELECT * FROM unnest(%s::bigint[], %s::vector[], %s::text[], %s::jsonb[])
 ON CONFLICT (row) DO NOTHING"""
 
-#: `<#>` is the negative product of two vectors.
+#: `<#>` is the negative inner product of two vectors.
 _SEARCH = """SELECT q.n, -found.distance, found.document FROM unnest(%(queries)s::vector[]) WITH ORDINALITY q(v, n),
 LATERAL (SELECT document, vector <#> q.v AS distance FROM {} WHERE {} ORDER BY distance LIMIT %(k)s) found
 ORDER BY q.n, found.distance"""
 
-#: The same search without the graph: a scan of the graph ends after 20,000 rows.
+#: The same search without the graph, because a scan of the graph ends after 20,000 rows.
 _EXACT = _SEARCH.replace("BY distance", "BY (vector <#> q.v) + 0")
 
 
 class _Connection(psycopg.Connection[Any]):  # type: ignore[misc]
-    """A connection that is given up if a statement gets no answer within `limit_s`: its server may hang."""
+    """A connection that is closed if a statement gets no answer within `limit_s`, because the server may hang."""
 
     limit_s = math.inf
 
@@ -69,7 +69,7 @@ def _between(key: str, bounds: Sequence[Bound]) -> str:
 
 
 class Table:
-    """A table of PostgreSQL. A filter is a predicate of a path of JSON."""
+    """A table of PostgreSQL. A filter is a JSON path predicate."""
 
     outages, refusals = (psycopg.OperationalError, psycopg.InterfaceError), (psycopg.Error,)
     language = Language(" && ", " || ", "!", "1 == 1", "1 == 2", "exists($.{}[*])".format, _one_of, _between, True)
@@ -84,7 +84,7 @@ class Table:
             self._connection.close()
 
     def create(self, dimension: int, types: Mapping[str, type]) -> None:
-        """Make the table, and the extension, if there are none. Raises InvalidRequest for vectors that are too long."""
+        """Make the table, and the extension, if there are none. Raises InvalidRequest for too many dimensions."""
         if dimension > MAX_DIMENSION:
             raise InvalidRequest(f"pgvector indexes vectors of {MAX_DIMENSION:,} numbers, and these have {dimension:,}")
         self._run("CREATE EXTENSION IF NOT EXISTS vector")
@@ -111,7 +111,7 @@ class Table:
         self._run("ANALYZE {}", self._name, is_limited=False)
 
     def search(self, queries: NDArray[np.float32], k: int, wanted: str | None) -> Found:
-        """Return the `k` nearest rows that match a filter, for each query. If the graph leads to too few, read all."""
+        """Return the `k` nearest rows that match a filter, for each query. If the graph yields fewer, scan all."""
         matching = sql.SQL("true" if wanted is None else "fields @@ %(path)s::jsonpath")
         values = {"queries": _vectors(queries), "k": k, "path": wanted}
         self._run(f"SET hnsw.ef_search = {max(k, EF_SEARCH)}")
@@ -128,7 +128,7 @@ class Table:
         self._run("DROP TABLE IF EXISTS {}", self._name)
 
     def _run(self, statement: str, *parts: sql.Composable, values: Any = None, is_limited: bool = True) -> Any:
-        """Run a statement, and return its rows. A connection that is lost is made again by the next statement."""
+        """Run a statement, and return its rows. After a lost connection, the next call connects again."""
         if self._connection is None or self._connection.closed:
             limits = {"connect_timeout": self._timeout_s, "tcp_user_timeout": 1000 * self._timeout_s}
             password = self._password or None

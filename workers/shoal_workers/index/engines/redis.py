@@ -15,13 +15,13 @@ from shoal.errors import InvalidRequest, Unavailable
 from shoal_workers.index.engines.engine import Found
 from shoal_workers.index.engines.fields import Bound, Language
 
-#: Number of rows that a search looks at together, at least.
+#: Least number of candidates that a search of the graph keeps.
 EF_SEARCH = 100
 
-#: Largest number of characters of a number in a filter of Redis.
+#: Largest number of characters that a number in a filter of Redis may have.
 MAX_NUMBER_CHARS = 255
 
-#: The form of the vectors. Redis's default, a byte a number, would change scores by up to 0.002.
+#: With this option, Redis keeps float32 vectors. Its default, int8, would change scores by up to 0.002.
 _FORM = "NOQUANT"
 
 
@@ -35,7 +35,7 @@ def _between(key: str, bounds: Sequence[Bound]) -> str:
 
 
 def _number(number: float) -> str:
-    """Return a number as Redis reads it, which knows no signs of exponents. Raises InvalidRequest."""
+    """Return a number in Redis's notation, which has no signs of exponents. Raises InvalidRequest."""
     text = repr(number).replace("e+", "e")
     if "e-" in text:
         text = format(Decimal(text), "f")
@@ -45,7 +45,7 @@ def _number(number: float) -> str:
 
 
 def _attributes(values: Mapping[str, list[Any]]) -> str:
-    """Return the attributes of a row. A field without a value is null, because a filter of Redis needs all names."""
+    """Return the attributes of a row. A missing value is null, because Redis's filters need each attribute."""
     attributes: dict[str, Any] = {}
     for key, own in values.items():
         attributes[key] = own or None
@@ -69,7 +69,7 @@ class Table:
         self._vectors, self._documents = (f"shoal:{{index:{name}}}:{part}" for part in ("vectors", "documents"))
 
     def create(self, dimension: int, types: Mapping[str, type]) -> None:
-        """Check that Redis has vector sets. The first row makes one."""
+        """Check that Redis has vector sets. Adding the first row makes one."""
         try:
             self.count()
         except redis.ResponseError as error:
@@ -96,10 +96,10 @@ class Table:
         )
 
     def finish(self) -> None:
-        """Do nothing, because Redis indexes each vector as it comes."""
+        """Do nothing, because Redis indexes each vector when it is added."""
 
     def search(self, queries: NDArray[np.float32], k: int, wanted: str | None) -> Found:
-        """Return the `k` nearest rows that match a filter, for each query. If the graph leads to too few, read all."""
+        """Return the `k` nearest rows that match a filter, for each query. If the graph yields fewer, scan all."""
         options = ("WITHSCORES", "COUNT", k, "EF", max(k, EF_SEARCH), *(("FILTER", wanted) if wanted else ()))
         for way in ((), ("TRUTH",)):
             searches = (("VSIM", self._vectors, "FP32", query.tobytes(), *options, *way) for query in queries)
@@ -119,11 +119,11 @@ class Table:
         ]
 
     def drop(self) -> None:
-        """Delete the vector set and its documents, in the background of Redis."""
+        """Delete the vector set and its documents; Redis frees their memory in the background."""
         self._ask(("UNLINK", self._vectors, self._documents))
 
     def _ask(self, *commands: Sequence[Any]) -> list[Any]:
-        """Return the answers to commands, sent together. Raises the first error among the answers."""
+        """Return the answers to commands that are sent together. Raises the first error among the answers."""
         answers = self._pool.ask(commands)
         if error := next((answer for answer in answers if isinstance(answer, Exception)), None):
             raise error

@@ -14,7 +14,7 @@ MAX_HEADER_BYTES = 1_000
 
 
 def write_header(file: BinaryIO, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
-    """Write the `.npy` header of an array. The caller then writes its numbers in C order, in pieces of any size.
+    """Write the `.npy` header of an array. The caller then writes the numbers in C order, in pieces of any size.
 
     A build writes to files and not to a memory map: on a full disk, a write raises OSError, but a map ends the process
     with SIGBUS.

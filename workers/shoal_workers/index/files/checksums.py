@@ -40,7 +40,7 @@ class FileCheck:
                 raise IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again") from error
 
     def check_rest(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Compare the remaining files until `is_wanted`, which is called often, returns False.
+        """Compare the remaining files, and stop when `is_wanted`, which is called often, returns False.
 
         Raises IndexCorrupt for a wrong file, and OSError for a file that cannot be read now.
         """

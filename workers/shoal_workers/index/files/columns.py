@@ -35,7 +35,7 @@ _ENTRIES = {"name", "kind", "is_list", "num_terms", "num_postings", "num_bytes"}
 
 
 class Keywords:
-    """Distinct strings, stored one after the other in the order of their bytes, and the place where each begins.
+    """Distinct strings, stored one after the other in the order of their bytes, and the offset of each.
 
     `bytes_` is uint8 `[size]` and `starts` int64 `[count + 1]`.
     """
@@ -58,7 +58,7 @@ class Keywords:
         return self.bytes_[self.starts[code] : self.starts[code + 1]].tobytes()
 
     def find(self, term: bytes) -> tuple[int, int]:
-        """Return the code of a term and the code after it. For a missing term, both are its place in the order."""
+        """Return the code of a term and the code after it. For a missing term, both are the code of the next term."""
         code = bisect_left(range(len(self)), term, key=self.__getitem__)
         return code, code + (code < len(self) and self[code] == term)
 
@@ -99,7 +99,7 @@ class Column:
         return self.terms[code] if isinstance(self.terms, Keywords) else self.terms[code].item()
 
     def span(self, value: Any) -> tuple[int, int]:
-        """Return the code of a value and the code after it. For a missing value, both are its place in the order."""
+        """Return the code of a value and the code after it. For a missing value, both are the next value's code."""
         if isinstance(self.terms, Keywords):
             return self.terms.find(value)
         return int(self.terms.searchsorted(value)), int(self.terms.searchsorted(value, "right"))
@@ -116,7 +116,7 @@ class Column:
         return self.rows[self.starts[first] : self.starts[last]]
 
     def arrays(self) -> list[NDArray[Any]]:
-        """Return the arrays of the column in the order in which the file contains them."""
+        """Return the arrays of the column in the order that they have in the file."""
         others: list[NDArray[Any]] = [self.starts, self.rows, self.codes]
         if isinstance(self.terms, Keywords):
             return [self.terms.starts, self.terms.bytes_, *others]
@@ -201,7 +201,7 @@ def _read_fields(folder: Path) -> tuple[list[dict[str, Any]], int]:
         for about in fields:
             if about.keys() != _ENTRIES or type(about["name"]) is not str or about["kind"] not in KINDS:
                 raise ValueError("a field has other entries than a build writes, no name, or an unknown kind")
-            about["name"].encode()  # raises for a lone surrogate, which no heartbeat can contain
+            about["name"].encode()  # fails for a lone surrogate, which heartbeats cannot contain
             numbers = (about["num_terms"], about["num_postings"], about["num_bytes"])
             if type(about["is_list"]) is not bool or any(
                 type(number) is not int or not 0 <= number < 2**48 for number in numbers
@@ -215,7 +215,7 @@ def _read_fields(folder: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def _shapes(about: Mapping[str, Any], count: int) -> list[tuple["np.dtype[Any]", tuple[int, ...]]]:
-    """Return the types and shapes of a column's arrays, in the order in which the file contains them."""
+    """Return the types and shapes of a column's arrays, in the order that they have in the file."""
     starts = np.dtype("<i8"), (about["num_terms"] + 1,)
     terms: list[Any] = [starts, (np.dtype("u1"), (about["num_bytes"],))]
     if about["kind"] != "keyword":
@@ -225,5 +225,5 @@ def _shapes(about: Mapping[str, Any], count: int) -> list[tuple["np.dtype[Any]",
 
 
 def _aligned(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> int:
-    """Return the number of bytes that an array takes in the file."""
+    """Return the number of bytes that an array takes in the file, with padding."""
     return -(-dtype.itemsize * math.prod(shape) // ALIGNMENT) * ALIGNMENT

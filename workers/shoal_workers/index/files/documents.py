@@ -1,4 +1,4 @@
-"""The documents of a version: a line of JSON for each, the place where it begins, and hashes of ids and texts."""
+"""The documents of a version: a line of JSON for each, the line's offset, and hashes of ids and texts."""
 
 import json
 import mmap
@@ -36,7 +36,7 @@ class HashTable:
 
     @classmethod
     def of(cls, hashes: bytes | bytearray) -> Self:
-        """Return the table of `hashes`, which are joined in the order of their rows."""
+        """Return the table of `hashes`, which are concatenated in the order of their rows."""
         halves = np.frombuffer(hashes, "<u8").reshape(-1, 2)
         order = np.argsort(halves[:, 0], kind="stable")
         return cls(np.stack([halves[order, 0], halves[order, 1], order.astype(np.uint64)]))
@@ -75,7 +75,7 @@ class HashTable:
         return found
 
     def rows_of(self, hashes: bytes) -> NDArray[np.int64]:
-        """Return all rows that have one of `hashes`, which are joined; int64, in ascending order."""
+        """Return all rows that have one of `hashes`, which are concatenated; int64, in ascending order."""
         halves = np.frombuffer(hashes, "<u8").reshape(-1, 2)
         starts, ends = (np.searchsorted(self.firsts, halves[:, 0], side) for side in ("left", "right"))
         counts = ends - starts
@@ -98,7 +98,7 @@ class Documents:
         try:
             with (folder / DOCUMENTS).open("rb") as file:
                 self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # ValueError: it is empty
+        except (OSError, ValueError) as error:  # ValueError: an empty file
             raise IndexCorrupt(
                 f"{folder / DOCUMENTS} cannot be read ({error!s:.200}): build the index again"
             ) from error

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from shoal.errors import IndexBusy, IndexNotFound
 
-#: Time after which a lock that another process holds is tried again, in seconds.
+#: Pause between two attempts to get a lock that another process holds, in seconds.
 _RETRY_AFTER_S = 0.2
 
 
 def replace_file(path: Path, text: str) -> None:
     """Write a small file in one step: readers see the old text or the new one, even after a power failure.
 
-    The caller holds a lock, so that what a kill or a full disk leaves is overwritten by the next call.
+    The caller must hold a lock. A partial file that a kill or a full disk leaves is overwritten by the next call.
     """
     scratch = path.with_name(f".{path.name}-new")
     with scratch.open("w", encoding="utf-8") as file:
@@ -28,7 +28,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Make the files in a folder, and their names, safe on the disk."""
+    """Sync the files in a folder, and their names, to the disk."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -36,7 +36,7 @@ def sync_files(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder safe on the disk."""
+    """Sync the names of the files in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -22,11 +22,11 @@ MAX_COLUMNS = 256
 #: Longest keyword in characters. A field with a longer string gets the kind "stored", unless its kind is given.
 MAX_KEYWORD_CHARS = 256
 
-#: The intended kind of a keyword field is guessed from this number of distinct values, the first ones.
+#: The intended kind of a keyword field is guessed from this many of its first distinct values.
 NUM_COMPARED = 100
 
-#: Largest memory for the distinct strings of all fields, in bytes, and about how many bytes a string takes besides its
-#: characters. A field for which there is no room gets the kind "stored".
+#: Largest memory for the distinct strings of all fields, and approximate memory of a string besides its characters, in
+#: bytes. A field that would exceed it gets the kind "stored".
 MAX_TERMS_BYTES, STRING_BYTES = 2**31, 150
 
 
@@ -64,7 +64,7 @@ class DocumentFields:
             self._num_bytes -= field.num_bytes
             field.add(self._count, value)
             self._num_bytes += field.num_bytes
-            # Lenient fields come from changes, and are small because Redis bounds the size of changes.
+            # Lenient fields are fields of changes, which are small because their size in Redis is limited.
             if self._num_bytes > MAX_TERMS_BYTES and not self._is_lenient:
                 if name in self._kinds:
                     raise BadDocument(
@@ -151,7 +151,7 @@ class _FieldValues:
         return "keyword" if len(self._numbers) and kind in ("boolean", "date") else kind
 
     def kind_found(self) -> dict[str, Any]:
-        """Return the kind, and for a keyword field with mostly numbers, dates or booleans the first other value."""
+        """Return the kind. If most values of a keyword field are of another kind, add it and the first exception."""
         if (kind := self._kind()) != "keyword" or self._given:
             return {"kind": kind}
         first = list(islice(self._strings, NUM_COMPARED))
@@ -220,7 +220,7 @@ class _FieldValues:
 def _column(
     name: str, kind: str, terms: Any, rows: NDArray[np.integer[Any]], codes: NDArray[np.integer[Any]], count: int
 ) -> Column:
-    """Return a column made from pairs of a row and a code. Pairs may be in any order and may repeat."""
+    """Return the column for some pairs of a row and a code. Pairs may be in any order and may repeat."""
     order = np.lexsort((rows, codes))
     is_new = np.ones(len(rows), bool)
     is_new[1:] = (np.diff(rows[order]) != 0) | (np.diff(codes[order]) != 0)

@@ -1,11 +1,11 @@
 """The manifest of a version of an index, and the names of the version's files.
 
 my-index/current                     the name of the version to serve
-my-index/history                     the versions that were published, one a line: see `versions`
+my-index/history                     the versions that were published, one per line: see `versions`
 my-index/.rollback                   the last rollback with a key: see `versions`
 my-index/.read-files                 the texts of a source's files, in SQLite: see `shoal.records.document_files`
 my-index/.building/                  the version of a running or interrupted build
-my-index/<version>/manifest.json     model, digest, dimension, count, checksums, when built
+my-index/<version>/manifest.json     model, digest, dimension, count, checksums, time of build
 my-index/<version>/build.json        the key and the result of the build: see `builder`
 my-index/<version>/bad-rows.jsonl    the rows of the source that were left out, each with the reason
 my-index/<version>/vectors.npy       float32 [count, dimension], normalised
@@ -69,7 +69,7 @@ FILES = (
 #: The files of a version whose vectors and documents are in an engine.
 ENGINE_FILES = (CHANGES, FIELDS)
 
-#: Version of this layout. It rises by one whenever the names or contents of the files change.
+#: Version of this layout. It rises by one whenever the names or formats of the files change.
 LAYOUT = 5
 
 #: Largest number in a manifest: it fits into msgpack and into numpy's integers.
@@ -87,10 +87,10 @@ class Manifest:
     ids are folded in, from Redis up to the position `changes_through`; `num_lost` changes, or gaps between them, could
     not be read. The `fingerprint` changes with everything that vectors depend on. If `ids_are_positions`, the source
     has no column of ids. If `chunk_tokens` is not 0, each row is a chunk of at most that many tokens: `count` counts
-    chunks, `num_documents` counts their documents, and neighbours share at most `chunk_overlap` tokens.
-    The model with the `token_digest`, if there is one, made `num_tokens` token vectors of `token_width` numbers.
-    `engine` is the address of the engine that has the vectors and documents: see `engines`. It is empty if the
-    version's files have them.
+    chunks, `num_documents` counts their documents, and neighbouring chunks share at most `chunk_overlap` tokens. The
+    model with the `token_digest`, if there is one, made `num_tokens` token vectors of `token_width` numbers. `engine`
+    is the address of the engine that has the vectors and documents: see `engines`. It is empty if the version's files
+    have them.
     """
 
     version: str
@@ -152,7 +152,7 @@ class Manifest:
             if isinstance(value, int) and not 0 <= value <= MAX_NUMBER:
                 raise ValueError(f"{name} is {value}")
             if isinstance(value, str):
-                value.encode()  # a heartbeat contains it, and no lone surrogate fits there
+                value.encode()  # fails for a lone surrogate, which heartbeats cannot contain
         if self.count < 1 or (self.dimension < 1) != (self.quantised_width < 1):
             raise ValueError(
                 f"count is {self.count}, dimension {self.dimension} and quantised_width {self.quantised_width}; "

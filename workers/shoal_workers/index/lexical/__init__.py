@@ -1,4 +1,4 @@
 """The words of documents: terms of texts, the lexical index of a version with BM25 scores, and snippets.
 
-Knows no vectors. Imports the contract and `files`.
+It uses no vectors. Imports the contract and `files`.
 """

@@ -22,8 +22,7 @@ _UNSPACED = (
     "\u3105-\u312f\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
 
-#: Marks that follow a letter, such as accents and the vowels of Indic scripts. For Python's `\w` none of them is part
-#: of a word.
+#: Marks that follow a letter, such as accents and the vowels of Indic scripts. Python's `\w` does not match them.
 _MARKS = "".join(
     chr(code)
     for code in chain(range(0x300, 0x870), range(0x900, 0xE00))
@@ -35,7 +34,7 @@ _RUN = re.compile(rf"[{_UNSPACED}]+")
 _WORD = re.compile(rf"[{_UNSPACED}]+|{_LETTERS}+(?:[{_MARKS}]+{_LETTERS}*)*")
 _ASCII_WORD = re.compile("[A-Za-z0-9]+")
 
-#: A word's term depends on at most this many of its characters, the first ones.
+#: A word's term depends only on this many characters at the word's start.
 MAX_CHARS = 64
 
 #: Largest number of words whose terms are kept in memory, and largest number of characters in such a word.
@@ -48,8 +47,8 @@ NUM_SAMPLED, MIN_SHARE, MIN_LEAD = 1_000, 0.15, 1.5
 #: Least number of words from which a language is detected.
 _MIN_WORDS = 50
 
-#: A piece of text that is normalised at a time. CPython's time to order the marks of a letter grows with the square of
-#: their number, so texts are cut into pieces. Pieces end at white space where possible.
+#: Texts are normalised in pieces that match this pattern, because the time in which CPython orders the marks of a
+#: letter grows with the square of their number. Pieces end at white space where possible.
 _PIECE = re.compile(r".{0,511}\s|.{1,512}", re.DOTALL)
 
 
@@ -79,7 +78,7 @@ def is_unspaced(word: str) -> bool:
 def normalised(text: str) -> str:
     """Return a text in lower case and in Unicode's form NFKC.
 
-    The time is linear in the length: a word of hundreds of characters is normalised in pieces.
+    The time is linear in the length, because a word of hundreds of characters is normalised in pieces.
     """
     if text.isascii():
         return text.lower()
@@ -99,7 +98,7 @@ def _in_form(form: Literal["NFC", "NFD", "NFKC"], text: str) -> str:
 
 
 class Analyzer:
-    """Finds the terms of texts in a known or an unknown language. Thread-safe.
+    """Finds the terms of texts whose language is given or unknown. Thread-safe.
 
     A term is the hash of a word's stem, a number of 64 bits. In a run of a script without spaces, each character and
     each pair of neighbours has a term.

@@ -43,7 +43,7 @@ _RUNS = "postings.runs"
 _RECORD = np.dtype([("term", "<u8"), ("row", "<i4"), ("count", "<i4")])
 _UNIT = 2.0**-20
 
-#: The file in the folder of a build with the weights of its new texts, and the record of a token in text `number`.
+#: The file in a build's folder with the weights of new texts: a record is the weight of a token in text `number`.
 WEIGHTS = "weights.records"
 WEIGHT = np.dtype([("token", "<i4"), ("number", "<i4"), ("weight", "<f4")])
 
@@ -51,7 +51,7 @@ WEIGHT = np.dtype([("token", "<i4"), ("number", "<i4"), ("weight", "<f4")])
 def write_lexical(folder: Path, count: int, language: str | None, report: Callable[[float], object]) -> None:
     """Write the lexical index of a version beside its `count` documents.
 
-    Without a `language`, the language of their words is detected. `report` is called with the part that is done.
+    Without a `language`, the language of their words is detected. `report` is called with the fraction that is done.
     """
     language = language_of(folder, language)
     runs = Runs(folder / _RUNS, Analyzer(language))
@@ -99,7 +99,7 @@ def write_learned(
         """Add a run: each row whose source is one of `places` gets the terms and weights at the same positions."""
         first, end = (np.searchsorted(sources, places, side) for side in ("left", "right"))
         num_rows = end - first
-        # The numbers from `first` to `end` of each place, one after the other.
+        # The positions from `first` to `end` of each source, one after the other.
         rows = order[np.arange(num_rows.sum()) + np.repeat(end - np.cumsum(num_rows), num_rows)]
         counts = np.clip(np.rint(weights / _UNIT), 1, 2**31 - 1)
         runs.add_counts(np.repeat(terms, num_rows), rows, np.repeat(counts, num_rows))

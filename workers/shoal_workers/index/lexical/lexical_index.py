@@ -123,7 +123,7 @@ class LexicalIndex:
         return QueryTerms(terms[kept], weights[kept].astype(np.float64) * self.step)
 
     def _rarest(self, terms: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """Return the places of the terms of a query that are not ignored, and the number of postings of each."""
+        """Return the positions of a query's terms that are not ignored, and the number of postings of each."""
         _, sizes = self._find(terms)
         shortest_first = np.argsort(sizes, kind="stable")
         most = max(LEAST_POSTINGS, POSTINGS_PER_DOCUMENT * self.count)
@@ -160,7 +160,7 @@ class LexicalIndex:
         return found
 
     def emptied(self) -> Self:
-        """Return an index without documents. Documents added to it are weighed with the statistics of this version."""
+        """Return an index without documents. Documents added to it are scored with the statistics of this version."""
         empty = {name: getattr(self, name)[:0] for name in ("terms", "rows", "impacts")}
         return replace(self, count=0, starts=np.zeros(1, np.int64), **empty)
 
@@ -197,7 +197,7 @@ class LexicalIndex:
         return terms_of(vector.indices), np.clip(np.rint(vector.values / self.step), 1, 255).astype(np.uint8)
 
     def _find(self, terms: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the place where the postings of each term begin, and their number."""
+        """Return where the postings of each term begin, and how many there are."""
         begins, ends = (self.starts[np.searchsorted(self.terms, terms, side)] for side in ("left", "right"))
         return begins, ends - begins
 

@@ -20,8 +20,8 @@ def snippet(
 ) -> dict[str, Any]:
     """Return the best passage of a text: its words, where it starts and stops, and where it has words of the query.
 
-    `weights` are the weights of the query's terms. Of a long text, the first `num_read` characters are searched. Places
-    are counted in characters; places in `highlights` count from the start of the passage.
+    `weights` are the weights of the query's terms. Of a long text, the first `num_read` characters are searched.
+    Positions are in characters; in `highlights` they count from the start of the passage.
     """
     matches = [match for match in analyzer.places(text[:num_read]) if match[2] in weights]
     first, last = _best(matches, weights, max_chars)
@@ -30,7 +30,7 @@ def snippet(
     for place, end, _ in matches:
         if place < start or end > stop:
             continue
-        if highlights and place - start <= highlights[-1][1]:  # pairs of neighbouring characters overlap
+        if highlights and place - start <= highlights[-1][1]:  # overlapping pairs of characters are joined
             highlights[-1][1] = end - start
         else:
             highlights.append([place - start, end - start])
@@ -71,7 +71,7 @@ def _passage(text: str, first: int, last: int, max_chars: int) -> tuple[int, int
 
 
 def _start(text: str, earliest: int, first: int) -> int:
-    """Return the first place from `earliest` to `first` where a sentence begins, or else where a word begins."""
+    """Return the first position from `earliest` to `first` where a sentence begins, or else where a word begins."""
     if earliest == 0:
         return len(text) - len(text.lstrip())
     for boundary in (_SENTENCE_END, _SPACE):

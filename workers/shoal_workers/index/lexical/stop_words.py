@@ -1,4 +1,4 @@
-"""Words so frequent in a language that they say nothing about the subject of a text: articles, pronouns and so on.
+"""Words that are too frequent in a language to show the subject of a text, such as articles and pronouns.
 
 Contractions are listed in two parts, before and after the apostrophe.
 """

@@ -57,11 +57,11 @@ def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -
     terms = np.asarray(column.terms, np.float64)
     if boost.half_life is not None:
         origin, half_life = _origin(boost, now), boost.half_life * (SECOND_US if boost.is_in_days else 1)
-        with np.errstate(over="ignore"):  # a distance of infinitely many half-lives has the share 0
+        with np.errstate(over="ignore"):  # an infinite number of half-lives gives the share 0
             return np.asarray(np.exp2(-np.abs(terms - origin) / half_life))
     least, largest = _range(boost.field, fields)
-    span = largest / 2 - least / 2  # halved, because float64 may not hold the whole span
-    # If all these values are equal, an added value that is larger by 1 gets the whole boost.
+    span = largest / 2 - least / 2  # half the span, because float64 may not hold the whole
+    # If all values are equal, their share is 0, and an added value that is larger by at least 1 has the share 1.
     return np.clip((terms / 2 - least / 2) / (span or 0.5), 0, 1)
 
 
@@ -85,7 +85,7 @@ def _range(name: str, fields: Fields) -> tuple[float, float]:
 def _shares(column: Column, of_terms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the share of each row: the largest share of its terms, or 0 without terms."""
     if not column.is_list:
-        return np.append(of_terms, 0.0)[column.lowest]  # the code -1 selects the last place
+        return np.append(of_terms, 0.0)[column.lowest]  # the code -1 selects the last element
     shares = np.zeros(len(column.lowest))
     np.maximum.at(shares, column.rows, np.repeat(of_terms, np.diff(column.starts)))
     return shares

@@ -16,13 +16,13 @@ def num_candidates(k: int) -> int:
 def most_diverse(
     scores: NDArray[np.float32], vectors: NDArray[np.float32], k: int, diversity: float
 ) -> NDArray[np.intp]:
-    """Return the places of `k` hits, or of all if there are fewer, in the order in which they are chosen.
+    """Return the positions of `k` hits, or of all if there are fewer, in the order in which they are chosen.
 
     `scores`, `[hits]`, are in descending order, and `vectors`, `[hits, dimension]`, have length 1. The best hit is
-    chosen first, and after it always the hit with the highest `(1 - diversity) * relevance - diversity * similarity`.
-    Relevance is the score divided by the best score, if that is positive. Similarity is the highest cosine with a hit
-    that was chosen. Of equal values, the hit of higher score goes first. This is maximal marginal relevance (Carbonell
-    and Goldstein, SIGIR 1998).
+    chosen first, and each time after it the hit with the highest
+    `(1 - diversity) * relevance - diversity * similarity`. Relevance is the score divided by the best score, if that is
+    positive. Similarity is the highest cosine with a hit that was chosen. Of equal values, the hit of higher score goes
+    first. This is maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998).
     """
     if not len(scores):
         return np.empty(0, np.intp)

@@ -11,10 +11,10 @@ from shoal_workers.index.files.columns import Column
 from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.vectors.exact_search import TopK
 
-#: Limit of sort keys. If a further field could make keys exceed it, the keys are first replaced by their ranks.
+#: Limit of sort keys. If the next field could make keys exceed it, the keys are first replaced by their ranks.
 _MAX_KEY = 2**62
 
-#: While too few documents are found, each step looks at this many times as many documents as the step before.
+#: Factor by which the number of examined documents grows from step to step while too few are found.
 _GROWTH = 4
 
 #: A function that returns the given number of best documents among the selected ones, bool `[count + added]`. It may
@@ -27,7 +27,7 @@ class FieldOrder:
 
     If a document has several values, its lowest value counts in an ascending order, and its highest value in a
     descending order. Documents without a value come last. Raises InvalidRequest for an unknown field, and for a stored
-    field, whose values are not known.
+    field, whose values no column has.
     """
 
     def __init__(self, sorts: Sequence[Sort], fields: Fields):

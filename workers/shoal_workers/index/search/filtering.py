@@ -90,7 +90,7 @@ def _all(parts: tuple[Filter, ...], columns: Columns, count: int) -> NDArray[np.
 
 
 def _mark_codes(spans: set[tuple[int, int]], column: Column, mask: NDArray[np.bool_]) -> None:
-    """Set the mask to True for the rows with a code in a span. A span is its first code and the code after its last.
+    """Set the mask to True for the rows with a code in a span. A span is a first code and the code after the last.
 
     If the spans have many rows, it is faster to look at the codes of all rows, one after the other in memory.
     """
@@ -98,7 +98,7 @@ def _mark_codes(spans: set[tuple[int, int]], column: Column, mask: NDArray[np.bo
         for span in spans:
             mask[column.rows_between(*span)] = True
         return
-    is_wanted = np.zeros(len(column.terms) + 1, bool)  # the last place is for the code -1
+    is_wanted = np.zeros(len(column.terms) + 1, bool)  # the last element is for the code -1
     for first, last in spans:
         is_wanted[first:last] = True
     mask |= is_wanted[column.lowest]
@@ -117,9 +117,9 @@ def _bounds(wanted: Between, column: Column) -> tuple[int, int]:
 
 
 def span_of(column: Column, value: Value, place: str) -> tuple[int, int]:
-    """Return the first code of a value and the code after its last. For a missing value, both are its place in order.
+    """Return the first code of a value and the code after its last code.
 
-    Raises InvalidRequest for a value that is not of the column's kind.
+    For a missing value, both are the next term's code. Raises InvalidRequest for a value of another kind.
     """
     try:
         if column.kind == "date":

@@ -54,7 +54,7 @@ class GroupKeys:
         return row if value in (None, "", []) else json.dumps(value, sort_keys=True)
 
     def members(self, keys: Iterable[Hashable]) -> NDArray[np.bool_] | None:
-        """Return a mask that has every document with one of the keys, or more; None if a key is in no column."""
+        """Return a mask of the documents with one of the keys, and possibly others; None if a key is in no column."""
         found = np.zeros(self._fields.count + self._fields.num_added, bool)
         parts = (self._version, found[: self._fields.count]), (self._added, found[self._fields.count :])
         for key in keys:

@@ -25,7 +25,7 @@ _LEAST_BM25 = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The end of a page: `num_shown` hits or groups are on this page and the pages before.
+    """The end of a page: `num_shown` hits or groups are on this page and the earlier pages.
 
     All pages belong to the search with this `digest`, and this page to a `version` of the index. The last hit, or the
     first hit of the last group, is in `row` and has the `score`; `added` is its digest if it was added since the build.
@@ -69,7 +69,7 @@ class Cursor:
 class Pages:
     """The pages of a job's list in one `version` of an index with `count` rows.
 
-    `added` are the documents that were added since the build, packed.
+    `added` are the packed documents that were added since the build.
     """
 
     def __init__(self, job: Search, version: str, count: int, added: Sequence[bytes]):
@@ -80,7 +80,7 @@ class Pages:
 
     @cached_property
     def before(self) -> Cursor | None:
-        """The end of the page before, or the start of the first page; None if the job asks for no cursor.
+        """The end of the previous page, or the start of the first page; None if the job asks for no cursor.
 
         Raises InvalidRequest for a cursor of another search.
         """
@@ -97,7 +97,7 @@ class Pages:
 
     @property
     def last_row(self) -> int | None:
-        """The row of the last hit of the page before; None if that is a document of another version or an added one."""
+        """The row of the last hit of the previous page; None if that is in another version or is an added document."""
         before = self.before
         if before is None or not before.num_shown or before.added:
             return None
@@ -107,7 +107,7 @@ class Pages:
         """Return an iterator over the groups that come after the earlier pages; `leads` returns one over all groups.
 
         Scores may differ in their last digits from page to page, so the group that was shown last is looked for first.
-        In another version than the page before, documents have other rows, so the first `num_shown` are left out.
+        If the previous page was from another version, documents have other rows, so the first `num_shown` are skipped.
         """
         before, groups = self.before, leads()
         if before is None or not before.num_shown:
@@ -116,7 +116,7 @@ class Pages:
             return islice(groups, before.num_shown, None)
         if any(self._is_last(before, lead.place) for lead in groups):
             return groups
-        if self._job.search.sort is not None:  # the last document was an added one, and has been deleted
+        if self._job.search.sort is not None:  # the last document was added and then deleted
             return islice(leads(), before.num_shown - 1, None)
         last = (-before.score, before.row)
         return dropwhile(lambda lead: (-lead.place.score, lead.place.row) <= last, leads())
@@ -136,7 +136,7 @@ class Pages:
         return blake2b(asked.encode(), digest_size=8).hexdigest()
 
     def _is_last(self, cursor: Cursor, place: Place) -> bool:
-        # The row of an added document may change, and another document may have got its id meanwhile.
+        # An added document is known by its digest, because its row may change, and its id may get another text.
         return self._digest_of_added(place.row) == cursor.added if cursor.added else place.row == cursor.row
 
     def _digest_of_added(self, row: int) -> str:

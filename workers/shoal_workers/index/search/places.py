@@ -1,4 +1,4 @@
-"""The places of one list of hits: its documents, best first, found only as far as they are needed."""
+"""The ranked documents of one list of hits, best first, found only as far as they are needed."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """The places of one list. `find` returns the given number of best documents, or all if there are fewer.
+    """The ranked documents of one list. `find` returns the given number of best documents, or all if there are fewer.
 
     The first call of `find` asks for `first` documents.
     """

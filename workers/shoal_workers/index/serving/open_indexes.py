@@ -47,7 +47,7 @@ RETRY_AFTER_S = 10.0
 #: Largest number of indexes that are opened at the same time.
 MAX_OPENED_TOGETHER = 2
 
-#: Errors of a process that is out of files or memory. They say nothing about a version.
+#: Errors of a process that is out of files or memory. They do not mean that a version is damaged.
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -57,9 +57,9 @@ class OpenIndexes(Mapping[str, Index]):
     They are in `folders`, and in the folders inside `home`, each under the name of its folder. An index is opened in a
     thread when it is searched, and closed after `idle_s` without a search. An index in `folders` is opened at the
     start, and a version that replaces another one is opened before it is served. Before a version is searched, all
-    changes in `change_log` since its build are applied. A search ends with the version that it began with, and the
-    memory of an old version is freed after that. Large searches are divided among `threads`. With `are_copies`, the
-    indexes in `home` are copies from a store, and a damaged copy is made again. `engine_password` opens the vector
+    changes in `change_log` that came after its build are applied. A search ends with the version that it began with,
+    and the memory of an old version is freed after that. Large searches are divided among `threads`. With `are_copies`,
+    the indexes in `home` are copies from a store, and a damaged copy is made again. `engine_password` opens the vector
     engines. `stopping` is set when the worker ends.
     """
 
@@ -107,7 +107,7 @@ class OpenIndexes(Mapping[str, Index]):
             indexes.look(time.monotonic())
             if folders and folders.keys() <= indexes._failures.keys() - indexes._waiting.keys():
                 name, folder = next(iter(folders.items()))
-                indexes._opener.open(name, current_version(folder))  # raises the error again, with the whole path
+                indexes._opener.open(name, current_version(folder))  # raises the error again, with the full path
             if not indexes._waiting or stopping.wait(LOOK_EVERY_S):
                 return indexes
 
@@ -159,7 +159,7 @@ class OpenIndexes(Mapping[str, Index]):
         self._threads.resize(threads)
 
     def look(self, now: float) -> None:
-        """Serve versions that were published since the last look, and forget indexes that are gone.
+        """Serve versions that were published since the last look, and forget removed indexes.
 
         An index whose current version cannot be opened keeps the served one. `now` is on the monotonic clock.
         """
@@ -168,8 +168,8 @@ class OpenIndexes(Mapping[str, Index]):
         self._failures = {name: failure for name, failure in failures.items() if failure}
         self._waiting = {name: version for name, version in self._waiting.items() if name in folders}
         self._served = {name: self._served[name] for name in folders if name in self._served}
-        # Old versions are kept until the next look. A running search with the last reference to a version would have to
-        # free the version's memory before it answers. For a large index, this takes milliseconds.
+        # Old versions are kept until the next look. Otherwise, a running search with the last reference to a version
+        # would free the version's memory before it answers, which takes milliseconds for a large index.
         self._replaced = [version for name, version in before.items() if self._served.get(name) is not version]
         for version in self._served.values():
             if version.close_unused(now, self._idle_s):
@@ -178,7 +178,7 @@ class OpenIndexes(Mapping[str, Index]):
     def follow(self) -> None:
         """Apply the newest changes to all open versions.
 
-        An index that is not open is opened for its new changes, so that its description includes them.
+        An index with new changes is opened if it is not open, so that its description includes them.
         """
         served = list(self._served.values())
         positions = self._opener.follow([(version.name, index) for version in served if (index := version.opened)])
@@ -189,7 +189,7 @@ class OpenIndexes(Mapping[str, Index]):
     def check_files(self, now: float) -> None:
         """Compare the large files of all open versions with their checksums.
 
-        A version with a wrong file is not searched until that file is right. A file that cannot be read proves nothing,
+        A version with a wrong file is not searched until that file is right. A file that cannot be read has no effect,
         because the version may be mapped from a file that was deleted. `now` is on the monotonic clock.
         """
         for version in self._served.values():
@@ -209,7 +209,7 @@ class OpenIndexes(Mapping[str, Index]):
 
     def _repair(self, version: ServedVersion, is_wanted: Callable[[], bool], now: float) -> None:
         """Try again to open a version that could not be opened or had a wrong file."""
-        if version.check:  # the wrong file first, because reading all files every ten seconds would keep the disk busy
+        if version.check:  # the wrong file first, so that not all files are read every ten seconds
             version.check.check_rest(is_wanted)
         version.keep(self._opener.open_with_changes(version.name, version.folder), now)
         version.failure = None
@@ -220,7 +220,7 @@ class OpenIndexes(Mapping[str, Index]):
             inside = {folder.name: folder for folder in self._home.iterdir() if _is_index(folder)}
         except (FileNotFoundError, NotADirectoryError):
             inside = {}
-        except OSError:  # a shared folder may not answer for a while
+        except OSError:  # a shared folder may be unreachable for a while
             served = {name: version.folder.parent for name, version in self._served.items()}
             inside = {name: folder for name, folder in served.items() if folder.parent == self._home}
         return {**inside, **self._folders}
@@ -245,7 +245,7 @@ class OpenIndexes(Mapping[str, Index]):
                     found.keep(self._opener.open(name, version), now)
                 count = f"{found.manifest.count:,}"
                 log.info("index %s: version %s of %s documents", name, found.manifest.version, count)
-            # Without the lock, a change that the former version has might be missing for a while.
+            # Without the lock, the new version might lack a change that the former version already has.
             with self._opener.following:
                 if index := found.opened:
                     self._opener.catch_up(name, index)
@@ -277,7 +277,7 @@ class OpenIndexes(Mapping[str, Index]):
             return self._opener.open_with_changes(name, folder)
         except ShoalError as error:
             fault, version = without_folder(error, name, folder.parent), self._served.get(name)
-            is_final = not isinstance(error, Unavailable | Overloaded)  # otherwise the next search tries again
+            is_final = not isinstance(error, Unavailable | Overloaded)  # after others, the next search tries again
             if is_final and version and version.folder == folder:
                 version.failure = self._failed(name, folder.parent, folder, error, time.monotonic())
         raise fault
@@ -317,7 +317,7 @@ def _is_index(folder: Path) -> bool:
         os.stat(folder / CURRENT)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:  # reading it later reports why
+    except OSError:  # a later read reports the error
         pass
     return True
 
@@ -347,7 +347,7 @@ def _follow(indexes: OpenIndexes) -> None:
 
 
 def _check(indexes: OpenIndexes) -> None:
-    if sys.platform == "linux":  # on Linux, a thread has its own priority, and nothing should wait for checksums
+    if sys.platform == "linux":  # a thread of Linux has its own priority; searches go before checksums
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
     _repeat(indexes, LOOK_EVERY_S, lambda: indexes.check_files(time.monotonic()))
 
@@ -357,5 +357,5 @@ def _repeat(indexes: OpenIndexes, every_s: float, step: Callable[[], object]) ->
     while not indexes.stopping.wait(every_s):
         try:
             step()
-        except Exception:  # any error: without this thread, nothing would be served, applied or checked any more
+        except Exception:  # any error, because otherwise the thread would end
             log.exception("the indexes could not be brought up to date")

@@ -73,8 +73,8 @@ class ServedVersion:
 
     `open_version` opens it, in a thread of `openers`. `used_at`, on the monotonic clock, is the time of its last use.
     `failure` says why it must not be searched, and is None if it may be. `check_at`, on the same clock, is the time of
-    the next check of its files. `check` is the last check, which can go on where it ended. Raises IndexCorrupt for a
-    version without one of its files, and IndexMismatch for a version of another model.
+    the next check of its files. `check` is the last check, which can continue where it stopped. Raises IndexCorrupt for
+    a version without one of its files, and IndexMismatch for a version of another model.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class ServedVersion:
         index = self.opened
         if index is None or now - self.used_at < idle_s or index.change_fault:
             return False
-        if not (self.folder / MANIFEST).exists():  # its files were removed, and can be searched only while it is open
+        if not (self.folder / MANIFEST).exists():  # its removed files can be searched only while it is open
             return False
         self._last_description = description_of(index)
         self.close()

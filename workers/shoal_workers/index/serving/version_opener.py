@@ -26,7 +26,7 @@ BYTES_AT_ONCE = 4 * 2**20
 class VersionOpener:
     """Opens versions for a worker with a model, and applies the changes in `change_log`, if there is one. Thread-safe.
 
-    The `password` is for versions in engines. The thread that holds the lock `following` applies changes.
+    The `password` is for versions in engines. Only the thread that holds the lock `following` applies changes.
     """
 
     def __init__(self, model: Model, threads: SearchThreads, change_log: ChangeLog | None, password: str = ""):
@@ -82,10 +82,10 @@ class VersionOpener:
         try:
             self.catch_up(name, index)
             if index.needs_all_changes:
-                return  # the key in Redis is not a log: it is read again until it is one
+                return  # the key in Redis is not a log, so it is read again next time
         except (Unavailable, Overloaded):
             raise
-        except Exception as error:  # any error: the changes of other indexes have to be applied
+        except Exception as error:  # any error, so that the changes of other indexes are applied
             log.exception("index %s: its changes cannot be applied", name)
             index.needs_all_changes = True
             _report(name, index, error.message if isinstance(error, ShoalError) else "the worker's log has the error")
@@ -98,7 +98,7 @@ class VersionOpener:
         applied anew. A change that cannot be applied is left out, and the index gets the reason as its `change_fault`.
         Raises Unavailable, Overloaded, and IndexCorrupt if the ids of the version cannot be read.
         """
-        if not self._log or index.manifest.engine:  # an engine gets whole versions, without later changes
+        if not self._log or index.manifest.engine:  # changes are not applied to versions in engines
             return
         is_anew = index.needs_all_changes
         try:
@@ -112,7 +112,7 @@ class VersionOpener:
             for group in _groups(tail.entries):
                 changes = (change for entry in group if (change := _usable(name, index, entry)))
                 live = live.after(changes, group[-1].position, index.documents.rows_of)
-                # If changes are applied anew, documents that are found now would be missing until all changes are read.
+                # If changes are applied anew, a partial result would hide documents that searches find now.
                 if not is_anew:
                     index.live = live
             index.live = live

@@ -47,7 +47,8 @@ GONE_AFTER_S = 60.0
 class Copies:
     """The copies of all indexes in a store, in a folder of this machine.
 
-    One process at a time may use them. It may be killed at any moment: a version appears only when it is complete.
+    One process at a time may use them. It may be killed at any moment, because a version appears only when it is
+    complete.
     """
 
     def __init__(self, store: IndexStore, folder: Path):
@@ -58,7 +59,7 @@ class Copies:
         self._gone_since: dict[str, float] = {}
 
     def look(self, now: float) -> None:
-        """Make the copies equal to the store. `now` is on the monotonic clock.
+        """Make the copies equal to the indexes in the store. `now` is on the monotonic clock.
 
         If an index cannot be copied, its copy keeps its version, and the file of errors has the reason. If the store is
         empty, all indexes keep their versions. Raises FileError or Unavailable if the store cannot be listed.
@@ -97,13 +98,13 @@ class Copies:
         if (data := self._store.read_small(f"{name}/{CURRENT}")) is None:
             return None
         text = data.decode("utf-8", "replace")
-        if not text.endswith("\n") or not FOLDER_NAME.fullmatch(text[:-1]):  # the line feed is written last
+        if not text.endswith("\n") or not FOLDER_NAME.fullmatch(text[:-1]):  # a complete file ends with a line feed
             place = shown(f"{name}/{CURRENT}")
             raise IndexCorrupt(f"{place} does not name a version: if that stays so, publish a version again")
         return text[:-1]
 
     def _remove_if_gone(self, name: str, now: float) -> None:
-        """Remove the copy of an index that has been missing from the store for a while."""
+        """Remove the copy of an index that has been missing from the store for `GONE_AFTER_S`."""
         if now - self._gone_since.setdefault(name, now) < GONE_AFTER_S:
             return
         self._gone_since.pop(name)
@@ -204,6 +205,6 @@ def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
 
 
 def report_damage(version: Path) -> None:
-    """Have a version of a copy copied from the store again: without its manifest, it does not count as complete."""
+    """Remove the manifest of a damaged version, so that it counts as incomplete and is copied from the store again."""
     with suppress(OSError):
         (version / MANIFEST).unlink()

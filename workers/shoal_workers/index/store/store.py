@@ -24,13 +24,13 @@ from shoal_workers.index.versions import Version, list_versions
 
 log = logging.getLogger(__name__)
 
-#: Bytes that are read or written at a time. A file in S3 has at most 10,000 parts of this size.
+#: Number of bytes that are read or written at a time. A file in S3 has at most 10,000 parts of this size.
 PIECE_BYTES = 2**24
 
 #: Largest manifest and largest file `current`, in bytes.
 MAX_SMALL_BYTES = 2**20
 
-#: A file in the folder of an index whose lock an upload holds.
+#: A file in the folder of an index. An upload holds a lock on it.
 LOCK = ".uploading"
 
 #: The words for the store in messages, which must not contain its address.

@@ -1,4 +1,4 @@
-"""The process that uses the store of indexes. No other process loads its packages, or waits if it hangs.
+"""The process that uses the store of indexes, so that no other process loads the store's packages or hangs with it.
 
 It is started as `python -m shoal_workers.index.store.store_process PARENT COMMAND …`, with the settings in the
 environment. After an error, it prints the error in one line and ends. If the store hangs, an alarm ends it. On each
@@ -39,7 +39,7 @@ REPORT_EVERY_S = 0.2
 #: Niceness of the process that copies, so that the workers beside it go first.
 NICENESS = 10
 
-#: The worker that copies holds a lock on this file; the other workers of the machine wait until that worker ends.
+#: The worker that copies holds a lock on this file; the machine's other workers wait until that worker ends.
 LOCK = ".lock"
 
 #: Pause before the process that copies is started again, in seconds.
@@ -49,7 +49,7 @@ RESTART_AFTER_S = 10.0
 def check_store(settings: Settings) -> None:
     """Raise MissingExtra or BadSetting if the settings name a store that cannot be used. The store is not contacted.
 
-    The check has a process of its own, because the packages of a store take memory.
+    The check runs in a separate process, because the packages of a store take memory.
     """
     if settings.index_store:
         run_store_process(settings, "check")
@@ -188,7 +188,7 @@ def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
             stopping.wait(LOOK_EVERY_S)
         except Cancelled:
             return
-        except Exception as error:  # any error: without this thread, no new version would be served any more
+        except Exception as error:  # any error, because without this thread no new version would be served
             if str(error) != message:
                 log.warning("%s; the copies of indexes are served", error)
             message = str(error)
@@ -201,4 +201,4 @@ if __name__ == "__main__":
     exit_code = main(*sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(exit_code)  # threads of a library may still wait for the store, and nothing waits for them
+    os._exit(exit_code)  # a normal exit would wait for library threads that hang

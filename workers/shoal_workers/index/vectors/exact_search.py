@@ -187,11 +187,11 @@ class ExactSearch:
         rows: NDArray[np.intp],
         shared: SharedProducts | None = None,
     ) -> tuple[NDArray[np.float32], float]:
-        """Return numbers, float32 `[rows]`, and a slack: a row scores at most its number plus the slack.
+        """Return a number for each row, float32 `[rows]`, and a slack: a score is at most the number plus the slack.
 
         `rows` are in ascending order, and `prior` has a number for each of them.
         """
-        if not weight:  # the prior is the score
+        if not weight:  # the score is the prior alone
             return prior, 0.0
         count = len(self._vectors)
         is_few = len(rows) <= MAX_COPIED_SHARE * count
@@ -223,7 +223,7 @@ def _bounds_of_sums(
     products = found.products if len(rows) == len(found.products) else found.products[rows]
     upper = np.multiply(products, np.float32(weight * found.unit), dtype=np.float32)
     slack = weight * found.slack
-    # The largest absolute value in each array, found without an array of all absolute values.
+    # The largest absolute value in each array, computed without an array of all absolute values.
     largest = [max(float(numbers.max()), -float(numbers.min())) for numbers in (upper, prior)]
     slack += _SUM_ERROR * (sum(largest) + slack)
     upper += prior
@@ -258,7 +258,7 @@ def scores_with_prior(
     prior: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     """Return the scores of some rows: `weight` times the cosine plus `prior`, float32 `[rows]`."""
-    if not weight:  # the scores do not depend on vectors
+    if not weight:  # the scores are the prior alone
         return prior
     parts = [rows[start : start + MAX_SCORED] for start in range(0, len(rows), MAX_SCORED)]
     cosines = np.concatenate([np.empty(0, np.float32), *(np.vecdot(vectors[part], query) for part in parts)])

@@ -1,8 +1,8 @@
 """Vectors as int8 codes. The inner product of two codes, in a known unit, plus a slack, is an upper bound of a score.
 
 A basis has the directions in which the vectors of an index extend most. The part of a vector x inside the basis is y;
-the length of the remainder outside the basis, called the tail, is t. Of a query q, z is this part and u the tail. By
-the Cauchy-Schwarz inequality the product of the remainders is at most t·u, so
+the remainder outside the basis, called the tail, has the length t. For a query q, z is this part and u is the length of
+the tail. By the Cauchy-Schwarz inequality the inner product of the remainders is at most t·u, so
 
     x·q  <=  y·z + t·u
 
@@ -84,7 +84,7 @@ class QuantisationBasis:
 
     @classmethod
     def fit(cls, vectors: NDArray[np.float32], report: Callable[[float], object] = lambda _: None) -> Self:
-        """Compute the basis and the scales for vectors `[count, dimension]`, and report the part that is read."""
+        """Compute the basis and the scales for vectors `[count, dimension]`, and report the fraction that is read."""
         directions, width = _main_directions(vectors[:: math.ceil(len(vectors) / SAMPLE)])
         largest = longest_tail = max_norm = TINY
         for n, chunk in enumerate(_chunks(vectors)):
@@ -151,7 +151,7 @@ class QuantisedVectors:
     def write(folder: Path, vectors: NDArray[np.float32], report: Callable[[float], object] = lambda _: None) -> int:
         """Quantise vectors `[count, dimension]` into files in `folder`, and return the width of their codes.
 
-        The vectors are read twice. `report` is called before each chunk with the part of the work that is done; an
+        The vectors are read twice. `report` is called before each chunk with the fraction of the work that is done; an
         error that it raises ends the work.
         """
         basis = QuantisationBasis.fit(vectors, lambda part: report(part / 2))

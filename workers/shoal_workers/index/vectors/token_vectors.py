@@ -1,7 +1,7 @@
-"""Token vectors of documents as int8 codes: 20 documents of 178 tokens are scored in 9 ms of one core, and not in 274.
+"""Token vectors of documents as int8 codes: one core scores 20 texts of 178 tokens in 9 ms in place of 274.
 
 A text's token vectors have length 1, so each of their numbers is a code from -127 to 127 in units of 1/127. Rows with
-the same text share one place in the file of all codes.
+the same text share one copy of the codes.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def restored(codes: NDArray[np.int8]) -> NDArray[np.float32]:
 class TokenVectors:
     """The token vectors of a version, mapped into memory: int8 `codes`, `[tokens, width]`.
 
-    `places`, int64 `[count, 2]`, has for each row the first of its codes and the end of its last.
+    `places`, int64 `[count, 2]`, has for each row the positions where its codes begin and end.
     """
 
     codes: NDArray[np.int8]
