@@ -94,8 +94,8 @@ class Architecture:
     The names of its classes in transformers begin with `class_prefix`. The names of its tensors begin with
     `tensor_prefix` in a model with a head. The first `pad_rows` rows of the position embeddings are unused; None stands
     for one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that
-    were trained with the model and are not needed. An architecture without a `head` is for no cross-encoder. `words_head`
-    makes a number for each word of the vocabulary.
+    were trained with the model and are not needed. A cross-encoder needs a `head`. `words_head` makes a number for each
+    word of the vocabulary.
 
     BERT's norms come after attention and after the network; with `norms_first`, they come before. With `is_gated`, the
     function is applied to the first half of the output of `up`, and the result is multiplied by the second half. With

@@ -21,7 +21,7 @@ from shoal_workers.model.attention import Attention, read_attention
 
 Array = NDArray[np.float32]
 
-#: Limit of rotary positions. A text of this length needs 2 GB, because attention stores numbers for each pair of tokens.
+#: Limit of rotary positions. A text of this length needs 2 GB, because attention has numbers for each pair of tokens.
 MAX_ROTARY = 8_192
 
 
@@ -96,8 +96,8 @@ class Transformer:
 
     `positions` is `[token types x num_positions, width]`: a token of a type at a position gets the vector in row
     `type x num_positions + position`. Without a head only the first token type is kept. A model with rotary positions
-    has no rows. `relative_bias` is `[2 x num_positions - 1, num_heads]`: the attention score of a token at position p for a
-    token at position q gets the numbers in row `q - p + num_positions - 1`. The same row of `distance_rows` has the
+    has no rows. `relative_bias` is `[2 x num_positions - 1, num_heads]`: row `q - p + num_positions - 1` is added to
+    the attention scores of a token at position p for a token at position q. The same row of `distance_rows` has the
     index of their distance in the `distances` of each layer. `dense` is applied to the token vectors at the end.
     """
 
