@@ -101,7 +101,7 @@ def in_passes(came: Times, num_workers: int, costs: Costs, max_taken: int = MAX_
         while room > 0 and times[num_taken] <= now_s:
             jobs.append(num_taken)
             num_taken, room = num_taken + 1, room - 1
-        if batch := [jobs.popleft() for _ in range(min(costs.max_pass, len(jobs)))]:  # else no job will come
+        if batch := [jobs.popleft() for _ in range(min(costs.max_pass, len(jobs)))]:  # otherwise no job will come
             now_s += costs.pass_s + len(batch) * costs.text_s
             left[batch] = now_s
             heappush(free, (now_s, worker))
@@ -129,7 +129,7 @@ def plan(rate: float, p99_s: float, costs: Costs) -> Plan:
         found = latencies(rate, numbers | {"workers": num_workers * numbers["redis"]}, costs)
         return np.quantile(found, (0.5, 0.99)).tolist()
 
-    _, best_s = quantiles(NUM_REQUESTS)  # no request waits for a worker
+    _, best_s = quantiles(NUM_REQUESTS)  # with so many workers, no request waits for one
     if best_s > p99_s:
         raise BadSetting(
             f"--p99 is {1e3 * p99_s:g} ms, and with any number of workers 99 % of the requests take up to "

@@ -35,7 +35,7 @@ class CircuitBreaker:
         self._num_large = 0
 
     def check(self) -> None:
-        """Raise redis.ConnectionError while Redis is away, except for one caller every `TRY_EVERY_S`, which tries."""
+        """Raise redis.ConnectionError while Redis is away, but let one caller try every `TRY_EVERY_S`."""
         if not self._cause:
             return
         with self._lock:
@@ -72,7 +72,7 @@ class CircuitBreaker:
                 self.record_failure(silence, since, is_silence=True)
 
     def record_no_connection(self, error: redis.RedisError, since: float) -> None:
-        """Record that the opening of a connection, begun at `since`, failed. A slow failure counts as silence."""
+        """Record a failed attempt, begun at `since`, to open a connection. A slow failure counts as silence."""
         is_refused = isinstance(error.__context__, ConnectionRefusedError)  # an answer, even if it is slow
         self.record_failure(error, since, not is_refused and time.monotonic() - since > TRY_EVERY_S)
 
@@ -137,7 +137,7 @@ class _WatchedUnix(_Watched, redis.UnixDomainSocketConnection):
     pass
 
 
-#: A map from redis-py's connection classes to their subclasses with a circuit breaker, the argument `breaker`.
+#: A map from redis-py's connection classes to subclasses that report to the circuit breaker `breaker`.
 WATCHED = {
     redis.Connection: _WatchedTcp,
     redis.SSLConnection: _WatchedTls,

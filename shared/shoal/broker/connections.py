@@ -228,7 +228,7 @@ class ConnectionPool(redis.BlockingConnectionPool):
 
     def drop_idle(self) -> None:
         """Close all connections that are not in use, for example after a failover of their primary."""
-        self._checkpid()  # after a fork, the connections are the parent's
+        self._checkpid()  # after a fork, forgets the connections of the parent
         idle = []
         with suppress(Empty):
             while True:

@@ -188,7 +188,7 @@ class Dispatcher:
     # The receiver
 
     async def _keep_receiving(self) -> None:
-        """Receive until the dispatcher is closed, and again after an error."""
+        """Receive replies until the dispatcher is closed, and go on after an error."""
         earlier: set[str] | None = None
         while not self._is_closed:
             try:

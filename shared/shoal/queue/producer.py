@@ -47,7 +47,7 @@ _BEGINNING = b"0"
 #: The field of a stream entry that is a note, not a reply. Its value is the id of a job whose result is ready.
 _ANSWERED = b"answered"
 
-#: Largest number of digits of a number in a hash: Python refuses to convert thousands of digits.
+#: Largest number of digits of a number in a hash, because Python refuses to convert thousands of digits.
 _MAX_DIGITS = 18
 
 _WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("note_read"), scripts.load("watch")

@@ -270,7 +270,7 @@ class Encoder:
         return self._query_table is None or not text.tokens.is_query
 
     def _without_queries(self, texts: Sequence[TokenizedText], table: NDArray[np.float32]) -> list[TokenizedText]:
-        """Return the texts that need a pass, and set the weights of the others."""
+        """Return the texts that need a pass, and set the weights of the queries, which need none."""
         for text in texts:
             if text.tokens.is_query:
                 ids = np.unique(np.array(text.tokens.ids, np.int32))

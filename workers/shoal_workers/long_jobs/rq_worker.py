@@ -1,9 +1,8 @@
 """An RQ worker for long jobs: a process that takes jobs from its queue and starts a child process for each job.
 
 The worker stops a job by killing its process. Each job saves the data that it needs to continue, so a pause, a
-cancellation, a stop of the runner and a crash need no different steps in a job. Other programs that write into Redis
-cannot control the worker as they can control RQ's: it listens to no commands, calls no callbacks, and sends none of
-RQ's webhooks.
+cancellation, a stop of the runner and a crash are handled alike. Other programs that write into Redis cannot control
+the worker as they can control RQ's: it listens to no commands, calls no callbacks, and sends none of RQ's webhooks.
 """
 
 import logging
@@ -146,7 +145,7 @@ class LongJobWorker(Worker):
         """Start the process of a job; signals wait until the process has set its handlers."""
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         super().fork_work_horse(job, queue)
-        with suppress(OSError):  # a kill of the process's group must never hit this worker
+        with suppress(OSError):  # so that a kill of the process's group never hits this worker
             os.setpgid(self.horse_pid, self.horse_pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 

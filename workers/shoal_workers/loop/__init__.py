@@ -1,6 +1,5 @@
-"""The loop of a worker. A batch is computed in one pass: one forward pass on all threads, or one on each thread.
+"""The loop of a worker. A batch is one pass: one forward pass on all threads, or one-thread passes side by side.
 
 A pass aside has a low priority, so that interactive jobs can be computed at the same time.
-
 Imports the contract, the broker, the queue, the cache, `operations`, `index`, `encoding` and `process`.
 """

@@ -84,7 +84,7 @@ class Worker:
 
     def run(self) -> None:
         """Step until `stop` is called; while Redis does not answer, wait for it."""
-        is_away: bool | None = None  # until the first step
+        is_away: bool | None = None  # None until the first step
         ends_by = 0.0
         while not self._stopping.is_set() or time.monotonic() < ends_by:
             try:
@@ -186,7 +186,7 @@ class Worker:
             self._aside = batch
             return self._answer()
         try:
-            num_answered = self._answer()  # while the engine computes
+            num_answered = self._answer()  # the engine computes meanwhile
         finally:
             self._finish(batch)
         if self._aside or len(batch.works) == 1:  # so that the jobs of this batch do not wait for the next pass

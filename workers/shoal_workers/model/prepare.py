@@ -232,8 +232,8 @@ def _save(model: Model, graph: ov.Model, folder: Path, head_graphs: Mapping[str,
     """Write the graphs, the reference of the parity check and, last, the description.
 
     Weights are stored as fp16, whose rounding is an eighth of bf16's, so cosines to fp32 stay above 0.999998. Weights
-    of a reranker are not rounded, because scores have no cosine that evens out errors. The reference is
-    what the same graph computes in f32, before the rounding.
+    of a reranker are not rounded, because errors do not even out in a score as in a cosine. The reference is computed
+    by the same graph in f32, before the rounding.
     """
     try:
         arrays = _reference(graph, model, folder / "tokenizer.json", head_graphs)
@@ -258,7 +258,7 @@ def _reference(
 ) -> dict[str, NDArray[np.float32]]:
     """Return the arrays of the parity check: `vectors`, normalised vectors `[texts, dimension]` or a reranker's scores.
 
-    Each head has the array `[texts, size]` that `parity.profile` makes of its output.
+    Each head has the array `[texts, size]` that `parity.profile` makes from its output.
     """
     compiled = core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     tokenizer = Tokenizer.from_file(str(path))

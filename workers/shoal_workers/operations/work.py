@@ -36,12 +36,11 @@ class Work:
     They are read with `options`. The number of an input is in `untokenized`, then in `tokenized`, then in `encoded`.
     `entries` has an entry of the cache for each text that is encoded or was found in the cache, by its number.
     `digests` are the cache keys of all texts, or empty for a job that does not use the cache. `stage` is the next step,
-    a function that is called with all complete jobs that have the same one; it is None if a complete job can be
-    answered. `opening` is the future of an index that is being opened. `error` is the error that will answer the job.
-    `timings` are empty until the worker begins with the job. `now` returns Redis's time in Unix seconds. `is_query` is
-    true if the model reads the texts in another form than documents. `kind` is "bulk" for a job of the lane bulk, else
-    "long" for a large job, else "interactive". A job that `takes_turns` goes behind the other jobs of its kind after
-    each of its passes.
+    a function of all complete jobs with the same stage; None if a complete job can be answered. `opening` is the future
+    of an index that is being opened. `error` is the error that will answer the job. `timings` are empty until the
+    worker begins with the job. `now` returns Redis's time in Unix seconds. `is_query` is true if the model reads the
+    texts in another form than documents. `kind` is "bulk" for a job of that lane, else "long" for a large job, else
+    "interactive". A job that `takes_turns` goes behind the other jobs of its kind after each of its passes.
 
     Each operation is a subclass. Its stage may add inputs once all inputs are encoded.
     """

@@ -45,8 +45,7 @@ from shoal_workers.service.compute_threads import ProcessorShare, Resizing
 
 log = logging.getLogger(__name__)
 
-#: Longest wait of a worker for an answer of Redis, in seconds. After a longer wait for a reply to be written, the job
-#: runs again.
+#: Longest wait of a worker for an answer of Redis, in seconds. If a reply is not written in time, its job runs again.
 ANSWER_S = 2.0
 
 #: Number of open files that a worker asks the system for: enough for some thousand indexes, whose mapped files count.

@@ -77,7 +77,7 @@ def compress(graph: ov.Model) -> None:
 
 
 def quantise(graph: ov.Model, ranges: Sequence[Range]) -> None:
-    """Replace every product by one of whole numbers, with activations from 0 to 255; correct the mean rounding error.
+    """Replace every product by a product of integers, with activations from 0 to 255; correct the mean rounding error.
 
     `ranges` are in the order of `find_products`.
     """

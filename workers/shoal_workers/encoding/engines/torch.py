@@ -118,7 +118,7 @@ class Grid:
 
 
 class Attending(NamedTuple):
-    """The attention of layers in a grid.
+    """Attention in a grid, the same for all layers with equal settings.
 
     `bias` is added to attention scores, `[texts, heads, queries, keys]`. `angles` are the cosines and sines that rotate
     queries and keys. `distances` are the rows of tables for each query and key (DeBERTa).
