@@ -191,7 +191,7 @@ def upload_changes(settings: Settings, folder: Path, *, is_anew: bool = False) -
 
 @contextmanager
 def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentEncoder"]:
-    """Yield what embeds the texts of a build: the pool if a worker is ready, else a model in this process."""
+    """Yield the encoder of a build: the pool if a worker is ready, else a model in this process."""
     from shoal.bulk.served_model import served_model
     from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder
 

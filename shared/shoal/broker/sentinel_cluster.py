@@ -57,7 +57,7 @@ class Sentinels:
         return str(host), int(port)
 
     def note_move(self, error: MovedError) -> None:
-        """Do nothing, because only nodes of a cluster raise the error."""
+        """Do nothing, because only nodes of a cluster raise such an error."""
 
     def note_silence(self, address: Address) -> None:
         """Do nothing, because `find` asks the Sentinels each time."""

@@ -109,7 +109,7 @@ class Original:
 
     @cached_property
     def reading(self) -> dict[str, Any]:
-        """The settings of Sentence Transformers for texts, empty if there are none. Old file names have the architecture."""
+        """The settings of Sentence Transformers for texts, from sentence_*_config.json; empty if there are none."""
         found = sorted(self.transformer.glob("sentence_*_config.json"))
         return read_json(found[0]) if found else {}
 

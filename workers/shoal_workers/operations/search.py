@@ -205,7 +205,7 @@ class Searcher:
                     self._search_together(index, [work])
 
     def _ask(self, index: EngineIndex, works: Sequence[SearchWork]) -> None:
-        """Begin the search of these jobs in a vector engine. The jobs wait for it like for an index that opens."""
+        """Begin the search of these jobs in a vector engine. Its result is awaited in `opening`, like an index."""
         with self._searching(works):
             searches = index.ask([work.job for work in works], [work.vectors() for work in works])
             for work, search in zip(works, searches, strict=True):

@@ -143,7 +143,7 @@ class Work:
             self.num_computed += 1
             self.num_tokens += text.num_tokens
             if number < len(self.job.texts) and text.vectors is not None:
-                characters = text.tokens.characters  # the prompt counts if the text was cut on the right
+                characters = text.tokens.characters  # includes the prompt if the text was cut on the right
                 if self.job.options.truncation_side == "right":
                     characters = max(0, characters - len(self.prompt))
                 characters = min(characters, len(self.job.texts[number]))

@@ -30,7 +30,7 @@ MAX_END_S, LOOK_EVERY_S = 4.0, 0.05
 
 
 class CrashReports:
-    """The crash reports of a pool's workers. A crashed worker leaves a file in `folder`; another copies it to Redis."""
+    """The crash reports of a pool. A crashed worker leaves a file in `folder`, and another worker copies it to Redis."""
 
     def __init__(self, broker: Broker, keys: Keys, folder: Path | None = None):
         self._broker = broker
@@ -81,7 +81,7 @@ class CrashReports:
                 file.close()
 
     def _open(self, worker_id: str) -> TextIO:
-        """Open the worker's file and lock it before it gets its name. Unlocked files are of dead workers."""
+        """Open the worker's file, locked before it gets its name, because an unlocked file belongs to a dead worker."""
         if self._folder is None:
             return sys.stderr
         path = self._folder / f".{worker_id}"

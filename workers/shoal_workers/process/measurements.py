@@ -155,7 +155,7 @@ class JobLog:
             wait_s = job.timings["queue_s"] if job.timings else job.delivery.queued_s(now_s)
             self.measurements.waits[job.delivery.lane].add(wait_s)
             counters["failed"] += job.error is not None
-            if job.timings:  # otherwise the worker refused the job before it began
+            if job.timings:  # otherwise the job was refused before the worker began with it
                 counters["jobs"] += 1
                 counters["texts"] += job.num_computed
                 counters["tokens"] += job.num_tokens or 0

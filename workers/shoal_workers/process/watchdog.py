@@ -69,7 +69,7 @@ class Watchdog:
             try:
                 if self._activity.age_s > self._timeout_s:
                     self._end()
-                # Each call moves the time at which the C thread ends the process.
+                # Each call postpones the time at which the C thread ends the process.
                 faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True, file=self._file)
             except (MemoryError, RuntimeError):  # no memory, or no C thread; the next try may succeed
                 log.debug("the watchdog could not look", exc_info=True)

@@ -241,7 +241,7 @@ class ModelHost:
         return min(wanted, key=lambda model: model.ready_at, default=None)
 
     def _have_room(self, models: Sequence[HostedModel]) -> bool:
-        """Return True if the models fit in the budget. A single model fits even if it has grown."""
+        """Return True if the models fit in the budget. A single model always fits, even if it has grown."""
         return len(models) == 1 or sum(model.memory_bytes for model in models) <= self.budget_bytes
 
     def _send_one_to_sleep(self, now: float) -> None:

@@ -3,7 +3,7 @@
 local withdrawn = 0
 for _, id in ipairs(args.jobs) do
   local job = read(id, PLACE)
-  job.status = nil -- so that no record is kept
+  job.status = nil -- nothing is kept
   if job.lane then
     remove(id, job)
     withdrawn = withdrawn + 1
