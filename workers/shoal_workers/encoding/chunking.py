@@ -16,7 +16,7 @@ from shoal_workers.encoding.tokenizer import MAX_CHARS_PER_TOKEN, MAX_WORD_CHARS
 #: wait during a step. With Hangul, the slowest script, a step takes 50 ms.
 PIECE_CHARS = 8_192
 
-#: A piece has room for this number of chunks of the largest size, so short chunks have shorter pieces.
+#: A piece has room for this number of chunks of the largest size, so pieces are shorter if chunks are short.
 PIECE_CHUNKS = 4
 
 #: The end of a sentence and all white space before the next sentence: punctuation and quotation marks before white
@@ -178,7 +178,7 @@ class Chunker:
         return reach - int(late[::-1].argmax()) if late.size else reach
 
     def _following(self, found: Boundaries, first: int, last: int, most: int) -> int:
-        """Return the boundary where the chunk after that from `first` to `last` begins, if possible before a word."""
+        """Return the boundary where the chunk after `first` to `last` begins: if possible, before a word."""
         nearest = int(found.num_tokens.searchsorted(found.num_tokens[last] - self._overlap))
         begin = max(first + 1, nearest)
         words = np.flatnonzero(found.ranks[begin : last + 1] > WITHIN_WORD)

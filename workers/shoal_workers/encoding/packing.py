@@ -14,7 +14,7 @@ from shoal_workers.encoding.bucketing import ATTENTION_LENGTH
 MASKED = np.float32(-1e9)
 
 #: Least length of a row, in tokens. Nearly all headlines fit, so passes over single headlines have the same shape.
-#: Measured: a change of the shape takes an engine longer than the padding.
+#: Measured: a change of the shape costs an engine more time than the padding.
 MIN_ROW_LENGTH = 16
 
 #: Least row length of a batch with several rows, in tokens. Shorter rows are hard to fill.

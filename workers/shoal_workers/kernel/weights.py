@@ -18,8 +18,8 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 #: Widths of a head that the kernel supports.
 HEAD_WIDTHS = (32, 64)
 
-#: Least and greatest number of inputs of a panel, and their step. Inputs of a panel share a scale. With a step of 16,
-#: some models in bf16 would not fit the tiles of AMX, and take twice as long as with openvino.
+#: Least and greatest number of inputs of a panel, and the step between such numbers. Inputs of a panel share a scale.
+#: With a step of 16, some models in bf16 would not fit the tiles of AMX, and take twice as long as with openvino.
 MIN_GROUP, MAX_GROUP, GROUP_STEP = 64, 512, 32
 
 PANEL_OUTPUTS = 48

@@ -1,5 +1,5 @@
-"""The loop of a worker. A batch is one pass: one forward pass on all threads, or one-thread passes side by side.
+"""The loop of a worker. A batch is computed in one pass: one forward pass on all threads, or several at once.
 
-A pass aside has a low priority, so that interactive jobs can be computed at the same time.
-Imports the contract, the broker, the queue, the cache, `operations`, `index`, `encoding` and `process`.
+A pass aside has a low priority, so that interactive jobs can be computed at the same time. Imports the contract,
+the broker, the queue, the cache, `operations`, `index`, `encoding` and `process`.
 """

@@ -108,7 +108,7 @@ class Scheduler:
     # Choose and finish
 
     def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
-        """Return the next batch: texts of one suspect, or without a suspect of these kinds; None if no text waits."""
+        """Return the next batch: from one suspect if any, else from jobs of these kinds; None if no text waits."""
         if suspect := next((work for work in self.works if work.delivery.deaths), None):
             return self._batch([suspect]) if suspect.needs_pass else None
         while works := self._turn(kinds):

@@ -45,7 +45,7 @@ def build_graph(transformer: Transformer) -> ov.Model:
     if transformer.relative_bias is not None:
         relative = _of_distances(transformer.relative_bias, positions, transformer.num_positions, "relative_bias")
         attention_bias = ops.add(bias, ops.transpose(relative, [0, 3, 1, 2]))
-    attend = cache(partial(_attending, transformer, positions, attention_bias))  # equal layers share tables
+    attend = cache(partial(_attending, transformer, positions, attention_bias))  # shared by layers with equal attention
     for n, layer in enumerate(transformer.layers):
         tokens = _layer(tokens, attend(layer.attention), layer, transformer, f"layers.{n}.")
     tokens = _norm(tokens, transformer.final_norm, transformer.eps, "final_norm")

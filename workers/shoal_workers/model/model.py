@@ -40,8 +40,8 @@ class Model:
     position of a token for each token type; it is 0 if there are no types. `num_weights` is the number of weights in
     the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks. With
     `ends_in_tanh`, a tanh is applied to pooled vectors. `activation` is the function in the layers if it is not the
-    architecture's usual one. `pair_forms` are format strings for a reranker's query and text, with `{}` for the text;
-    they are empty if the tokenizer takes both unchanged.
+    architecture's usual one. `pair_forms` are format strings for a reranker's query and text, with `{}` where these are
+    inserted; they are empty if the tokenizer takes both unchanged.
 
     `matryoshka_dimensions` are the smaller dimensions for which the model was trained. They are empty if the model's
     files name no dimension, and None if the files do not mention such training.
@@ -138,7 +138,7 @@ class Model:
         return [(of_query.format(query), of_text.format(text)) for query, text in pairs]
 
     def prompt_for(self, name: str | None, otherwise: tuple[str, ...] = ()) -> str:
-        """Return the text of the prompt `name`; without a name, of the first of `otherwise` it has, or the default."""
+        """Return the text of the prompt `name`; if None, of the first known name in `otherwise`, or the default."""
         if name is not None:
             return self.prompts[name]
         found = next((known for known in otherwise if known in self.prompts), self.default_prompt)

@@ -35,8 +35,7 @@ _LAYERS = {
 _ALIASES = {"MLMTransformer": "Transformer"}
 _PYLATE_DENSE = "pylate.models.Dense.Dense"
 
-#: The orders of layers in a model whose only output is not a vector of the text. There may be any number of Dense
-#: layers.
+#: The orders of layers in a model whose only output is not a text's vector. Any number of Dense layers is possible.
 _ORDERS = {
     "sparse": (["Transformer", "SpladePooling"],),
     "multivector": (["Transformer", "Dense", "MultiVectorMask", "Normalize"], ["Transformer", "Dense"]),

@@ -119,7 +119,7 @@ def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str
     _check_tokenizer(folder / "tokenizer.json", original.config.get("vocab_size"), model)
     numbers = path.with_suffix(".bin")  # the weights of an OpenVINO graph
     digest = weights.digest(others=[path, *([numbers] if path.suffix == ".xml" and numbers.is_file() else [])])
-    model = replace(model, digest=digest, weights_state=weights_state(original.folder))  # files may be new
+    model = replace(model, digest=digest, weights_state=weights_state(original.folder))  # the graph may be just fetched
     _save(model, own_graph.read(path, model.dimension), folder, {})
 
 
@@ -232,8 +232,8 @@ def _save(model: Model, graph: ov.Model, folder: Path, head_graphs: Mapping[str,
     """Write the graphs, the reference of the parity check and, last, the description.
 
     Weights are stored as fp16, whose rounding is an eighth of bf16's, so cosines to fp32 stay above 0.999998. Weights
-    of a reranker are not rounded, because errors do not even out in a score as in a cosine. The reference is computed
-    by the same graph in f32, before the rounding.
+    of a reranker are not rounded, because rounding errors even out in a cosine, but not in a score. The reference is
+    computed by the same graph in f32, before the rounding.
     """
     try:
         arrays = _reference(graph, model, folder / "tokenizer.json", head_graphs)

@@ -30,7 +30,7 @@ MAX_END_S, LOOK_EVERY_S = 4.0, 0.05
 
 
 class CrashReports:
-    """The crash reports of a pool. A crashed worker leaves a file in `folder`, and another worker copies it to Redis."""
+    """The crash reports of a pool. A crashed worker leaves a file in `folder`; another worker copies it to Redis."""
 
     def __init__(self, broker: Broker, keys: Keys, folder: Path | None = None):
         self._broker = broker
