@@ -109,7 +109,7 @@ def in_passes(came: Times, num_workers: int, costs: Costs, max_taken: int = MAX_
 
 
 def latencies(rate: float, numbers: dict[str, int], costs: Costs) -> Times:
-    """Return how long requests take. The seed is fixed.
+    """Return the latencies of simulated requests, in seconds. The seed is fixed.
 
     All API processes have the same load, and so have all Redis servers with their workers: one of each is simulated.
     """

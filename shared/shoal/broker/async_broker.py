@@ -219,8 +219,8 @@ class ConnectionMaker:
 class AsyncBroker:
     """A client of Redis for the tasks of one event loop. It connects on first use.
 
-    Small commands of all tasks go over one connection. A large or blocking command has a connection for itself.
-    Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.
+    Small commands of all tasks go over one connection. A large or blocking command has a connection for itself. Every
+    method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses a command.
     """
 
     def __init__(self, maker: ConnectionMaker):

@@ -112,6 +112,6 @@ def _pass_on(source: IO[bytes], kept: "deque[str]") -> None:
             kept.append(line.decode(errors="replace").rstrip())
             if parse(kept[-1]):
                 continue
-            with suppress(OSError, ValueError):  # without a terminal, go on: a full pipe would stop the process
+            with suppress(OSError, ValueError):  # go on without a terminal, because a full pipe would stop the process
                 sys.stderr.write(f"{kept[-1]}\n")
                 sys.stderr.flush()
