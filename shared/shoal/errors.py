@@ -22,7 +22,7 @@ class ShoalError(Exception):
 
     @property
     def message(self) -> str:
-        """The message of the error. A path in it may have bytes that are not UTF-8: each is a question mark here."""
+        """The message of the error. In a path, bytes that are not UTF-8 are replaced by question marks."""
         return str(self).encode(errors="replace").decode()
 
     @property
@@ -176,7 +176,7 @@ class FolderBusy(ShoalError):
 
 
 class BadDocument(ShoalError):
-    """Error raised when a line of a source file cannot be indexed. The message names the line by its number."""
+    """Error raised when a line of a source file cannot be indexed. The message has the number of the line."""
 
 
 class BadSetting(ShoalError):

@@ -15,7 +15,7 @@ from shoal.errors import DiskFull
 from shoal.settings import Settings
 from shoal.task_progress import Report, TaskProgress
 
-#: The parent of the folders, in the folder for files. Each pool has its own subfolder in it.
+#: The folder, in the folder for files, that has a subfolder for each pool.
 JOBS = "jobs"
 
 #: The name of the folder with a job's result, in the folder of the job.
@@ -44,14 +44,14 @@ class JobFolders:
         return []
 
     def owner_of(self, path: str) -> str:
-        """Return the owner of the job's folder that contains the path, or "" if no such folder does."""
+        """Return the owner of the job's folder that contains the path, or "" if the path is in no job's folder."""
         with suppress(ValueError):
             name, *_ = Path(path).relative_to(self.folder.resolve()).parts or ("",)
             return name.partition("-")[0] if _FOLDER_NAME.fullmatch(name) else ""
         return ""
 
     def sizes(self, owner: str, size_of: Callable[[Path], int]) -> tuple[int, int]:
-        """Return the sum of `size_of` over all folders, and over the owner's folders."""
+        """Return the sum of the sizes of all folders, and the sum for the owner's folders."""
         sizes = {name: size_of(self.folder / name) for name in self.names()}
         return sum(sizes.values()), sum(size for name, size in sizes.items() if owner and name.startswith(owner))
 
@@ -68,7 +68,7 @@ class JobFolders:
             )
 
     def limited(self, owner: str, report: Report, clock: Callable[[], float] = time.monotonic) -> Report:
-        """Return a report that also calls `check_results` every `LOOK_EVERY_S` seconds. Calls may raise DiskFull."""
+        """Return a function that calls `report` and, every `LOOK_EVERY_S`, `check_results`. It may raise DiskFull."""
         due_s = clock()
 
         def report_and_check(progress: TaskProgress) -> None:

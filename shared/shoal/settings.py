@@ -24,7 +24,7 @@ PROTOCOLS = (
     *("similar", "predict", "wire_formats"),
 )
 
-#: The beginnings of the paths of files for the pages / and /docs. Clients need no key for these files.
+#: Prefixes of the paths of files that the pages / and /docs load. Clients need no key for these files.
 OPEN_PATHS = ("/docs/", "/page/")
 
 #: Longest name of a further pool, in characters. Ids of jobs begin with the name, and have at most 128 characters.
@@ -256,7 +256,7 @@ class Settings:
     def to_environment(self) -> dict[str, str]:
         """Return the environment variables that give a child process the same settings."""
         values = {variable(item.name): str(getattr(self, item.name)) for item in fields(self)}
-        return values if self.protocols else values | {variable("protocols"): ","}  # empty, it would be the default
+        return values if self.protocols else values | {variable("protocols"): ","}  # "" would mean the default
 
     @property
     def keys(self) -> Keys:
@@ -331,7 +331,7 @@ class Settings:
         return self.root_folders()[0]
 
     def root_folders(self) -> list[Path]:
-        """Return the absolute paths of the folders in `roots`. If there are none, it is `files` in the home folder."""
+        """Return the absolute paths of the folders in `roots`. The default is `files` in the home folder."""
         parts = _parts(self.roots)
         if urls := [part for part in parts if "://" in part]:
             raise BadSetting(f"roots has {excerpt(urls[0])}: it takes folders, because a long job reads no URL")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal_workers.index.build.document_encoder import DocumentEncoder
     from shoal_workers.index.long_jobs import BuildIndex
 
-#: The sample headlines that come with Shoal.
+#: The file of sample headlines that comes with Shoal.
 SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 
 
@@ -214,7 +214,7 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
 
 
 def _unix_seconds(time: str | None) -> float | None:
-    """Return a time as Unix seconds. It is given as Unix seconds or in ISO 8601 (local time without a zone)."""
+    """Return a time, given in Unix seconds or in ISO 8601, as Unix seconds. Without a zone, it is local time."""
     if time is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Capacity planning: simulated latencies for given numbers of processes, and the least numbers that are enough.
+"""Capacity planning: simulated latencies for given numbers of processes, and the least numbers for a wanted latency.
 
 Pure functions. Requests have one text each and come at random (a Poisson process). Each goes through an API process
 and a Redis, which serve requests one by one, and then a worker, which computes waiting jobs together.
@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 
 from shoal.errors import BadSetting
 
-#: Largest numbers of jobs that a worker takes at a time, and that wait in it, as `loop.admission` and `loop.scheduler`
-#: limit them.
+#: Largest number of jobs that a worker takes at a time, and of jobs that wait in a worker, as in `loop.admission` and
+#: `loop.scheduler`.
 MAX_TAKEN, MAX_WAITING = 32, 64
 
 #: Largest share of the time in which an API process or a Redis is busy.
 MAX_BUSY = 0.7
 
-#: To find the limit of the workers, at most `NUM_STEPS` rates are tried, each `STEP` times the rate before.
+#: To find the highest rate that the workers serve, at most `NUM_STEPS` rates are tried, each `STEP` times the last.
 STEP, NUM_STEPS = 1.02, 512
 
-#: Costs are fitted only to at least this many passes, whose sizes have at least this standard deviation / mean.
+#: Costs are fitted only to at least this number of passes, whose sizes have at least this standard deviation / mean.
 MIN_PASSES, MIN_SPREAD = 50, 0.2
 
 #: Number of simulated requests. The first tenth is not counted, because the simulation begins without load.
@@ -52,7 +52,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The number of processes of each part, and the rate of requests at which each part becomes too small.
+    """The number of processes of each part (API, Redis, workers), and the highest rate of requests for each part.
 
     At the planned rate, half of the requests take at most `p50_s`, and 99 % at most `p99_s`.
     """
@@ -101,7 +101,7 @@ def in_passes(came: Times, num_workers: int, costs: Costs, max_taken: int = MAX_
         while room > 0 and times[num_taken] <= now_s:
             jobs.append(num_taken)
             num_taken, room = num_taken + 1, room - 1
-        if batch := [jobs.popleft() for _ in range(min(costs.max_pass, len(jobs)))]:  # else no job will come
+        if batch := [jobs.popleft() for _ in range(min(costs.max_pass, len(jobs)))]:  # otherwise no job will come
             now_s += costs.pass_s + len(batch) * costs.text_s
             left[batch] = now_s
             heappush(free, (now_s, worker))
@@ -109,7 +109,7 @@ def in_passes(came: Times, num_workers: int, costs: Costs, max_taken: int = MAX_
 
 
 def latencies(rate: float, numbers: dict[str, int], costs: Costs) -> Times:
-    """Return how long requests take. The seed is fixed.
+    """Return the latencies of simulated requests, in seconds. The seed is fixed.
 
     All API processes have the same load, and so have all Redis servers with their workers: one of each is simulated.
     """
@@ -129,14 +129,14 @@ def plan(rate: float, p99_s: float, costs: Costs) -> Plan:
         found = latencies(rate, numbers | {"workers": num_workers * numbers["redis"]}, costs)
         return np.quantile(found, (0.5, 0.99)).tolist()
 
-    _, best_s = quantiles(NUM_REQUESTS)  # no request waits for a worker
+    _, best_s = quantiles(NUM_REQUESTS)  # with so many workers, no request waits for one
     if best_s > p99_s:
         raise BadSetting(
             f"--p99 is {1e3 * p99_s:g} ms, and with any number of workers 99 % of the requests take up to "
             f"{1e3 * best_s:.3g} ms, {1e3 * (costs.pass_s + costs.text_s):.3g} of it in a pass of one text: allow "
             "more, or make passes quicker by --precision int8, more threads or shorter texts"
         )
-    full_s = max(1e-9, costs.pass_s / min(costs.max_pass, MAX_TAKEN) + costs.text_s)  # of a text in a full pass
+    full_s = max(1e-9, costs.pass_s / min(costs.max_pass, MAX_TAKEN) + costs.text_s)  # of each text in a full pass
     least = int(rate / numbers["redis"] * full_s) + 1
     num = bisect_left(range(NUM_REQUESTS), True, least, key=lambda num: quantiles(num)[1] <= p99_s)
     step = bisect_left(range(NUM_STEPS), True, 1, key=lambda step: quantiles(num, rate * STEP**step)[1] > p99_s)

@@ -198,7 +198,7 @@ def info(settings: Settings, index_name: str) -> None:
     opened = open_version(current_version(_folder(settings, index_name)))
     opened.files.check_rest()
     shown = asdict(opened.manifest) | {"fields": opened.columns.kinds}
-    shown["checksums"] = shown.pop("checksums")  # moved to the end, because few people read them
+    shown["checksums"] = shown.pop("checksums")  # moved to the end, because they are long and rarely read
     echo_lines(json.dumps(shown, indent=2, ensure_ascii=False))
 
 
@@ -215,7 +215,7 @@ def _folder(settings: Settings, name: str) -> Path:
 def _switch(settings: Settings, index_name: str, version: str | None) -> None:
     """Publish a version: `version`, or if that is None the version published before the current one.
 
-    Afterwards, the changes that all versions of the index contain are deleted from Redis.
+    Then delete from Redis the changes that all versions of the index contain.
     """
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.document_encoder import served_digest

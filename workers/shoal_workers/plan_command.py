@@ -18,12 +18,12 @@ from shoal.cli.output import echo
 from shoal.errors import BadSetting, Unavailable
 from shoal.settings import Settings
 
-#: Microseconds of processor time that a request takes in a worker around its passes, in the API and in Redis, and the
-#: page with these figures. Resident bytes of an API process, from docs/performance.md.
+#: Microseconds of processor time of a request in a worker (without passes), in the API and in Redis, and the page that
+#: reports these measurements. Resident bytes of an API process, from docs/performance.md.
 JOB_US, API_US, REDIS_US, SOURCE = 170, 330, 90, "docs/experiments.md"
 API_BYTES = 86 * 10**6
 
-#: Numbers of texts of the passes that are measured, and the least number of passes: more than `capacity.MIN_PASSES`.
+#: Numbers of texts in measured passes, and the least number of passes, which is above `capacity.MIN_PASSES`.
 NUM_TEXTS, NUM_PASSES = (1, 2, 4, 8, 16, 32), 60
 
 _US = click.IntRange(0, 10**9)
@@ -67,7 +67,7 @@ def plan(
     The costs of passes come from the running pool, whose texts should be about as long; without a pool, passes are
     measured in this process, with one thread. The way of requests that come at random is simulated.
     """
-    from shoal_workers import capacity  # imported late: it loads numpy
+    from shoal_workers import capacity  # imported here, because it loads numpy
 
     measured = Measured()
     if given["pass_us"] is None or given["token_us"] is None:
@@ -126,7 +126,7 @@ def _of_pool(settings: Settings) -> Measured | None:
         return None
     kinds = defaultdict[tuple[str, str, int], list[Mapping[str, Any]]](list)
     for about in beats:
-        if about.get("rounds"):  # a model that is asleep has none
+        if about.get("rounds"):  # a sleeping worker has none
             kinds[about.get("engine", ""), about.get("precision", ""), about.get("threads", 1)].append(about)
     if not kinds:
         return None
@@ -157,7 +157,7 @@ def _of_this_machine(settings: Settings, tokens: int) -> Measured:
             texts = [TokenizedText(Tokens((start, *[word] * (length - 1)))) for _ in range(num)]
             begun_s = time.process_time()
             encoder.encode(texts)
-            if trial:  # the first trial compiles
+            if trial:  # the first trial, which compiles code, does not count
                 measurements.add_round(num * length, time.process_time() - begun_s)
     source = f"processor time here ({engine.name}, {engine.precision}, threads: 1)"
     return Measured(measurements.rounds, source, 1, resident_bytes() or 0, JOB_US)

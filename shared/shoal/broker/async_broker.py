@@ -1,6 +1,6 @@
 """The broker for an event loop, and its connections. Small commands of all tasks go to Redis over one connection.
 
-redis-py opens the connections. After that redis-py's streams are not used: they need ten times the processor time.
+redis-py opens connections. Its streams are not used after that, because they need ten times the processor time.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ from shoal.broker.sentinel_cluster import Primary
 from shoal.contract import wire
 from shoal.errors import ShoalError
 
-#: Seconds for which an answer may still be read after its time limit. An event loop that other work has delayed notices
-#: the end of the limit before it reads an answer that came in time.
+#: Seconds for which an answer may still be read after its time limit. An event loop with much other work may run the
+#: timeout before it reads an answer that came in time.
 LATE_S = 0.05
 
-#: redis-py's classes of connections for threads, each with the class of the same kind for an event loop.
+#: A map from redis-py's connection classes for threads to its classes for an event loop.
 _CLASSES: dict[type, type[asyncio_connection.AbstractConnection]] = {
     redis.Connection: asyncio_connection.Connection,
     redis.SSLConnection: asyncio_connection.SSLConnection,
@@ -53,7 +53,7 @@ _NO_ANSWER = object()
 
 
 class _Question(NamedTuple):
-    """Commands that were sent together, with the answers that have come and a future for all answers."""
+    """Commands that were sent together: the answers so far, and a future that gets the list of all answers."""
 
     answers: list[Any]
     num_answers: int
@@ -144,7 +144,7 @@ class AsyncConnection(asyncio.Protocol):
                     self._questions.popleft()
                     if not question.outcome.done():  # its task may have been cancelled
                         question.outcome.set_result(question.answers)
-        except redis.RedisError as error:  # a replica has answered, or the bytes are no answer of Redis
+        except redis.RedisError as error:  # a replica has answered, or the bytes are not valid in Redis's protocol
             self._fail(error)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -219,8 +219,8 @@ class ConnectionMaker:
 class AsyncBroker:
     """A client of Redis for the tasks of one event loop. It connects on first use.
 
-    Small commands of all tasks go over one connection. A large or blocking command has a connection for itself.
-    Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.
+    Small commands of all tasks go over one connection. A large or blocking command has a connection for itself. Every
+    method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses a command.
     """
 
     def __init__(self, maker: ConnectionMaker):
@@ -316,7 +316,7 @@ class AsyncBroker:
             try:
                 answers = await connection.ask(data, num_answers, block_s)
             except BaseException:
-                connection.close()  # its answers may still come, and would be taken for later ones
+                connection.close()  # late answers would be taken for answers to the next commands
                 raise
             finally:
                 self._busy.discard(connection)

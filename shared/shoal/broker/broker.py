@@ -14,7 +14,7 @@ from shoal.broker.connections import ANSWER_S, ConnectionPool, open_pool
 from shoal.contract import wire
 from shoal.errors import Overloaded, ShoalError, Unavailable
 
-#: Casefolded words of Redis's refusals, each with the remedy. The rest of the error differs by version.
+#: Parts of Redis's error messages, in lower case, each with the remedy. The rest of a message differs by version.
 _REMEDIES = {
     "read only replica": "it is a replica; this goes on by itself once the Redis URL leads to the primary",
     "instance state changed": "it was made a replica; this goes on by itself once the Redis URL leads to the primary",
@@ -46,7 +46,7 @@ _CLUSTER_REMEDIES: dict[type[redis.RedisError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script that runs inside Redis, and its digest, which replaces the text once Redis has seen it."""
+    """A Lua script and its digest. The digest is enough to call a script that Redis has run before."""
 
     text: str
     digest: str
@@ -58,7 +58,7 @@ class Script:
 
     @classmethod
     def load(cls, package: str, *names: str) -> Self:
-        """Return the files `lua/<name>.lua` of the package, one after the other, as one script."""
+        """Return one script, made by joining the package's files `lua/<name>.lua` in this order."""
         folder = resources.files(package)
         return cls.of("".join(folder.joinpath(f"lua/{name}.lua").read_text() for name in names))
 
@@ -68,7 +68,7 @@ class Broker:
 
     Each thread that waits for an answer has a connection for itself.
 
-    Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.
+    Every method raises Overloaded if Redis is out of memory, Unavailable if Redis does not answer or refuses a command.
     """
 
     def __init__(self, pool: ConnectionPool):

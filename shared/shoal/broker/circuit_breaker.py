@@ -22,9 +22,9 @@ TRY_WITHIN_S = 1.0
 class CircuitBreaker:
     """The state of one Redis: the breaker is closed while Redis answers, and open while Redis is away. Thread-safe.
 
-    The breaker opens if a command gets no answer in its time and no other command was answered meanwhile, or if the
-    opening of a connection takes long to fail. It stays closed if a connection breaks or is refused, because callers
-    learn that quickly. It also stays closed during a large command, for which Redis may need longer.
+    The breaker opens if a command gets no answer in its time and no other command was answered meanwhile, or if Redis
+    does not accept a connection in time. It stays closed if a connection breaks or is refused, because such errors come
+    at once. It also stays closed during a large command, for which Redis may need longer.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class CircuitBreaker:
         self._num_large = 0
 
     def check(self) -> None:
-        """Raise redis.ConnectionError while Redis is away, except for one caller every `TRY_EVERY_S`, which tries."""
+        """Raise redis.ConnectionError while Redis is away, but let one caller try every `TRY_EVERY_S`."""
         if not self._cause:
             return
         with self._lock:
@@ -72,8 +72,8 @@ class CircuitBreaker:
                 self.record_failure(silence, since, is_silence=True)
 
     def record_no_connection(self, error: redis.RedisError, since: float) -> None:
-        """Record that the opening of a connection, begun at `since`, failed. A slow failure counts as silence."""
-        is_refused = isinstance(error.__context__, ConnectionRefusedError)  # slow only on a busy machine
+        """Record a failed attempt, begun at `since`, to open a connection. A slow failure counts as silence."""
+        is_refused = isinstance(error.__context__, ConnectionRefusedError)  # an answer, even if it is slow
         self.record_failure(error, since, not is_refused and time.monotonic() - since > TRY_EVERY_S)
 
     def record_success(self) -> None:
@@ -127,7 +127,7 @@ class _WatchedTcp(_Watched, redis.Connection):
 
 class _WatchedTls(_Watched, redis.SSLConnection):
     def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Check like redis-py. Then read the server's TLS tickets by a PING: unread, they would look like an answer."""
+        """Check like redis-py. Then read the server's TLS tickets by a PING, or they would look like an answer."""
         super().on_connect_check_health(check_health)
         self.send_command("PING", check_health=False)  # type: ignore[no-untyped-call]
         self.read_response()
@@ -137,7 +137,7 @@ class _WatchedUnix(_Watched, redis.UnixDomainSocketConnection):
     pass
 
 
-#: redis-py's classes of connections, each with the class to use in its place, which needs a `breaker`.
+#: A map from redis-py's connection classes to subclasses that report to the circuit breaker `breaker`.
 WATCHED = {
     redis.Connection: _WatchedTcp,
     redis.SSLConnection: _WatchedTls,

@@ -10,8 +10,8 @@ class Clock:
     """Redis's clock, computed from the monotonic clock of this process. One thread measures it, others may read it.
 
     `offset_s` is the time by which this machine's calendar clock is ahead of Redis's clock. `error_s` is the largest
-    possible error of `offset_s` and `now`, half of the round trip: at most a second, because a worker waits two seconds
-    for an answer, unless the Redis URL has a longer `socket_timeout`. It is None before the first measurement.
+    possible error of `offset_s` and `now`: half of the round trip, or None before the first measurement. A worker waits
+    two seconds for an answer, so the error is at most a second, unless the Redis URL has a longer `socket_timeout`.
     """
 
     def __init__(self, broker: Broker, monotonic: Callable[[], float] = time.monotonic):
@@ -26,7 +26,7 @@ class Clock:
         return self._monotonic() + self._redis_ahead_s
 
     def measure(self) -> None:
-        """Measure the clock. An earlier, shorter round trip counts until Redis's clock differs. Raises Unavailable."""
+        """Measure the clock. A result with a larger error is ignored unless the clock changed. Raises Unavailable."""
         sent_at = self._monotonic()
         seconds, microseconds = self._broker.execute("TIME")
         answered_at = self._monotonic()

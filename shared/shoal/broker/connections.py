@@ -23,7 +23,7 @@ from shoal.broker.circuit_breaker import WATCHED, CircuitBreaker
 from shoal.broker.sentinel_cluster import Primary, split_url
 from shoal.errors import Unavailable
 
-#: Longest time that a command blocks in Redis, in seconds. A stop or a lost connection is noticed when it has ended.
+#: Longest time that a command blocks in Redis, in seconds. A stop or a lost connection is noticed within this time.
 BLOCK_S = 1.0
 
 #: Longest wait for an answer of Redis or for a new connection, in seconds. So a caller learns within a second that
@@ -47,7 +47,7 @@ LARGE_BYTES, MAX_LARGE_WAIT_S = 2**20, 30.0
 #: Largest number of connections of a pool. A caller uses one only for a round trip, so few are in use at once.
 MAX_CONNECTIONS = 64
 
-#: Lowest and highest values of options of a URL. Redis serves 10,000 clients by default, and no system waits for ever.
+#: Lowest and highest values of a URL's options. Redis serves 10,000 clients by default, and no system waits for ever.
 _BOUNDS = {"max_connections": (1, 10_000), "socket_timeout": (0.001, 3_600), "socket_connect_timeout": (0.001, 3_600)}
 
 #: Largest number of times that a command is sent again because another node of the cluster has the keys.
@@ -59,12 +59,12 @@ MAX_WAIT_S = 5.0
 #: The default options of connections. The URL may change them.
 _OPTIONS: dict[str, Any] = {
     "retry": Retry(NoBackoff(), 0),
-    "retry_on_error": [redis.ReadOnlyError],  # not to retry: the error closes the connection to a demoted primary
+    "retry_on_error": [redis.ReadOnlyError],  # does not retry, but closes the connection to a demoted primary
     "max_connections": MAX_CONNECTIONS,
-    "driver_info": None,  # saves a round trip, and an access rule for its command
+    "driver_info": None,  # saves a round trip for CLIENT SETINFO, and an access rule for it
 }
 
-#: The options with which answers consist of lists and bytes. The URL cannot change them.
+#: With these options, answers consist of lists and bytes. The URL cannot change them.
 _ANSWERS = {"protocol": 2, "decode_responses": False}
 
 
@@ -140,9 +140,9 @@ class ConnectionPool(redis.BlockingConnectionPool):
         super().reset()  # type: ignore[no-untyped-call]
 
     def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
-        """Return an open connection until `release`. Raises Unavailable after `MAX_WAIT_S`, and redis.RedisError.
+        """Return an open connection, to be released. Raises Unavailable after `MAX_WAIT_S`, and redis.RedisError.
 
-        redis-py's own method and `release` also keep metrics, which take longer than the round trip itself.
+        Replaces redis-py's method, as `release` does, because its metrics take longer than the round trip itself.
         """
         self._breaker.check()
         self._checkpid()
@@ -228,7 +228,7 @@ class ConnectionPool(redis.BlockingConnectionPool):
 
     def drop_idle(self) -> None:
         """Close all connections that are not in use, for example after a failover of their primary."""
-        self._checkpid()  # after a fork, the connections are the parent's
+        self._checkpid()  # after a fork, forgets the connections of the parent
         idle = []
         with suppress(Empty):
             while True:
@@ -241,7 +241,7 @@ class ConnectionPool(redis.BlockingConnectionPool):
     def shut_down(self) -> None:
         """Close idle connections, and shut down the sockets of the others. Their threads then close these connections.
 
-        If this thread closed such a connection, its thread could read from a new socket with the same number.
+        If this thread closed such a connection, the other thread could read from a new socket with the same descriptor.
         """
         self.drop_idle()
         for connection in self._get_in_use_connections():  # type: ignore[no-untyped-call]
@@ -277,7 +277,7 @@ def all_in_use(waited_s: float) -> Unavailable:
 
 
 def pieces(packed: Sequence[bytes], timeout_s: float) -> Iterator[bytes | memoryview]:
-    """Yield the bytes in pieces. A piece takes `timeout_s` at the lowest speed; the socket limits its time."""
+    """Yield the bytes in pieces. Each takes at most `timeout_s`, the socket's limit, at the lowest speed."""
     most = max(1, int(timeout_s * MIN_BYTES_PER_S))
     for data in packed:
         if len(data) <= most:
@@ -292,5 +292,5 @@ def refused(error: redis.ResponseError) -> redis.ResponseError:
     if isinstance(error, MovedError):
         raise error
     if "read only replica" in str(error):
-        raise redis.ReadOnlyError(str(error)) from error  # in scripts of Redis 6.2, the error has no class of its own
+        raise redis.ReadOnlyError(str(error)) from error  # an error in a script of Redis 6.2 has no class of its own
     return error

@@ -111,7 +111,7 @@ def command(settings: Settings) -> list[str]:
 
 
 def memory_mb(settings: Settings) -> int:
-    """Return the MiB for two full lanes, the cache and unread results, and as much as results need for other keys."""
+    """Return the MiB for two full lanes, the cache, unread results, and other keys, which get as much as results."""
     return 2 * settings.max_backlog_mb + settings.cache_mb + 2 * settings.max_result_mb
 
 
@@ -141,7 +141,7 @@ def _remedy(server: str, folder: Path) -> str:
 
 def _lacks_manifest(folder: Path) -> bool:
     """Return True for a folder with data files and without the file that lists them."""
-    files = list(folder.glob("appendonly.aof.*"))  # if the first start was killed, they have no keys
+    files = list(folder.glob("appendonly.aof.*"))  # they contain no keys if the first start was killed
     return _MANIFEST not in {file.name for file in files} and sum(file.stat().st_size for file in files) > _EMPTY_BYTES
 
 

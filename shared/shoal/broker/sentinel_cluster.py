@@ -29,8 +29,8 @@ _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "pass
 #: Options of a URL for all connections.
 _CERTIFICATES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
-#: Number of nodes outside the URL that are remembered. If nodes get new addresses at each start, nothing answers at old
-#: addresses, and each would be tried before the nodes of the URL.
+#: Largest number of remembered nodes that the URL does not name. If nodes get new addresses at each start, old
+#: addresses do not answer, and would all be tried before the nodes of the URL.
 MAX_MOVED_TO = 3
 
 Address = tuple[str, int]
@@ -57,10 +57,10 @@ class Sentinels:
         return str(host), int(port)
 
     def note_move(self, error: MovedError) -> None:
-        """Do nothing: only nodes of a cluster raise the error."""
+        """Do nothing, because only nodes of a cluster raise such an error."""
 
     def note_silence(self, address: Address) -> None:
-        """Do nothing: `find` asks anew in any case."""
+        """Do nothing, because `find` asks the Sentinels each time."""
 
 
 class ClusterNodes:

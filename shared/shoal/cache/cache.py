@@ -1,7 +1,7 @@
-"""The cache of a pool: vectors of texts in a fixed number of places in Redis, each with one entry or none.
+"""The cache of a pool: a hash table in Redis, with a fixed number of places for vectors of texts.
 
-The digest of a text names two places, and the text's entry may be in either. With one place for each digest, a quarter
-of the texts would find their place taken, even if the table had as many places as texts.
+A place has one entry or none. A text's entry may be in either of the two places that its digest gives. If a digest
+gave only one place, a quarter of the texts would find it taken, even in a table with as many places as texts.
 """
 
 import struct
@@ -32,13 +32,13 @@ _ANNOUNCED = ("fingerprint", "num_places", "prompts", "default_prompt")
 
 _STORE = Script.load("shoal.cache", "store")
 
-_HEADER = struct.Struct("<16sI?3s")  # digest, tokens, 1 for a cut text, characters that were read of it
+_HEADER = struct.Struct("<16sI?3s")  # digest, number of tokens, whether the text was cut, `characters`
 _CHECKSUM = struct.Struct("<I")
 
 #: Highest number of characters that fits into an entry. A worker reads fewer characters of a text.
 _MAX_CHARACTERS = 2**24 - 1
 
-#: The CRC-32 of any bytes that are followed by their own CRC-32, little-endian.
+#: The CRC-32 of data that end with their own CRC-32, little-endian: it is the same for all data.
 _CRC_RESIDUE = 0x2144DF1C
 
 
@@ -99,7 +99,7 @@ class Table:
                 cls(about["model"], about["dimension"], about["pooling"], **about["cache"]) for about in heartbeats
             ]
             is_one = bool(tables) and all(table._is_valid() and table == tables[0] for table in tables)
-        except (KeyError, TypeError, AttributeError):  # a worker has no cache, or is of another version
+        except (KeyError, TypeError, AttributeError):  # a worker has no cache, or another version of Shoal
             return None
         return tables[0] if is_one else None
 
@@ -113,7 +113,7 @@ class Table:
         return {name: getattr(self, name) for name in _ANNOUNCED}
 
     def prompt_for(self, options: Options) -> str | None:
-        """Return the text of the prompt for an embed; None for options that only a worker can answer or refuse."""
+        """Return the prompt of an embed job, as text; None for options that only a worker can answer or refuse."""
         if (options.dimensions or 0) > self.dimension:
             return None
         return self.default_prompt if options.prompt_name is None else self.prompts.get(options.prompt_name)
@@ -131,7 +131,7 @@ class Table:
         return digests
 
     def places(self, prefix: str, digests: Iterable[bytes]) -> list[str]:
-        """Return the Redis keys of both places of each digest. All begin with the prefix."""
+        """Return the Redis keys of both places of each digest. All keys begin with `prefix`."""
         numbers = (number for digest in digests for number in _TWO_NUMBERS.unpack(digest))
         return [f"{prefix}{number % self.num_places}" for number in numbers]
 

@@ -21,7 +21,7 @@ from shoal.queue.pool import ALIVE_S, AsyncPool
 #: Limit of the entries that a client keeps in memory, in bytes.
 MAX_HELD_BYTES = 8 * 2**20
 
-#: Seconds after which the next refresh drops these entries, because Redis may have deleted them.
+#: Seconds after which the next refresh drops the entries in memory, because Redis may have deleted them.
 HOLD_S = 30.0
 
 #: Bytes of memory that the Python objects of an entry need in addition to the packed entry.
@@ -118,7 +118,7 @@ class CacheLookup:
         digests = table.digests(job.texts, prompt, options)
         try:
             found = await self._entries(table, digests)
-        except ShoalError:  # putting the job will raise the same error
+        except ShoalError:  # the put of the job will raise the same error
             return all_missing
         entries = [entry if entry and entry.answers(options) else None for entry in found]
         missing = [text for text, entry in zip(job.texts, entries, strict=True) if entry is None]

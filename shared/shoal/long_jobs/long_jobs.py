@@ -47,7 +47,7 @@ ONCE_S = 86_400
 #: The form of a new job's id. The id becomes part of a folder's name, so a value from Redis must have this form.
 NEW_ID = re.compile(rb"[0-9a-f]{24}")
 
-#: The list of each client, and the list of all clients, keep this many of the newest jobs.
+#: Largest number of jobs in the list of a client, and in the list of all clients. The newest jobs are kept.
 MAX_LISTED = 10_000
 
 #: Time for which a list is kept after a job was last added, in seconds.
@@ -128,7 +128,7 @@ class LongJobs(Closing):
         return job_id
 
     def id_of(self, client: str, idempotency_key: str | None) -> str:
-        """Return the id that belongs to the client's key for a day, or a new id without a key."""
+        """Return the job id that the client's idempotency key stands for during a day; without a key, a new id."""
         new = secrets.token_hex(12)
         if not idempotency_key:
             return new
@@ -281,7 +281,7 @@ def _are_sound(arguments: dict[str, Any]) -> bool:
     try:
         is_json = wire.is_json(arguments) and bool(json.dumps(arguments, allow_nan=False))
         return is_json and len(wire.pack(arguments)) <= MAX_ARGUMENT_BYTES
-    except (ValueError, OverflowError):  # NaN and infinity, and numbers of over 64 bits
+    except (ValueError, OverflowError):  # for NaN, infinity, and numbers of over 64 bits
         return False
 
 

@@ -1,4 +1,4 @@
-"""A long job as RQ's keys contain it, and its steps from one state to another.
+"""A long job as it is kept in RQ's keys, and its changes from one state to another.
 
 Any program with access to Redis may have written RQ's keys. So only the fields of long jobs are read, and a hash with a
 wrong field is not a job. Nothing is unpickled or imported. The kind of the job sets time limits and retries. RQ's
@@ -214,7 +214,7 @@ class LongJob(Job):
         self.enqueue(pipeline)
 
     def try_later(self, pipeline: "Pipeline") -> None:
-        """Let the job run again after the pause of its kind. RQ's `retry` writes the status before the transaction."""
+        """Let the job run again after its kind's pause. RQ's `retry` would write the status before the transaction."""
         pause_s = self.get_retry_interval()
         self.retries_left = (self.retries_left or 0) - 1
         if pause_s:
@@ -247,7 +247,7 @@ class LongJob(Job):
         if url := self.submission.webhook:
             given = Submission(WEBHOOK.name, {"url": url, "id": self.id})
             sender = self.new(given, self.webhook_id, self.origin.rpartition(":")[0], self.connection)
-            pipeline.delete(sender.key)  # an earlier webhook job, if this job was retried
+            pipeline.delete(sender.key)  # a retried job may have an earlier webhook job
             sender._status = JobStatus.SCHEDULED
             sender.enqueue(pipeline)
 
@@ -270,8 +270,8 @@ class LongJob(Job):
         return queue
 
 
-#: The steps of a job for each request of a client, by the state of the job. With None, the job stays as it is. In other
-#: states, the request is refused.
+#: For each request of a client, the method that is called in each state of the job. With None, the job stays as it is.
+#: In a state that is not named, the request is refused.
 STEPS: Mapping[str, Mapping[Status, Callable[[LongJob, "Pipeline"], None] | None]] = {
     "paused": {"running": partial(LongJob.want, wish=PAUSE), "queued": LongJob.mark_paused, "paused": None},
     "resumed": {"running": partial(LongJob.want, wish=""), "queued": None, "paused": LongJob.go_on},

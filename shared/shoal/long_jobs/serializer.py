@@ -16,7 +16,7 @@ class MsgpackSerializer:
 
     @staticmethod
     def dumps(value: Any, /) -> bytes:
-        """Return the bytes of a value that consists of plain values."""
+        """Return a value, which may contain only plain values, as bytes."""
         return wire.pack({_FIELD: value})
 
     @staticmethod

@@ -10,7 +10,7 @@ from shoal.long_jobs.serializer import MsgpackSerializer
 
 _DAY_S = 86_400
 
-#: An id of a long job, as RQ allows it.
+#: The ids of long jobs that RQ allows.
 JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 #: The queues, for long work, quick work and webhooks. A runner has a separate worker for each queue.

@@ -8,7 +8,7 @@ from shoal.settings import Settings
 
 
 def local_path(name: str) -> str:
-    """Return the path in a file:// URL, or the path. Raises InvalidRequest for other URLs, and if it is not UTF-8."""
+    """Return `name`, or the path in a file:// URL. Raises InvalidRequest for other URLs, and if `name` is not UTF-8."""
     if any("\ud800" <= character <= "\udfff" for character in name):
         raise InvalidRequest(f"{name!a} has a name that is not UTF-8: rename it")
     scheme, colon, rest = name.partition("://")
@@ -25,7 +25,7 @@ def allowed_path(path: str, settings: Settings) -> str:
         found = (settings.files_folder / local_path(path)).resolve()
         if any(found.is_relative_to(folder.resolve()) for folder in settings.root_folders()):
             return str(found)
-    except (OSError, ValueError, RuntimeError) as error:  # for example for a circle of links or a NUL byte
+    except (OSError, ValueError, RuntimeError) as error:  # for example, a loop of links or a NUL byte
         raise PathNotAllowed(f"{excerpt(path)} is no path of a file or folder: correct it") from error
     raise PathNotAllowed(
         f"{excerpt(path)} is below none of the folders that long jobs may use: move it there, or add its folder to "

@@ -1,4 +1,4 @@
-"""The log lines of Shoal's processes, as text or JSON. A line about a job contains all facts about the job."""
+"""The log lines of Shoal's processes, as text or JSON. A line about a job also has the job's id, client and trace."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ def about(job_id: str | None, client: str = "", traceparent: str | None = None, 
 
 
 def places(error: BaseException) -> str:
-    """Return the type of an error and its places in the code. The message, which could contain a text, is left out."""
+    """Return the type and the stack of an error in one line. The message, which could contain a text, is left out."""
     frames = traceback.extract_tb(error.__traceback__)
     found = [f"{'/'.join(Path(at.filename).parts[-_PATH_PARTS:])}:{at.lineno} {at.name}" for at in reversed(frames)]
     return f"{type(error).__name__} at {' < '.join(found)}" if found else type(error).__name__

@@ -127,7 +127,7 @@ class RateMeter:
         passed_s, rows = now_s - self._begin_s, progress.rows - self._first.rows
         eta_s, begun = None, self._first.fraction
         if progress.fraction is not None and begun is not None and progress.fraction > begun:
-            # Each byte of the rest is assumed to take the time of a finished byte.
+            # A remaining byte is assumed to take as long as a finished one.
             eta_s = passed_s * (1 - progress.fraction) / (progress.fraction - begun)
         return replace(progress, rows_per_s=rows / passed_s if passed_s > 0 and rows > 0 else None, eta_s=eta_s)
 
@@ -146,7 +146,7 @@ class TaskBar:
         self._status_line.clear()
 
     def __call__(self, progress: TaskProgress) -> None:
-        """Show the progress if it is time for a line. If it has no rate, measure the rate and the time left."""
+        """Show the progress if it is time for a line. If the job gives no rate, measure it and the time left."""
         measured = self._meter.measure(progress, self._clock())
         self._status_line.show(lambda: task_line(measured if progress.rows_per_s is None else progress))
 

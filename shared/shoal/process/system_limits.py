@@ -39,7 +39,7 @@ def limit_memory(max_bytes: int) -> None:
 
 
 def raise_file_limit(wanted: int) -> int:
-    """Raise the number of files that this process may open to `wanted`, as far as possible; return the number."""
+    """Raise this process's limit of open files to `wanted`, or as far as the system allows; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

@@ -25,7 +25,7 @@ from shoal.settings import DEFAULTS
 #: Largest number of jobs of one lane that are taken at a time.
 MAX_TAKE_JOBS = 1_024
 
-#: Number of bytes of jobs after which no more jobs are taken at a time. A single job may have more bytes.
+#: Number of bytes of jobs after which a `take` takes no more jobs. A single job may have more bytes.
 MAX_TAKE_BYTES = 4 * 2**20
 
 #: Seconds between two looks for jobs of dead workers. Each time, one worker looks for the whole pool.
@@ -37,7 +37,7 @@ MAX_WRITE_BYTES = 2**20
 #: A job fails after this many failed attempts to send a reply of more than `MAX_WRITE_BYTES` while Redis answers.
 MAX_SENDS = 2
 
-#: Unread results may exceed their limit by this factor: jobs from before the limit was reached are still answered.
+#: Unread results may exceed their limit by this factor, because jobs that were put earlier are still answered.
 MAX_EXCESS = 2
 
 #: Largest number of dead letters that are kept. The oldest are deleted first.
@@ -195,8 +195,8 @@ class Consumer:
         """Take waiting jobs. This consumer holds them until they are answered.
 
         `room` has the number of texts to take from each lane. Lanes are read in the order of `LANES`. A lane gives at
-        most `max_jobs`, and all lanes together give about `MAX_TAKE_BYTES`: the last job may exceed the texts and the
-        bytes. If no job waits, wait for one for `block_s`, at most `BLOCK_S`.
+        most `max_jobs`, and all lanes together give about `MAX_TAKE_BYTES`. The last job may exceed the limits of texts
+        and of bytes. If no job waits, wait for one for `block_s`, at most `BLOCK_S`.
 
         With `takes_suspects`, a suspect comes alone, before all other jobs, and no job follows until the suspect is
         answered. The caller must run it alone, because only the suspect is blamed if this consumer dies.
@@ -221,7 +221,7 @@ class Consumer:
         return [Delivery.read(self.name, job) for job in taken["jobs"]]
 
     def has_jobs(self, lane: str) -> bool:
-        """Return True if jobs that the script put wait in the lane. False if Redis does not answer."""
+        """Return True if jobs wait in the lane. Pushed jobs do not count. Return False if Redis does not answer."""
         with suppress(ShoalError):
             return bool(self.broker.execute("EXISTS", self._markers[lane]))
         return False
@@ -243,7 +243,7 @@ class Consumer:
     def start(self, jobs: Sequence[tuple[Delivery, str]]) -> list[bool]:
         """Mark jobs as running. Return for each job whether this consumer still holds it.
 
-        Each job is given with the id in its bytes, and must be a job whose status is kept.
+        `jobs` are deliveries of jobs whose status is kept, each with the id in the job's bytes.
         """
         listed = [{"key": delivery.key, "id": job_id} for delivery, job_id in jobs]
         return list(self.broker.run(_START, self._keys, {"worker": self.name, "jobs": listed})["started"])

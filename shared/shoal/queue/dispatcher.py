@@ -21,7 +21,7 @@ from shoal.queue.producer import Producer
 #: Seconds for which Redis may be away before callers that wait for a reply get an error.
 GRACE_S = 0.8
 
-#: Seconds after which a caller looks for a result without a note, because notes are lost if Redis fails.
+#: Seconds for which a caller waits for a note before it looks for the result, because notes are lost if Redis fails.
 LOOK_AGAIN_S = 2.0
 
 #: Seconds that the receiver waits before it tries Redis again.
@@ -174,7 +174,7 @@ class Dispatcher:
                 in_lane = {job.id for job, is_new in zip(put.jobs, outcome["is_new"], strict=True) if is_new}
                 for job_id in in_lane & self._pending.keys():
                     self._pending[job_id].is_put = True
-                if abandoned := in_lane - self._pending.keys():  # of answered jobs, `withdraw` removes nothing
+                if abandoned := in_lane - self._pending.keys():  # `withdraw` skips jobs that are answered
                     await self._withdraw([*abandoned])
             elif len(group) > 1:
                 await self._put([[each] for each in group])
@@ -188,7 +188,7 @@ class Dispatcher:
     # The receiver
 
     async def _keep_receiving(self) -> None:
-        """Receive until the dispatcher is closed, and again after an error."""
+        """Receive replies until the dispatcher is closed, and go on after an error."""
         earlier: set[str] | None = None
         while not self._is_closed:
             try:
@@ -228,7 +228,7 @@ class Dispatcher:
     def _note(self, job_id: str, outcome: ShoalError | None) -> None:
         """Wake callers that wait for the job's result. They look for it, or raise `outcome` if that is an error."""
         for note in self._watched.pop(job_id, []):
-            if not note.done():  # a cancelled task's note is done
+            if not note.done():  # the future of a cancelled task is done
                 note.set_result(outcome)
 
     def _settle_all(self, error: ShoalError, job_ids: Collection[str] | None = None) -> list[str]:

@@ -153,7 +153,7 @@ def take_groups(puts: dict[tuple[str, str], list[PackedJobs]]) -> list[list[Pack
 
 
 def num_query_bytes(job: Job) -> int:
-    """Return the size of a job's texts, and of its queries in each of its parts; 0 for a small job. Raises TooLarge."""
+    """Return the bytes of a job's texts, and of its queries once for each part; 0 for a small job. Raises TooLarge."""
     query = "".join(job.queries.values())
     num_parts = -(-len(job.texts) // job.texts_per_job)
     num_chars = num_parts * len(query) + sum(map(len, job.texts))

@@ -16,7 +16,7 @@ from shoal.queue import scripts
 #: Seconds for which a worker counts as alive after its last heartbeat.
 ALIVE_S = 3.0
 
-#: States in which a worker answers jobs. `shoal host` starts a worker that is asleep for the first job.
+#: States in which a worker answers jobs. When a job comes, `shoal host` starts a worker that is asleep.
 ANSWERING = ("ready", "asleep")
 
 #: Limits of a heartbeat: its bytes, and the values in its arrays and maps. A thousand indexes need a tenth of this.
@@ -130,7 +130,7 @@ class Pool:
 
 
 def _ask_living(key: str) -> tuple[tuple[Any, ...], ...]:
-    return ("TIME",), ("ZRANGE", key, 0, -1, "WITHSCORES")  # no script, which would need permission to write the keys
+    return ("TIME",), ("ZRANGE", key, 0, -1, "WITHSCORES")  # a script would need permission to write the keys
 
 
 def _living(time: tuple[bytes, bytes], members: Sequence[bytes]) -> set[str]:
@@ -172,5 +172,5 @@ def _is_sound(about: dict[str, Any]) -> bool:
         and all(isinstance(job, dict) and isinstance(job.get("client"), str) for job in jobs)
         and all(isinstance(number, _NUMBER) for number in [*numbers, *(job.get("ended_at") for job in jobs)])
         and len(rounds) in (0, 5)
-        and all(0 <= total < 2**63 for total in rounds)  # their squares are finite
+        and all(0 <= total < 2**63 for total in rounds)  # so that their squares are finite
     )

@@ -26,7 +26,7 @@ from shoal.queue.lane import (
 )
 from shoal.queue.pool import AsyncPool
 
-#: Seconds for which a known speed of the pool is used. Workers do not announce their speeds more often.
+#: Seconds for which the pool's speed, once read, is used again. Workers do not announce their speeds more often.
 SPEED_KNOWN_S = 5.0
 
 #: Largest number of replies that one read fetches.
@@ -40,14 +40,14 @@ FIRST_REPLIES = 100
 #: reply is delivered before all have come.
 READ_BYTES = 2**20
 
-#: Every read begins at this id and first deletes the entries of the read before. It does not begin at the last id that
-#: was read: after a failover to a Redis whose clock is behind, new entries may have lower ids.
+#: Every read begins at this id and first deletes the entries of the previous read. It does not begin at the last id
+#: that was read, because after a failover to a Redis whose clock is behind, new entries may have lower ids.
 _BEGINNING = b"0"
 
-#: The field of an entry that is a note in place of a reply. Its value is the id of a job whose result is ready.
+#: The field of a stream entry that is a note, not a reply. Its value is the id of a job whose result is ready.
 _ANSWERED = b"answered"
 
-#: Largest number of digits of a number in a hash: Python refuses to convert thousands of digits.
+#: Largest number of digits of a number in a hash, because Python refuses to convert thousands of digits.
 _MAX_DIGITS = 18
 
 _WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("note_read"), scripts.load("watch")
@@ -219,7 +219,7 @@ class Producer:
         for (key, wanted), kind in zip(types.items(), found, strict=True):
             if (is_now := kind.decode()) not in (wanted, "none"):
                 raise Unavailable(f"{key} is a {is_now} in place of a {wanted}: another program wrote it; delete it")
-        await self.limits()  # if they are no numbers, nothing can be put
+        await self.limits()  # raises an error if they are not numbers
 
 
 def _whole_numbers(key: str, values: Sequence[bytes | None]) -> list[int | None]:

@@ -72,7 +72,7 @@ class Service:
     def last_error(self) -> str:
         """Return the last line that the ended process wrote to its standard error."""
         if self._reader:
-            self._reader.join(GONE_WITHIN_S)  # with a limit: a child that still runs may keep the pipe open
+            self._reader.join(GONE_WITHIN_S)  # with a limit, because a child process may keep the pipe open
         return self.errors[-1] if self.errors else "it gave no reason"
 
     def stop(self) -> None:
@@ -112,6 +112,6 @@ def _pass_on(source: IO[bytes], kept: "deque[str]") -> None:
             kept.append(line.decode(errors="replace").rstrip())
             if parse(kept[-1]):
                 continue
-            with suppress(OSError, ValueError):  # read on without a terminal: a full pipe would stop the process
+            with suppress(OSError, ValueError):  # go on without a terminal, because a full pipe would stop the process
                 sys.stderr.write(f"{kept[-1]}\n")
                 sys.stderr.flush()

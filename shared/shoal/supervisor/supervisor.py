@@ -115,7 +115,7 @@ class Supervisor:
         return [*self.services, *([self.redis] if self.redis else [])]
 
     def _ask(self, *command: str) -> bytes:
-        from shoal.broker.broker import Broker  # a slow import, made while the processes start
+        from shoal.broker.broker import Broker  # a slow import, so it waits until the processes have been started
 
         with closing(Broker.connect(self.settings.redis_address)) as broker:
             return bytes(broker.execute(*command))
@@ -124,7 +124,7 @@ class Supervisor:
         self._check_stop()
         if redis.exit_code() is not None:
             raise NotReady(embedded.why_it_ended(self.settings))
-        try:  # checks which Redis answers: another service's Redis may have taken the port first
+        try:  # checks which Redis answers, because another service's Redis may have taken the port first
             return redis.process is not None and f"process_id:{redis.process.pid}\r".encode() in self._ask(
                 "INFO", "server"
             )

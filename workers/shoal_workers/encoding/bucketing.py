@@ -63,7 +63,7 @@ class Bucketing:
     def part(self, items: Sequence[Item], max_cost: float, more_follow: bool = False) -> list[Item]:
         """Return the items of the next pass, which costs at most `max_cost`.
 
-        Unless more items follow, the items are divided evenly among the passes that they need.
+        If `more_follow` is False, all items are divided evenly among the passes that they need.
         """
         total, longest = sum(item.num_tokens for item in items), max(item.num_tokens for item in items)
         num_passes = max(1, ceil(total * (1 + longest / ATTENTION_LENGTH) / (max_cost - PASS_COST)))
@@ -93,7 +93,7 @@ class Bucketing:
         return num_tokens if self.shares_rows else num_items * longest
 
     def _cheapest(self, ordered: Sequence[Item], ends: list[int], totals: list[int]) -> list[tuple[int, int]]:
-        """Return the start and the end of each batch. Dynamic programming tries the places where the length changes."""
+        """Return the start and the end of each batch. Dynamic programming tries each item where the length changes."""
         cost, cut_from = [0.0], [0]
         for n in range(1, len(ends)):
             longest = ordered[ends[n] - 1].num_tokens

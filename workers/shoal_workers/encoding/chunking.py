@@ -16,7 +16,7 @@ from shoal_workers.encoding.tokenizer import MAX_CHARS_PER_TOKEN, MAX_WORD_CHARS
 #: wait during a step. With Hangul, the slowest script, a step takes 50 ms.
 PIECE_CHARS = 8_192
 
-#: A piece has room for this number of chunks of the largest size. So pieces are shorter if chunks are short.
+#: A piece has room for this number of chunks of the largest size, so pieces are shorter if chunks are short.
 PIECE_CHUNKS = 4
 
 #: The end of a sentence and all white space before the next sentence: punctuation and quotation marks before white
@@ -59,7 +59,7 @@ class _Span(NamedTuple):
 
 
 class Boundaries(NamedTuple):
-    """The places in a piece where a chunk may begin or end, in order, including the beginning and end of the piece.
+    """The positions in a piece where a chunk may begin or end, in order, including the beginning and end of the piece.
 
     For each boundary, `places` is its position in characters, `num_tokens` the number of tokens before it, and `ranks`
     its rank.
@@ -102,7 +102,7 @@ class Chunker:
             is_too_long = [more > 0 and not span.is_indivisible for more, span in zip(excess, spans, strict=True)]
             if not is_too_long[0]:
                 break
-            most = max(1, most - excess[0])  # the first chunk has more tokens alone than within the text
+            most = max(1, most - excess[0])  # a chunk may have more tokens alone than within the text
         if chunks[0].stop <= covered and _visible_from(text, covered) < len(text):
             return self.cut(text, covered, covered)
         num_fit = [*is_too_long, True].index(True) if most == self._chunk_tokens else 1
@@ -148,7 +148,7 @@ class Chunker:
         codes = np.frombuffer(piece.encode("utf-32-le"), "<u4")
         is_space = np.isin(codes, _WHITE_SPACE)
         visible = np.where(is_space, len(piece), np.arange(len(piece)))
-        visible = np.minimum.accumulate(visible[::-1])[::-1]  # for each place, the next visible character
+        visible = np.minimum.accumulate(visible[::-1])[::-1]  # for each position, the next visible character
         visible = np.append(visible, len(piece))
         before = np.maximum.accumulate(stops)
         after = np.minimum.accumulate(starts[::-1])[::-1][1:]
@@ -178,7 +178,7 @@ class Chunker:
         return reach - int(late[::-1].argmax()) if late.size else reach
 
     def _following(self, found: Boundaries, first: int, last: int, most: int) -> int:
-        """Return the boundary where the chunk after the one from `first` to `last` begins, if possible at a word."""
+        """Return the boundary where the chunk after `first` to `last` begins: if possible, before a word."""
         nearest = int(found.num_tokens.searchsorted(found.num_tokens[last] - self._overlap))
         begin = max(first + 1, nearest)
         words = np.flatnonzero(found.ranks[begin : last + 1] > WITHIN_WORD)
@@ -201,13 +201,13 @@ def open_chunker(tokenizer: Tokenizer, model: str, options: Options, prompt: str
 
 
 def _visible_from(text: str, place: int) -> int:
-    """Return the place of the first visible character at or after `place`, or the length of the text."""
+    """Return the position of the first visible character at or after `place`, or the length of the text."""
     found = _VISIBLE.search(text, place)
     return len(text) if found is None else found.start()
 
 
 def _before_joined(text: str, first: int, place: int) -> int:
-    """Return the last place after `first` and up to `place` whose character does not belong to the previous one."""
+    """Return the last position after `first` and up to `place` whose character does not belong to the previous one."""
     return next((n for n in range(place, first, -1) if not _is_joined(text, n)), place)
 
 

@@ -60,8 +60,8 @@ class TokenizedText:
     """One text on its way through the model.
 
     If `pooling` is None, the model's pooling is used. If the engine fails on the text, the text gets an `error`, else
-    `vectors`, float32 `[1, dimension]`. With the output `tokens` they are `[tokens, dimension]`, and if heads make all
-    outputs, `[0, …]`. `made` has the output of each head, by the head's name. `num_tokens` includes special tokens.
+    `vectors`, float32: `[1, dimension]`, or `[tokens, dimension]` with the output `tokens`, or `[0, …]` if heads make
+    all outputs. `made` has the output of each head, by the head's name. `num_tokens` includes special tokens.
     Texts with equal keys can share one computation.
     """
 
@@ -85,7 +85,7 @@ class TokenizedText:
 
 @dataclass(frozen=True, slots=True)
 class EncodingPass:
-    """One forward pass of a batch: its texts, their places in the `Packing`, and the running pass of the engine."""
+    """One forward pass of a batch: its texts, their positions in the `Packing`, and the running pass of the engine."""
 
     texts: Sequence[TokenizedText]
     spans: TextSpans
@@ -270,7 +270,7 @@ class Encoder:
         return self._query_table is None or not text.tokens.is_query
 
     def _without_queries(self, texts: Sequence[TokenizedText], table: NDArray[np.float32]) -> list[TokenizedText]:
-        """Return the texts that need a pass, and set the weights of the others."""
+        """Return the texts that need a pass, and set the weights of the queries, which need none."""
         for text in texts:
             if text.tokens.is_query:
                 ids = np.unique(np.array(text.tokens.ids, np.int32))
@@ -291,7 +291,7 @@ class Encoder:
         for one in passes:
             try:
                 of_tokens |= self._finish(one)
-            except Exception as error:  # the other passes must still be waited for: they read memory of this process
+            except Exception as error:  # wait for the other passes too, because they read memory of this process
                 failures.append(error)
         if failures:
             raise failures[0]

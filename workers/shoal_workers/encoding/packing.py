@@ -14,7 +14,7 @@ from shoal_workers.encoding.bucketing import ATTENTION_LENGTH
 MASKED = np.float32(-1e9)
 
 #: Least length of a row, in tokens. Nearly all headlines fit, so passes over single headlines have the same shape.
-#: Measured: a change of the shape costs an engine more than the padding.
+#: Measured: a change of the shape costs an engine more time than the padding.
 MIN_ROW_LENGTH = 16
 
 #: Least row length of a batch with several rows, in tokens. Shorter rows are hard to fill.
@@ -34,7 +34,7 @@ class Packing(NamedTuple):
     `ids` and `positions` are int32 `[rows, length]`. A position counts from the beginning of its text, plus an offset
     for the token's type. `bias` is float32 `[rows, 1, length, length]`: 0 between two tokens of the same text, and
     `MASKED` between all others. After `join` it is `[1, 1, 1, tokens]`: `MASKED` for tokens to which no token attends,
-    and 0 for all others; it is empty if there are none.
+    and 0 for all others; it is empty if all tokens are attended to.
     """
 
     ids: NDArray[np.int32]
@@ -43,7 +43,7 @@ class Packing(NamedTuple):
 
 
 class TextSpans(NamedTuple):
-    """The places of texts in the flattened rows: index of the first token and number of tokens, both int `[texts]`."""
+    """The spans of texts in the flattened rows: index of the first token and number of tokens, both int `[texts]`."""
 
     starts: NDArray[np.intp]
     lengths: NDArray[np.intp]
@@ -58,7 +58,7 @@ def pack(
     offsets: Sequence[Sequence[int] | NDArray[np.int32]] | None = None,
     num_unseen: Sequence[int] | None = None,
 ) -> tuple[Packing, TextSpans]:
-    """Return the packed token ids and the places of the texts. `offsets` are added to the positions of tokens.
+    """Return the packed token ids and the spans of the texts. `offsets` are added to the positions of tokens.
 
     No token attends to the last `num_unseen` tokens of each text.
     """
@@ -86,7 +86,7 @@ def join(
     offsets: Sequence[Sequence[int] | NDArray[np.int32]] | None = None,
     num_unseen: Sequence[int] | None = None,
 ) -> tuple[Packing, TextSpans]:
-    """Return the token ids of all texts in one row, without padding, and the places of the texts, like `pack`."""
+    """Return the token ids of all texts in one row, without padding, and the spans of the texts, like `pack`."""
     lengths = [len(text) for text in texts]
     ids = np.fromiter(chain.from_iterable(texts), np.int32, sum(lengths))
     positions = np.fromiter(chain.from_iterable(map(range, lengths)), np.int32, len(ids))
@@ -122,7 +122,7 @@ def _share_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
 
 
 def _row_lengths(longest: int) -> list[int]:
-    """Return the row lengths worth trying for several rows, if the longest text has `longest` tokens."""
+    """Return the row lengths to try for several rows, if the longest text has `longest` tokens."""
     sizes, size = [], -(-max(longest, MIN_SHARED_LENGTH) // SHARED_STEP) * SHARED_STEP
     while size <= max(2 * longest, MAX_ROW_LENGTH):
         sizes.append(size)
@@ -137,7 +137,7 @@ def _cost(num_rows: int, row_length: int) -> float:
 def _fill(lengths: Sequence[int], row_length: int) -> tuple[int, list[int]]:
     """Place the texts by best-fit decreasing (Johnson, 1973); return the number of rows and the start of each text."""
     starts = [0] * len(lengths)
-    rooms: list[tuple[int, int]] = []  # for each row the free room and the row's number, sorted
+    rooms: list[tuple[int, int]] = []  # the free tokens and the number of each row, sorted
     num_rows = 0
     for n in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
         place = bisect_left(rooms, (lengths[n], 0))

@@ -39,15 +39,15 @@ class Reranker(Encoder):
         return prefix
 
     def pair_bucketing(self, embeds: Bucketing, embedder: Model) -> Bucketing:
-        """Return the bucketing for pairs. A pass of pairs takes about as long as a pass of the embedder, or less."""
+        """Return the bucketing for pairs. A pass over pairs takes about as long as a pass of the embedder, or less."""
         ratio = embedder.num_weights / self.model.num_weights if self.model.num_weights else 0.0
         max_tokens = round(embeds.max_batch_tokens * min(1.0, ratio or 1.0))
         return self.bucketing(max(1, max_tokens))
 
     def inputs_of(self, pairs: Sequence[tuple[str, str]]) -> tuple[Sequence[Any], dict[int, int]]:
-        """Return the inputs of the pairs, then the inputs of queries, and the place of each pair's query among them.
+        """Return the inputs of the pairs, then the inputs of queries, and for each pair the number of its query.
 
-        A cross-encoder has no inputs of queries and no places.
+        A cross-encoder has no inputs of queries, and an empty map.
         """
         return pairs, {}
 
@@ -100,7 +100,7 @@ class LateReranker(Reranker):
         return self.prompt(Options(), DOCUMENT_PROMPTS)
 
     def inputs_of(self, pairs: Sequence[tuple[str, str]]) -> tuple[Sequence[Any], dict[int, int]]:
-        """Return the texts of the pairs, then each different query once, and the place of each pair's query."""
+        """Return the texts of the pairs, then each different query once, and for each pair the number of its query."""
         prefix, before_query = self.prefix, self.prompt(Options(), QUERY_PROMPTS)
         places: dict[str, int] = {}
         for query, _ in pairs:
@@ -142,5 +142,5 @@ def max_sim(of_query: NDArray[np.float32], of_text: NDArray[np.float32]) -> NDAr
 
 
 def sigmoid(scores: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return raw scores scaled to numbers from 0 to 1."""
+    """Return the logistic function of raw scores, from 0 to 1."""
     return np.exp(-np.logaddexp(np.float32(0), -scores))

@@ -20,8 +20,8 @@ CHARS_PER_TOKEN = 4
 #: if the limit is not reached. A word of thousands of letters, for example, becomes one unknown token.
 MAX_CHARS_PER_TOKEN = 16
 
-#: The number of characters that may be read is never below this, even if the model's limit is low. This number of
-#: characters takes 8 ms in the slowest script, Hangul, because normalising splits its syllables.
+#: This number of characters may always be read, even if the model's limit is low. It takes 8 ms in the slowest script,
+#: Hangul, because normalising splits its syllables.
 MIN_MAX_CHARS = 8_192
 
 #: A cut splits no word of at most this length. WordPiece treats a word of over 100 characters as unknown.
@@ -46,7 +46,7 @@ class Tokens:
 
 
 class _Part(NamedTuple):
-    """What was read of a text, without special tokens; `is_partial` is True if only part of the text was read."""
+    """The part of a text that was read, without special tokens; `is_partial` is True if the text is longer."""
 
     num_chars: int
     tokens: Any
@@ -70,7 +70,7 @@ class Tokenizer:
         }
 
     def encode(self, texts: Sequence[str], side: str = "right", num_chars: int | None = None) -> list[Tokens]:
-        """Return the tokens of each text, cut on `side` if too long. Of a long text, `num_chars` are read first."""
+        """Return the tokens of each text, cut on `side` if too long. Of a longer text, `num_chars` are read first."""
         short = num_chars or CHARS_PER_TOKEN * self.max_tokens
         encodings = self._tokenizer.encode_batch_fast([text if len(text) <= short else "" for text in texts])
         return [

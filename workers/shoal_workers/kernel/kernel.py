@@ -70,14 +70,14 @@ class KernelThreads:
         process = os.getpid()
 
         def close(handle: int) -> None:
-            if os.getpid() == process:  # a forked process has none of the threads, and would wait for ever
+            if os.getpid() == process:  # a forked process has no such threads, and would wait for ever
                 model.library.close_pool(handle)
 
         self._close = _finalizer(self, close, self.handle, model)
 
 
 class KernelPass:
-    """A forward pass that computes the vectors `tokens` on up to `num_parts` threads. Texts begin at positions 0."""
+    """A forward pass, which computes `tokens` on up to `num_parts` threads. A text begins at each position 0."""
 
     def __init__(self, threads: KernelThreads, ids: NDArray[np.int32], positions: NDArray[np.int32], num_parts: int):
         model = threads.model
@@ -93,7 +93,7 @@ class KernelPass:
         self._waited_for = waited_for = Lock()
 
         def close(handle: int) -> None:
-            with waited_for:  # not during `ends_within`: the pass no longer exists afterwards
+            with waited_for:  # not during `ends_within`, because this frees the pass
                 library.close_pass(handle)
 
         self._close = _finalizer(self, close, self._handle, (threads, ids, positions, self.tokens))

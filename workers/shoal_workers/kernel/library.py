@@ -1,8 +1,8 @@
 """The compiled kernel, a shared library beside its source. `python -m shoal_workers.kernel.library` compiles it.
 
-`scripts/install` runs this command, and a wheel that is built has a library for each target (`workers/hatch_build.py`).
-The library's name has the digest of the source and of the compiler's options, so that a worker never loads the library
-of another release. The library lies beside the code: a program that can replace it can also change the code.
+`scripts/install` runs this command. A built wheel has a library for each target (`workers/hatch_build.py`). The
+library's name has the digest of the source and of the compiler's options, so that a worker never loads the library of
+another release. The library lies beside the code, so a program that can replace it can also change the code.
 """
 
 import os
@@ -30,10 +30,10 @@ COMPILE_WITHIN_S = 300.0
 
 
 class Target(NamedTuple):
-    """The processors that a library is for: the compiler's options for their instructions, and their flags.
+    """A kind of processor that a library is compiled for: the compiler's options for its instructions, and its flags.
 
-    `flags` are Linux's names. `engine` is the fastest engine that the library has, `precisions` are those of the
-    engine, the default first, and `vectors` is the name of the instructions that it multiplies with.
+    `flags` are Linux's names. `engine` is the fastest engine in the library, `precisions` are the engine's precisions,
+    the default first, and `vectors` names the instructions with which the engine multiplies.
     """
 
     engine: str
@@ -48,7 +48,7 @@ _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")  #
 
 _X86 = "-mtune=znver3 -mprefer-vector-width=512 -march=x86-64"
 _VNNI, _BF16 = f"{_X86}-v4 -mavx512vnni", f"{_X86}-v4 -mavx512vnni -mavx512bf16"
-_ARM = "-fno-schedule-insns -march=armv8"  # g++ 12 would spill sums
+_ARM = "-fno-schedule-insns -march=armv8"  # without the first option, g++ 12 spills sums to memory
 
 BF16 = Target("avx512", ("bf16", "int8"), "AVX-512", _BF16, (*_AVX512, "avx512_vnni", "avx512_bf16"))
 AVX512_VNNI = Target("avx2", ("f32", "int8"), "AVX-512", _VNNI, (*_AVX512, "avx512_vnni"))
@@ -69,7 +69,7 @@ class CannotCompile(Exception):
 
 
 def own_target() -> Target | None:
-    """Return the fastest target that this processor runs, of those that are compiled if there are any, or None."""
+    """Return the fastest target that this processor runs, if possible a compiled one, or None if it runs no target."""
     own = (target for target in TARGETS if not processors.lacking(target.flags))
     return max(own, key=lambda target: path(target).exists(), default=None)
 
@@ -113,7 +113,7 @@ def main() -> None:
         return
     print(f"  compiling the engine {target.engine}", flush=True)
     reasons = []
-    for slower in TARGETS[TARGETS.index(target) :]:  # an old assembler may lack the instructions of the fastest
+    for slower in TARGETS[TARGETS.index(target) :]:  # an old assembler may lack the newest instructions
         if slower.engine == target.engine and not processors.lacking(slower.flags):
             try:
                 return compile_kernel(slower)

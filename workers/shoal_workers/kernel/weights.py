@@ -18,7 +18,7 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 #: Widths of a head that the kernel supports.
 HEAD_WIDTHS = (32, 64)
 
-#: Least and greatest number of inputs in a panel, and the step between these numbers. Inputs of a panel share a scale.
+#: Least and greatest number of inputs of a panel, and the step between such numbers. Inputs of a panel share a scale.
 #: With a step of 16, some models in bf16 would not fit the tiles of AMX, and take twice as long as with openvino.
 MIN_GROUP, MAX_GROUP, GROUP_STEP = 64, 512, 32
 
@@ -54,7 +54,7 @@ class KernelWeights(NamedTuple):
 
 
 def find_unsupported(transformer: Transformer) -> str:
-    """Return in words the sizes that the kernel does not support, if any. The model has only BERT's kinds of blocks."""
+    """Return the sizes that the kernel does not support, in words, or "". The model must have only BERT's blocks."""
     width, inner = _sizes(transformer)
     head_width = width // transformer.num_heads
     if head_width not in HEAD_WIDTHS:
@@ -95,7 +95,7 @@ def arrange(transformer: Transformer, max_tokens: int, number: str) -> KernelWei
 
 
 def _sizes(transformer: Transformer) -> tuple[int, int]:
-    """Return the width of a token's vector, and its width inside the feed-forward network."""
+    """Return the width of a token's vector, and the width of the feed-forward network."""
     first = transformer.layers[0]
     return len(first.attention_out.bias), len(first.up.bias)
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 #: the keys of its job within this time.
 LOOK_FIRST_S = 4.0
 
-#: Longest time from when a worker takes a job until it begins the run, in seconds. A worker that needs longer has died.
+#: Seconds from when a worker takes a job until it must have begun the run. A worker that needs longer has died.
 BETWEEN_S = 4.0
 
 #: Longest pause between two rounds, in seconds. After a longer one, the runner watches for `LOOK_FIRST_S` again.
@@ -81,7 +81,7 @@ class Maintenance:
             self._connection.zrem(key, entry)
 
     def _resume_between(self, now_s: float) -> None:
-        """Put back the jobs that a worker took from the queue and did not begin within `BETWEEN_S`."""
+        """Put back jobs that a worker took from the queue but did not begin within `BETWEEN_S`."""
         key = self._queue.intermediate_queue_key
         self._between = {name: self._between.get(name, now_s) for name in self._connection.lrange(key, 0, -1)}
         for name, since_s in self._between.items():

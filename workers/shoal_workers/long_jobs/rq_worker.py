@@ -1,7 +1,7 @@
 """An RQ worker for long jobs: a process that takes jobs from its queue and starts a child process for each job.
 
 The worker stops a job by killing its process. Each job saves the data that it needs to continue, so a pause, a
-cancellation, the stop of the runner and a crash are the same case. Other programs that write into Redis cannot control
+cancellation, a stop of the runner and a crash are handled alike. Other programs that write into Redis cannot control
 the worker as they can control RQ's: it listens to no commands, calls no callbacks, and sends none of RQ's webhooks.
 """
 
@@ -41,8 +41,8 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 #: abandoned. At each heartbeat, the worker also looks whether the job should stop.
 HEARTBEAT_S, ALIVE_S = 1, 8
 
-#: Longest wait for a job before the next heartbeat of the worker, and the age of the last heartbeat at which the worker
-#: is no longer listed, in seconds.
+#: Seconds that a worker waits for a job before its next heartbeat, and the age of the last heartbeat, in seconds, at
+#: which the worker is no longer listed.
 TAKE_S, LISTED_S = 2, 15
 
 
@@ -79,7 +79,7 @@ class LongJobWorker(Worker):
         RQ's own loop would end with a traceback when Redis is full. Its start would listen to commands, by which any
         program with access to Redis could end this worker or its jobs.
         """
-        logging.getLogger("rq").setLevel(logging.ERROR)  # this worker itself logs the begin and the end of a job
+        logging.getLogger("rq").setLevel(logging.ERROR)  # this worker logs the begin and the end of a job itself
         self.heartbeat()
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
         with suppress(StopRequested):
@@ -99,7 +99,7 @@ class LongJobWorker(Worker):
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         """Renew all keys that list the worker as alive, because Redis may have lost some."""
         if self._stop_requested and self.get_state() != WorkerStatus.BUSY:
-            raise StopRequested  # again, because `request_stop` may have raised it within a log call, which drops it
+            raise StopRequested  # again, because logging drops an exception that `request_stop` raises in a log call
         whole = self.connection.pipeline() if pipeline is None else pipeline
         super().heartbeat(LISTED_S, whole)
         whole.hset(self.key, mapping={**self.serialize(), "state": self.get_state()})
@@ -145,12 +145,12 @@ class LongJobWorker(Worker):
         """Start the process of a job; signals wait until the process has set its handlers."""
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         super().fork_work_horse(job, queue)
-        with suppress(OSError):  # if the process has not done so yet: a kill of its group must not hit this worker
+        with suppress(OSError):  # so that a kill of the process's group never hits this worker
             os.setpgid(self.horse_pid, self.horse_pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def get_heartbeat_ttl(self, job: Any, working_time: float = 0.0) -> int:
-        """Return the seconds without a heartbeat after which a running job is abandoned."""
+        """Return the seconds without a heartbeat after which a running job counts as abandoned."""
         return ALIVE_S
 
     def maintain_heartbeats(self, job: Any, execution: Any) -> None:

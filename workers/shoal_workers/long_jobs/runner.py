@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 #: Longest wait for the workers to end, in seconds. They kill the processes of their jobs within 1 s.
 STOP_WITHIN_S = 10.0
 
-#: Longest wait for an answer of Redis, in seconds, until RQ sets the worker's `connection_timeout`.
+#: Longest wait for an answer of Redis, in seconds. A started worker sets its own `connection_timeout`.
 ANSWER_S = 2.0
 
 #: Pause before a worker that ended is started again, in seconds.
@@ -53,7 +53,7 @@ _LOOK_EVERY_S = 0.2
 
 @dataclass(slots=True)
 class _Place:
-    """A place for one worker of a queue, and the worker's process."""
+    """One worker of a queue: its process, if it runs, and the monotonic time from which it may be started."""
 
     queue: str
     process: BaseProcess | None = None
@@ -120,7 +120,7 @@ class Runner:
 
     def _work(self, name: str, parent: int) -> None:
         """Do the jobs of a queue. Runs in a process of its own."""
-        _exit_when_told()  # first, because the inherited handlers of the runner would let this process go on
+        _exit_when_told()  # first, because the handlers inherited from the runner do not end this process
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         die_with_parent(signal.SIGTERM, parent)
         quiet_until_s = 0.0

@@ -58,7 +58,7 @@ def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, r
         )
         progress = TaskProgress(result.count + result.num_bad, result.num_bad, result.first_bad, 1.0, "uploading")
         upload_index(settings, folder, lambda: report(progress))
-        if changes:  # not earlier: until the upload, other machines serve an older version, which needs the changes
+        if changes:  # only now, because other machines need the changes until they serve the uploaded version
             changes.forget_folded(folder)
     return asdict(result)
 

@@ -1,4 +1,5 @@
-"""The loop of a worker. A batch is computed in one pass: a forward pass, or several side by side on a thread each.
+"""The loop of a worker. A batch is computed in one pass: one forward pass on all threads, or several at once.
 
-Imports the contract, the broker, the queue, the cache, `operations`, `index`, `encoding` and `process`.
+A pass aside has a low priority, so that interactive jobs can be computed at the same time. Imports the contract,
+the broker, the queue, the cache, `operations`, `index`, `encoding` and `process`.
 """

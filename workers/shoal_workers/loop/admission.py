@@ -43,15 +43,15 @@ from shoal_workers.process.watchdog import Activity
 
 log = logging.getLogger(__name__)
 
-#: Number of workers that die with a job before the job fails as poisoned.
+#: A job fails as poisoned after this number of workers have died while they held it.
 MAX_DEATHS = 3
 
-#: Summary for a worker that left no crash report.
+#: Summary of the end of a worker that left no crash report.
 NO_REPORT = "ended without a report: killed, or out of memory"
 
-#: Largest number of jobs that a worker takes from a lane at a time. Measured with 64 jobs of one headline: later jobs
-#: waited for a longer pass, so 64 connections got 0.91 times as many answers a second, and a client beside 1,000 others
-#: waited twice as long.
+#: Largest number of jobs that a worker takes from a lane at a time. Measured with a limit of 64 and jobs of one
+#: headline: later jobs waited for a longer pass, so 64 connections got 0.91 times as many answers a second, and a
+#: client beside 1,000 others waited twice as long.
 MAX_JOBS = 32
 
 #: Interval in seconds at which a worker looks for jobs that Redis gave it in an answer that was lost. It then also
@@ -62,7 +62,7 @@ RECLAIM_EVERY_S = 1.0
 CHECK_EVERY_S = 0.25
 
 #: First and longest pause of a worker that gets only jobs that it must give back, in seconds. Each pause is twice as
-#: long as the one before. Meanwhile, another worker can take the jobs.
+#: long as the previous one. During a pause, another worker can take the jobs.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.1
 
 #: Time for which a worker remembers the indexes and fingerprints of other workers, in seconds.
@@ -159,7 +159,7 @@ class Admission:
         if time.monotonic() >= self._next_reclaim or self._has_more_to_sweep:
             self._reclaim(held)
         skips_suspects = time.monotonic() < self._suspects_from
-        if not held:  # a suspect that waits ends each wait for a job at once
+        if not held:  # a sleep, because a waiting suspect ends each wait for a job at once
             time.sleep(max(self._pause_s, FIRST_PAUSE_S) if skips_suspects else self._pause_s)
         takes_suspects = takes_suspects and not skips_suspects
         works = self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects, MAX_JOBS))
@@ -224,7 +224,7 @@ class Admission:
             now = self._clock.now()
             if job.deadline < now:
                 raise expired(job, now)
-            if job.timeout_s is None:  # else the deadline is near
+            if job.timeout_s is None:  # a `timeout_s` is at most a year
                 check_deadline(job.deadline, now)
         job.check_texts(self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
         job.check_sizes(self._limits.max_job_texts)
@@ -239,7 +239,7 @@ class Admission:
         return [work for work, runs in zip(submitted, started, strict=True) if not runs]
 
     def _look_up(self, cache: Cache, works: Iterable[Work]) -> None:
-        """Look up the texts of the works in the cache, and give each work its entries."""
+        """Look up the jobs' texts in the cache, and give each job its entries."""
         works = [work for work in works if work.reads_texts and work.options.is_cacheable and work.untokenized]
         for work in works:
             work.digests = cache.table.digests(work.job.texts, work.prompt, work.job.options)
@@ -286,7 +286,7 @@ class Admission:
         return num_answered
 
     def _dead_letter(self, delivery: Delivery, error: ShoalError, outline: Outline) -> DeadLetter | None:
-        """Return the dead letter for a poisoned job, an unforeseen error or an unreadable id; None in other cases."""
+        """Return the dead letter if the job is poisoned, its id is unreadable or the error is unforeseen; else None."""
         job_id = delivery.put_as or outline.id
         if job_id and not isinstance(error, Poisoned | Internal):
             return None
@@ -312,7 +312,7 @@ class Admission:
         if given:
             self._consumer.give_back(given)
             self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, MAX_PAUSE_S)
-        if any(delivery.deaths for delivery in given):  # a suspect, which a take prefers to all other jobs
+        if any(delivery.deaths for delivery in given):  # without a pause, the next take would get the suspect again
             self._suspects_from = time.monotonic() + MAX_PAUSE_S
         return given
 

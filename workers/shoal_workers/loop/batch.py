@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 #: some 50 µs of processor time.
 LOOK_EVERY_S = 0.004
 
-#: Age of a pass aside, in seconds, from which the worker only waits for its end. So the watchdog notices if the pass
-#: hangs.
+#: Age of a pass aside, in seconds, from which the worker does nothing but wait for its end, so that the watchdog
+#: notices a pass that hangs.
 WAIT_FROM_S = 1.0
 
 
 class Batch:
-    """The texts of one pass, all different, and their jobs. Its `EncodingPass`es run side by side. Not thread-safe."""
+    """The texts of one pass, all different, and their jobs. A batch's passes run side by side. Not thread-safe."""
 
     def __init__(self, kind: str, texts: list[TokenizedText], works: list[Work], pipeline: Pipeline):
         self.kind = kind
@@ -37,7 +37,7 @@ class Batch:
         self._passes: Sequence[EncodingPass] | None = None
 
     def start(self, activity: Activity, measurements: Measurements) -> None:
-        """Start the pass, aside if possible. It is marked in `activity` and counted in `measurements`."""
+        """Start the pass, aside if possible. Mark it in `activity` and count it in `measurements`."""
         self._activity, self._measurements = activity, measurements
         self._started_s = time.perf_counter()
         activity.mark("encoding")

@@ -12,7 +12,7 @@ from shoal_workers.loop.batch import Batch
 from shoal_workers.operations.embed import ChunksWork
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work, tokenize
 
-#: Time after an interactive job during which more interactive jobs are expected, in seconds.
+#: Seconds after an interactive job during which more interactive jobs are expected.
 EXPECTED_S = 1.0
 
 #: Longest pass aside for long or bulk jobs while interactive jobs are expected, in seconds. Its time is estimated from
@@ -25,11 +25,11 @@ MAX_PREEMPTIBLE_S = 0.012
 #: Number of tokens that a pass for long or bulk jobs may always have, even if passes are slow.
 MIN_PREEMPTIBLE_TOKENS = 64
 
-#: Number of passes for which texts are tokenized ahead.
+#: Texts are tokenized in advance for this number of passes.
 WINDOW_PASSES = 2
 
-#: Largest number of characters that are tokenized at a time. This takes at most 50 ms, with the longest texts and
-#: slowest scripts.
+#: Largest number of characters that are tokenized at a time, in at most 50 ms even with the longest texts and slowest
+#: scripts.
 MAX_TOKENIZED_CHARS = 16_384
 
 #: Largest number of characters that are tokenized at a time while interactive jobs are expected.
@@ -46,8 +46,8 @@ ENOUGH_CHUNK_CHARS = 8_192
 #: because other jobs run between its passes.
 MAX_TEXTS_OF_LONG = 4
 
-#: The kinds of jobs in the order of their priority, each with its share: the tokens that a waiting kind earns for each
-#: computed token of an earlier kind.
+#: The kinds of jobs in the order of their priority, each with its share: the tokens that the kind earns while it waits,
+#: for each computed token of a kind with a higher priority.
 SHARES = {INTERACTIVE: 1.0, LONG: 1 / 4, BULK: 1 / 8}
 
 
@@ -78,8 +78,8 @@ class Scheduler:
         """Return the number of texts to take from each lane. A lane without room is left out.
 
         Interactive jobs may fill a pass of `max_batch_texts`. Bulk jobs may fill one pass besides the pass aside, which
-        has `num_aside` texts. Idle workers could compute further bulk jobs sooner. If interactive jobs would have to
-        wait for bulk, there is room for one bulk job. A job that takes turns counts for few texts.
+        has `num_aside` texts; more bulk jobs are left for idle workers. If interactive jobs would have to wait for
+        bulk, there is room for one bulk job. A job that takes turns counts for few texts.
         """
         holds_up_interactive = time.monotonic() < self._expected_until and not self._embeds.encoder.runs_aside
         room = {
@@ -108,7 +108,7 @@ class Scheduler:
     # Choose and finish
 
     def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
-        """Return the next batch: texts of one suspect job, or else of jobs of these kinds; None if no text waits."""
+        """Return the next batch: from one suspect if any, else from jobs of these kinds; None if no text waits."""
         if suspect := next((work for work in self.works if work.delivery.deaths), None):
             return self._batch([suspect]) if suspect.needs_pass else None
         while works := self._turn(kinds):
@@ -128,7 +128,7 @@ class Scheduler:
         done = set(batch.texts)  # jobs that came after the start of a pass aside may share its texts
         for work in [work for work in self.works if not done.isdisjoint(work.tokenized.values())]:
             work.end_pass(seconds)
-            if work.takes_turns:  # to the end, behind the other jobs of its kind
+            if work.takes_turns:  # moved to the end, behind the other jobs of its kind
                 self.works[work] = self.works.pop(work)
 
     def _turn(self, kinds: Collection[str]) -> list[Work]:
@@ -159,7 +159,7 @@ class Scheduler:
         waiting = (text for work in works for text in work.tokenized.values() if not text.is_done)
         if not (texts := list(dict.fromkeys(waiting))):
             return None
-        if max_cost is None:  # the batch with the oldest text
+        if max_cost is None:  # take the batch that has the oldest text
             texts = next(batch for batch in pipeline.bucketing.cut(texts) if texts[0] in batch)
         else:
             texts = pipeline.bucketing.part(texts, max_cost, any(work.untokenized for work in works))
@@ -208,15 +208,15 @@ class Scheduler:
         for kind in kinds[kinds.index(served) + 1 :]:
             credit = min(self._credit[kind] + SHARES[kind] * num_tokens, self._max_batch_tokens)
             self._credit[kind] = credit if kind in waiting else 0.0
-        # A pass with a long text may have more tokens than the kind has earned. The kind's next pass is then later.
+        # A pass with a long text may have more tokens than the kind has earned. Its next pass is then later.
         self._credit[served] = max(-self._max_batch_tokens, self._credit[served] - num_tokens)
 
 
 def _next_portion(works: Iterable[Work], enough_tokens: float, max_chars: int) -> list[tuple[Work, int]]:
     """Take the next inputs to tokenize: one, or several of up to `max_chars` in total. Return their jobs and numbers.
 
-    All these inputs have the same `Work.reading`. A job that cuts its texts is returned alone. The list is empty if
-    the jobs in front already have `enough_tokens`.
+    All these inputs have the same `Work.reading`. A job that cuts its texts is returned alone. The list is empty if the
+    first jobs already have `enough_tokens`.
     """
     portion: list[tuple[Work, int]] = []
     num_tokens = num_chars = 0

@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.5
 
 #: Longest time for which a stopping worker still computes the jobs that it has, in seconds. If Redis is away then, the
-#: worker waits as long for Redis: if the worker ended with jobs, they would be blamed for its end.
+#: worker waits for Redis for at most this time, because jobs that it held at its end would be blamed for the end.
 DRAIN_S = 5.0
 
 #: Difference between the clocks of this machine and Redis above which the worker logs a warning, in seconds.
 WRONG_CLOCK_S = 1.0
 
-#: Longest wait for the end of a batch aside, in seconds, until the worker takes jobs that no marker shows.
+#: Longest wait for the end of a batch aside, in seconds, before the worker takes jobs that `has_jobs` does not notice.
 TAKE_EVERY_S = 0.25
 
 #: Longest time for which a worker with nothing to compute waits for an index before it looks for jobs, in seconds.
@@ -84,7 +84,7 @@ class Worker:
 
     def run(self) -> None:
         """Step until `stop` is called; while Redis does not answer, wait for it."""
-        is_away: bool | None = None  # until the first step
+        is_away: bool | None = None  # None until the first step
         ends_by = 0.0
         while not self._stopping.is_set() or time.monotonic() < ends_by:
             try:
@@ -93,7 +93,7 @@ class Worker:
                 while not self._stopping.is_set():
                     ends_by = math.inf  # the worker may hold jobs from now on
                     self.step()
-                    if is_away is not False:  # not before: Redis may answer, and refuse to write
+                    if is_away is not False:  # only after a step, because Redis may answer but refuse writes
                         log.info("worker %s is taking jobs", self.id)
                     is_away = False
                 self._drain()
@@ -101,21 +101,21 @@ class Worker:
             except (Unavailable, Overloaded) as error:
                 log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                 is_away = True
-                self._finish(self._aside)  # not later: the wait for Redis would count as time of the batch
+                self._finish(self._aside)  # now, because the wait for Redis would count as time of the batch
                 if self._stopping.is_set():
                     ends_by = min(ends_by, time.monotonic() + DRAIN_S)
                 time.sleep(RETRY_S)
 
     def stop(self) -> None:
-        """End `run`, after the answers to the worker's jobs or after `DRAIN_S`. Safe in a signal handler."""
+        """End `run` once the worker's jobs are answered, or after `DRAIN_S`. Safe in a signal handler."""
         self._stopping.set()
 
     def step(self, block_s: float = 1.0) -> int:
         """Run one round: take jobs, compute the next pass, and answer jobs that earlier passes have completed.
 
         Waits up to `block_s` for a job if the worker has none. A pass of long or bulk jobs may run aside for several
-        rounds, which then compute interactive jobs. The next pass aside follows at once if no interactive job and no
-        suspect waits. Returns the number of answered jobs.
+        rounds, which then compute interactive jobs. If no interactive job and no suspect waits in the queue, the next
+        pass aside begins before new jobs are taken. Returns the number of answered jobs.
         """
         started, was_idle, goes_on = time.perf_counter(), not self.scheduler.works, False
         if self._aside and self._aside.ends_within(0.0, self._has_come):
@@ -186,10 +186,10 @@ class Worker:
             self._aside = batch
             return self._answer()
         try:
-            num_answered = self._answer()  # while the engine computes
+            num_answered = self._answer()  # the engine computes meanwhile
         finally:
             self._finish(batch)
-        if self._aside or len(batch.works) == 1:  # the jobs of this batch need not wait for the next pass
+        if self._aside or len(batch.works) == 1:  # so that the jobs of this batch do not wait for the next pass
             num_answered += self._answer()
         return num_answered
 
@@ -210,7 +210,7 @@ class Worker:
         if batch is self._aside:
             self._aside = None
         seconds = batch.finish()
-        if self._aside is None:  # else the time of the batch aside includes this time
+        if self._aside is None:  # otherwise the time of the batch aside includes this time
             self.counters["busy_s"] += seconds  # type: ignore[assignment]
         self.scheduler.finish(batch, seconds)
 

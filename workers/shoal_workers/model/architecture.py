@@ -26,7 +26,7 @@ ACTIVATIONS = {
     "tanh": "tanh",
 }
 
-#: Settings that change the arithmetic of a model, with the values that change nothing. Any other value is refused.
+#: Settings that may change what a model computes, with the values that change nothing. Any other value is refused.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute", None),
     "is_decoder": (False, None),
@@ -44,8 +44,8 @@ class TensorNames:
     `qkv` has three names, for query, key and value, or one name if one tensor has all three. `up` has one name, or one
     for each half. An empty name means that the architecture has no such tensor. `attention_end` and `output_end` are
     norms of the outputs of attention and of the network, before these are added to the tokens. `distances` has a vector
-    for each distance of two tokens, `distance_norm` is its norm, and `distance_key` and `distance_query` are the linear
-    layers that make keys and queries of such vectors.
+    for each distance of two tokens, `distance_norm` is the norm of these vectors, and `distance_key` and
+    `distance_query` are the linear layers that make keys and queries of such vectors.
     """
 
     layer: str
@@ -75,9 +75,9 @@ class TensorNames:
 class Head:
     """The two linear layers that make scores of a token vector, and the function and the norm between them.
 
-    Without `dense`, `out` alone makes them, and has no bias.
-    `pooling` is the key of config.json that says whether the scores belong to the first token's vector or to the mean.
-    If `activation` is empty, config.json names it. In a head for words, the weights of `out` may be the words' vectors.
+    Without `dense`, `out` alone makes the scores, and has no bias. `pooling` is the key of config.json that says
+    whether the scores belong to the first token's vector or to the mean. If `activation` is empty, config.json names
+    the function. In a head for words, the weights of `out` may be the word embeddings.
     """
 
     dense: str
@@ -94,23 +94,23 @@ class Architecture:
     The names of its classes in transformers begin with `class_prefix`. The names of its tensors begin with
     `tensor_prefix` in a model with a head. The first `pad_rows` rows of the position embeddings are unused; None stands
     for one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that
-    were trained with the model and are not needed. An architecture without a `head` scores nothing. `words_head` makes
-    a number for each word of the vocabulary.
+    were trained with the model and are not needed. A cross-encoder needs a `head`. `words_head` makes a number for each
+    word of the vocabulary.
 
     BERT's norms come after attention and after the network; with `norms_first`, they come before. With `is_gated`, the
     function is applied to the first half of the output of `up`, and the result is multiplied by the second half. With
     `is_rms`, norms are RMS norms. Without `has_biases`, only the last linear layer of a head has a bias; without
     `has_up_bias`, the linear layer `up` has none. Without `has_shifts`, norms have no shift; with `adds_one`, one is
     added to the scale of norms. Without `has_first_norm`, the first layer has no norm before attention. With
-    `has_gate_last`, the tensor of `up` has its halves in the other order. With `scales_words`, vectors of words are
+    `has_gate_last`, the tensor of `up` has its halves in the other order. With `scales_words`, word embeddings are
     multiplied by the square root of the width.
 
-    `activation` is the usual function in the layers. With `attention`, positions are rotary. `neutral` has settings of
-    this architecture with the values that Shoal supports. `names` maps keys of config.json to BERT's keys, under which
-    all are read; `defaults` has settings that config.json lacks. With `has_key_heads`, config.json has the number of
-    key heads and the size of a head. Attention scores are divided by the square root of the setting `score_divisor`, or
-    else of the size of a head. If a model comes with Python code, the code's names in config.json must begin with
-    `code`: that code computes the same as Shoal. A model with other code is not supported.
+    `activation` is the usual activation function of the layers. With `attention`, positions are rotary.
+    `neutral` has settings of this architecture with the values that Shoal supports. `names` maps keys of config.json to
+    BERT's keys, under which all are read; `defaults` has settings that config.json lacks. With `has_key_heads`,
+    config.json has the number of key heads and the size of a head. Attention scores are divided by the square root of
+    the setting `score_divisor`, or else of the size of a head. If a model comes with Python code, the code's names in
+    config.json must begin with `code`: that code computes the same as Shoal. A model with other code is not supported.
     """
 
     class_prefix: str

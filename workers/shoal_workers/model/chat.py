@@ -27,7 +27,7 @@ class Chat(NamedTuple):
 
 
 def parse(template: str, instruction: str | None) -> Chat:
-    """Return the template's parts around a pair, with the `instruction` or, if None, its own. Raises ModelMismatch.
+    """Return the template's parts around a pair, with `instruction` or the template's default. Raises ModelMismatch.
 
     The template is not run. It may name the messages of roles and insert them, and nothing else.
     """
@@ -47,7 +47,7 @@ def parse(template: str, instruction: str | None) -> Chat:
 
 
 def write_tokenizer(path: Path, parts: list[str]) -> None:
-    """Let the tokenizer in the file put the parts around the two texts of a pair."""
+    """Change the tokenizer in the file so that it puts the parts around the two texts of a pair."""
     tokenizer = Tokenizer.from_file(str(path))
     encoded = [tokenizer.encode(part, add_special_tokens=False) for part in parts]
     special = [{"id": f"#{n}", "ids": part.ids, "tokens": part.tokens} for n, part in enumerate(encoded)]

@@ -27,13 +27,13 @@ Graphs = dict[str, ov.Model]
 #: Added to the attention scores of tokens that are too far away.
 MASKED = -1e9
 
-#: The section of the graph's metadata for numbers that are not weights, and the names of these numbers.
+#: The section of the graph's metadata for values that are not weights, and the names of these values.
 _NUMBERS = "transformer"
 _NAMES = ("num_layers", "num_heads", "num_positions", "eps", "activation", "head")
 
 
 def build_graph(transformer: Transformer) -> ov.Model:
-    """Return the graph that makes token vectors or scores `[rows, length, dimension]` of the arrays of a `Packing`."""
+    """Return the graph from the arrays of a `Packing` to token vectors or scores, `[rows, length, dimension]`."""
     ids = ops.parameter([-1, -1], np.int32, "ids")
     positions = ops.parameter([-1, -1], np.int32, "positions")
     bias = ops.parameter([-1, 1, -1, -1], np.float32, "bias")
@@ -45,7 +45,7 @@ def build_graph(transformer: Transformer) -> ov.Model:
     if transformer.relative_bias is not None:
         relative = _of_distances(transformer.relative_bias, positions, transformer.num_positions, "relative_bias")
         attention_bias = ops.add(bias, ops.transpose(relative, [0, 3, 1, 2]))
-    attend = cache(partial(_attending, transformer, positions, attention_bias))  # layers that are alike share tables
+    attend = cache(partial(_attending, transformer, positions, attention_bias))  # shared by layers with equal attention
     for n, layer in enumerate(transformer.layers):
         tokens = _layer(tokens, attend(layer.attention), layer, transformer, f"layers.{n}.")
     tokens = _norm(tokens, transformer.final_norm, transformer.eps, "final_norm")
@@ -142,7 +142,7 @@ class _Attending(NamedTuple):
 class _NearDistances(NamedTuple):
     """The part of a layer's `Distances` that rows of this length need, from `first` to `end`.
 
-    `places` `[rows, heads, length, length]` has the place in this part for each pair of tokens of a row.
+    `places` `[rows, heads, length, length]` has the index in this part for each pair of tokens of a row.
     """
 
     places: ov.Node
@@ -215,7 +215,7 @@ def _network(layer: Layer, transformer: Transformer, prefix: str, tokens: ov.Nod
 
 def _attending(transformer: Transformer, positions: ov.Node, bias: ov.Node, attention: Attention) -> _Attending:
     if any(layer.attention.window for layer in transformer.layers):
-        # All layers get a window: OpenVINO 2026.4 makes wrong shapes in bf16 if only some biases are made here.
+        # All layers get a window, because OpenVINO 2026.4 makes wrong shapes in bf16 if only some biases are made here.
         window = attention.window or transformer.num_positions
         distance = ops.abs(ops.subtract(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2)))
         is_far = ops.greater(ops.unsqueeze(distance, 1), np.int32(window))
@@ -253,7 +253,7 @@ def _rotated(heads: ov.Node, cosines: ov.Node, sines: ov.Node) -> ov.Node:
 
 
 def _scores(tokens: ov.Node, bias: ov.Node, head: ScoreHead, eps: float) -> ov.Node:
-    if head.is_of_mean:  # equal attention to all tokens of a text
+    if head.is_of_mean:  # the mean of the tokens of each text
         tokens = ops.matmul(ops.softmax(ops.squeeze(bias, 1), -1), tokens, False, False)
     inner = _FUNCTIONS[head.activation](_linear(tokens, head.dense, "head.dense"))
     return _linear(_norm(inner, head.norm, eps, "head.norm"), head.out, "head.out")

@@ -38,13 +38,13 @@ class Model:
 
     `is_reranker` is true for a cross-encoder, which makes one score of a pair of texts. `type_offset` is added to the
     position of a token for each token type; it is 0 if there are no types. `num_weights` is the number of weights in
-    the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks. If `ends_in_tanh`,
-    a tanh is applied to pooled vectors. `activation` is the function in the layers if it is not the architecture's
-    usual one. `pair_forms` are format strings for a reranker's query and text, with `{}` in their places; it is empty
-    if the tokenizer takes both unchanged.
+    the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks. With
+    `ends_in_tanh`, a tanh is applied to pooled vectors. `activation` is the function in the layers if it is not the
+    architecture's usual one. `pair_forms` are format strings for a reranker's query and text, with `{}` where these are
+    inserted; they are empty if the tokenizer takes both unchanged.
 
-    `matryoshka_dimensions` are the smaller dimensions for which the model was trained. It is empty if the model's
-    files name none of them, and None if the files mention no such training.
+    `matryoshka_dimensions` are the smaller dimensions for which the model was trained. They are empty if the model's
+    files name no dimension, and None if the files do not mention such training.
 
     `heads` has the heads of outputs besides the pooled vector, by output. Without a pooled vector, `pooling` is empty
     and `dimension` is the size of the first head. With a `query_form`, `max_tokens` is the limit of documents.
@@ -112,7 +112,7 @@ class Model:
         (folder / DESCRIPTION).write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
 
     def checked(self) -> Self:
-        """Return the same model. Raises ModelMismatch for a property that no model can have."""
+        """Return this model itself. Raises ModelMismatch for a property that no model can have."""
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
         words = [self.name, self.source, self.digest, self.pooling, self.weights_state, self.other_blocks]
         words += [self.activation, *prompts, *prompts.values(), *self.pair_forms]
@@ -138,7 +138,7 @@ class Model:
         return [(of_query.format(query), of_text.format(text)) for query, text in pairs]
 
     def prompt_for(self, name: str | None, otherwise: tuple[str, ...] = ()) -> str:
-        """Return the text of the prompt called `name`, else of the first known of `otherwise`, else the default."""
+        """Return the text of the prompt `name`; if None, of the first known name in `otherwise`, or the default."""
         if name is not None:
             return self.prompts[name]
         found = next((known for known in otherwise if known in self.prompts), self.default_prompt)
@@ -163,5 +163,5 @@ def is_prepared(folder: Path) -> bool:
     except ModelNotFound:
         return False
     source = Path(model.source)
-    is_same = (local_folder(model.name) or source).resolve() == source.resolve()  # a relative name may move
+    is_same = (local_folder(model.name) or source).resolve() == source.resolve()  # a relative path may lead elsewhere
     return model.layout == LAYOUT and is_same and (not source.exists() or weights_state(source) == model.weights_state)

@@ -35,14 +35,13 @@ _LAYERS = {
 _ALIASES = {"MLMTransformer": "Transformer"}
 _PYLATE_DENSE = "pylate.models.Dense.Dense"
 
-#: The layers of a model that makes one output other than vectors of texts, in their order. There may be any number of
-#: Dense layers.
+#: The orders of layers in a model whose only output is not a text's vector. Any number of Dense layers is possible.
 _ORDERS = {
     "sparse": (["Transformer", "SpladePooling"],),
     "multivector": (["Transformer", "Dense", "MultiVectorMask", "Normalize"], ["Transformer", "Dense"]),
 }
 
-#: The layers of a model that makes one vector, if it has Dense layers.
+#: The orders of layers in a model that makes one vector and has Dense layers.
 _POOLED = (["Transformer", "Pooling", "Dense", "Normalize"], ["Transformer", "Pooling", "Dense"])
 
 #: Files of a model with heads for sparse weights and for vectors of tokens, like BGE-M3.
@@ -51,10 +50,10 @@ BESIDE = {"sparse": "sparse_linear.safetensors", "multivector": "colbert_linear.
 #: Largest number of tokens of a text in a static model, with the token before each text. model2vec reads 512.
 MAX_STATIC_TOKENS = 513
 
-#: End of the names of classes in transformers that score texts.
+#: The end of the names of the classes in transformers that score texts.
 _SCORES = "ForSequenceClassification"
 
-#: Largest JSON file that is read, in bytes. Files of known models have under 2 MB, except tokenizer.json.
+#: Largest JSON file that is read, in bytes. Known models have files under 2 MB, except tokenizer.json.
 MAX_JSON_BYTES = 8 << 20
 
 #: The keys of config.json that may have the width of token vectors.
@@ -109,7 +108,7 @@ class Original:
 
     @cached_property
     def reading(self) -> dict[str, Any]:
-        """The settings of Sentence Transformers for texts, empty if there are none. Old files name the architecture."""
+        """The settings of Sentence Transformers for texts, from sentence_*_config.json; empty if there are none."""
         found = sorted(self.transformer.glob("sentence_*_config.json"))
         return read_json(found[0]) if found else {}
 
@@ -125,7 +124,7 @@ class Original:
 
     @cached_property
     def only_output(self) -> str:
-        """The output, "sparse" or "multivector", of a model that makes nothing else of a text, else an empty string."""
+        """The output "sparse" or "multivector" if a model makes no other output, else an empty string."""
         names = dict(self.layers)
         if "SpladePooling" in names:
             return "sparse"
@@ -149,7 +148,7 @@ class Original:
 
     @cached_property
     def beside(self) -> dict[str, Path]:
-        """The files of the outputs that the model has beside its vector, by output."""
+        """The file for each output that the model has in addition to its vector."""
         return {output: self.folder / name for output, name in BESIDE.items() if (self.folder / name).is_file()}
 
     @cached_property
@@ -245,7 +244,7 @@ def _read_reranker(name: str, original: Original) -> dict[str, Any]:
 
 
 def _read_embedder(name: str, original: Original) -> dict[str, Any]:
-    layers = dict(original.layers or _modules(original.folder, "document"))  # without modules.json, an error names it
+    layers = dict(original.layers or _modules(original.folder, "document"))  # raises an error without modules.json
     pooling = read_json(layers["Pooling"] / "config.json")
     if not pooling.get("include_prompt", True):
         raise ModelMismatch(f"{name} leaves its prompt out of the pooling, which Shoal cannot do: use another model")
@@ -275,7 +274,7 @@ def _function(dense: dict[str, Any]) -> str:
 
 
 def weights_state(source: Path) -> str:
-    """Return the sizes and modification times of the files with weights and settings, which change if these change."""
+    """Return the sizes and modification times of weights and settings: a text that changes if a file changes."""
     kinds = ("*.safetensors", "*.json", "*.jinja", "artifact.metadata", "openvino_model.*", "model.onnx")
     stats = [path.stat() for kind in kinds for path in sorted(source.rglob(kind)) if path.is_file()]
     return ",".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)

@@ -15,7 +15,7 @@ FILES = ("openvino/openvino_model.xml", "onnx/model.onnx")
 
 _INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 
-#: The bytes in an ONNX file that say that weights are in another file.
+#: Bytes that are in an ONNX file if its weights are in another file.
 _EXTERNAL = b"\x0a\x08location\x12"
 
 

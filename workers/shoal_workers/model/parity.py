@@ -31,11 +31,11 @@ TEXTS = (
 )
 
 #: Pairs of texts whose scores are compared with stored scores. A worker refuses to serve if a difference, divided by
-#: (1 + stored score), is over the limit.
+#: (1 + the stored score's absolute value), is over the limit.
 PAIRS = tuple(zip(TEXTS, reversed(TEXTS), strict=True))
 MAX_DIFFERENCE, MAX_DIFFERENCE_INT8 = 0.05, 0.15
 
-#: The weights of ids are added up in this number of places of a profile.
+#: Length of a profile of weights of ids: weights whose ids are equal modulo this number are added.
 MAX_PLACES = 1_024
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
@@ -45,13 +45,13 @@ Score = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE, name: str = "vectors") -> None:
     """Raise ModelMismatch if a vector of the engine has too low a cosine to the stored array.
 
-    `name` is `vectors`, or an output with a head, which `profile` makes into vectors.
+    `name` is `vectors`, or the output of a head, from which `profile` makes vectors.
     """
     reference = load_file(folder / FILE)[name]
     vectors = encode(TEXTS)
-    are_zero = ~(vectors.any(axis=1) | reference.any(axis=1))  # as a static model's vector of an empty text
+    are_zero = ~(vectors.any(axis=1) | reference.any(axis=1))  # for example a static model's vectors of an empty text
     lowest = float(((vectors * reference).sum(axis=1) + are_zero).min())
-    if not lowest >= min_cosine:  # also if it is NaN
+    if not lowest >= min_cosine:  # true for NaN too
         raise ModelMismatch(
             f"the engine's {name} have cosine {lowest:.5f} to the fp32 reference, under {min_cosine}: "
             "prepare the model again (shoal model prepare --force) or use --precision f32"
@@ -59,9 +59,9 @@ def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE, name: st
 
 
 def profile(outputs: Sequence[Any], head: Head) -> NDArray[np.float32]:
-    """Return a normalised vector for the output of each text: the mean of its vectors, or its weights in their places.
+    """Return a normalised vector for the output of each text: the mean of its vectors, or its weights by word.
 
-    Weights of ids, which may be many, are added up in a few places.
+    Weights of ids are added up in `MAX_PLACES` sums, because there may be many ids.
     """
     places = MAX_PLACES if head.kind == "ids" else head.size
     found = np.zeros((len(outputs), places), np.float32)
@@ -78,7 +78,7 @@ def check_scores(folder: Path, score: Score, max_difference: float = MAX_DIFFERE
     """Raise ModelMismatch if a difference from a stored score, divided by 1 + its absolute value, is too large."""
     reference = load_file(folder / FILE)["vectors"][:, 0]
     largest = float((np.abs(score(PAIRS) - reference) / (1 + np.abs(reference))).max())
-    if not largest <= max_difference:  # also if it is NaN
+    if not largest <= max_difference:  # true for NaN too
         raise ModelMismatch(
             f"the engine's scores differ by {largest:.5f} from the fp32 reference, over {max_difference}: "
             "prepare the model again (shoal model prepare --force) or use --precision f32"

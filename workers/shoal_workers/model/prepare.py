@@ -117,9 +117,9 @@ def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str
             f"{' or '.join(own_graph.FILES)}: write it (docs/models.md), or use another model"
         )
     _check_tokenizer(folder / "tokenizer.json", original.config.get("vocab_size"), model)
-    numbers = path.with_suffix(".bin")  # of an OpenVINO graph
+    numbers = path.with_suffix(".bin")  # the weights of an OpenVINO graph
     digest = weights.digest(others=[path, *([numbers] if path.suffix == ".xml" and numbers.is_file() else [])])
-    model = replace(model, digest=digest, weights_state=weights_state(original.folder))  # the hub may have sent it now
+    model = replace(model, digest=digest, weights_state=weights_state(original.folder))  # the graph may be just fetched
     _save(model, own_graph.read(path, model.dimension), folder, {})
 
 
@@ -158,7 +158,7 @@ def _save_static(model: Model, original: Original, folder: Path) -> None:
 def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
     """Return the number of rows from one token type to the next, or 0 if all tokens of the model have one type.
 
-    The class `TokenizersBackend` of transformers 5 makes no types, unless its settings name them.
+    The class `TokenizersBackend` of transformers 5 makes no token types, unless its settings name them.
     """
     has_types = len(transformer.positions) > transformer.num_positions
     inputs = settings.get("model_input_names")
@@ -169,7 +169,7 @@ def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
 
 @contextmanager
 def _usable(what: str) -> Iterator[None]:
-    """Raise ModelMismatch if a library cannot use the file. Panics of the tokenizer are no `Exception`."""
+    """Raise ModelMismatch if a library cannot use the file. A panic of the tokenizer is not an `Exception`."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, ShoalError):
@@ -179,7 +179,7 @@ def _usable(what: str) -> Iterator[None]:
 
 
 def _adapt_tokenizer(path: Path, original: Original) -> None:
-    """Let the tokenizer first make texts lower-case if Sentence Transformers does. Raises ModelMismatch."""
+    """Let the tokenizer make texts lower-case first, if Sentence Transformers does so. Raises ModelMismatch."""
     tokenizer = Tokenizer.from_file(str(path))
     named = original.tokenizer_config.get("truncation_side") or (tokenizer.truncation or {}).get("direction", "right")
     if str(named).lower() != "right":
@@ -232,8 +232,8 @@ def _save(model: Model, graph: ov.Model, folder: Path, head_graphs: Mapping[str,
     """Write the graphs, the reference of the parity check and, last, the description.
 
     Weights are stored as fp16, whose rounding is an eighth of bf16's, so cosines to fp32 stay above 0.999998. Weights
-    of a reranker are not rounded, because scores have no cosine that evens out errors. The reference is
-    what the same graph computes in f32, before the rounding.
+    of a reranker are not rounded, because rounding errors even out in a cosine, but not in a score. The reference is
+    computed by the same graph in f32, before the rounding.
     """
     try:
         arrays = _reference(graph, model, folder / "tokenizer.json", head_graphs)
@@ -258,7 +258,7 @@ def _reference(
 ) -> dict[str, NDArray[np.float32]]:
     """Return the arrays of the parity check: `vectors`, normalised vectors `[texts, dimension]` or a reranker's scores.
 
-    Each head has the array `[texts, size]` that `parity.profile` makes of its output.
+    Each head has the array `[texts, size]` that `parity.profile` makes from its output.
     """
     compiled = core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     tokenizer = Tokenizer.from_file(str(path))

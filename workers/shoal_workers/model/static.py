@@ -30,7 +30,7 @@ def read_table(folder: Path) -> NDArray[np.float32]:
         return table
     with safe_open(file, "numpy") as stored:
         rows = stored.get_tensor("mapping") if "mapping" in stored.keys() else None  # noqa: SIM118 - no dict
-    if rows is not None:  # the row of each token id; several ids may share a row
+    if rows is not None:  # `rows` has the row of each token id; several ids may share a row
         if rows.ndim != 1 or rows.min() < 0 or rows.max() >= len(table):
             raise ModelMismatch(f"{file} maps tokens to rows that the table has not: fetch the model again")
         table = table[rows]
@@ -60,7 +60,7 @@ def write_tokenizer(original: Path, path: Path) -> int:
 
 
 def build_graph(table: NDArray[np.float32], first: int) -> ov.Model:
-    """Return the graph that makes token vectors of the arrays of a `Packing`; they are zero from the id `first` on."""
+    """Return the graph from the arrays of a `Packing` to token vectors, which are zero for the id `first`."""
     rows = np.zeros((len(table) + 1, table.shape[1]), np.float32)
     rows[: len(table)] = table
     rows[first] = 0

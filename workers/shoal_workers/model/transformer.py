@@ -21,7 +21,7 @@ from shoal_workers.model.attention import Attention, read_attention
 
 Array = NDArray[np.float32]
 
-#: Limit of rotary positions. A text of this length needs 2 GB: attention has several numbers for each pair of tokens.
+#: Limit of rotary positions. A text of this length needs 2 GB, because attention has numbers for each pair of tokens.
 MAX_ROTARY = 8_192
 
 
@@ -59,8 +59,8 @@ class Distances(NamedTuple):
 class Layer(NamedTuple):
     """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`.
 
-    Keys and values may have fewer heads than queries; then several heads of queries share a head of keys. `up` and
-    `down` are the two linear layers of the network after attention. `norms_first` says where the norms come.
+    Keys and values may have fewer heads than queries; then several query heads share a key head. `up` and `down` are
+    the two linear layers of the network after attention. `norms_first` of the `Transformer` says where the norms come.
     """
 
     qkv: Linear
@@ -96,9 +96,9 @@ class Transformer:
 
     `positions` is `[token types x num_positions, width]`: a token of a type at a position gets the vector in row
     `type x num_positions + position`. Without a head only the first token type is kept. A model with rotary positions
-    has no rows. `relative_bias` is `[2 x num_positions - 1, num_heads]`: the attention score of a token at position p
-    for a token at position q gets the numbers in row `q - p + num_positions - 1`. That row of `distance_rows` is the
-    row of their distance in the `distances` of each layer. `dense` is applied to the token vectors at the end.
+    has no rows. `relative_bias` is `[2 x num_positions - 1, num_heads]`: row `q - p + num_positions - 1` is added to
+    the attention scores of a token at position p for a token at position q. The same row of `distance_rows` has the
+    index of their distance in the `distances` of each layer. `dense` is applied to the token vectors at the end.
     """
 
     words: Array
@@ -280,7 +280,7 @@ class _Reader:
         has_norm, how = n > 0 or architecture.has_first_norm, architecture.attention
         divisor = self._size(architecture.score_divisor) if architecture.score_divisor else self.head_size
         divisor *= 3 if names.distances else 1  # a score is then the sum of three products
-        scaling = np.float32(divisor**-0.5)  # of queries, after their norm if they have one
+        scaling = np.float32(divisor**-0.5)  # for queries, after their norm if they have one
         query_norm = self._norm(prefix, names.query_norm, self.head_size)
         query_norm = query_norm._replace(scale=query_norm.scale * scaling)
         scale = np.ones(len(qkv.bias), np.float32)
@@ -302,7 +302,7 @@ class _Reader:
         )
 
     def _distance_span(self) -> tuple[int, int, int]:
-        """Return half the number of distances that have a vector, the buckets and the largest distance.
+        """Return half the number of distance vectors, the number of buckets (-1 or 0: none), and the largest distance.
 
         Raises ModelMismatch.
         """
@@ -324,7 +324,7 @@ class _Reader:
         return found
 
     def _distance_rows(self, num_positions: int) -> NDArray[np.int32]:
-        """Return the row of each distance: small distances have a row each, large ones share rows (DeBERTa)."""
+        """Return the row of each distance: large distances share rows (DeBERTa)."""
         span, buckets, largest = self._distance_span()
         distance = -np.arange(1 - num_positions, num_positions)  # DeBERTa subtracts the position of the key
         if buckets > 0:
@@ -337,7 +337,7 @@ class _Reader:
         return found
 
     def _distances(self, prefix: str, qkv: Linear, scaling: np.float32) -> Distances:
-        """Return the keys and queries of distances. In some models, the layer's `qkv` makes them."""
+        """Return the keys and queries of distances. In some models, `qkv` makes them from the distance vectors."""
         vectors, names, width = self.distance_vectors, self.names, self.width
         if self.config.get("share_att_key"):
             queries, keys, _ = np.split(vectors @ qkv.weights.T + qkv.bias, 3, axis=1)
@@ -356,7 +356,7 @@ class _Reader:
         return Linear(*(np.roll(array, self.inner, 0) for array in found)) if architecture.has_gate_last else found
 
     def _relative_bias(self, num_positions: int) -> Array:
-        """Return the bias of each distance: small distances have a bucket each, large ones share (T5, section 2.1)."""
+        """Return the bias of each distance: large distances share buckets (T5, section 2.1)."""
         table = self._take(f"{self.prefix}{self.names.relative_bias}.weight", 32, self.num_heads)
         half, exact, farthest = 16, 8, 128  # of 32 buckets, half are for tokens that come after
         distance = np.arange(1 - num_positions, num_positions)
@@ -392,7 +392,7 @@ class _Reader:
         return Linear(rows[[true]] - rows[[false]], np.zeros(1, np.float32))
 
     def _joined(self, prefix: str, names: Sequence[str], outputs: Sequence[int], has_bias: bool = True) -> Linear:
-        """Return one linear layer in place of several; a layer with one name is stored as one."""
+        """Return one linear layer in place of the layers with these names."""
         sizes = outputs if len(names) > 1 else [sum(outputs)]
         has_bias = has_bias and self.architecture.has_biases
         parts = [self._linear(prefix + n, size, self.width, has_bias) for n, size in zip(names, sizes, strict=True)]
@@ -440,7 +440,7 @@ class _Reader:
 
     def _refuse_unknown(self) -> None:
         """Raise ModelMismatch for an unknown tensor, because the model may use it to compute something else."""
-        is_late = LATE_CLASS in (self.config.get("architectures") or ())  # "linear" is its projection
+        is_late = LATE_CLASS in (self.config.get("architectures") or ())  # these have a projection, "linear"
         unused = (*self.architecture.unused, *(["linear."] if is_late else []))
         known = tuple(prefix + name for name in unused for prefix in ("", self.prefix))
         if unknown := sorted(name for name in self.tensors if not name.startswith(known)):

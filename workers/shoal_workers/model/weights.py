@@ -1,4 +1,4 @@
-"""The weights of a model, read from safetensors files, which hold numbers alone: nothing in them is run."""
+"""The weights of a model, read from safetensors files, which contain only numbers, no code."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 
-#: The file of the weights, and the index that names their files if there are several.
+#: The file of the weights, and the index that names the files if there are several.
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ChunksWork(Work):
-    """The work of an embed whose texts are cut by `chunker`. Chunks are numbered consecutively through all texts.
+    """The work of an embed job whose texts `chunker` cuts. The chunks of all texts are numbered consecutively.
 
-    A text is in `untokenized` until it is cut to its end. If the job asks for chunks, the vectors of all chunks are
-    kept. Otherwise each text keeps only the sum of its chunks' vectors, weighted by their tokens. `tokens` and
-    `truncated` say for each text how many tokens it has, and whether any were left out.
+    A text stays in `untokenized` until all of it is cut. If the job asks for chunks, the vectors of all chunks are
+    kept. Otherwise each text keeps only the sum of its chunks' vectors, weighted by their tokens. `tokens` has the
+    number of tokens of each text, and `truncated` says for each text whether tokens were left out.
     """
 
     chunker: Chunker = field(kw_only=True)
     _place: tuple[int, int] = field(default=(0, 0), init=False)  # in the current text: next start, end of last chunk
-    _waiting: deque[tuple[int, TokenizedChunk]] = field(default_factory=deque, init=False)  # text and unencoded chunk
+    _waiting: deque[tuple[int, TokenizedChunk]] = field(default_factory=deque, init=False)  # text number and chunk
     _rows: list[NDArray[np.float32]] = field(default_factory=list, init=False)
 
     is_cut: ClassVar[bool] = True
@@ -56,7 +56,7 @@ class ChunksWork(Work):
         return num_uncut + len(self.tokenized)
 
     def cut(self) -> tuple[list[tuple[Work, int, Tokens]], int]:
-        """Cut the next few chunks; return the number and the tokens of each, and the number of their characters.
+        """Cut the next few chunks; return each chunk's number and tokens, and how many characters all of them have.
 
         Sets the error if that fails.
         """
@@ -107,7 +107,7 @@ class ChunksWork(Work):
 
     def _result(self) -> dict[str, Any]:
         rows = self._rows
-        if self.chunks is None:  # the vector of a text is the mean of its chunks' vectors
+        if self.chunks is None:  # a text's vector is the weighted mean of its chunks' vectors
             rows = [(np.array(self._sums) / np.maximum(self.tokens, 1)[:, None]).astype(np.float32)]
         return {
             "vectors": cut_and_normalise(rows, self.job.options),
@@ -121,7 +121,7 @@ class ChunksWork(Work):
 
 @dataclass(eq=False)
 class EmbedWork(Work):
-    """The work of an embed whose texts are encoded whole."""
+    """The work of an embed job whose texts are not cut into chunks."""
 
     @classmethod
     def of_job(cls, delivery: Delivery, job: Embed, served: "Served") -> Work:
@@ -140,7 +140,7 @@ class EmbedWork(Work):
             self._check_num_weights(most * model.dimension // 2)
         if self.error is not None or not {"tokens", "multivector"}.intersection(outputs):
             return
-        if "multivector" in outputs:  # these vectors may have another size than the model's
+        if "multivector" in outputs:  # these vectors may have another dimension than the model's
             most = most * model.dimension // model.heads["multivector"].size
         num_tokens = self.num_tokens + sum(text.num_tokens for text in self.tokenized.values())
         if num_tokens > most:

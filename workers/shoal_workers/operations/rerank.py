@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class PairsWork(Work):
     """The work of a job with pairs of a query and a text, which a reranker scores.
 
-    `pairs` are the numbers of the inputs with the texts of the pairs. For a late-interaction model, the queries are
-    further inputs: `queries` has the number of the query of each pair that has no score yet, and `scored` the vector of
-    each other pair. If an index has the `codes` of a text's token vectors, the text is not encoded.
+    `pairs` are the numbers of the inputs that have the texts of the pairs. For a late-interaction model, the queries
+    are further inputs: `queries` has the number of the query's input for each pair without a score, and `scored` the
+    vector of each pair with a score. If an index has the `codes` of a text's token vectors, the text is not encoded.
     """
 
     pairs: range = field(default=range(0), init=False)
@@ -38,7 +38,7 @@ class PairsWork(Work):
         return self.pipeline.encoder
 
     def add_pairs(self, pairs: Sequence[tuple[str, str]], codes: Mapping[int, NDArray[np.int8]]) -> None:
-        """Add the inputs for the pairs. Some pairs may have known `codes`.
+        """Add the inputs for the pairs. `codes` has the codes of texts of pairs that need no encoding.
 
         Queries are encoded first, so that the vectors of texts need not be kept.
         """
@@ -54,7 +54,7 @@ class PairsWork(Work):
         self.untokenized.extend(dict.fromkeys((*self.queries.values(), *texts)))
 
     def end_pass(self, seconds: float) -> None:
-        """Score the pairs whose query and text are encoded, and forget their texts' vectors."""
+        """Score the pairs whose query and text are encoded, and free the vectors of these texts."""
         super().end_pass(seconds)
         for number, query in [pair for pair in self.queries.items() if pair[1] in self.encoded]:
             if number in self.codes:
@@ -67,7 +67,7 @@ class PairsWork(Work):
             del self.queries[number]
 
     def scores(self, *, raw: bool = False) -> NDArray[np.float32]:
-        """Return the scores of the encoded pairs, or the reranker's `raw` numbers."""
+        """Return the scores of the pairs, all encoded, or the reranker's `raw` scores."""
         scored = self.scored
         vectors = [scored[n] if n in scored else self.encoded[n].vectors for n in self.pairs]
         found = np.concatenate([vector for vector in vectors if vector is not None])
@@ -81,7 +81,7 @@ class PairsWork(Work):
 
 @dataclass(eq=False)
 class RerankWork(PairsWork):
-    """The work of a rerank. Its pipeline is the reranker's."""
+    """The work of a rerank job, whose pipeline is the reranker's."""
 
     job: Rerank
 

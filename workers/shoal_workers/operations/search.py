@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The errors of a search that the client gets unchanged.
+#: Errors of a search that are sent to the client unchanged.
 _ANSWERED = InvalidRequest | IndexMismatch | IndexCorrupt | NotReady | TooLarge | Unavailable
 
 
 @dataclass(eq=False)
 class SearchWork(PairsWork):
-    """The work of a search.
+    """The work of a search job.
 
-    `reranks` is the pipeline of the reranker. The `second_stage` begins once the hits are found. The numbers of its
-    pairs follow the numbers of the texts. `asked` is the search in an engine, once it has begun.
+    `reranks` is the pipeline of the reranker. The `second_stage`, which reranks the hits, begins once they are found.
+    Its pairs are numbered after the texts. `asked` is the search in a vector engine, once it has begun.
     """
 
     job: Search
@@ -80,7 +80,7 @@ class SearchWork(PairsWork):
         return is_by_words and "sparse" in model.outputs
 
     def weigh_words(self) -> None:
-        """Let all texts be encoded with their sparse vectors too."""
+        """Have all texts encoded again, with their sparse vectors."""
         has_vectors = self.pipeline.encoder.model.pooling
         self.options = replace(self.job.options, output=("vector", "sparse") if has_vectors else "sparse")
         self.untokenized = deque(range(len(self.inputs)))
@@ -93,11 +93,11 @@ class SearchWork(PairsWork):
         return cut_and_normalise([self.entries[n].vectors for n in range(len(self.job.texts))], self.job.options)
 
     def group(self, number: int) -> Hashable:
-        """Return a key that is equal for jobs which are searched together. `number` is different for each job.
+        """Return a key that is equal for jobs that are searched together. `number` is different for each job.
 
-        Plain jobs for up to 10 hits are one group, jobs for up to 100 hits another, and so on, so that a search
-        finds at most ten times the hits that a query asks for. A job with a filter is alone because its filter may
-        leave few documents.
+        Plain jobs for up to 10 hits are one group, plain jobs for up to 100 hits are another, and so on, so that a
+        search finds at most ten times as many hits as a job asks for. A job with a filter is alone because its filter
+        may leave few documents.
         """
         job = self.job
         if job.is_plain:
@@ -125,7 +125,7 @@ class SearchWork(PairsWork):
         self.index_version = index.manifest.version
 
     def end(self, found: SearchAnswer) -> None:
-        """Set the answer, after which no stage follows."""
+        """Set the answer, and end the last stage of the job."""
         self.found, self.stage = found, None
 
     def _result(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class SearchWork(PairsWork):
 
 
 class Searcher:
-    """Does the searches that jobs ask for in a worker's indexes. Not thread-safe."""
+    """Searches a worker's indexes for jobs. Not thread-safe."""
 
     def __init__(self, indexes: Mapping[str, Index], activity: Activity):
         self.indexes = indexes
@@ -167,7 +167,7 @@ class Searcher:
                 (self._search_together if is_plain else self._search_one_by_one)(index, group)
 
     def _opened(self, group: Sequence[SearchWork]) -> Index | None:
-        """Return the index of these jobs; None while it is opened, or after setting their errors if that fails."""
+        """Return the index of these jobs. If it is not open, set the jobs' `opening` or error, and return None."""
         known = group[0].opening
         failure = known.exception() if known and known.done() else None
         try:
@@ -205,7 +205,7 @@ class Searcher:
                     self._search_together(index, [work])
 
     def _ask(self, index: EngineIndex, works: Sequence[SearchWork]) -> None:
-        """Begin the search of these jobs in an engine. They wait as for an index that is being opened."""
+        """Begin the search of these jobs in a vector engine. Its result is awaited in `opening`, like an index."""
         with self._searching(works):
             searches = index.ask([work.job for work in works], [work.vectors() for work in works])
             for work, search in zip(works, searches, strict=True):
@@ -230,7 +230,7 @@ class Searcher:
     def _searching(self, works: Sequence[SearchWork], started: float | None = None) -> Iterator[None]:
         """Add the time of the `with` block to these jobs. If there is only one job, an exception becomes its error.
 
-        The time begins when an engine was called, if the performance counter `started` is given.
+        The time begins at `started`, if given: the performance counter when the search in an engine began.
         """
         self._go_on()
         started = started or time.perf_counter()

@@ -12,7 +12,7 @@ from shoal_workers.operations.work import Work
 
 @dataclass(eq=False)
 class TokenizerWork(Work):
-    """The work of a job for the tokenizer: `pieces` of texts or `decoded` texts, and the `counts` of their tokens."""
+    """The work of a job for the tokenizer. Its result is `pieces` or `decoded` texts, and `counts` of tokens."""
 
     job: TokenizerJob
     pieces: list[list[dict[str, Any]]] | None = None
@@ -22,7 +22,7 @@ class TokenizerWork(Work):
     reads_texts: ClassVar[bool] = False
 
     def begin(self) -> None:
-        """Do the job, or set the error; note how long the job has waited."""
+        """Do the job, or set the error. Record how long the job has waited."""
         super().begin()
         started = time.perf_counter()
         try:

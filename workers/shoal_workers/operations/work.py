@@ -20,11 +20,11 @@ from shoal_workers.process.measurements import EndedJob
 if TYPE_CHECKING:
     from shoal_workers.loop.admission import Served
 
-#: The kinds of jobs. A worker chooses which kind comes next.
+#: The kinds of jobs, between which a worker shares its time.
 INTERACTIVE, LONG, BULK = "interactive", "long", "bulk"
 
-#: Largest number of texts, and of bytes, in an interactive job. A larger job is long: other jobs may run between its
-#: passes.
+#: Largest number of texts, and of bytes, in an interactive job. A larger job is a long job, and other jobs may run
+#: between its passes.
 MAX_SHORT_TEXTS, MAX_SHORT_BYTES = 32, 65_536
 
 
@@ -35,11 +35,11 @@ class Work:
     `inputs` are for the model of `pipeline`: texts with their `prompt` before them, or pairs of texts for a reranker.
     They are read with `options`. The number of an input is in `untokenized`, then in `tokenized`, then in `encoded`.
     `entries` has an entry of the cache for each text that is encoded or was found in the cache, by its number.
-    `digests` are the cache keys of all texts, or empty for a job that does not use the cache. `stage` is the function
-    that is called with all complete jobs that share it; None if a complete job can be answered. `opening` is the future
+    `digests` are the cache keys of all texts, or empty for a job that does not use the cache. `stage` is the next step,
+    a function of all complete jobs with the same stage; None if a complete job can be answered. `opening` is the future
     of an index that is being opened. `error` is the error that will answer the job. `timings` are empty until the
     worker begins with the job. `now` returns Redis's time in Unix seconds. `is_query` is true if the model reads the
-    texts in another form than documents. `kind` is "bulk" in that lane, otherwise "long" for a large job, or
+    texts in another form than documents. `kind` is "bulk" for a job of that lane, else "long" for a large job, else
     "interactive". A job that `takes_turns` goes behind the other jobs of its kind after each of its passes.
 
     Each operation is a subclass. Its stage may add inputs once all inputs are encoded.
@@ -57,8 +57,8 @@ class Work:
     entries: dict[int, Entry] = field(default_factory=dict, init=False)
     digests: Sequence[bytes] = field(default=(), init=False)
     num_cached: int = field(default=0, init=False)
-    num_computed: int = field(default=0, init=False)  # of the inputs
-    num_tokens: int = field(default=0, init=False)  # of the inputs that were computed
+    num_computed: int = field(default=0, init=False)  # inputs that were computed
+    num_tokens: int = field(default=0, init=False)  # tokens of these inputs
     stage: Callable[[Sequence[Any]], object] | None = field(default=None, init=False)
     opening: Future[Any] | None = field(default=None, init=False)
     error: ShoalError | None = field(default=None, init=False)
@@ -108,7 +108,7 @@ class Work:
             self.timings["queue_s"] = self.delivery.queued_s(self.now())
 
     def use_cache(self, entries: Sequence[Entry | None]) -> None:
-        """Use the cache's entries that suit the options. A text that is not cached has None."""
+        """Use the cache's entries that suit the options. `entries` has an entry or None for each text."""
         found = {n: entry for n, entry in enumerate(entries) if entry is not None and entry.answers(self.job.options)}
         self.entries, self.num_cached = found, len(found)
         self.untokenized = deque(n for n in self.untokenized if n not in found)
@@ -121,7 +121,7 @@ class Work:
         return self.options.truncation_side, self.is_query
 
     def refuse_cut(self, number: int, tokens: Tokens) -> None:
-        """Set the error for an input that is too long, because the options forbid truncation."""
+        """Set the error for an input that is too long. The options of the job forbid truncation."""
         has = "has" if isinstance(self.inputs[number], str) else "and the query have"
         most = self.pipeline.encoder.max_tokens(tokens.is_query)
         self.error = TextTooLong(
@@ -133,7 +133,7 @@ class Work:
         """Set the error if the inputs tokenized so far have more vectors than a reply has room for."""
 
     def end_pass(self, seconds: float) -> None:
-        """Take the inputs that a pass of `seconds` has encoded; set the error if the engine failed on one."""
+        """Collect the inputs that a pass of `seconds` has encoded; set the error if the engine failed on one."""
         self.timings["encode_s"] += seconds
         failed = {n: text.error for n, text in self.tokenized.items() if text.error is not None}
         if failed:

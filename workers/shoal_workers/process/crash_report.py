@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 #: Time for which a report is kept in Redis, in seconds.
 REPORT_TTL_S = 3_600
 
-#: Largest number of characters of a report that are kept.
+#: Characters of a report after this number are dropped.
 MAX_CHARS = 16_384
 
 #: Longest wait for the end of a dead worker's process, which may still be writing its report, and the interval between
@@ -30,7 +30,7 @@ MAX_END_S, LOOK_EVERY_S = 4.0, 0.05
 
 
 class CrashReports:
-    """The crash reports of a pool's workers. A crashed worker leaves a file in `folder`; others copy it to Redis."""
+    """The crash reports of a pool. A crashed worker leaves a file in `folder`; another worker copies it to Redis."""
 
     def __init__(self, broker: Broker, keys: Keys, folder: Path | None = None):
         self._broker = broker
@@ -81,7 +81,7 @@ class CrashReports:
                 file.close()
 
     def _open(self, worker_id: str) -> TextIO:
-        """Open the worker's file and lock it before it gets its name: an unlocked file belongs to a dead worker."""
+        """Open the worker's file, locked before it gets its name, because an unlocked file belongs to a dead worker."""
         if self._folder is None:
             return sys.stderr
         path = self._folder / f".{worker_id}"

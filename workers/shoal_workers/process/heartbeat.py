@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 class Heartbeat:
     """A thread that announces a worker to the pool until it is closed.
 
-    `group` names the workers that share its processors; after each beat, `note_sharing` is called with their number.
+    `group` is the id of the workers that share processors; after each beat, `note_sharing` is called with their number.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Heartbeat:
 
     def _run(self) -> None:
         begun = time.monotonic()
-        while not self._stopped.wait(begun + self._every_s - time.monotonic()):  # a beat without an answer takes long
+        while not self._stopped.wait(begun + self._every_s - time.monotonic()):  # a beat itself may take long
             begun = time.monotonic()
             self._try_to_beat()
 
@@ -67,5 +67,5 @@ class Heartbeat:
             self.beat()
         except (Overloaded, Unavailable, MemoryError) as error:  # an encoder may need all memory for a moment
             log.debug("no heartbeat: %s", error)
-        except Exception as error:  # any, because the end of this thread would make the worker look dead for good
+        except Exception as error:  # any, because a worker without this thread would look dead
             log.error("no heartbeat: %s", logs.places(error))

@@ -1,4 +1,4 @@
-"""Measurements of a worker since its start, its throughput, its last jobs, and the log of the jobs that it answers."""
+"""Measurements of a worker since its start, such as its throughput; its last jobs, and the log of answered jobs."""
 
 import logging
 import resource
@@ -29,13 +29,13 @@ COUNTERS = (
     *("cache_hits", "cache_misses", "cache_refused"),
 )
 
-#: Limits of the histograms of the seconds that a job waited, and of the texts, the tokens and the fill of a pass.
+#: Bucket limits of histograms: seconds that a job waited, and texts, tokens and fill (share of the room) of a pass.
 WAIT_LIMITS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0)
 TEXTS_LIMITS = (1, 4, 16, 64)
 TOKENS_LIMITS = (64, 256, 1_024, 4_096)
 FILL_LIMITS = (0.1, 0.25, 0.5, 0.75)
 
-#: Factor by which each round reduces the weight of earlier rounds. The last 1,000 make up two thirds of the sums.
+#: Factor by which each round reduces the weight of earlier rounds. The last 1,000 have two thirds of the weight.
 KEPT = 0.999
 
 
@@ -61,12 +61,12 @@ class Measurements:
         return self._batches["tokens"].sum
 
     def add_round(self, num_tokens: float, seconds: float) -> None:
-        """Count a round of the worker's loop, which had one pass of this size. Earlier rounds lose weight."""
+        """Count a round of the worker's loop, which computed `num_tokens`. Earlier rounds lose weight."""
         new = (1.0, num_tokens, num_tokens**2, seconds, num_tokens * seconds)
         self.rounds = [KEPT * total + one for total, one in zip(self.rounds, new, strict=True)]
 
     def add_batch(self, num_texts: int, num_tokens: int, max_tokens: int) -> None:
-        """Count a forward pass with these numbers of texts and tokens. It had room for `max_tokens`."""
+        """Count a pass with these numbers of texts and tokens, and room for `max_tokens`."""
         self.counters["batches"] += 1
         self._batches["texts"].add(num_texts)
         self._batches["tokens"].add(num_tokens)
@@ -100,7 +100,7 @@ MAX_CLIENT_CHARS = 256
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """An answered job, without its texts. A job that was refused before its begin has no timings."""
+    """An answered job, without its texts. If a job was refused before the worker began with it, it has no timings."""
 
     delivery: Delivery
     id: str | None
@@ -155,7 +155,7 @@ class JobLog:
             wait_s = job.timings["queue_s"] if job.timings else job.delivery.queued_s(now_s)
             self.measurements.waits[job.delivery.lane].add(wait_s)
             counters["failed"] += job.error is not None
-            if job.timings:  # otherwise the job was refused before its begin
+            if job.timings:  # otherwise the job was refused before the worker began with it
                 counters["jobs"] += 1
                 counters["texts"] += job.num_computed
                 counters["tokens"] += job.num_tokens or 0
@@ -170,7 +170,7 @@ class JobLog:
                 self._record(self._tracer, job, replying_at, ended_at)
 
     def _record(self, tracer: Tracer, job: EndedJob, replying_at: float, ended_at: float) -> None:
-        """Record the span of a job and one span for each step. A step done in several pieces has one span."""
+        """Record the span of a job and one span for each step, even if the step was done in several pieces."""
         start = job.delivery.put_ms / 1000 + self._clock.offset_s
         names = {"worker": self._worker_id, "lane": job.delivery.lane, "client": job.delivery.client}
         facts = {f"shoal.{name}": value for name, value in {"job_id": job.id or "", **names, **_facts(job)}.items()}

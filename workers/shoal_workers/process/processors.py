@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
 
-#: Files with the limits of the control group, in its version 2 and its version 1.
+#: Files with the limits of the control group (cgroup), in versions 2 and 1.
 _QUOTA_V2 = Path("/sys/fs/cgroup/cpu.max")
 _QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 _PERIOD_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
@@ -64,7 +64,7 @@ def machine_id() -> str:
 
 
 def has_bf16() -> bool:
-    """Return True if the processor has instructions for products of bfloat16 matrices."""
+    """Return True if the processor has instructions for matrix products in bfloat16."""
     return bool({"avx512_bf16", "amx_bf16"} & _flags())
 
 
@@ -85,7 +85,7 @@ def _flags(about: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 #: Niceness that is added for threads of low priority. Beside a thread of normal priority, such a thread gets a quarter
-#: of a processor. With 10 it would get a tenth, and bulk would nearly stop if other programs keep all processors busy.
+#: of a processor. With 10 it gets a tenth, and bulk jobs nearly stop if other programs keep all processors busy.
 NICENESS = 5
 
 T = TypeVar("T")

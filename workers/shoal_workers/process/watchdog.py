@@ -69,9 +69,9 @@ class Watchdog:
             try:
                 if self._activity.age_s > self._timeout_s:
                     self._end()
-                # Each call restarts the time after which the C thread ends the process.
+                # Each call postpones the time at which the C thread ends the process.
                 faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True, file=self._file)
-            except (MemoryError, RuntimeError):  # no memory, or no C thread: the next look may succeed
+            except (MemoryError, RuntimeError):  # no memory, or no C thread; the next try may succeed
                 log.debug("the watchdog could not look", exc_info=True)
             self._stopped.wait(self._every_s)
 

@@ -10,8 +10,8 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines import Engine
 from shoal_workers.process import processors
 
-#: A worker waits for this many seconds before it uses a larger share of the processors. So another worker that restarts
-#: in this time finds its processors free.
+#: A worker waits for this many seconds before it uses a larger share of the processors. If another worker restarts
+#: within this time, its processors are still free.
 GROW_AFTER_S = 3.0
 
 #: A worker waits for this many seconds before it uses a smaller share. In a rolling restart, the new worker runs beside
@@ -20,7 +20,7 @@ SHRINK_AFTER_S = 10.0
 
 
 class ProcessorShare:
-    """The number of a worker's compute threads: `fixed_threads`, or if that is 0 its share of the processors."""
+    """The number of a worker's compute threads: `fixed_threads`, or if that is 0, a share of the processors."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Resizing:
         self._thread: threading.Thread | None = None
 
     def start(self, threads: int) -> None:
-        """Make engines with this number of threads in the background, unless they exist or others are being made."""
+        """Make engines with this number of threads in the background, unless they exist or engines are being made."""
         if threads == self._threads or (self._thread and self._thread.is_alive()):
             return
         self._threads = threads
@@ -81,7 +81,7 @@ class Resizing:
             self._thread.join()
 
     def take(self) -> None:
-        """Use the engines that are ready, if any. Searches get their number of threads. No pass may be under way."""
+        """Use the new engines if they are ready, and their number of threads for searches. No pass may be under way."""
         if not self._made:
             return
         engines = self._made.pop()

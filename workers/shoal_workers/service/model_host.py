@@ -73,9 +73,9 @@ def settings_of_models(settings: Settings, models: Sequence[str]) -> list[Settin
 
 
 class HostedModel:
-    """One model: its pool, and the worker that runs it at times.
+    """One model: its pool, and the worker that runs while the model is needed.
 
-    `state` is "asleep", "starting", "ready" or "stopping". While no worker is ready, the host announces what its last
+    `state` is "asleep", "starting", "ready" or "stopping". While no worker is ready, the host announces what the last
     worker served, so that the API knows the model's name, prompts and indexes.
     """
 
@@ -97,7 +97,7 @@ class HostedModel:
         self._asleep: Heartbeat | None = None
 
     def start(self) -> None:
-        """Start the worker. If the system cannot start a process, it is tried again later."""
+        """Start the worker. If the system cannot start a process, the host tries again later."""
         self.started_at = time.monotonic()
         try:
             self._worker.start()
@@ -118,7 +118,7 @@ class HostedModel:
             self._worker.process.terminate()
 
     def stop(self) -> None:
-        """Stop the worker and the announcement, and wait for both."""
+        """Stop the worker and the announcement that the model is asleep, and wait until both have ended."""
         self._worker.stop()
         self._end_sleep()
 
@@ -134,7 +134,7 @@ class HostedModel:
             level = logging.DEBUG if self._is_refused else logging.WARNING
             log.log(level, "the pool %s: %s; trying until it does", self.name, error)
             self._is_refused = True
-            self.num_jobs, self.used_at = 0, now  # unknown: the model neither starts for them nor goes to sleep
+            self.num_jobs, self.used_at = 0, now  # unknown, so the model neither starts nor goes to sleep
 
     def _look(self, now: float) -> None:
         if self.state != "asleep" and self._worker.exit_code() is not None:
@@ -207,7 +207,7 @@ class ModelHost:
                     when_known()
         finally:
             for model in self.models:
-                model.ask_to_stop()  # all stop at the same time
+                model.ask_to_stop()  # so that all stop at the same time
             for model in self.models:
                 with suppress(ShoalError):
                     model.stop()
@@ -226,7 +226,7 @@ class ModelHost:
             if model.state == "ready" and now - model.used_at >= self.idle_s:
                 model.send_to_sleep()
         if any(model.state == "starting" and now - model.started_at < MAX_START_ALONE_S for model in self.models):
-            return  # models start one by one: the memory of a model is known once it is ready
+            return  # one model at a time, because a model's memory is known only once it is ready
         wanted = self._next_wanted(now)
         running = [model for model in self.models if model.state != "asleep"]
         if wanted and self._have_room([*running, wanted]):
@@ -235,18 +235,18 @@ class ModelHost:
             self._send_one_to_sleep(now)
 
     def _next_wanted(self, now: float) -> HostedModel | None:
-        """Return the sleeping model that starts next: the longest asleep of all that have jobs or never ran."""
+        """Return the next model to start: the least recently started of sleeping models that have jobs or never ran."""
         asleep = [model for model in self.models if model.state == "asleep" and model.restart_at <= now]
         wanted = [model for model in asleep if model.num_jobs or not model.is_known]
         return min(wanted, key=lambda model: model.ready_at, default=None)
 
     def _have_room(self, models: Sequence[HostedModel]) -> bool:
-        """Return True if the models fit in the budget. A single model always counts as fitting: it may have grown."""
+        """Return True if the models fit in the budget. A single model always fits, even if it has grown."""
         return len(models) == 1 or sum(model.memory_bytes for model in models) <= self.budget_bytes
 
     def _send_one_to_sleep(self, now: float) -> None:
         if any(model.state == "stopping" for model in self.models):
-            return  # its memory is free soon
+            return  # its memory will be free soon
         ready = [model for model in self.models if model.state == "ready"]
         over = not self._have_room(ready)
         may_stop = [model for model in ready if over or not model.num_jobs or now - model.ready_at >= TURN_S]

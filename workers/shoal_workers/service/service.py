@@ -45,10 +45,10 @@ from shoal_workers.service.compute_threads import ProcessorShare, Resizing
 
 log = logging.getLogger(__name__)
 
-#: Longest wait of a worker for an answer of Redis, in seconds. After a longer wait, jobs without a reply run again.
+#: Longest wait of a worker for an answer of Redis, in seconds. If a reply is not written in time, its job runs again.
 ANSWER_S = 2.0
 
-#: Number of open files that a worker asks the system for, enough for some thousand indexes: mapped files count.
+#: Number of open files that a worker asks the system for: enough for some thousand indexes, whose mapped files count.
 MAX_FILES = 65_536
 
 
@@ -65,7 +65,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     log.info("%s runs on %s in %s", encoder.model.name, encoder.engine.name, encoder.engine.precision)
     reranker = open_reranker(settings, share.threads)
     stopping = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # until here, a signal ends the process at once: it has no jobs
+    for number in (signal.SIGTERM, signal.SIGINT):  # until here, a signal ends the process at once, as it has no jobs
         signal.signal(number, lambda *_: stopping.set())
     sizes = {"max_reply_bytes": settings.max_reply_mb * 2**20, "max_unread_bytes": settings.max_result_mb * 2**20}
     indexes = OpenIndexes.from_settings(settings, encoder.model, share.threads, ChangeLog(broker, keys), stopping)
@@ -85,7 +85,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         before_pass=resizing.take,
         tracer=tracer,
     )
-    with suppress(ShoalError):  # without Redis, a later worker on this machine does it
+    with suppress(ShoalError):  # without Redis, leave it to a later worker on this machine
         crash_reports.forward_files()
     with (
         closing(broker),
@@ -103,7 +103,7 @@ def _run(worker: Worker, settings: Settings, reports: CrashReports, note_sharing
 
     def report(summary: str, trace: str) -> None:
         reports.write(worker.id, summary, trace)
-        worker.pool.leave(worker.id, processors.group())  # so others do its jobs
+        worker.pool.leave(worker.id, processors.group())  # so that other workers do its jobs
 
     with (
         announced(worker, LaneLimits.from_settings(settings), note_sharing),
@@ -122,13 +122,13 @@ def announced(
 
 
 def open_encoder(settings: Settings, threads: int) -> Encoder:
-    """Return the encoder with the settings' model, which is prepared first if necessary."""
+    """Return the encoder of the model in the settings. The model is prepared first if necessary."""
     folder = prepare_if_needed(settings.home_folder, settings.model)
     return Encoder.open(folder, settings.engine, settings.precision, threads)
 
 
 def open_reranker(settings: Settings, threads: int) -> Reranker | None:
-    """Return the settings' reranker, which is prepared first if necessary, or None if they name none."""
+    """Return the reranker in the settings, or None if they name none. Its model is prepared first if necessary."""
     if not settings.reranker:
         return None
     folder = prepare_if_needed(settings.home_folder, settings.reranker)
@@ -137,7 +137,7 @@ def open_reranker(settings: Settings, threads: int) -> Reranker | None:
 
 
 def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | None:
-    """Return the pool's cache of the vectors of texts, or None if the settings want none."""
+    """Return the pool's cache of the vectors of texts, or None if the settings turn it off."""
     model, keys = encoder.model, settings.keys
     places = num_places(settings.cache_mb, model.dimension, keys) if model.pooling else 0  # only vectors are cached
     if not places:

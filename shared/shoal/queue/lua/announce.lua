@@ -9,7 +9,7 @@ local until_ms, answer = now + args.alive_ms, {num_sharing = 0}
 
 -- Add a living worker to a sorted set, and remove workers whose time has ended.
 local function announce(key, member)
-  call('PEXPIRE', key, args.alive_ms) -- Redis allows this if memory is full, and then also the writes after it
+  call('PEXPIRE', key, args.alive_ms) -- Redis allows this even if memory is full, and then later writes too
   call('ZADD', key, until_ms, member)
   for _, other in ipairs(call('ZRANGEBYSCORE', key, '(' .. string.format('%.0f', until_ms), '+inf')) do
     call('ZADD', key, until_ms, other)

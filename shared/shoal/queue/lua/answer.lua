@@ -17,12 +17,12 @@ local function fit(answer, client)
   answer.reply, answer.status = cmsgpack.pack({v = 1, id = answer.id, status = 'failed', error = failure}), 'failed'
 end
 
-call('PERSIST', HOLDERS) -- Redis allows this if memory is full, and then also the writes after it
+call('PERSIST', HOLDERS) -- Redis allows this even if memory is full, and then later writes too
 for _, answer in ipairs(args.answers) do
   local job, letter = read(answer.key, PLACE), answer.letter
   if job.lane and job.worker == answer.worker then
     written = written + 1
-    local is_lost = not answer.reply -- or another unanswered job has this pushed job's id, and so the key of its result
+    local is_lost = not answer.reply -- or the result's key belongs to another unanswered job with this pushed job's id
       or not answer.reply_to and answer.id ~= answer.key and read(answer.id, {'lane'}).lane
     if not is_lost then
       if not answer.reply_to then fit(answer, job.client) end

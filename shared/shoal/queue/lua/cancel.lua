@@ -5,7 +5,7 @@ return run(function()
   local job = read(id, PLACE)
   if not job.status then return {is_unknown = true} end
   if not job.lane then return {status = job.status} end
-  call('HDEL', record_of(id), 'timings') -- none yet; Redis allows this if memory is full, and then also the writes after it
+  call('HDEL', record_of(id), 'timings') -- none yet; Redis allows this even if memory is full, and then later writes too
   local failure = {code = 'cancelled', message = 'job ' .. id .. ' was cancelled'}
   local reply = cmsgpack.pack({v = 1, id = id, status = 'cancelled', error = failure})
   local fault = send(id, job.reply_to, job.client, reply, result_ttl_s)

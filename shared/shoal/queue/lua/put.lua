@@ -1,4 +1,4 @@
--- Add the jobs of a client to a lane, or none of them if there is no room. A job that is already there stays unchanged.
+-- Add the jobs of a client to a lane, or no job if there is no room for all. A job that is already there stays unchanged.
 -- args: lane, client, jobs: list of {id, job (its bytes), texts (their number, or nil), reply_to (the address of the reply,
 --   or nil), keeps_status (true if a job with an address has a status too)}, once (optional, with a single job):
 --   {key, owner (of the key; default: the client), digest (optional)}. docs/protocol.md has the results.

@@ -1,7 +1,7 @@
 -- Put back jobs that their worker cannot answer. This worker's jobs are put back if it does not know them, because an answer
 -- of Redis was lost, or if it leaves. Jobs of dead workers become suspects, because any of them may have ended its worker.
 -- If a dead worker held a suspect, which ran alone, only the suspect is blamed.
--- A worker that has not announced itself for half of alive_ms does not look for dead ones: Redis may have been away for all.
+-- A worker that has not announced itself for half of alive_ms looks for no dead workers, because Redis may have been away.
 -- args: worker, holds (keys of the jobs that it knows), leaves, every_ms (time between looks for dead workers), alive_ms
 -- Returns {own, dead}: the number of this worker's jobs that were put back, and for each dead worker {worker, jobs}.
 local MOST_WORKERS = 8 -- largest number of dead workers at a time
@@ -20,7 +20,7 @@ end
 
 local is_known, dead, now = {}, {}, now_ms()
 for _, id in ipairs(args.leaves and {} or args.holds) do is_known[id] = true end
-call('PERSIST', HOLDERS) -- Redis allows this if memory is full, and then also the writes after it
+call('PERSIST', HOLDERS) -- Redis allows this even if memory is full, and then later writes too
 local own = put_back_all(args.worker, is_known, false)
 local left_ms = call('PTTL', TURN) -- more than alive_ms if Redis's clock was set back
 local is_heard = tonumber(call('ZSCORE', ALIVE, args.worker) or 0) > now + args.alive_ms / 2
@@ -31,6 +31,6 @@ if is_heard and not args.leaves and (left_ms <= 0 or left_ms > args.alive_ms) th
       dead[#dead + 1] = {worker = worker, jobs = put_back_all(worker, {}, true)}
     end
   end
-  if #dead == 0 then call('SET', TURN, args.worker, 'PX', args.every_ms) else call('DEL', TURN) end -- others may be dead
+  if #dead == 0 then call('SET', TURN, args.worker, 'PX', args.every_ms) else call('DEL', TURN) end -- more workers may be dead
 end
 return cmsgpack.pack({own = own, dead = dead})

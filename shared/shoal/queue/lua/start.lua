@@ -4,7 +4,7 @@
 -- Returns {started}: true for each job that may run; false if the job was cancelled, put back or removed, or its record was
 -- removed.
 local held, started = held_by(args.worker), {}
-call('PERSIST', held) -- Redis allows this if memory is full, and then also the writes after it
+call('PERSIST', held) -- Redis allows this even if memory is full, and then later writes too
 for n, job in ipairs(args.jobs) do
   local given, record = read(job.key, PLACE), record_of(job.id)
   local score = sums[given.lane] and call('ZSCORE', held, job.key)

@@ -1,10 +1,10 @@
 -- Stop counting results and idempotency keys that have expired, or that a client popped. A result that still exists is
 -- looked at again when its age has doubled, and when it expires; an idempotency key, when it expires or at some time before.
 -- Returns {more}: true if more members may be due.
-local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- members at a time, which need half a millisecond
+local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- members at a time, in half a millisecond
 local now = call('TIME')[1]
 local due = call('ZRANGEBYSCORE', UNREAD, '-inf', now, 'LIMIT', 0, MOST)
-call('PERSIST', UNREAD) -- Redis allows this if memory is full, and then also the writes after it
+call('PERSIST', UNREAD) -- Redis allows this even if memory is full, and then later writes too
 for _, member in ipairs(due) do
   local left_ms = call('PTTL', ROOT .. string.match(member, '^%S*'))
   local age_s = math.abs(result_ttl_s - left_ms / 1000)

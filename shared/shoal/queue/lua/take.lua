@@ -5,7 +5,7 @@
 --   size_bytes}. A lane gives jobs until it has given max_jobs or the texts reach the room; all lanes, until the jobs' bytes
 --   reach max_bytes. The job that exceeds the room or the bytes is still given. A suspect is given alone, because it may end
 --   the worker, which gets no other job until the suspect is answered. more_suspects is true if any suspects wait.
-local MOST_ADMITTED = 256 -- pushed jobs that wait in a lane; further ones stay where they are, and fill no lane for others
+local MOST_ADMITTED = 256 -- pushed jobs that wait in a lane; further ones stay in the program's list, and fill no lane for others
 
 -- Add jobs that programs have pushed without a script to the lane, all for the client ''. Their bytes are not read here: a
 -- number is their id until a worker has read them. The first commands fail if another program wrote a key, so none is lost.
@@ -37,7 +37,7 @@ local function attempt(step, ...)
 end
 
 local has_suspect, has_suspects = suspect_of(args.worker), call('EXISTS', SUSPECTS) == 1
-for _, wanted in ipairs(args.room) do call('DEL', key_of(wanted.lane, 'wake')) end -- allowed if memory is full
+for _, wanted in ipairs(args.room) do call('DEL', key_of(wanted.lane, 'wake')) end -- allowed even if memory is full
 if args.takes_suspects and not has_suspect and has_suspects then
   give(call('LPOP', SUSPECTS))
 elseif not has_suspect then

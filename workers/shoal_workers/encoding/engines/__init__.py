@@ -15,10 +15,10 @@ from shoal_workers.model.model import Model
 #: version by one.
 INT8_VERSION = 2
 
-#: Version of the vectors of the kernel's engines, raised for the same reasons.
+#: Version of the vectors of the kernel's engines. A change that alters them by more than rounding raises it by one.
 KERNEL_VERSION = 1
 
-#: The kernel's engines, each with its name in fingerprints: avx2 and neon have the same bits, and only neon has bf16.
+#: The kernel's engines, each with its name in fingerprints: avx2 and neon compute the same bits, so share a name.
 KERNEL_ENGINES = {"avx512": "avx512", "avx2": "avx2", "neon": "avx2"}
 
 #: The vectors of each pooling, as `shoal_workers.encoding.pooling.pool` returns them.

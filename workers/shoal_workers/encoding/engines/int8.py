@@ -20,14 +20,14 @@ from shoal_workers.model.model import GRAPH, Model
 
 Array = NDArray[np.float32]
 
-#: The headlines that come with Shoal.
+#: The file of sample headlines that comes with Shoal.
 HEADLINES = Path(__file__).parents[2] / "sample" / "headlines.csv"
 
-#: The first code points of the scripts, and the number of characters to use of each script.
+#: The first code point of each script, and the number of its characters that are used.
 SCRIPTS, SCRIPT_SIZE = (*range(0x20, 0x3100, 0x100), *range(0x4E00, 0xD7A0, 0x1000)), 0x100
 
-#: With this option, OpenVINO multiplies in 8 bits without known ranges: it rounds activations at run time, with a scale
-#: for each 384 numbers of a token. Measured: a third slower than with ranges.
+#: With this option, OpenVINO multiplies in 8 bits without measured ranges: it rounds activations at run time, with a
+#: scale for each 384 numbers of a token. Measured: a third slower than with ranges.
 PROPERTIES = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 384}
 
 #: Influence of an input's own range on its step. At 0, all inputs have the step of the widest input. At 1, the step of
@@ -45,7 +45,7 @@ class Range(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A matrix product of activations, its first input, with weights `[outputs, inputs]`."""
+    """A matrix product of activations, the first input of `node`, with weights `[outputs, inputs]`."""
 
     node: ov.Node
     weights: Array
@@ -77,7 +77,7 @@ def compress(graph: ov.Model) -> None:
 
 
 def quantise(graph: ov.Model, ranges: Sequence[Range]) -> None:
-    """Replace every product by one of whole numbers, with activations from 0 to 255; correct the mean rounding error.
+    """Replace every product by a product of integers, with activations from 0 to 255; correct the mean rounding error.
 
     `ranges` are in the order of `find_products`.
     """
@@ -138,7 +138,7 @@ def _packed(ranges: Sequence[Range]) -> bytes:
 
 
 def texts() -> list[str]:
-    """Return texts of many kinds: headlines, paragraphs and words made of headlines, and characters of every script."""
+    """Return texts of many kinds: headlines, paragraphs and words from headlines, and characters of every script."""
     with HEADLINES.open(encoding="utf-8", newline="") as file:
         headlines = [row["headline"] for row in csv.DictReader(file)]
     paragraphs = [". ".join(headlines[n : n + 15]) for n in range(0, len(headlines), 100)]

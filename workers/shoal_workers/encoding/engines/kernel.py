@@ -82,14 +82,14 @@ class EnginePass(KernelPass):
 
 
 def engine_for(precision: str) -> str:
-    """Return the kernel's engine that has the precision on this processor, or would have it on another."""
+    """Return the name of the kernel's engine that computes in `precision` on this processor, or else on another one."""
     own = library.own_target() or library.TARGETS[-1]
     suitable = (target for target in (own, *library.TARGETS) if precision in target.precisions)
     return next(suitable, own).engine
 
 
 def _precisions(name: str, target: library.Target | None) -> tuple[str, ...]:
-    """Return the engine's precisions in the library of that target, the default first."""
+    """Return the precisions of the engine in the target's library, the default first."""
     return target.precisions if target and target.engine == name else ("f32",)
 
 

@@ -41,9 +41,9 @@ class OpenVinoEngine:
         may_fix_steps = may_fix_steps and precision == "int8" and processors.has_vnni()
         self.fixed_steps = may_fix_steps and not Model.open(folder).is_reranker
         os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = _KEPT_BY_ONEDNN
-        # The engine keeps this graph, also if another process prepares another model in the folder.
+        # The engine keeps this graph even if another process prepares another model in the folder.
         self._graph = core().read_model(folder / GRAPH)
-        # In int8, everything except the products is computed in the fastest precision; without fixed steps in f32,
+        # In int8, all steps except the products are computed in the fastest precision, but without fixed steps in f32,
         # because bf16 then gives wrong vectors on AMX.
         rest = fastest if self.fixed_steps else "f32"
         self._options: dict[str, Any] = {

@@ -92,7 +92,7 @@ def _pool(how: str, tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.T
 
 
 class Grid:
-    """Places for the tokens of texts, in a row for each text, with padding. A text begins at each position 0."""
+    """A grid of tokens, with a row for each text and padding at the end of rows. A text begins at each position 0."""
 
     def __init__(self, positions: NDArray[np.int32], device: torch.device):
         starts = np.flatnonzero(positions == 0)
@@ -118,7 +118,7 @@ class Grid:
 
 
 class Attending(NamedTuple):
-    """The attention of layers in a grid.
+    """Attention in a grid, the same for all layers with equal settings.
 
     `bias` is added to attention scores, `[texts, heads, queries, keys]`. `angles` are the cosines and sines that rotate
     queries and keys. `distances` are the rows of tables for each query and key (DeBERTa).

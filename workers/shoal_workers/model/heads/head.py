@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """An output besides the pooled vector. Its graph makes `size` numbers of each token vector.
+    """An output besides the pooled vector. Its graph makes `size` numbers from each token vector.
 
     `kind` says how these numbers become the output: "max" and "sum" reduce them over a text's tokens to the weights of
     all words of the vocabulary (SPLADE), "ids" takes the one number of a token as the weight of its id (BGE-M3),
     "vectors" keeps them as the token's vector (ColBERT), and "rest" does so for all tokens but the first (BGE-M3).
 
     For "ids" and "vectors", tokens with an id in `skipped` are left out; in queries only with `skips_queries`. The
-    weight of a word is the logarithm of 1 + the number, `num_logs` times. A text has at most `max_weights` weights; 0
-    is no limit.
+    weight of a word is log(1 + x) of the number x, applied `num_logs` times. A text has at most `max_weights` weights;
+    0 is no limit.
     """
 
     kind: str

@@ -72,7 +72,7 @@ def read_linear(tensors: dict[str, Array], prefix: str, width: int, path: Path) 
 
 
 def _query_form(found: _Late, model: Model, original: Original, tokenizer: Tokenizer, num_positions: int) -> QueryForm:
-    """Return the form of queries. Raises ModelMismatch if the token that fills queries is not known."""
+    """Return the form of queries. Raises ModelMismatch if the tokenizer does not know the token that fills queries."""
     most = min(found.query_length or model.max_tokens, num_positions)
     if found.expansion is None:
         return QueryForm(most)
@@ -143,7 +143,7 @@ def _stanford(metadata: Mapping[str, Any]) -> _Late:
 
 
 def _make_special(tokenizer: Tokenizer, prefixes: tuple[str, ...], path: Path) -> None:
-    """Let the tokenizer read the markers at the beginning of texts as one token each, if it knows them."""
+    """Let the tokenizer read each marker at the beginning of texts as one token, if the marker is in its vocabulary."""
     added: list[AddedToken] = []
     for prefix in prefixes:
         for marker in (prefix, *prefix.split(None, 1)[:1]):

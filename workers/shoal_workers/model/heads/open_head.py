@@ -13,7 +13,7 @@ from shoal_workers.model.heads.head import Head
 
 Array = NDArray[np.float32]
 
-#: The graph of a "max" head returns only the largest numbers of each group of this many tokens, to copy less.
+#: The graph of a "max" head returns only the largest numbers of each group of this number of tokens, to copy less.
 GROUP = 8
 
 #: Largest number of values, and of rows, that the graph makes at a time. More values would leave the processor's cache;
@@ -44,7 +44,7 @@ class OpenHead:
     def _numbers(self, tokens: Sequence[Array], group: int) -> Iterator[Array]:
         """Yield the largest numbers of each `group` of tokens, `[groups, size]`.
 
-        A text's last token fills its last group.
+        The last token of a text fills the text's last group.
         """
         counts = [len(rows) for rows in tokens]
         starts = np.cumsum(counts) - counts

@@ -20,7 +20,7 @@ from shoal_workers.model.transformer import Array, Transformer, read_words_head
 
 log = logging.getLogger(__name__)
 
-#: SPLADE's reductions over tokens, and the number of logarithms of each function.
+#: SPLADE's reductions over tokens, and for each activation function the number of logarithms that it applies.
 _REDUCTIONS = ("max", "sum")
 _NUM_LOGS = {"relu": 1, "log1p_relu": 2}
 
@@ -50,7 +50,7 @@ def read_heads(
 def _read_words(
     model: Model, original: Original, tensors: dict[str, Array], transformer: Transformer, tokenizer: Path
 ) -> tuple[Model, Graphs]:
-    """Return the model with the head of a SparseEncoder, which weighs the words of the vocabulary, and its graph."""
+    """Return the model with a SparseEncoder's head, which makes a weight for each word, and the head's graph."""
     settings = original.layer_config("SpladePooling") or {}
     kind, function = settings.get("pooling_strategy", "max"), settings.get("activation_function", "relu")
     if kind not in _REDUCTIONS or function not in _NUM_LOGS:
@@ -87,7 +87,7 @@ def _read_query_table(model: Model, folder: Path, path: Path) -> Model:
 
 
 def _read_beside(model: Model, original: Original, transformer: Transformer, tokenizer: Path) -> tuple[Model, Graphs]:
-    """Return a model that also has a vector (BGE-M3) with its heads: a weight of each token's id, and token vectors."""
+    """Return the model with its heads (BGE-M3): a weight for each token's id, and token vectors; and their graphs."""
     pickled = [path.name for path in sorted(original.folder.glob("*_linear.pt"))]
     if pickled and not original.beside:
         log.warning("%s has %s, which is not read: docs/models.md says how to convert it", model.name, pickled[0])

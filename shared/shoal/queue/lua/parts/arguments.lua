@@ -45,6 +45,6 @@ local function run(transition)
   if not is_root then return redis.error_reply('ERR the key is no root of a pool, such as shoal:{default}') end
   local is_done, result = pcall(transition)
   if is_done then return cmsgpack.pack(result) end
-  local message = string.match(result, '%u%u%u+ .*') -- Redis 6.2 puts the place in the script before the code
+  local message = string.match(result, '%u%u%u+ .*') -- Redis 6.2 puts the script's line before the code
   return message and redis.error_reply(message) or error(result, 0)
 end

@@ -23,7 +23,7 @@ end
 local function settle()
   for lane, sum in pairs(sums) do
     for field, amount in pairs(sum) do add(key_of(lane, 'load'), field, amount) end
-    if next(sum) and call('EXISTS', key_of(lane, 'jobs')) == 0 then call('DEL', key_of(lane, 'load')) end -- jobs were lost
+    if next(sum) and call('EXISTS', key_of(lane, 'jobs')) == 0 then call('DEL', key_of(lane, 'load')) end -- Redis lost the jobs
   end
 end
 

@@ -1,5 +1,5 @@
--- The places of jobs, a part of scripts that take jobs out of places. A sorted set has a worker's jobs, with the
--- times of delivery as scores. The score of a suspect is 0, so it comes first.
+-- The places of jobs, a part of scripts that take jobs out of places. A worker's jobs are in a sorted set, with
+-- the times of delivery as scores. The score of a suspect is 0, so it comes first.
 local PLACE = {'lane', 'client', 'texts', 'worker', 'status', 'reply_to', 'deaths'}
 
 local function held_by(worker) return ROOT .. 'held:' .. worker end
@@ -17,7 +17,7 @@ end
 -- Remove an unanswered job from its place and lane. If it has a status, its record stays, with the fields of an answered job.
 local function remove(id, job)
   local record = record_of(id)
-  redis.pcall('ZREM', key_of(job.lane, 'jobs'), id) -- Redis allows this if memory is full, and then also the writes after it
+  redis.pcall('ZREM', key_of(job.lane, 'jobs'), id) -- Redis allows this even if memory is full, and then later writes too
   if job.worker then call('ZREM', held_by(job.worker), id) else stop_waiting(job.lane, job.client, id) end
   count(job.lane, job.client, -1, -(tonumber(job.texts) or 0), 0 - call('HSTRLEN', record, 'job'))
   if not job.status then return call('DEL', record) end

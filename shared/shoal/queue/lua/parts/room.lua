@@ -20,7 +20,7 @@ end
 local function count_or_refuse(lane, client, new, limits)
   local load, full = key_of(lane, 'load'), {jobs = look('ZCARD', key_of(lane, 'jobs'))}
   local held = look('HMGET', load, 'jobs:' .. client, 'texts:' .. client, 'bytes:' .. client, 'texts', 'bytes')
-  for n = 1, 5 do held[n] = full.jobs > 0 and sum_of(held[n]) or 0 end -- if not, Redis has lost the jobs
+  for n = 1, 5 do held[n] = full.jobs > 0 and sum_of(held[n]) or 0 end -- without jobs, Redis has lost them
   full.texts, full.bytes = held[4], held[5]
   for n, what in ipairs({'jobs', 'texts', 'bytes'}) do
     local own, asked, limit = held[n], new[what], limits['max_' .. what]

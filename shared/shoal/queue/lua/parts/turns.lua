@@ -6,8 +6,8 @@ local TEXT_BYTES = 4096 -- a job counts as at least one text per 4,096 bytes, so
 local GIVEN = {'job', 'lane', 'client', 'texts', 'put_ms', 'deaths', 'died', 'status', 'reply_to'}
 local jobs, bytes, now = {}, 0, now_ms()
 
--- Give a job to the worker; return the job's texts. If it has more than max_job_bytes, give only its beginning and its size:
--- a worker could not read it whole, and would never answer it.
+-- Give a job to the worker; return the job's texts. If it has more than max_job_bytes, give only its beginning and its size,
+-- because a worker could not read the whole job, and would never answer it.
 local function give(id, lane)
   local job = read(id, GIVEN)
   local numbers = (job.texts or '') .. ' ' .. (job.put_ms or '') .. ' ' .. (job.deaths or 0)
