@@ -319,4 +319,7 @@ def test_a_late_body_costs_neither_the_response_nor_the_connection(start_api: St
             ("GET", "/health", "", 200),
         ):
             assert exchange(connection, method, path, secret) == status, (method, path)
+    head = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n"
+    with closing(api.send(head)) as connection:
+        assert connection.recv(12) == b"HTTP/1.1 401"  # and not 100: no body is asked for
     assert api.process.terminate() == 0
