@@ -26,6 +26,7 @@ from service import service
 
 from shoal.contract.keys import Keys
 from shoal.operations import MAX_VALUES
+from shoal.process.system_limits import raise_file_limit
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_CONNECTIONS
 from shoal_api.request import MAX_DISCARDED
@@ -127,7 +128,9 @@ class TestSlowCallers:
             assert waiting.result().status == 200
 
     def test_the_server_raises_its_limit_of_open_files_for_its_connections(self, start_api: StartApi) -> None:
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise_file_limit(1)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits, "it lowers no limit"
         api = start_api(FewFiles)
         allowed = api.server.rlimit(psutil.RLIMIT_NOFILE)[0]
         assert allowed > MAX_CONNECTIONS or allowed == hard
