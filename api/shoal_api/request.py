@@ -205,7 +205,8 @@ class JsonRequest(Request):
         """
         if self.is_read or self.is_held_back:
             return 0
-        return min(self.declared_bytes or 0, MAX_DISCARDED * (self.max_content_length or 0))
+        size = sys.maxsize if self.declared_bytes is None else self.declared_bytes
+        return min(size, MAX_DISCARDED * (self.max_content_length or 0))
 
 
 #: The context variable behind Flask's proxy of the current request. The proxy itself is slower.

@@ -153,6 +153,8 @@ class TestClient:
         assert sum(log.sizes()) == MAX_CHANGES
         with pytest.raises(TooLarge, match="more than 10,000 documents"):
             news.add(documents(MAX_CHANGES + 1))
+        with pytest.raises(TooLarge, match="more than 10,000"):
+            news.delete(map(str, range(MAX_CHANGES + 1)))
 
     def test_a_just_published_index_is_waited_for(
         self, served: Worker, client: Client, announce: Callable[..., None]

@@ -299,3 +299,5 @@ def test_messages_name_files_and_indexes_behind_links_without_their_folders(tmp_
     for folder in (tmp_path, tmp_path / "disk"):
         assert public_text(f"{folder}/files/a.csv is not in {folder}/news", settings) == "a.csv is not in news"
         assert public_text(f"{folder}/files: no documents", settings) == ".: no documents"
+        assert public_text(f"{folder}/files.old", settings) == f"{folder}/files.old"
+    assert public_text(f"{settings.index_home_folder} is full", settings) == ". is full"

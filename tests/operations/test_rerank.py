@@ -447,7 +447,7 @@ def test_a_search_that_is_cancelled_or_expires_between_two_passes_is_computed_no
     assert small_passes.scheduler.works
     assert queue.cancel(cancelled.id) == "cancelled"
     small_passes.admission._next_check = 0.0  # else the worker would look a quarter of a second later
-    small_passes.clock._redis_ahead_s += 7_200  # as if two hours had passed
+    small_passes.clock._ahead_s += 7_200  # as if two hours had passed
     assert drive(small_passes) == 0
     assert len(noting.passes) <= 2
     (reply,) = replies(small_passes, expiring)

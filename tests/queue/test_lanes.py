@@ -220,6 +220,8 @@ class TestBounds:
         for _ in range(2):
             queue.take("a", ["bulk"], 1)
         assert queue.redis.llen(queue.keys.lane("bulk")) == 43  # of a flood, 256 jobs wait in the lane
+        assert len(queue.take("a", ["bulk"], 1_000)) == 256
+        assert queue.redis.exists(queue.keys.of_lane("bulk", "wake"))  # for the rest
 
 
 class TestRetryAfter:

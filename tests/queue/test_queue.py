@@ -71,10 +71,10 @@ def test_a_pushed_job_has_a_status_from_its_start_and_can_be_cancelled_then(queu
     assert queue.backlog()["bulk"] == 0
 
 
-@pytest.mark.parametrize("what", ["jobs", "pushed", "words", "overflow"])
+@pytest.mark.parametrize("what", ["jobs", "new", "of:", "pushed", "words", "overflow"])
 def test_a_pushed_job_is_not_lost_while_another_program_has_a_key_of_its_lane(queue: Queue, what: str) -> None:
     job = pushed(queue)
-    key = queue.keys.of_lane("bulk", what) if what == "jobs" else f"{queue.keys.root}:lane:pushed"
+    key = queue.keys.of_lane("bulk", what) if what in ("jobs", "new", "of:") else f"{queue.keys.root}:lane:pushed"
     if value := {"words": "another program", "overflow": 2**63 - 1}.get(what):
         queue.redis.set(key, value)
     else:
@@ -188,6 +188,7 @@ def test_one_worker_at_a_time_looks_for_dead_ones(queue: Queue) -> None:
     assert 0 < queue.redis.pttl(queue.keys.reclaimed) <= 900
     queue.redis.pexpire(queue.keys.reclaimed, 3_600_000)  # as after the clock of Redis was set back
     assert queue.consumer("c").reclaim(()) == (0, {"a": 1})
+    assert not queue.redis.exists(queue.keys.reclaimed)
     for n in range(9):
         queue.put("bulk", [Embed(["storm"])])
         queue.take(f"dead{n}", ["bulk"], 1)

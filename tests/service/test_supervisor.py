@@ -213,11 +213,16 @@ def test_redis_stops_last_and_the_api_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 0), (signal.SIGHUP, 0), (signal.SIGKILL, -signal.SIGKILL)]
 )
-def test_no_process_is_left(settings: dict[str, Any], tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_no_process_is_left(
+    settings: dict[str, Any], tmp_path: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Process, "launcher", () if number == signal.SIGHUP else ("nohup",))
     with Process(tmp_path / "log", "serve", "--workers", 2, "--try", "rain", **settings) as stack:
         wait_until(lambda: "curl" in stack.output)
         assert "search: rain" in stack.output
         assert len(running(settings)) >= 4
+        ignored = re.findall(r"SigIgn:\s*(\w+)", Path(f"/proc/{stack.pid}/status").read_text())
+        assert int(ignored[0], 16) % 2 == (number != signal.SIGHUP)  # SIGHUP has the number 1
         stack.send(number)
         assert stack.wait() == code
     wait_until(lambda: running(settings) == [])

@@ -19,11 +19,11 @@ class Clock:
         self.error_s: float | None = None
         self._broker = broker
         self._monotonic = monotonic
-        self._redis_ahead_s = 0.0  # Redis's clock minus the monotonic clock
+        self._ahead_s = 0.0  # Redis's clock minus the monotonic clock
 
     def now(self) -> float:
         """Return Redis's time in Unix seconds. Call `measure` first."""
-        return self._monotonic() + self._redis_ahead_s
+        return self._monotonic() + self._ahead_s
 
     def measure(self) -> None:
         """Measure the clock. A result with a larger error is ignored unless the clock changed. Raises Unavailable."""
@@ -32,6 +32,6 @@ class Clock:
         answered_at = self._monotonic()
         error_s = (answered_at - sent_at) / 2
         ahead_s = int(seconds) + int(microseconds) / 1e6 - (sent_at + answered_at) / 2
-        if self.error_s is None or error_s <= self.error_s or abs(ahead_s - self._redis_ahead_s) > error_s:
-            self._redis_ahead_s, self.error_s = ahead_s, error_s
-        self.offset_s = time.time() - self._monotonic() - self._redis_ahead_s
+        if self.error_s is None or error_s <= self.error_s or abs(ahead_s - self._ahead_s) > error_s + self.error_s:
+            self._ahead_s, self.error_s = ahead_s, error_s
+        self.offset_s = time.time() - self._monotonic() - self._ahead_s

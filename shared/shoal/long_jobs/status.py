@@ -84,7 +84,7 @@ def public_values(value: Any, settings: Settings) -> Any:
     above = (settings.files_folder, settings.index_home_folder)
     words = {f"{re.escape(str(path))}/": "" for folder in above for path in (folder.resolve(), folder)}
     for name, folder in [*settings.index_folders().items(), *((".", folder) for folder in above)]:
-        words |= {rf"{re.escape(str(path))}(?![\w-])": name for path in (folder.resolve(), folder)}
+        words |= {rf"{re.escape(str(path))}(?![\w-]|\.\w)": name for path in (folder.resolve(), folder)}
     return _replaced(value, {re.compile(pattern): word for pattern, word in words.items()})
 
 

@@ -26,6 +26,7 @@ from service import service
 
 from shoal.contract.keys import Keys
 from shoal.operations import MAX_VALUES
+from shoal.process.system_limits import raise_file_limit
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_CONNECTIONS
 from shoal_api.request import MAX_DISCARDED
@@ -127,7 +128,9 @@ class TestSlowCallers:
             assert waiting.result().status == 200
 
     def test_the_server_raises_its_limit_of_open_files_for_its_connections(self, start_api: StartApi) -> None:
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise_file_limit(1)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits, "it lowers no limit"
         api = start_api(FewFiles)
         allowed = api.server.rlimit(psutil.RLIMIT_NOFILE)[0]
         assert allowed > MAX_CONNECTIONS or allowed == hard
@@ -283,7 +286,8 @@ def test_bodies_that_no_route_reads_are_read_and_dropped(make_app: MakeApp) -> N
         (most, {}, most),
         (most + 1, {}, most),
         (20, {"Expect": "100-continue"}, 20),  # a WSGI server may have asked for the body before
-        (20, {"Transfer-Encoding": "chunked"}, 0),
+        (20, {"Transfer-Encoding": "chunked"}, 20),
+        (most + 1, {"Transfer-Encoding": "chunked"}, most),
     ):
         body = io.BytesIO(b"x" * size)
         response = api.post("/nowhere", input_stream=body, content_length=size, headers=headers)
@@ -318,4 +322,7 @@ def test_a_late_body_costs_neither_the_response_nor_the_connection(start_api: St
             ("GET", "/health", "", 200),
         ):
             assert exchange(connection, method, path, secret) == status, (method, path)
+    head = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n"
+    with closing(api.send(head)) as connection:
+        assert connection.recv(12) == b"HTTP/1.1 401"  # and not 100: no body is asked for
     assert api.process.terminate() == 0
