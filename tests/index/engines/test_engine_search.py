@@ -47,7 +47,8 @@ DIMENSION, COUNT = 12, 1_200
 Numbers = NDArray[np.float32]
 
 #: Values of fields, with odd ones.
-ODD = VALUES | {"tag": [*VALUES["tag"], 'q"\\\x00'], "year": [*VALUES["year"], 1e300, 1e-7]}
+ODD = VALUES | {"tag": [*VALUES["tag"], 'q"\\\x00'], "year": [*VALUES["year"], 1e300, 1e-7, -0.0]}
+ODD["day"] = [*VALUES["day"], 30_000_000_000]  # in the year 2920, where float64 has no single microseconds
 
 
 def pushed_to(engine: Engine, folder: Path, documents: list[Document], vectors: Numbers) -> EngineIndex:
@@ -106,7 +107,9 @@ def test_plain_searches_of_several_jobs_find_the_nearest_documents(scene: Scene)
 
 @example(wanted={"day": {"gt": "2001-05-03"}})  # a time within that day is not later
 @example(wanted={"year": {"gt": 1999, "lt": 2001}, "tag": {"in": ["b", "c"]}})
-@example(wanted={"year": {"in": [1e300, 1e-7]}})
+@example(wanted={"year": {"in": [1e300, 1e-7, 0]}})
+@example(wanted={"year": {"gte": 0}})
+@example(wanted={"day": {"in": [30_000_000_000]}})
 @example(wanted={"not": {"year": {"gt": 1e-7}}})
 @given(wanted=FILTERS)
 def test_a_filter_leaves_the_documents_that_match(scene: Scene, engine: Engine, wanted: dict[str, Any]) -> None:
@@ -215,6 +218,8 @@ def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: 
         ("redis://:secret@localhost", "has a password"),
         ("postgresql://:secret@localhost:port", "has a password"),
         ("postgresql://localhost/db?password=secret", "has a password"),
+        ("rediss://localhost?ssl_password=secret", "has a password"),
+        ("redis://user:a#secret@localhost", "has a password"),
         ("postgresql://localhost/my db", "has white space"),
         ("postgresql://localhost/db#news", "after the # are"),
         ("postgresql://localhost/db?secrets=1", "cannot hold the index: invalid URI query parameter"),

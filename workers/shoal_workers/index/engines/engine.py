@@ -26,7 +26,7 @@ Found = list[list[tuple[float, str]]]
 _TABLE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 
 #: A password before the host, or among the parameters.
-_PASSWORD = re.compile(r"//[^/@]*:[^?#]*@|[?&](ssl)?password=", re.IGNORECASE)
+_PASSWORD = re.compile(r"//[^/@]*:([^?#]*|(?!\d*[/?#]).*)@|[?&](ssl_?)?password=", re.IGNORECASE)
 
 
 class Table(Protocol):
