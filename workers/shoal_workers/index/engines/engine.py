@@ -17,7 +17,7 @@ from shoal_workers.index.engines.fields import Language
 #: The name of the engine for each scheme of an address. Its module and its extra have the name too.
 ENGINES = {"postgresql": "pgvector", "redis": "redis", "rediss": "redis", "lance": "lancedb", "lance+s3": "lancedb"}
 
-#: Longest time for a search, and for writing a group of rows, which the engine may index meanwhile, in seconds.
+#: Longest wait for an answer to a search, and to a group of rows, which the engine may index meanwhile, in seconds.
 SEARCH_S, WRITE_S = 5, 60
 
 #: The cosine and the document of each row that was found, best first, for each query.
@@ -83,7 +83,7 @@ def check_address(address: str) -> str:
 
 
 def open_table(address: str, password: str, timeout_s: int = SEARCH_S) -> Table:
-    """Return the table at an address, whose calls take at most `timeout_s`. The engine is not asked yet.
+    """Return the table at an address. Its calls wait `timeout_s` for each answer. The engine is not asked yet.
 
     Raises InvalidRequest for a bad address, and MissingExtra.
     """
