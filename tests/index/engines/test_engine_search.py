@@ -231,6 +231,7 @@ def test_a_bad_address_is_refused_with_a_sentence(url: str, reason: str, tmp_pat
         push(tmp_path / "news", url, "", ignore)
     assert "secret@" not in raised.value.message
     assert "=secret" not in raised.value.message
+    assert len(remove_tables(tmp_path / "news", "")) == ("secrets" in url)  # the next push ends, also with such a table
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "redis"])
