@@ -30,6 +30,7 @@ from shoal.operations import Search
 from shoal.operations.search_filter import parse_filter
 from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
+from shoal_workers.index import engine_index
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.push import ROWS_AT_ONCE, push, remove_tables
 from shoal_workers.index.engine_index import EngineIndex, open_version
@@ -294,10 +295,34 @@ def test_rows_that_an_engine_has_lost_are_noticed(engine: Engine, tmp_path: Path
     publish(folder, "v1", 3)
     pushed = open_version(folder / push(folder, engine.url, PASSWORD, ignore), password=PASSWORD)
     assert isinstance(pushed, EngineIndex)
-    pushed._table.drop()
-    (search,) = pushed.ask([Search(["storm"])], [unit_vectors(1)])
-    with pytest.raises(IndexCorrupt, match=r"has 0 of 3 rows of the index: push it again"):
-        search.answer()
+    losses: dict[int, Any] = {0: pushed._table.drop}
+    if isinstance(table := pushed._table, Table):
+        losses = {2: lambda: table._ask(("HDEL", table._documents, 0))} | losses
+    for count, lose in losses.items():
+        lose()
+        (search,) = pushed.ask([Search(["storm"])], [unit_vectors(1)])
+        with pytest.raises(IndexCorrupt, match=rf"has {count} of 3 rows of the index: push it again"):
+            search.answer()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_after_an_outage_searches_fail_without_a_call_for_a_while(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_index, "RETRY_AFTER_S", 600)
+    publish(tmp_path / "away", "v1")
+    with ENGINES[name]() as engine:
+        version = push(tmp_path / "away", engine.url, PASSWORD, ignore)
+        pushed = open_version(tmp_path / "away" / version, password=PASSWORD)
+        assert isinstance(pushed, EngineIndex)
+        engine.stop()
+        for num_calls in (1, 2):
+            for search in [pushed.ask([Search(["storm"])], [unit_vectors(1)])[0] for _ in range(2)]:
+                with pytest.raises(Unavailable, match=f"{name}, which has the index, does not answer"):
+                    search.answer()
+            assert caplog.text.count("does not answer") == num_calls
+            pushed._fails_until = 0.0
+        engine.start()
 
 
 #: Searches that an engine does not take, each with the part of the message that names its option.
