@@ -68,9 +68,11 @@ class TestWebPages:
             ('<meta http-equiv="Content-Type" content="text/html; charset=ISO-8859-15">', "iso8859-15"),
             ('<?xml version="1.0" encoding="windows-1250"?>', "cp1250"),
             *(("<meta charset=Shift_JIS>", "cp932"), ("<meta charset=X-SJIS>", "cp932")),
-            ("<meta charset=GB2312>", "gb18030"),
+            *(("<meta charset=GB2312>", "gb18030"), ("<meta charset=GBK>", "gb18030")),
+            *(("<meta charset=EUC-KR>", "cp949"), ("<meta charset=Big5>", "big5hkscs")),
         ):
-            text = {"cp932": "①暴風雨", "gb18030": "€ 镕"}.get(encoding, "Zürich")
+            odd = {"cp932": "①暴風雨", "gb18030": "€ 镕", "cp949": "똠", "big5hkscs": "啲"}
+            text = odd.get(encoding, "Zürich")
             assert read(reader, "html", f"{declared}<p>{text}".encode(encoding)).text == text
 
     def test_a_page_that_cannot_be_read_says_why(self, reader: ReaderClient) -> None:

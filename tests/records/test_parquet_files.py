@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -102,6 +103,19 @@ def test_values_become_values_of_json(save: Save) -> None:
     last = pyarrow.table({"text": ["one"], "until": [datetime.datetime(9999, 12, 31)]})
     parquet.write_table(last, path, use_deprecated_int96_timestamps=True)  # as Spark does
     assert [row.fields for row in Source(path)] == [{"until": "9999-12-31 00:00:00"}]
+
+
+def test_times_before_1970_of_an_old_pyarrow_stay_as_they_are(tmp_path: Path) -> None:
+    path, table = tmp_path / "a.parquet", {"text": ["one"], "at": [datetime.datetime(1969, 12, 31, 23, 59, 59)]}
+    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    parquet.write_table(pyarrow.table(table), path, use_deprecated_int96_timestamps=True, **plain)
+    writer = f"parquet-cpp-arrow version {pyarrow.__version__[:2]}".encode()
+    # Nanoseconds of a day, and the day. Before version 23, they could be less than 0.
+    now, old = struct.pack("<qi", 86_399 * 10**9, 2_440_587), struct.pack("<qi", -(10**9), 2_440_588)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(now, old).replace(writer, writer[:-2] + b"22"))
+    assert path.read_bytes().find(old) > 0
+    assert [row.fields for row in Source(path)] == [{"at": "1969-12-31 23:59:59"}]
 
 
 def test_a_damaged_file_or_one_of_another_format_is_refused(save: Save) -> None:

@@ -1,5 +1,6 @@
 """Records of .parquet files. Needs pyarrow, which the extra `parquet` installs."""
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -101,7 +102,8 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     import pyarrow
     from pyarrow import parquet, types
 
-    columns = parquet.ParquetFile(file.stream).schema
+    metadata = parquet.ParquetFile(file.stream).metadata
+    columns, writer = metadata.schema, re.match(r"parquet-cpp-arrow version (\d+)", metadata.created_by or "")
     # Columns to read as dictionaries, because copies of repeated values in a small file could fill the memory.
     repeatable = [
         column.path
@@ -113,7 +115,8 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
         buffer_size=BLOCK_BYTES,
         pre_buffer=False,
         read_dictionary=repeatable or None,
-        coerce_int96_timestamp_unit="us",  # in nanoseconds, years from 2263 on would be wrong
+        # In ns, years from 2263 on would be wrong. In us, years before 1970 would be, in files of pyarrow before 23.
+        coerce_int96_timestamp_unit="ns" if writer and int(writer[1]) < 23 else "us",
     )
     schema = found.schema_arrow
     refuse_duplicate_columns(label.at(1), schema.names)

@@ -30,6 +30,7 @@ from shoal.operations import Search
 from shoal.operations.search_filter import parse_filter
 from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
+from shoal_workers.index import engine_index
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.push import ROWS_AT_ONCE, push, remove_tables
 from shoal_workers.index.engine_index import EngineIndex, open_version
@@ -47,7 +48,8 @@ DIMENSION, COUNT = 12, 1_200
 Numbers = NDArray[np.float32]
 
 #: Values of fields, with odd ones.
-ODD = VALUES | {"tag": [*VALUES["tag"], 'q"\\\x00'], "year": [*VALUES["year"], 1e300, 1e-7]}
+ODD = VALUES | {"tag": [*VALUES["tag"], 'q"\\\x00'], "year": [*VALUES["year"], 1e300, 1e-7, -0.0]}
+ODD["day"] = [*VALUES["day"], 30_000_000_000]  # in the year 2920, where float64 has no single microseconds
 
 
 def pushed_to(engine: Engine, folder: Path, documents: list[Document], vectors: Numbers) -> EngineIndex:
@@ -106,7 +108,9 @@ def test_plain_searches_of_several_jobs_find_the_nearest_documents(scene: Scene)
 
 @example(wanted={"day": {"gt": "2001-05-03"}})  # a time within that day is not later
 @example(wanted={"year": {"gt": 1999, "lt": 2001}, "tag": {"in": ["b", "c"]}})
-@example(wanted={"year": {"in": [1e300, 1e-7]}})
+@example(wanted={"year": {"in": [1e300, 1e-7, 0]}})
+@example(wanted={"year": {"gte": 0}})
+@example(wanted={"day": {"in": [30_000_000_000]}})
 @example(wanted={"not": {"year": {"gt": 1e-7}}})
 @given(wanted=FILTERS)
 def test_a_filter_leaves_the_documents_that_match(scene: Scene, engine: Engine, wanted: dict[str, Any]) -> None:
@@ -215,6 +219,8 @@ def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: 
         ("redis://:secret@localhost", "has a password"),
         ("postgresql://:secret@localhost:port", "has a password"),
         ("postgresql://localhost/db?password=secret", "has a password"),
+        ("rediss://localhost?ssl_password=secret", "has a password"),
+        ("redis://user:a#secret@localhost", "has a password"),
         ("postgresql://localhost/my db", "has white space"),
         ("postgresql://localhost/db#news", "after the # are"),
         ("postgresql://localhost/db?secrets=1", "cannot hold the index: invalid URI query parameter"),
@@ -226,6 +232,7 @@ def test_a_bad_address_is_refused_with_a_sentence(url: str, reason: str, tmp_pat
         push(tmp_path / "news", url, "", ignore)
     assert "secret@" not in raised.value.message
     assert "=secret" not in raised.value.message
+    assert len(remove_tables(tmp_path / "news", "")) == ("secrets" in url)  # the next push ends, also with such a table
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "redis"])
@@ -288,10 +295,34 @@ def test_rows_that_an_engine_has_lost_are_noticed(engine: Engine, tmp_path: Path
     publish(folder, "v1", 3)
     pushed = open_version(folder / push(folder, engine.url, PASSWORD, ignore), password=PASSWORD)
     assert isinstance(pushed, EngineIndex)
-    pushed._table.drop()
-    (search,) = pushed.ask([Search(["storm"])], [unit_vectors(1)])
-    with pytest.raises(IndexCorrupt, match=r"has 0 of 3 rows of the index: push it again"):
-        search.answer()
+    losses: dict[int, Any] = {0: pushed._table.drop}
+    if isinstance(table := pushed._table, Table):
+        losses = {2: lambda: table._ask(("HDEL", table._documents, 0))} | losses
+    for count, lose in losses.items():
+        lose()
+        (search,) = pushed.ask([Search(["storm"])], [unit_vectors(1)])
+        with pytest.raises(IndexCorrupt, match=rf"has {count} of 3 rows of the index: push it again"):
+            search.answer()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_after_an_outage_searches_fail_without_a_call_for_a_while(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_index, "RETRY_AFTER_S", 600)
+    publish(tmp_path / "away", "v1")
+    with ENGINES[name]() as engine:
+        version = push(tmp_path / "away", engine.url, PASSWORD, ignore)
+        pushed = open_version(tmp_path / "away" / version, password=PASSWORD)
+        assert isinstance(pushed, EngineIndex)
+        engine.stop()
+        for num_calls in (1, 2):
+            for search in [pushed.ask([Search(["storm"])], [unit_vectors(1)])[0] for _ in range(2)]:
+                with pytest.raises(Unavailable, match=f"{name}, which has the index, does not answer"):
+                    search.answer()
+            assert caplog.text.count("does not answer") == num_calls
+            pushed._fails_until = 0.0
+        engine.start()
 
 
 #: Searches that an engine does not take, each with the part of the message that names its option.

@@ -129,6 +129,8 @@ def test_a_publication_that_is_killed_leaves_the_way_back_and_no_file(
     is_published = num_synced >= 3
     assert current(out) == (first if is_published else second)
     assert rollback(out) == (second if is_published else first)
+    with pytest.raises(InvalidRequest, match="there is no version before"):
+        rollback(out)
     publish(out, second)
     assert {*out.iterdir()} == files
 

@@ -14,13 +14,14 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import pytest
 from conftest import PATIENCE_S, RedisServer, wait_until
 from redis import Redis, RedisError
 
 #: The password of all engines. PostgreSQL and LanceDB ignore it here.
-PASSWORD = "unused"
+PASSWORD = "un/us@d"
 
 
 class Engine(ABC):
@@ -151,8 +152,8 @@ class LanceFolder(Engine):
     name = "lancedb"
 
     def __init__(self, folder: Path):
-        super().__init__(folder / "lance")
-        self.url = f"lance://{self.folder}"
+        super().__init__(folder / "lance db")
+        self.url = f"lance://{quote(str(self.folder))}"
         self._away = folder / "away"
 
     def start(self) -> None:

@@ -124,6 +124,9 @@ def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
         _check_usable(folder, after, digest)
         if key:
             replace_file(folder / ROLLBACK, f"{key} {current} {after}\n")
+        times = dict(_published(folder))
+        names = dict.fromkeys([*_history(folder, current), *times])  # each once, also after a publication was killed
+        replace_file(folder / HISTORY, "".join(f"{name} {times.get(name, '-')}\n" for name in names))
         replace_file(folder / CURRENT, after + "\n")
         return after
 
@@ -203,11 +206,13 @@ def _check_usable(folder: Path, name: str, digest: str | None) -> None:
 
 
 def _history(folder: Path, current: str | None) -> list[str]:
-    """Return the names of the versions that were published, in order, up to the current one."""
+    """Return the names of the versions that were published, in order of their last time, up to the current one."""
     names = [name for name, _ in _published(folder)]
     if current in names:
-        return names[: len(names) - names[::-1].index(current)]
-    return [*names, current] if current else names
+        names = names[: len(names) - names[::-1].index(current)]
+    elif current:
+        names.append(current)
+    return [*dict.fromkeys(reversed(names))][::-1]
 
 
 def _published(folder: Path) -> list[tuple[str, str]]:

@@ -71,7 +71,7 @@ def push(
 
 
 def remove_tables(folder: Path, password: str) -> list[str]:
-    """Remove the tables that no version of the index needs; return the addresses that do not answer.
+    """Remove the tables that no version of the index needs; return the addresses at which that fails.
 
     Raises IndexBusy during a push, which may be writing one of these tables.
     """
@@ -84,7 +84,7 @@ def remove_tables(folder: Path, password: str) -> list[str]:
             table = open_table(address, password, WRITE_S)
             try:
                 table.drop()
-            except table.outages:
+            except (*table.outages, *table.refusals):
                 failed.append(address)
         with changing(folder):
             _note(folder, [address for address in _noted(folder) if address in wanted or address in failed])

@@ -17,7 +17,7 @@ from shoal_workers.index.engines.fields import Language
 #: The engine for each URL scheme of an address. The module and the extra of an engine have the same name.
 ENGINES = {"postgresql": "pgvector", "redis": "redis", "rediss": "redis", "lance": "lancedb", "lance+s3": "lancedb"}
 
-#: Time limits in seconds for a search, and for writing a group of rows, including any indexing.
+#: Longest wait for each answer in seconds: during a search, and while a group of rows is written and indexed.
 SEARCH_S, WRITE_S = 5, 60
 
 #: The cosine and the document of each row that was found, best first, for each query.
@@ -26,7 +26,7 @@ Found = list[list[tuple[float, str]]]
 _TABLE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 
 #: A password before the host, or among the parameters.
-_PASSWORD = re.compile(r"//[^/@]*:[^?#]*@|[?&](ssl)?password=", re.IGNORECASE)
+_PASSWORD = re.compile(r"//[^/@]*:([^?#]*|(?!\d*[/?#]).*)@|[?&](ssl_?)?password=", re.IGNORECASE)
 
 
 class Table(Protocol):
@@ -83,7 +83,7 @@ def check_address(address: str) -> str:
 
 
 def open_table(address: str, password: str, timeout_s: int = SEARCH_S) -> Table:
-    """Return the table at an address, whose calls take at most `timeout_s`. The engine is not contacted yet.
+    """Return the table at an address. Its calls wait `timeout_s` for each answer. The engine is not contacted yet.
 
     Raises InvalidRequest for a bad address, and MissingExtra.
     """

@@ -3,6 +3,7 @@
 A field's name in an engine is `f` and the field's number, so no name and no value of a document needs quoting.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -115,19 +116,26 @@ def _bound(column: Column, operator: str, value: Value, place: str) -> Bound:
     if column.kind == "date":
         first, end = found
         operator, found = {"gt": ("gte", end), "gte": ("gte", first), "lt": ("lt", first), "lte": ("lt", end)}[operator]
-    return _OPERATORS[operator], float(found)
+    return _OPERATORS[operator], _number(found)
 
 
 def _converted(column: Column, value: Value, place: str) -> Any:
-    """Return a value in the form of the column's terms; for a date, its start and its end."""
+    """Return a value in the form of the column's terms; for a date, its start and its end, which differ."""
     try:
-        return tuple(map(float, date_span(value))) if column.kind == "date" else CONVERTERS[column.kind](value)
+        if column.kind != "date":
+            return CONVERTERS[column.kind](value)
+        first, end = map(float, date_span(value))
     except ValueError as error:
         raise wrong_kind(column, value, place) from error
+    return first, max(end, math.nextafter(first, math.inf))  # far from 1970, a microsecond is lost by rounding
 
 
 def _term(kind: str, value: Any) -> str | float:
-    return blake2b(value, digest_size=DIGEST_BYTES).hexdigest() if kind == "keyword" else float(value)
+    return blake2b(value, digest_size=DIGEST_BYTES).hexdigest() if kind == "keyword" else _number(value)
+
+
+def _number(value: float) -> float:
+    return float(value) + 0.0  # -0.0 becomes 0.0, which LanceDB tells apart
 
 
 def _keys(columns: Columns) -> dict[str, str]:
