@@ -21,7 +21,7 @@ class MsgpackSerializer:
 
     @staticmethod
     def loads(data: bytes, /) -> Any:
-        """Return the value in the bytes. Raises MalformedJob, InvalidText or TooLarge for other bytes."""
+        """Return the value. Raises MalformedJob, InvalidText or TooLarge for bytes that `dumps` did not write."""
         values = wire.unpack(data, MAX_VALUES)
         if _FIELD not in values:
             raise MalformedJob(f"the {len(data):,} bytes have no {_FIELD}: they were not written by this serializer")

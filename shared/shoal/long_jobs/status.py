@@ -66,7 +66,7 @@ class LongJobStatus:
 
 
 def public_map(job: LongJobStatus, settings: Settings) -> dict[str, Any]:
-    """Return the values of a job by their names. Names of the pool's machines and folders are left out."""
+    """Return a job as a map from names to values. Names of the pool's machines and folders are left out."""
     worker = blake2b(job.worker.encode(), digest_size=6).hexdigest() if job.worker else ""
     values = replace(job, worker=worker).to_map()
     shown: dict[str, Any] = public_values({name: values[name] for name in ("progress", "result", "error")}, settings)

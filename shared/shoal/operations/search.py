@@ -15,8 +15,8 @@ MAX_K = 1_000
 #: Largest number of hits of a job, for all queries together. A worker does nothing else while it reads their documents.
 MAX_JOB_HITS = 10_000
 
-#: Largest number of hits that a job asks for if a list is split. With documents of 1.5 KB, these hits have 8 MB.
-MAX_HITS_PER_JOB = 5_000
+#: A client splits a list of queries into jobs of at most this number of hits: 8 MB with documents of 1.5 KB.
+SPLIT_HITS = 5_000
 
 #: Largest number of rows that a job with search options reads, for all its lists of hits together. Reading them takes
 #: about a second, and the worker does nothing else meanwhile.
@@ -141,7 +141,7 @@ class Search(Job):
     @property
     def texts_per_request(self) -> int:
         """The largest number of queries in an HTTP request."""
-        return min(MAX_REQUEST_TEXTS, max(1, MAX_HITS_PER_JOB // self.hits_per_list))
+        return min(MAX_REQUEST_TEXTS, max(1, SPLIT_HITS // self.hits_per_list))
 
     def lane_sizes(self) -> list[int]:
         """Return the weight of each query: 1, and more for hits, for hits to rerank and for further passes."""

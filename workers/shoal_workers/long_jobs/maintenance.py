@@ -67,7 +67,7 @@ class Maintenance:
             self._queue.release_maintenance_lock()  # type: ignore[no-untyped-call]
 
     def _resume_abandoned(self) -> None:
-        """Put back the running jobs whose process no longer renews its execution."""
+        """Put back the running jobs whose process no longer renews the key of its execution in Redis."""
         key = self._queue.started_job_registry.key
         for entry in self._connection.zrange(key, 0, -1):
             job_id, _, execution_id = entry.decode(errors="replace").partition(":")

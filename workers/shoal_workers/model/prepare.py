@@ -156,7 +156,7 @@ def _save_static(model: Model, original: Original, folder: Path) -> None:
 
 
 def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
-    """Return the number of rows from one token type to the next, or 0 if all tokens of the model have one type.
+    """Return how many rows of the position table each token type has, or 0 if all tokens have one type.
 
     The class `TokenizersBackend` of transformers 5 makes no token types, unless its settings name them.
     """

@@ -53,7 +53,7 @@ class Engine(Protocol):
     is_ragged: bool
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> Sequence[ForwardPass]:
-        """Start up to `num_streams` passes side by side, or `together` one on all threads. No pass may be running."""
+        """Start up to `num_streams` passes side by side; if `together`, one on all threads. No pass may be running."""
         ...
 
     def start_aside(self, packings: Sequence[Packing]) -> Sequence[ForwardPass]:

@@ -220,7 +220,7 @@ class _FieldValues:
 def _column(
     name: str, kind: str, terms: Any, rows: NDArray[np.integer[Any]], codes: NDArray[np.integer[Any]], count: int
 ) -> Column:
-    """Return the column for some pairs of a row and a code. Pairs may be in any order and may repeat."""
+    """Return the column that has these codes in these rows, from pairs in any order, which may repeat."""
     order = np.lexsort((rows, codes))
     is_new = np.ones(len(rows), bool)
     is_new[1:] = (np.diff(rows[order]) != 0) | (np.diff(codes[order]) != 0)

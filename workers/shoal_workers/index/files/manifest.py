@@ -51,7 +51,7 @@ MANIFEST = "manifest.json"
 #: The file, beside the versions of an index, with the texts that the last build read from files.
 READ_FILES = ".read-files"
 
-#: The file of a version with the rows that were left out. It has no checksum, because only people read it.
+#: The file that lists the rows that a version leaves out. It has no checksum, because only people read it.
 BAD_ROWS = "bad-rows.jsonl"
 
 #: The files of the lexical index.
