@@ -77,7 +77,7 @@ class KernelThreads:
 
 
 class KernelPass:
-    """A forward pass that computes the vectors `tokens` on up to `num_parts` threads. Texts begin at positions 0."""
+    """A forward pass that computes the vectors `tokens`, in parts for `num_parts` threads. Texts begin at positions 0."""
 
     def __init__(self, threads: KernelThreads, ids: NDArray[np.int32], positions: NDArray[np.int32], num_parts: int):
         model = threads.model
