@@ -113,7 +113,7 @@ def compile_kernel(target: Target) -> None:
 
 def main() -> None:
     """Compile the kernel for this processor, if it is a target, or print why that fails."""
-    reasons = []
+    reasons: list[CannotCompile] = []
     for target in own_targets():  # an old assembler may lack the instructions of the fastest
         if path(target).exists():
             return
