@@ -497,7 +497,7 @@ class TestChoice:
             pytest.skip(reason)
         monkeypatch.setattr(processors, "_flags", lambda: set(target.flags))
         caplog.set_level("INFO")
-        in_int8 = "avx2" if "int8" in target.precisions else "openvino"
+        in_int8 = "avx2" if target in (library.AVX512_VNNI, library.AVX_VNNI) else "openvino"
         chosen = {"auto": ("avx2", "f32"), "bf16": ("openvino", "bf16"), "int8": (in_int8, "int8")}
         for precision, found in chosen.items():
             encoder = Encoder.open(prepared / "model", "auto", precision, 1)
@@ -584,7 +584,7 @@ class TestChoice:
 
     @needs_bf16
     def test_auto_is_f32_if_the_kernel_fails_the_check_in_bf16_alone(
-        self, prepared: Path, monkeypatch: pytest.MonkeyPatch
+        self, prepared: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         def wrong_in_bf16(made: Transformer, max_tokens: int, precision: str) -> KernelWeights:
             return arrange(replace(made, eps=100.0) if precision == "bf16" else made, max_tokens, precision)
@@ -594,6 +594,7 @@ class TestChoice:
         for precision, found in (("auto", ("avx512", "f32")), ("bf16", ("openvino", "bf16"))):
             engine = Encoder.open(prepared / "model", "auto", precision, 1).engine
             assert (engine.name, engine.precision) == found
+            assert f"avx512 failed on model in the precision {precision}: the engine's vectors" in caplog.text
 
     def test_an_unsupported_property_of_a_model_is_named(self) -> None:
         made = transformer(SMALL)
