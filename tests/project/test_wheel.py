@@ -5,9 +5,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from page import ROOT
+
+from shoal_workers.kernel.library import TARGETS
 
 #: Prints whether the code of the working folder has a compiled kernel for each target.
 FIND = """import sys; sys.path.insert(0, '')
@@ -53,6 +56,14 @@ def installed_kernel_exists(wheel: Path) -> bool:
     subprocess.run([*pip, "--target", site, wheel], check=True)
     done = subprocess.run([sys.executable, "-c", FIND], cwd=site, capture_output=True, text=True, check=True)
     return done.stdout == "True\n"
+
+
+@needs_compiler
+def test_a_wheel_is_without_a_kernel_that_the_compiler_refuses(code: Path) -> None:
+    refused = "#if defined __AVXVNNI__ || defined __ARM_FEATURE_BF16_VECTOR_ARITHMETIC\n#error\n#endif\n"
+    (code / "workers/shoal_workers/kernel/kernel.cpp").write_text(refused + SOURCE)
+    with ZipFile(build(code, PATH=str(Path(shutil.which("g++") or "").parent))) as wheel:
+        assert sum(name.endswith(".so") for name in wheel.namelist()) == len(TARGETS) - 1
 
 
 @pytest.mark.parametrize(

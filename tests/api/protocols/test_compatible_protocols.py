@@ -49,12 +49,13 @@ def test_each_protocol_answers_below_the_path_that_is_set(make_app: MakeApp, api
     assert usual.post("/v1/embeddings", json={"input": "a"}).status_code == 200
     assert "/ai/openai/v1/embeddings" not in usual.get("/openapi.json").get_json()["paths"]
     for method, path, status, names in UNKNOWN:
-        response = api.open(path, method=method)
+        response = api.open(f"{path}?key=secret", method=method)
         body = response.get_json()
         shape = body["error"] if isinstance(body.get("error"), dict) else body
         assert (response.status_code, shape.keys(), path in response.text) == (status, names, True), path
         assert names != OWN or shape["code"] == {404: "not_found", 405: "method_not_allowed"}[status], path
         assert status != 405 or response.headers["Allow"], path
+        assert "secret" not in response.text
     mounted = make_app(protocols="cohere=/ai/cohere,ollama=/ai").test_client()
     assert list(mounted.post("/ai/cohere/v2/chat").get_json()) == ["message"]
     assert list(mounted.get("/ai/cohere").get_json()) == ["message"]

@@ -199,6 +199,7 @@ def packed_error(folder: Path) -> float:
     )
     packing, spans = expected.pack(numbers, transformer.num_positions, join)
     module = JoinedTransformer(transformer)
+    assert JoinedTransformer(transformer, dtype=torch.bfloat16)(packing).dtype == torch.bfloat16
     error = expected.errors(numbers, spans, module(packing).numpy())[0]
     if transformer.head and transformer.head.is_of_mean:
         return error

@@ -497,7 +497,7 @@ class TestChoice:
             pytest.skip(reason)
         monkeypatch.setattr(processors, "_flags", lambda: set(target.flags))
         caplog.set_level("INFO")
-        in_int8 = "avx2" if "int8" in target.precisions else "openvino"
+        in_int8 = "avx2" if target in (library.AVX512_VNNI, library.AVX_VNNI) else "openvino"
         chosen = {"auto": ("avx2", "f32"), "bf16": ("openvino", "bf16"), "int8": (in_int8, "int8")}
         for precision, found in chosen.items():
             encoder = Encoder.open(prepared / "model", "auto", precision, 1)
@@ -568,7 +568,7 @@ class TestChoice:
         assert Encoder.open(tiny_model, "auto", "auto", 1).engine.name == "openvino"
         assert f"the engine is openvino: {OWN.engine} does not compute heads of 16 numbers" in caplog.text
         for name, precision in (("avx512", "f32"), ("avx2", "bf16"), ("avx2", "int8")):
-            with pytest.raises(BadSetting, match=f"{name} does not compute in {precision} on this processor: the"):
+            with pytest.raises(BadSetting, match=f"{name} does not compute in {precision} on this processor, or"):
                 Encoder.open(prepared / "model", name, precision, 1)
 
     @needs_kernel
@@ -578,9 +578,23 @@ class TestChoice:
         wrong = replace(stored_transformer(prepared / "model" / GRAPH), eps=100.0)
         monkeypatch.setattr(kernel, "stored_transformer", lambda _: wrong)
         assert Encoder.open(prepared / "model", "auto", "auto", 1).engine.name == "openvino"
-        assert f"the engine is openvino, as {OWN.engine} failed on model: the engine's vectors" in caplog.text
+        assert f"{OWN.engine} failed on model in the precision auto: the engine's vectors" in caplog.text
         with pytest.raises(ModelMismatch, match="the engine's vectors have cosine"):
             Encoder.open(prepared / "model", OWN.engine, "auto", 1)
+
+    @needs_bf16
+    def test_auto_is_f32_if_the_kernel_fails_the_check_in_bf16_alone(
+        self, prepared: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def wrong_in_bf16(made: Transformer, max_tokens: int, precision: str) -> KernelWeights:
+            return arrange(replace(made, eps=100.0) if precision == "bf16" else made, max_tokens, precision)
+
+        monkeypatch.setattr(library, "TARGETS", (OWN._replace(precisions=library.ARM_BF16.precisions),))
+        monkeypatch.setattr(kernel, "arrange", wrong_in_bf16)
+        for precision, found in (("auto", ("avx512", "f32")), ("bf16", ("openvino", "bf16"))):
+            engine = Encoder.open(prepared / "model", "auto", precision, 1).engine
+            assert (engine.name, engine.precision) == found
+            assert f"avx512 failed on model in the precision {precision}: the engine's vectors" in caplog.text
 
     def test_an_unsupported_property_of_a_model_is_named(self) -> None:
         made = transformer(SMALL)
@@ -604,8 +618,9 @@ class TestLibrary:
 
     @needs_bf16
     def test_the_kernel_replaces_an_older_one(self, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        library.main()
         compile_kernel(library.AVX2)
+        library.main()
+        assert library.own_target() is library.BF16
         first = {target: library.path(target) for target in library.TARGETS}
         kept = first[library.BF16].stat()
         library.main()
@@ -643,6 +658,11 @@ class TestLibrary:
         library.main()
         assert library.own_target() is library.AVX2
         assert library.path(library.AVX2).exists()
+        monkeypatch.setattr(library, "TARGETS", (library.BF16, library.AVX_VNNI, library.AVX2))
+        assert library.own_target() is library.BF16  # OpenVINO computes faster in bf16 than another engine in f32
+        monkeypatch.setattr(library, "TARGETS", (library.AVX512_VNNI, library.AVX2))
+        library.main()
+        assert library.own_target() is library.AVX512_VNNI
 
     def test_a_missing_compiler_is_no_error(
         self, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

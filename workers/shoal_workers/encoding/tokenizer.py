@@ -24,7 +24,7 @@ MAX_CHARS_PER_TOKEN = 16
 #: Hangul, because normalising splits its syllables.
 MIN_MAX_CHARS = 8_192
 
-#: A cut splits no word of at most this length. WordPiece treats a word of over 100 characters as unknown.
+#: A cut splits no word that is shorter. WordPiece treats a word of over 100 characters as unknown.
 MAX_WORD_CHARS = 128
 
 

@@ -77,7 +77,7 @@ class KernelThreads:
 
 
 class KernelPass:
-    """A forward pass, which computes `tokens` on up to `num_parts` threads. A text begins at each position 0."""
+    """A forward pass for the vectors `tokens`, in blocks for `num_parts` threads. A text begins at each position 0."""
 
     def __init__(self, threads: KernelThreads, ids: NDArray[np.int32], positions: NDArray[np.int32], num_parts: int):
         model = threads.model

@@ -43,7 +43,7 @@ class Target(NamedTuple):
     flags: tuple[str, ...]
 
 
-_AVX2 = ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe")  # x86-64-v3
+_AVX2 = ("avx", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "avx2")  # x86-64-v3
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")  # x86-64-v4
 
 _X86 = "-mtune=znver3 -mprefer-vector-width=512 -march=x86-64"
@@ -68,10 +68,15 @@ class CannotCompile(Exception):
     """The reason why the kernel cannot be compiled on this machine."""
 
 
+def own_targets() -> list[Target]:
+    """Return the targets that this processor runs, the fastest first, of the engine of the fastest."""
+    own = [target for target in TARGETS if not processors.lacking(target.flags)]
+    return [target for target in own if target.engine == own[0].engine]
+
+
 def own_target() -> Target | None:
-    """Return the fastest target that this processor runs, if possible a compiled one, or None if it runs no target."""
-    own = (target for target in TARGETS if not processors.lacking(target.flags))
-    return max(own, key=lambda target: path(target).exists(), default=None)
+    """Return the first of these targets that is compiled, or the first if none is, or None if there are none."""
+    return max(own_targets(), key=lambda target: path(target).exists(), default=None)
 
 
 def path(target: Target) -> Path:
@@ -108,19 +113,19 @@ def compile_kernel(target: Target) -> None:
 
 def main() -> None:
     """Compile the kernel for this processor, if it is a target, or print why that fails."""
-    target = own_target()
-    if not target or path(target).exists():
-        return
-    print(f"  compiling the engine {target.engine}", flush=True)
-    reasons = []
-    for slower in TARGETS[TARGETS.index(target) :]:  # an old assembler may lack the newest instructions
-        if slower.engine == target.engine and not processors.lacking(slower.flags):
-            try:
-                return compile_kernel(slower)
-            except CannotCompile as error:
-                reasons.append(error)
-    reason = f"{reasons[0]}; then type python -m shoal_workers.kernel.library"
-    print(f"  the engine {target.engine} is left out, and OpenVINO runs: {reason}", flush=True)
+    reasons: list[CannotCompile] = []
+    for target in own_targets():  # an old assembler may lack the instructions of the fastest
+        if path(target).exists():
+            return
+        if not reasons:
+            print(f"  compiling the engine {target.engine}", flush=True)
+        try:
+            return compile_kernel(target)
+        except CannotCompile as error:
+            reasons.append(error)
+    if reasons:
+        reason = f"{reasons[0]}; then type python -m shoal_workers.kernel.library"
+        print(f"  the engine {target.engine} is left out, and OpenVINO runs: {reason}", flush=True)
 
 
 if __name__ == "__main__":

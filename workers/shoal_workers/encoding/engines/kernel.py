@@ -100,7 +100,7 @@ def _obstacle(name: str, precision: str) -> str:
         return f"needs a processor with {', '.join(lacking)}"
     target = library.own_target()
     if precision not in _precisions(name, target):
-        return f"does not compute in {precision} on this processor"
+        return f"does not compute in {precision} on this processor, or is not compiled for it"
     if target and library.path(target).exists():
         return ""
     return "is not compiled (python -m shoal_workers.kernel.library does it)"
