@@ -116,7 +116,8 @@ def test_dense_layers_are_computed(own_source: Path, tmp_path: Path, pooling: st
     folder = prepare_if_needed(tmp_path / "dense", str(own_source))
     model, encoder = Model.open(folder), Encoder.open(folder, "openvino", "f32", 1)
     assert (model.dimension, model.other_blocks, model.digest == plain.model.digest) == (20, "a Dense layer", False)
-    assert encoder.embed(parity.TEXTS, options, "") == pytest.approx(expected, rel=0.01, abs=0.01)
+    for engine in (encoder, Encoder.open(folder, "torch", "f32", 1)):
+        assert engine.embed(parity.TEXTS, options, "") == pytest.approx(expected, rel=0.01, abs=0.01)
     with pytest.raises(BadSetting, match=r"a Dense layer|needs a processor|is not compiled"):
         Encoder.open(folder, "avx512", "bf16", 1)
 
