@@ -129,7 +129,7 @@ def plan(rate: float, p99_s: float, costs: Costs) -> Plan:
         found = latencies(rate, numbers | {"workers": num_workers * numbers["redis"]}, costs)
         return np.quantile(found, (0.5, 0.99)).tolist()
 
-    _, best_s = quantiles(NUM_REQUESTS)  # with so many workers, no request waits for one
+    _, best_s = quantiles(NUM_REQUESTS)  # each request has a worker of its own, so none waits
     if best_s > p99_s:
         raise BadSetting(
             f"--p99 is {1e3 * p99_s:g} ms, and with any number of workers 99 % of the requests take up to "
