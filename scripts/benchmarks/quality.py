@@ -1,6 +1,5 @@
 """The quality of a running service: public judgements, and the cosine to Sentence Transformers in fp32."""
 
-import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 
@@ -11,6 +10,7 @@ from stack import DATA, ask, datasets, index_of
 from benchmarks.plan import PRECISIONS, Plan, say
 from benchmarks.server import shoal
 from benchmarks.trial import Figures, Row
+from shoal.evaluation.evaluation import measures
 from shoal.settings import Settings
 from shoal_workers.model.download import find_source
 
@@ -66,16 +66,11 @@ def cranfield(url: str) -> Figures:
     """Return 100 times nDCG@10 of the service's search on Cranfield."""
     _, queries, judgements = datasets().cranfield()
     results = ask(f"{url}/search", {"queries": list(queries.values()), "k": 10})[1]["results"]
-    scores = []
-    for name, hits in zip(queries, results, strict=True):
-        gains = judgements.get(name, {})
-        best = _gain(sorted(gains.values(), reverse=True)[:10])
-        scores.append(_gain([gains.get(hit["id"], 0) for hit in hits]) / best if best else 0.0)
-    return {"nDCG@10 x 100": float(100 * np.mean(scores))}
-
-
-def _gain(gains: Sequence[float]) -> float:
-    return sum(gain / math.log2(rank + 2) for rank, gain in enumerate(gains))
+    found = [
+        measures([gains.get(hit["id"], 0) for hit in hits], [*gains.values()], 10, 10)["nDCG@10"]
+        for gains, hits in zip((judgements.get(name, {}) for name in queries), results, strict=True)
+    ]
+    return {"nDCG@10 x 100": float(100 * np.mean(found))}
 
 
 def _embed(url: str, texts: Sequence[str], at_once: int) -> NDArray[np.float32]:

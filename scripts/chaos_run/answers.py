@@ -10,7 +10,7 @@ from chaos_run.cases import POISON, Case
 from shoal.contract.options import QUERY_PROMPTS, Options
 from shoal.contract.replies import Reply
 from shoal.contract.vectors import cut_and_normalise
-from shoal_workers.encoding.encoder import Encoder, TokenizedText
+from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 
 #: Least cosine of a correct vector to the expected vector.
@@ -48,7 +48,9 @@ class Answers:
             if (highest := np.triu(some @ some.T, 1).max()) > MIN_COSINE:
                 raise SystemExit(f"this model cannot tell the texts apart (cosine {highest:.6f}): name another")
         for text in _texts(cases, "embed", "tokens"):
-            self._vectors["tokens", text] = _token_vectors(encoder, text)
+            options = Options(output="tokens")
+            (encoded,) = encoder.encoded([text], options, encoder.prompt(options))
+            self._vectors["tokens", text] = cut_and_normalise([np.asarray(encoded.vectors)], options)
         if texts := _texts(cases, "search"):
             queries = encoder.embed(texts, Options(), encoder.prompt(Options(), QUERY_PROMPTS))
             self._hits = dict(zip(texts, index.search(queries, K + SPARE), strict=True))
@@ -89,15 +91,6 @@ class Answers:
 def _texts(cases: Sequence[Case], op: str, output: str = "vector") -> list[str]:
     chosen = [case for case in cases if (case.op, case.output) == (op, output)]
     return list(dict.fromkeys(text for case in chosen for text in case.texts))
-
-
-def _token_vectors(encoder: Encoder, text: str) -> Vectors:
-    """Return the vectors of the text's tokens, float32 `[tokens, dimension]`."""
-    options = Options(output="tokens")
-    (tokens,) = encoder.tokenize([encoder.prompt(options) + text])
-    encoder.encode([one := TokenizedText(tokens, outputs=options.outputs)])
-    assert one.vectors is not None
-    return cut_and_normalise([one.vectors], options)
 
 
 def content(reply: Reply) -> Any:

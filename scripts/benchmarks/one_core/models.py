@@ -29,6 +29,9 @@ TOKENS, BATCH = 64, 16
 #: Numbers of tokens of the compared texts. A model takes those that it can read.
 COMPARED = (3, 17, 130, 512, 2_048, 8_192)
 
+#: Name of the file with the token vectors of transformers.
+EXPECTED = "expected.safetensors"
+
 #: Length of a trial, as a share of the length of a run against a server.
 SHARE = 0.25
 
@@ -57,7 +60,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "bert": ("BertModel", {}, "vector"),
     "distilbert": ("DistilBertModel", {}, "vector"),
     "xlm-roberta": ("XLMRobertaModel", _XLM, "vector"),
-    "mpnet": ("MPNetModel", {}, "vector"),
+    "mpnet": ("MPNetModel", {"max_position_embeddings": 514}, "vector"),
     "nomic_bert": ("NomicBertModel", _LONG, "vector"),
     "modernbert": ("ModernBertModel", {}, "vector"),
     "gte": ("GteModel", _LONG, "vector"),
@@ -91,7 +94,7 @@ def run(plan: Plan) -> list[Row]:
         for precision in ("bf16", "f32"):
             with started(name, 1, _open, prepared, precision, Options(output=output)) as engine:
                 figures = _measured(plan, engine, precision, texts)
-            if (expected := _expected(original)).exists():
+            if (expected := original / EXPECTED).exists():
                 with started(name, 1, _open, prepared, precision, Options(output="tokens")) as engine:
                     figures |= engine.call(_errors, compared, expected)
             if form == "sparse, queries by a table":
@@ -136,11 +139,6 @@ def _error(found: Any, expected: Any) -> float:
     return float(1e6 * np.max(1 - (found.astype(float) * expected).sum(axis=-1) / lengths))
 
 
-def _expected(original: Path) -> Path:
-    """Return the path of the token vectors of transformers, if the model makes token vectors."""
-    return original.with_name(f"{original.name}.safetensors")
-
-
 def _make(folder: Path, source: Path, kind: str, settings: dict[str, Any], form: str, texts: Sequence[str]) -> None:
     """Save a model with random weights in bf16 and the tokenizer in `source`, and the token vectors of the texts."""
     import torch
@@ -176,7 +174,7 @@ def _make(folder: Path, source: Path, kind: str, settings: dict[str, Any], form:
         SparseEncoder(modules=[router]).save_pretrained(str(new))
     else:
         SentenceTransformer(modules=[transformer, Pooling(width, "mean")]).save_pretrained(str(new))
-        save_file(_token_vectors(model.float(), transformer.tokenizer, texts), _expected(folder))
+        save_file(_token_vectors(model.float(), transformer.tokenizer, texts), new / EXPECTED)
     if form == "all outputs":
         for name, outputs in (("sparse", 1), ("colbert", width)):
             head = {"weight": torch.randn(outputs, width) / width**0.5, "bias": torch.zeros(outputs)}
