@@ -116,7 +116,7 @@ def build(
     if built := _built_before(out, key):
         return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
     former = FormerVersion.find(out, encoder.model, language == LEARNED) if reuses else None
-    with open_scratch(out, key) as folder:
+    with open_scratch(out) as folder:
         state = BuildState(folder, report)
         version = _Version(state, source, encoder, cutter, language, late, reuses, key)
         collect_changes(state, out, changes, drop_changes_before)
