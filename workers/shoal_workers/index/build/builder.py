@@ -120,7 +120,7 @@ def build(
         state = BuildState(folder, report)
         version = _Version(state, source, encoder, cutter, language, late, reuses, key)
         collect_changes(state, out, changes, drop_changes_before)
-        read_source(state, source, skips_bad, cutter, reuses)
+        read_source(state, source, skips_bad, cutter)
         fields = write_columns(state, kinds or {})
         if reuses and (unchanged := version.find_unchanged(out)):
             shutil.rmtree(folder, ignore_errors=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 from shoal.errors import InvalidRequest
 from shoal.records.document import Document
-from shoal.records.document_files import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import CHUNK_FIELDS
 from shoal_workers.index.files.columns import Columns
@@ -31,9 +30,7 @@ class VersionDocuments(Source):
         self.name = self._manifest.source
         self.ids_are_positions = self._manifest.ids_are_positions
 
-    def rows(
-        self, waiting: Callable[[], object] = lambda: None, read_files: ReadFiles | None = None
-    ) -> Generator[Document, None, None]:
+    def rows(self, waiting: Callable[[], object] = lambda: None) -> Generator[Document, None, None]:
         """Yield the documents in their order."""
         number, num_documents = 0, self._manifest.num_documents or self._manifest.count
         self._part = lambda: number / num_documents
