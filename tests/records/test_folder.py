@@ -68,12 +68,12 @@ def test_each_file_is_a_document_with_its_path_as_id(folder: Path) -> None:
     filled(folder, {"c.HTM": b"<title>News</title><p>Storm", "d.pdf": pdf(["Wet."], "A book")})
     assert list(Source(folder)) == [
         Document("a/note.txt", "Zürich\n\nis wet.", {"modified": TIME}),
-        Document("b.md", "Storms\nRain.", {"title": "Storms", "modified": TIME}),
+        Document("b.md", "# Storms\nRain.", {"title": "Storms", "modified": TIME}),
         Document("c.HTM", "Storm", {"title": "News", "modified": TIME}),
         Document("d.pdf", "Wet.", {"title": "A book", "modified": TIME}),
     ]
     source = Source(folder / "b.md")
-    assert list(source) == [Document("b.md", "Storms\nRain.", {"title": "Storms", "modified": TIME})]
+    assert list(source) == [Document("b.md", "# Storms\nRain.", {"title": "Storms", "modified": TIME})]
     assert source.where(1, "b.md") == str(folder / "b.md")
 
 
