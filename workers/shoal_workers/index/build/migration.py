@@ -44,9 +44,8 @@ class VersionDocuments(Source):
         found, folder = DocumentFields({}), self._file.parent
         for document in read_lines(self._file):
             found.add(document)
-        by_values = {(name, about["kind"]) for name, about in found.kinds_found().items()}
-        kinds = Columns.without_rows(folder).kinds
-        given = [f"{name}={kind}" for name, kind in sorted(kinds.items() - by_values)]
+        by_values, kinds = found.kinds_found(), Columns.without_rows(folder).kinds
+        given = [f"{name}={kind}" for name, kind in sorted(kinds.items() - by_values.items())]
         language = json.loads((folder / LEXICAL).read_text("utf-8"))["language"]
         has_tokens = bool(self._manifest.token_digest)
         return chunks | {"field_kinds": given, "language": language, "token_vectors": has_tokens}

@@ -160,8 +160,8 @@ class _Reading:
         self.state.report("reading", self.source.fraction)
 
 
-def write_columns(state: BuildState, kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Write the columns of the documents in the folder of a build; return `DocumentFields.kinds_found`.
+def write_columns(state: BuildState, kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Write the columns of the documents in the folder of a build; return the `kind` of each field.
 
     Fields that `kinds` does not name get the kind that all their values have. The distinct strings of all fields, and 8
     to 12 bytes for each value, are kept in memory. Raises BadDocument for a value that is not of the given kind.
@@ -171,7 +171,7 @@ def write_columns(state: BuildState, kinds: Mapping[str, str]) -> dict[str, dict
         fields.add(document)
         if number % REPORT_EVERY == 0:
             state.report("reading fields", number / state.count)
-    found = fields.kinds_found()
+    found = {name: {"kind": kind} for name, kind in fields.kinds_found().items()}
     try:
         save_columns(folder, fields.columns(), fields.num_left_out)
     except BadDocument as error:
