@@ -22,21 +22,20 @@ from shoal_api.schema.indexes import (
     DocumentsBody,
     DocumentsWritten,
     IdsBody,
-    Indexes,
     IndexPath,
     PublishBody,
     VersionPath,
-    Versions,
 )
 from shoal_api.schema.long_jobs import LongJobSubmitted
+from shoal_api.schema.responses import DocumentedAnswer
 
 api = Blueprint("indexes", __name__, "indexes", ErrorBody)
 
 #: The answers of routes whose work a runner does: the result, or 202 before the runner is done.
-_VERSIONS: dict[Any, Any] = {200: Versions, 202: LongJobSubmitted}
+_VERSIONS: dict[Any, Any] = {200: DocumentedAnswer, 202: LongJobSubmitted}
 
 
-@api.get("/v1/indexes", responses={200: Indexes})
+@api.get("/v1/indexes", responses={200: DocumentedAnswer})
 async def indexes() -> Response:
     """List the indexes that ready workers serve."""
     pool = await context().pool.read()
