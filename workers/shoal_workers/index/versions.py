@@ -10,7 +10,7 @@ from typing import Any, Self
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidRequest
 from shoal.index_folder import CURRENT
-from shoal_workers.index.files.durable_file import locked, replace_file
+from shoal.process.durable_file import locked, replace_file
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import FOLDER_NAME, current_version
 

@@ -15,6 +15,7 @@ import numpy as np
 from shoal.bulk.served_model import ModelInfo
 from shoal.contract.languages import LEARNED
 from shoal.errors import IndexCorrupt, IndexNotFound, Unsupported
+from shoal.process.durable_file import replace_file, sync_files, sync_folder
 from shoal.records.source import Source
 from shoal.task_progress import Report
 from shoal_workers.index.build.chunks import Cutter
@@ -27,7 +28,6 @@ from shoal_workers.index.build.token_texts import write_tokens
 from shoal_workers.index.build.validation import Sample
 from shoal_workers.index.build.vectors import FormerVersion, model_of, write_vectors
 from shoal_workers.index.files.checksums import checksum
-from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
 from shoal_workers.index.files.manifest import (
     BAD_ROWS,
     CHANGES,

@@ -33,7 +33,7 @@ class VersionDocuments(Source):
     def rows(self, waiting: Callable[[], object] = lambda: None) -> Generator[Document, None, None]:
         """Yield the documents in their order."""
         number, num_documents = 0, self._manifest.num_documents or self._manifest.count
-        self._part = lambda: number / num_documents
+        self._fraction = lambda: number / num_documents
         for number, (document_id, rows) in enumerate(groupby(read_lines(self._file), itemgetter("id")), 1):
             fields = _joined(rows) if self._manifest.chunk_tokens else next(rows)
             yield Document(fields.pop("id", document_id), fields.pop("text"), fields, number)

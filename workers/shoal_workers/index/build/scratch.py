@@ -25,8 +25,8 @@ from shoal.errors import (
     ModelMismatch,
     TooLarge,
 )
+from shoal.process.durable_file import locked, replace_file
 from shoal.task_progress import Report, TaskProgress
-from shoal_workers.index.files.durable_file import locked, replace_file
 
 #: The name of this folder in the folder of the index.
 SCRATCH = ".building"

@@ -16,8 +16,8 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.keys import NAME
 from shoal.errors import BadSetting, FileError, IndexCorrupt, MissingExtra, ShoalError, Unavailable
 from shoal.index_folder import CURRENT
+from shoal.process.durable_file import locked
 from shoal.process.extra import install_command
-from shoal_workers.index.files.durable_file import locked
 from shoal_workers.index.files.manifest import MANIFEST
 from shoal_workers.index.versions import Version, list_versions
 
