@@ -23,7 +23,6 @@ from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import public_text
 from shoal.long_jobs.submission import KINDS, LONG, QUICK, WEBHOOKS, Kind, queue_name
 from shoal.process.system_limits import die_with_parent
-from shoal.process.tracing import check_extra, open_tracer
 from shoal.settings import Settings
 from shoal_workers.long_jobs.rq_worker import STOPS, LongJobWorker
 from shoal_workers.long_jobs.runnable_job import RunnableJob, Task
@@ -79,7 +78,6 @@ class Runner:
 
     def run(self) -> None:
         """Do long jobs until SIGTERM or SIGINT."""
-        check_extra(self._settings)
         for number in STOPS:
             signal.signal(number, lambda *_: self._stopping.set())
         log.info("this runner does %d long jobs at a time", self._settings.long_jobs)
@@ -116,14 +114,13 @@ class Runner:
         with closing(Broker.connect(self._redis_url, ANSWER_S)) as broker:
             place = queue_name(self._settings.keys.root, name)
             queue = Queue(place, broker.library_client(), job_class=self._job_class, serializer=MsgpackSerializer)
-            tracer = partial(open_tracer, self._settings, "jobs")
             while True:
                 _exit_when_told()
                 worker = None
                 try:
                     with broker.translated():
                         own = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-                        worker = LongJobWorker(queue, own, broker, tracer)
+                        worker = LongJobWorker(queue, own, broker)
                         return worker.run()
                 except (Unavailable, Overloaded) as error:
                     _exit_when_told()
