@@ -179,12 +179,6 @@ class Settings:
         "URL of a folder in a store, such as s3://bucket/folder, through which workers on other machines get the "
         "indexes of `index_home`. None: workers read `index_home` itself.",
     )
-    index_idle_minutes: float = _setting(
-        30.0,
-        "Time after which a worker closes an index that is not searched, in minutes; the next search opens it. 0: "
-        "never.",
-        0,
-    )
     engine_password: str = _setting(
         "", "Password, or key of the API, of the vector engine that has the indexes which `shoal index push` put there."
     )

@@ -78,7 +78,7 @@ IS_OLD = " v=6." in subprocess.run([redis_program(), "--version"], capture_outpu
 
 #: The keys of jobs, the keys of long jobs and changes of indexes, and all keys, by their names in `Keys`.
 _JOBS = {"lane", "held", "suspects", "replies", "result", "unread", "unread_load", "record", "once"}
-_LONG = {"long_jobs", "long_jobs_of", "deleted_build", "changes", "changed"}
+_LONG = {"long_jobs", "long_jobs_of", "changes", "changed"}
 _ALL = {name for name in dir(Keys()) if not name.startswith("_")}
 
 #: For each user, the keys that it writes and the keys that it only reads (SECURITY.md). A new key is only in `_ALL`.

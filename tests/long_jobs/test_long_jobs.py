@@ -14,7 +14,6 @@ from conftest import RedisServer
 from long_job_callers import Rq
 from long_job_tasks import queue_names
 from rq.job import Job
-from test_builder import MadeVectors
 
 from shoal.client.redis.client import Client
 from shoal.contract.keys import Keys
@@ -25,13 +24,9 @@ from shoal.long_jobs.rq_job import MAX_BYTES
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus, public_text
 from shoal.long_jobs.submission import Submission
-from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal.supervisor.supervisor import runs_jobs
-from shoal.task_progress import TaskProgress
-from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.scratch import SCRATCH, remove_interrupted
-from shoal_workers.long_jobs.runner import Runner, remove_unwanted_builds
+from shoal_workers.long_jobs.runner import Runner
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
@@ -246,49 +241,6 @@ def test_a_cluster_has_no_long_jobs_without_another_redis(own_redis: RedisServer
         assert jobs.list() == client.long_jobs.list() == []
     app = make_app(redis_url=cluster.redis_url, long_jobs_redis_url=own_redis.url)
     assert app.own.long_jobs.list() == []
-
-
-def interrupt(out: Path, key: str) -> Path:
-    """Begin a build of the index in `out` and interrupt it; return the folder that the build leaves."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    source = out.parent / "source.txt"
-    source.write_text("storm\n")
-    with pytest.raises(Unavailable):
-        build(Source(source), out, MadeVectors(breaks=Unavailable("stop")), key=key)
-    return out / SCRATCH
-
-
-def test_files_of_cancelled_and_deleted_builds_are_removed(settings: Settings, jobs: LongJobs, tmp_path: Path) -> None:
-    settings = replace(settings, indexes=f"faq={tmp_path}/faq")
-    cancelled, deleted = (jobs.submit("build_index", {"name": "news", "source": "a.csv"}) for _ in range(2))
-    home = settings.index_home_folder
-    left = [interrupt(tmp_path / "faq", cancelled), interrupt(home / "news", deleted)]
-    others = [interrupt(home / name, key) for name, key in (("f", "f" * 24), ("cli", "cli"), ("keyless", ""))]
-    remove_unwanted_builds(settings, jobs)
-    assert all(folder.exists() for folder in (*left, *others))
-    jobs.cancel(cancelled)
-    jobs.cancel(deleted)
-    jobs.delete(deleted)  # before a runner has removed its files
-    remove_unwanted_builds(settings, jobs)
-    assert not any(folder.exists() for folder in left)
-    assert all(folder.exists() for folder in others)
-
-
-def test_files_of_a_build_that_has_just_begun_stay(settings: Settings, jobs: LongJobs, tmp_path: Path) -> None:
-    settings = replace(settings, indexes=f"faq={tmp_path}/faq")
-    job_id = jobs.submit("build_index", {"name": "faq", "source": "a.csv"})
-    jobs.cancel(job_id)
-    scratch, found = interrupt(tmp_path / "faq", job_id), []
-
-    def look(progress: TaskProgress) -> None:
-        remove_unwanted_builds(settings, jobs)
-        found.append(scratch.exists())
-
-    build(Source(tmp_path / "source.txt"), tmp_path / "faq", MadeVectors(), look, key=job_id)  # a retry
-    assert set(found) == {True}
-    scratch = interrupt(tmp_path / "news", "a" * 24)
-    remove_interrupted(tmp_path / "news", lambda _: bool(interrupt(tmp_path / "news", "b" * 24)))  # another build
-    assert scratch.exists()
 
 
 def test_messages_name_files_and_indexes_behind_links_without_their_folders(tmp_path: Path) -> None:

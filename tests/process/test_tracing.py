@@ -216,10 +216,10 @@ def test_processes_share_one_trace_from_the_caller_to_the_reply(
         found += [Received(name, span) for scope in group.scope_spans for span in scope.spans]
     assert {one.span.trace_id.hex() for one in found} == {TRACE}
     caller, children = bytes.fromhex("00f067aa0ba902b7"), dict[str, Received]()
-    for name, of, op, texts in (("POST /search", "api", "search", 1), ("long job", "jobs", "embed", 2)):
-        (parent,) = [one for one in found if one.span.name == name]
-        assert (parent.service, parent.span.parent_span_id) == (f"shoal-{of}", caller)
-        (job,) = [one for one in found if one.span.name == "job" and one.span.parent_span_id == parent.span.span_id]
+    (request,) = [one for one in found if one.span.name == "POST /search"]
+    assert (request.service, request.span.parent_span_id) == ("shoal-api", caller)
+    for parent, op, texts in ((request.span.span_id, "search", 1), (caller, "embed", 2)):
+        (job,) = [one for one in found if one.span.name == "job" and one.span.parent_span_id == parent]
         assert (job.service, job.attribute("op"), job.attribute("texts")) == ("shoal-worker", op, texts)
         children[op] = job
     end = children["search"].span
@@ -253,7 +253,7 @@ def test_without_opentelemetry_a_process_says_what_to_install(tmp_path: Path, mo
     (tmp_path / "opentelemetry" / "__init__.py").touch()  # an empty package takes its place
     path = os.pathsep.join([str(tmp_path), *sys.path])
     monkeypatch.setenv("PYTHONPATH", path)
-    for command in ("api", "worker", "jobs"):
+    for command in ("api", "worker"):
         done = run(command, tracing="otlp")
         assert done.returncode == 1
         assert done.stderr.startswith("shoal: tracing is otlp, which needs OpenTelemetry: ")

@@ -65,14 +65,11 @@ def cached(queue: Queue) -> None:
     Cache(queue.broker, queue.keys, shape).store({b"0" * 16: entry})
 
 
-def submit(queue: Queue, kind: str, key: str | None = None, is_deleted: bool = False) -> None:
+def submit(queue: Queue, kind: str, key: str) -> None:
     """Submit a long job, over the queue's connections, which its fixture closes."""
     jobs = LongJobs(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool))
     vars(jobs)["_broker"] = queue.broker
-    job_id = jobs.submit(kind, {}, idempotency_key=key)
-    if is_deleted:
-        jobs.cancel(job_id)
-        jobs.delete(job_id)
+    jobs.submit(kind, {}, idempotency_key=key)
 
 
 def waiting(queue: Queue) -> None:
@@ -128,12 +125,6 @@ EXAMPLES: list[tuple[str, tuple[Act, ...], Callable[[Keys], str], int | None]] =
     ("once:<name>", (listed,), lambda keys: keys.once("*"), 86_400),
     ("long-jobs", (listed,), lambda keys: keys.long_jobs, 34_560_000),
     ("long-jobs:<client>", (listed,), lambda keys: keys.long_jobs_of("*"), 34_560_000),
-    (
-        "deleted-build:<job_id>",
-        (partial(submit, kind="build_index", is_deleted=True),),
-        lambda keys: keys.deleted_build("*"),
-        2_592_000,
-    ),
     ("changes:<index>", (changed,), lambda keys: keys.changes("news"), None),
     ("changed", (changed,), lambda keys: keys.changed, None),
     ("cache:<place>", (cached,), lambda keys: keys.cache("0"), 86_400),

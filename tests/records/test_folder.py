@@ -1,12 +1,7 @@
-"""Sources that are folders or single documents, and the texts of files that builds keep."""
+"""Sources that are folders or single documents."""
 
 import io
 import os
-import sqlite3
-import time
-import zlib
-from collections.abc import Callable
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,13 +12,12 @@ from test_builder import MadeVectors
 from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
 from shoal.extraction.reader_client import ReaderClient
 from shoal.records.document import BadRow, Document
-from shoal.records.document_files import SETTLES_S, ReadFiles, list_files, read_document
-from shoal.records.source import NO_ROOTS, Source
+from shoal.records.document_files import list_files, read_document
+from shoal.records.source import Source
 from shoal.records.source_file import SourceFile, SourceRules
 from shoal.settings import Settings
 from shoal.task_progress import TaskProgress
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.files.manifest import READ_FILES
 from shoal_workers.index.index import Index
 
 TIME = "2026-11-22T03:00:00Z"
@@ -74,12 +68,12 @@ def test_each_file_is_a_document_with_its_path_as_id(folder: Path) -> None:
     filled(folder, {"c.HTM": b"<title>News</title><p>Storm", "d.pdf": pdf(["Wet."], "A book")})
     assert list(Source(folder)) == [
         Document("a/note.txt", "Zürich\n\nis wet.", {"modified": TIME}),
-        Document("b.md", "Storms\nRain.", {"title": "Storms", "modified": TIME}),
+        Document("b.md", "# Storms\nRain.", {"title": "Storms", "modified": TIME}),
         Document("c.HTM", "Storm", {"title": "News", "modified": TIME}),
         Document("d.pdf", "Wet.", {"title": "A book", "modified": TIME}),
     ]
     source = Source(folder / "b.md")
-    assert list(source) == [Document("b.md", "Storms\nRain.", {"title": "Storms", "modified": TIME})]
+    assert list(source) == [Document("b.md", "# Storms\nRain.", {"title": "Storms", "modified": TIME})]
     assert source.where(1, "b.md") == str(folder / "b.md")
 
 
@@ -159,89 +153,3 @@ def test_a_build_reads_a_folder_and_reports_its_progress(folder: Path, tmp_path:
     reading = {(report.rows, report.fraction) for report in reports if report.step == "reading"}
     assert reading >= {(1, 1 / 3), (2, 2 / 3), (3, 1.0)}
     assert Index.open(tmp_path / "index").documents.document(1)["id"] == "b.md"
-
-
-class TestReadFiles:
-    """The texts of files that a build has read. The next build reads only files that have changed."""
-
-    @pytest.fixture
-    def docs(self, tmp_path: Path) -> Path:
-        """A folder with two files that were just written."""
-        (folder := tmp_path / "two").mkdir()
-        (folder / "a.md").write_text("# Storm")
-        (folder / "b.txt").write_text("rain")
-        return folder
-
-    @pytest.fixture
-    def store(self, tmp_path: Path, docs: Path) -> Path:
-        """A store with a false text for each file. A document that has the false text was not read again."""
-        with ReadFiles(tmp_path / "store", later) as read_files:
-            for file in list_files(docs, NO_ROOTS):
-                read_files.keep(file, {"id": file.path, "text": f"noted of {file.path}"})
-        return tmp_path / "store"
-
-    @pytest.mark.parametrize("how", ["text", "text and not its time", "file"])
-    def test_only_a_file_that_has_changed_is_read_again(self, how: str, docs: Path, store: Path) -> None:
-        path, about = docs / "b.txt", (docs / "b.txt").stat()
-        written = path if how != "file" else path.with_name("other")
-        written.write_text("x" * about.st_size)
-        if how != "text":
-            os.utime(written, ns=(about.st_atime_ns, about.st_mtime_ns))
-        written.replace(path)
-        assert texts(docs, store) == {"a.md": "noted of a.md", "b.txt": "xxxx"}
-
-    def test_only_settled_files_that_are_still_there_are_kept(self, docs: Path, store: Path, tmp_path: Path) -> None:
-        kept, gone = list_files(docs, NO_ROOTS)
-        texts(docs, tmp_path / "young", time.time)
-        with ReadFiles(tmp_path / "young") as read_files:
-            assert [read_files.find(file) for file in (kept, gone)] == [None, None]
-        (docs / "b.txt").unlink()
-        assert texts(docs, store) == {"a.md": "noted of a.md"}
-        with ReadFiles(store, later) as read_files:
-            assert read_files.find(gone) is None
-            assert read_files.find(kept)
-
-    def test_a_store_that_is_damaged_or_cannot_be_written_is_not_used(self, docs: Path, tmp_path: Path) -> None:
-        for content in (b"no database", b"", b"SQLite format 3\0" + b"\xff" * 200, None):
-            path = tmp_path / "store" if content is not None else tmp_path / "nowhere" / "store"
-            if content is not None:
-                path.write_bytes(content)
-            for _ in range(2):
-                assert texts(docs, path) == {"a.md": "Storm", "b.txt": "rain"}
-
-    @pytest.mark.parametrize(
-        "damage",
-        [
-            *("record = x'00'", "record = NULL", "record = 5", "mark = zeroblob(16) || build || mark"),
-            *("build = 'text'", f"build = {2**63 - 1}", f"record = x'{zlib.compress(b'5').hex()}'"),
-            f"""record = x'{zlib.compress(b'{"id": "a.md", "text": null}').hex()}'""",
-            f"""record = x'{zlib.compress(b'{"id": "z.md", "text": "of another file"}').hex()}'""",
-        ],
-    )
-    def test_values_that_no_build_wrote_are_ignored(self, damage: str, docs: Path, store: Path) -> None:
-        with closing(sqlite3.connect(store)) as connection, connection:
-            connection.execute(f"UPDATE texts SET {damage}")
-        assert texts(docs, store) == {"a.md": "Storm", "b.txt": "rain"}
-
-    def test_a_build_reuses_the_texts_of_the_last_one_if_it_may(self, docs: Path, store: Path, tmp_path: Path) -> None:
-        def built(reuses: bool) -> list[str]:
-            build(Source(docs), tmp_path / "index", MadeVectors(), reuses=reuses)
-            index = Index.open(tmp_path / "index")
-            return [index.documents.document(row)["text"] for row in range(index.manifest.count)]
-
-        assert built(reuses=True) == ["Storm", "rain"]
-        store.replace(tmp_path / "index" / READ_FILES)
-        (docs / "b.txt").write_text("wind")
-        assert built(reuses=True) == ["noted of a.md", "wind"]
-        assert built(reuses=False) == ["Storm", "wind"]
-
-
-def later() -> float:
-    """Return a time at which a change of a new file shows in its times."""
-    return time.time() + 2 * SETTLES_S
-
-
-def texts(folder: Path, store: Path, now_s: Callable[[], float] = later) -> dict[str, str]:
-    """Return the texts of the documents in a folder by their ids. `store` may have some of them."""
-    with ReadFiles(store, now_s) as read_files:
-        return {row.id: row.text for row in Source(folder).rows(read_files=read_files) if isinstance(row, Document)}

@@ -163,13 +163,6 @@ def _print_result(result: "BuildResult", folder: Path) -> None:
         )
     if result.fields:
         click.echo("fields: " + ", ".join(f"{name} ({found['kind']})" for name, found in result.fields.items()))
-    for name, found in result.fields.items():
-        if "odd" in found:
-            click.echo(
-                f"{name} has keywords, as document {found['document']:,} has {excerpt(found['odd'])} where most have a "
-                f"{found['others']}: mend it, or keep it as it is with --field {name}=keyword",
-                err=True,
-            )
     if result.num_changed:
         click.echo(f"changes of {result.num_changed:,} ids are folded in")
     if result.num_lost:

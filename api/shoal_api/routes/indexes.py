@@ -9,7 +9,6 @@ from flask import Response
 from shoal.contract.excerpt import excerpt
 from shoal.contract.keys import NAME, NAME_RULE
 from shoal.errors import InvalidRequest
-from shoal.long_jobs.long_jobs import UNLISTED_S
 from shoal_api.answers.response import json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
@@ -23,21 +22,20 @@ from shoal_api.schema.indexes import (
     DocumentsBody,
     DocumentsWritten,
     IdsBody,
-    Indexes,
     IndexPath,
     PublishBody,
     VersionPath,
-    Versions,
 )
 from shoal_api.schema.long_jobs import LongJobSubmitted
+from shoal_api.schema.responses import DocumentedAnswer
 
 api = Blueprint("indexes", __name__, "indexes", ErrorBody)
 
 #: The answers of routes whose work a runner does: the result, or 202 before the runner is done.
-_VERSIONS: dict[Any, Any] = {200: Versions, 202: LongJobSubmitted}
+_VERSIONS: dict[Any, Any] = {200: DocumentedAnswer, 202: LongJobSubmitted}
 
 
-@api.get("/v1/indexes", responses={200: Indexes})
+@api.get("/v1/indexes", responses={200: DocumentedAnswer})
 async def indexes() -> Response:
     """List the indexes that ready workers serve."""
     pool = await context().pool.read()
@@ -107,7 +105,7 @@ async def _manage(index: str, action: str, version: str | None = None, key: str 
     until_s = time.monotonic() + context().settings.request_timeout_s
     submit = partial(long_jobs.submit, client=json_request().client_name, idempotency_key=key)
     job_id = await context().in_thread(submit, "manage_index", arguments)
-    has_runner = await context().in_thread(long_jobs.has_runner, min(UNLISTED_S, until_s - time.monotonic()))
+    has_runner = await context().in_thread(long_jobs.num_runners)
     job = await wait(job_id, until_s - time.monotonic() if has_runner else 0.0)
     if job.status == "done":
         return json_response(job.result)

@@ -14,9 +14,8 @@ from shoal_api.context import Context, context
 from shoal_api.long_jobs import long_job
 from shoal_api.request import json_request
 from shoal_api.schema.errors import ErrorBody
-from shoal_api.schema.pool import DeadLetterBody, DeadLetterList, DeadLetterPath, Dropped, PoolBody
-from shoal_api.schema.requests import ListQuery
-from shoal_api.schema.responses import Submitted
+from shoal_api.schema.requests import DeadLetterPath, ListQuery
+from shoal_api.schema.responses import DocumentedAnswer, Submitted
 
 api = Blueprint("pool", __name__, "service", ErrorBody)
 dead_letters_api = Blueprint("dead_letters", __name__, "dead letters", ErrorBody)
@@ -28,7 +27,7 @@ MAX_SHOWN_BYTES = 1_000
 MAX_SHOWN, MAX_RECENT = 30, 100
 
 
-@api.get("/v1/pool", responses={200: PoolBody})
+@api.get("/v1/pool", responses={200: DocumentedAnswer})
 async def pool() -> Response:
     """Return the state of the lanes and the workers, and the newest jobs that the key may see."""
     found, is_admin = context(), json_request().is_admin
@@ -56,14 +55,14 @@ def _long_jobs(found: Context, client: str | None) -> list[dict[str, Any]]:
     return []
 
 
-@dead_letters_api.get("/v1/dead", responses={200: DeadLetterList})
+@dead_letters_api.get("/v1/dead", responses={200: DocumentedAnswer})
 async def dead_letters(query: ListQuery) -> Response:
     """List the jobs that could not be answered, the newest first."""
     count, letters = await context().client.queue.num_dead(), await _letters().newest(query.limit)
     return json_response({"count": count, "dead": [describe(letter) for letter in letters]})
 
 
-@dead_letters_api.get("/v1/dead/<id>", responses={200: DeadLetterBody})
+@dead_letters_api.get("/v1/dead/<id>", responses={200: DocumentedAnswer})
 async def dead_letter(path: DeadLetterPath) -> Response:
     """Show a dead letter with its texts, and with the traceback if there is one."""
     letter = await _letters().get(path.id)
@@ -82,7 +81,7 @@ async def retry_dead_letter(path: DeadLetterPath) -> Response:
     )
 
 
-@dead_letters_api.delete("/v1/dead/<id>", responses={200: Dropped})
+@dead_letters_api.delete("/v1/dead/<id>", responses={200: DocumentedAnswer})
 async def drop_dead_letter(path: DeadLetterPath) -> Response:
     """Delete a dead letter."""
     await _letters().drop(path.id)

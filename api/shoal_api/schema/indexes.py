@@ -119,38 +119,3 @@ class PublishBody(Body):
 
     model_config = example(version="20261122T030000Z-4f8ba4")
     version: str = Field(description="Version, as the list of versions has it", min_length=1, max_length=128)
-
-
-class VersionInfo(BaseModel):
-    """A version of an index. A field is null if the files of the version do not contain it."""
-
-    version: str
-    is_current: bool = Field(description="True for the version that is served")
-    count: int | None = Field(description="Number of documents, or of their chunks")
-    num_documents: int | None = Field(description="Number of documents")
-    built_at: str | None
-    source: str | None = Field(description="File from which the version was built")
-    model: str | None
-    digest: str | None = Field(description="Digest of the model")
-    num_embedded: int | None = Field(description="Documents that were embedded. The vectors of the others were reused")
-    num_bad: int | None = Field(description="Rows of the file that were left out")
-    size_bytes: int
-    error: str | None = Field(description="Why the version cannot be served")
-
-
-class Versions(BaseModel):
-    """The versions of an index, the newest first, and the served version."""
-
-    name: str
-    current: str | None
-    versions: list[VersionInfo]
-
-
-class Indexes(BaseModel):
-    """All indexes that are being served, with the same fields as in /info, and their names."""
-
-    indexes: list[dict[str, Any]]
-    errors: dict[str, str] = Field(
-        description="Reasons why a worker does not serve the version that was published last, or some changes, by the "
-        "name of the index, also of an index that no worker can serve"
-    )

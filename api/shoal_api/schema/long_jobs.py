@@ -68,34 +68,6 @@ class FilePath(BaseModel):
     name: Path = Field(description="Name of the file, as `manifest.json` has it")
 
 
-class ProgressBody(BaseModel):
-    """The progress of a long job."""
-
-    rows: int = Field(description="Rows of the source that were read")
-    num_bad: int = Field(description="Rows that were left out")
-    first_bad: list[str] = Field(description="Errors of the first of these rows")
-    fraction: float | None = Field(description="Part of the source that is done, from 0 to 1")
-    step: str = Field(description="The work under way")
-    rows_per_s: float | None
-    eta_s: float | None = Field(description="Seconds left")
-
-
-class LongJobError(BaseModel):
-    """The error of a long job that ended, or of its last attempt."""
-
-    code: str
-    message: str
-
-
-class WebhookState(BaseModel):
-    """The outcome of the webhook of a long job."""
-
-    url: str = Field(description="URL without its query")
-    status: Literal["pending", "sent", "failed"]
-    answer: int | None = Field(description="HTTP status of the receiver's answer, once the webhook is sent")
-    error: LongJobError | None = Field(description="Why the last attempt failed")
-
-
 _LONG_JOB = {
     "id": _ID,
     "kind": "embed_file",
@@ -122,7 +94,7 @@ _LONG_JOB = {
 
 
 class LongJob(BaseModel):
-    """A long job. Times are in Unix seconds."""
+    """A long job. Times are in Unix seconds. docs/http.md describes its `progress`, `error` and `webhook`."""
 
     model_config = described(example=_LONG_JOB)
     id: str
@@ -132,11 +104,11 @@ class LongJob(BaseModel):
     submitted_at: float
     started_at: float | None
     ended_at: float | None
-    progress: ProgressBody
+    progress: dict[str, Any]
     result: Any = Field(description="The result of the job, once it is done")
-    error: LongJobError | None
+    error: dict[str, str] | None
     worker: str = Field(description="A digest of the name of the runner that has the job, or had it last")
-    webhook: WebhookState | None = Field(description="The outcome of the webhook; null in lists")
+    webhook: dict[str, Any] | None = Field(description="The outcome of the webhook; null in lists")
     note: str | None = Field(description="Why the job does not begin, if no runner is alive")
 
 

@@ -281,6 +281,12 @@ class JobPath(BaseModel):
     id: Name = Field(description="Id that the submit returned")
 
 
+class DeadLetterPath(BaseModel):
+    """The part of a route that names a dead letter."""
+
+    id: Name = Field(description="Id from the list of dead letters")
+
+
 class ListQuery(BaseModel):
     """The number of long jobs, or of dead letters, to list."""
 

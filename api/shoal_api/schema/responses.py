@@ -58,6 +58,10 @@ _BINARY = MediaType(schema=Schema(type=DataType.STRING, format="binary"))
 ANY_FORMAT = {"content": dict.fromkeys(FORMATS, _BINARY), "answer_headers": VECTOR_HEADERS}
 
 
+class DocumentedAnswer(RootModel[dict[str, Any]]):
+    """An answer for operators. docs/http.md describes its fields."""
+
+
 class ProtocolFacts(RootModel[Any]):
     """An answer in the shape of the protocol's own service."""
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from shoal.bulk.part_file import SUFFIXES, write_files
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, FileError, FolderBusy, InvalidRequest, ModelMismatch
+from shoal.process.durable_file import replace_file, sync_folder
 
 MANIFEST, BAD_ROWS = "manifest.json", "bad-rows.jsonl"
 
@@ -190,13 +191,7 @@ class VectorFolder:
 
     def save(self, manifest: VectorManifest) -> None:
         """Replace the manifest in the folder."""
-        scratch = self.path / f".{MANIFEST}"
-        with scratch.open("wb") as file:
-            file.write((json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.rename(self.path / MANIFEST)
-        self._sync()
+        replace_file(self.path / MANIFEST, json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n")
 
     def write_part(
         self, number: int, format_name: str, ids: Sequence[str], vectors: NDArray[np.float32]
@@ -216,15 +211,8 @@ class VectorFolder:
         finally:
             for path in scratch:
                 path.unlink(missing_ok=True)
-        self._sync()
+        sync_folder(self.path)
         return checksums, sizes
-
-    def _sync(self) -> None:
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _file_names(number: int, format_name: str) -> list[str]:

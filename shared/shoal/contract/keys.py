@@ -72,10 +72,6 @@ class Keys:
         """Return the key of a sorted set with a client's long jobs; `client` is a digest of the client's name."""
         return f"{self.root}:long-jobs:{client}"
 
-    def deleted_build(self, job_id: str) -> str:
-        """Return a key that exists for some days after an unfinished build's job was deleted."""
-        return f"{self.root}:deleted-build:{job_id}"
-
     def changes(self, index: str) -> str:
         """Return the key of a stream with an index's changes: all changes not folded in yet, and a few older ones."""
         return f"{self.root}:changes:{index}"

@@ -3,7 +3,6 @@
 import json
 import re
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from shoal.contract import traceparent, wire
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, JobNotEnded, MissingExtra, UnknownJob, Unsupported
 from shoal.long_jobs.status import ENDED, LongJobStatus
-from shoal.long_jobs.submission import BUILD, JOB_ID, KINDS, LONG, QUEUES, QUICK, Kind, Submission, queue_name
+from shoal.long_jobs.submission import JOB_ID, KINDS, LONG, QUEUES, QUICK, Kind, Submission, queue_name
 from shoal.process.closing import Closing
 from shoal.process.extra import install_command
 from shoal.process.private_network import split_url, without_query
@@ -33,14 +32,6 @@ LIMIT = 100
 #: Largest number of bytes of the arguments of a job. The largest arguments are paths and URLs.
 MAX_ARGUMENT_BYTES = 65_536
 
-#: Time for which Redis keeps a note that a build was deleted, in seconds. A live runner needs the note for a few
-#: seconds, until it has removed the build's files.
-DELETED_S = 30 * 86_400
-
-#: Longest time for which Redis may list no runner although a runner is alive, in seconds. If Redis loses its data, each
-#: runner lists itself again within 2 s.
-UNLISTED_S = 4.0
-
 #: Time for which an idempotency key is remembered, in seconds.
 ONCE_S = 86_400
 
@@ -55,8 +46,6 @@ LISTED_S = 400 * 86_400
 
 #: Number of jobs that `list` reads in one round trip.
 CHUNK = 100
-
-_LOOK_EVERY_S = 0.1
 
 
 class LongJobs(Closing):
@@ -196,32 +185,14 @@ class LongJobs(Closing):
             job.forget(pipeline)
             for listed in self._lists_of(job):
                 pipeline.zrem(listed, job.id)
-            if job.submission.kind == BUILD and job.status != "done":
-                pipeline.set(self._keys.deleted_build(job.id), "", ex=DELETED_S)
 
         self._change(job_id, change)
-
-    def is_unwanted_build(self, job_id: str) -> bool:
-        """Return True for a cancelled build, and for an unfinished build deleted in the last `DELETED_S` seconds."""
-        try:
-            return self.status(job_id).status == "cancelled"
-        except UnknownJob:
-            return bool(self._broker.execute("EXISTS", self._keys.deleted_build(job_id)))
 
     def num_runners(self) -> int:
         """Return the number of live runners. It counts workers for quick jobs, because each runner has one."""
         with self._broker.translated():
             workers = self._connection.smembers(self._job_class.workers_key % queue_name(self._keys.root, QUICK))
             return sum(self._connection.exists(name) for name in workers)
-
-    def has_runner(self, within_s: float = UNLISTED_S) -> bool:
-        """Return True as soon as a runner is listed, and False if none is listed within `within_s` seconds."""
-        until_s = time.monotonic() + within_s
-        while not self.num_runners():
-            if time.monotonic() > until_s:
-                return False
-            time.sleep(_LOOK_EVERY_S)
-        return True
 
     def _put(self, submission: Submission, job_id: str) -> None:
         """Put a job, unless there is one with this id."""

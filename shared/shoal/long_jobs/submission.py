@@ -29,9 +29,6 @@ class Kind:
     retry_after_s: tuple[int, ...] = (0, 10, 60, 300, 900)
 
 
-#: The name of the kind that builds a version of an index.
-BUILD = "build_index"
-
 #: The kind of job that sends a long job's status to its webhook. It is kept as long as the long job, because the long
 #: job's status shows the outcome of the webhook.
 WEBHOOK = Kind("send_webhook", WEBHOOKS, 10, 30 * _DAY_S, retry_after_s=(5, 30, 120, 600, 1_800))
@@ -41,7 +38,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("embed_file"),
-        Kind(BUILD),
+        Kind("build_index"),
         Kind("manage_index", QUICK, 600, 600, 600, (0, 1, 5)),
         WEBHOOK,
     )

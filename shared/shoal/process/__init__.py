@@ -1,1 +1,1 @@
-"""Logs, traces, limits, addresses and progress lines for every kind of process. Imports the contract."""
+"""Logs, traces, limits, addresses, progress lines and durable files, for every process. Imports the contract."""

@@ -21,7 +21,7 @@ from shoal.records.document import (
     SourceLabel,
     listed,
 )
-from shoal.records.document_files import ReadFiles, folder_fingerprint, kind_of, list_files, read_document, read_folder
+from shoal.records.document_files import folder_fingerprint, kind_of, list_files, read_document, read_folder
 from shoal.records.line_records import PACKED_ENDINGS, read_csv, read_jsonl, read_tsv, read_txt
 from shoal.records.parquet_records import read_parquet
 from shoal.records.source_file import SourceFile, SourceRules, open_file
@@ -132,16 +132,13 @@ class Source:
             return self.label.at(number)
         return f"{self.label.path}/{document_id}" if self.is_folder else self.label.path
 
-    def rows(
-        self, waiting: Callable[[], object] = lambda: None, read_files: ReadFiles | None = None
-    ) -> Generator[Document | BadRow]:
+    def rows(self, waiting: Callable[[], object] = lambda: None) -> Generator[Document | BadRow]:
         """Yield a document or a bad row for each row that is not blank, in order.
 
-        `waiting` is called often while a row takes long, and may raise an error, which ends the iteration. Files of a
-        folder that are in `read_files` and have not changed are not read again.
+        `waiting` is called often while a row takes long, and may raise an error, which ends the iteration.
         """
         columns: DocumentColumns | None = None
-        with closing(self._records(waiting, read_files)) as records:
+        with closing(self._records(waiting)) as records:
             for position, (number, record) in enumerate(records):
                 if isinstance(record, BadDocument):
                     yield BadRow(number, record.message)
@@ -168,9 +165,7 @@ class Source:
                 "sha256": hashlib.sha256(file.stream.read(FINGERPRINT_BYTES)).hexdigest(),
             }
 
-    def _records(
-        self, waiting: Callable[[], object], read_files: ReadFiles | None
-    ) -> Generator[tuple[int, Record | BadDocument], None, None]:
+    def _records(self, waiting: Callable[[], object]) -> Generator[tuple[int, Record | BadDocument], None, None]:
         if self.is_folder:
             folder = Path(self.path)
             files, number = list_files(folder, self._rules), 0
@@ -178,7 +173,7 @@ class Source:
                 kinds = ", ".join([*KINDS, ".txt"])
                 raise BadDocument(f"{self.path}: there are no documents in it ({kinds}); name a file of records itself")
             self._fraction = lambda: number / len(files)
-            for number, record in enumerate(read_folder(folder, files, self._rules, waiting, read_files), 1):
+            for number, record in enumerate(read_folder(folder, files, self._rules, waiting), 1):
                 yield number, record
             return
         with open_file(self.path, self._rules) as file:

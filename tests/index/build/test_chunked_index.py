@@ -283,7 +283,9 @@ def test_documents_of_a_chunked_index_are_cut_anew(chunked: Chunked, encoder: En
     assert (result.num_documents, result.count, result.num_embedded) == (2, len(before), len(before))
     manifest = Index.open(out).manifest
     assert (manifest.chunk_tokens, manifest.chunk_overlap, manifest.fingerprint) == (20, 4, encoder.fingerprint)
-    whole = list(VersionDocuments(current_version(out)).rows())
+    source = VersionDocuments(current_version(out))
+    whole = list(source.rows())
+    assert source.fraction == 1.0
     assert [(one.id, one.fields) for one in whole] == [("a", {"year": 2001}), ("b", {"year": 2002})]
     assert whole[0].text.split() == text.split()
     assert len(whole[0].text) == len(text.rstrip())

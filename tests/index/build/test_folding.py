@@ -21,13 +21,13 @@ from shoal.changes.change_log import START
 from shoal.contract.keys import Keys
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.index_folder import CURRENT
+from shoal.process.durable_file import replace_file
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index.build.builder import BUILD, BuildResult, build
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.files.documents import read_lines
-from shoal_workers.index.files.durable_file import replace_file
 from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, FILES, MANIFEST, Manifest
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import HISTORY, list_versions, publish, rollback

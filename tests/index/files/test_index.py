@@ -102,24 +102,6 @@ def test_a_field_has_the_kind_that_all_its_values_have() -> None:
             assert columns_of(order)["f"].kind == kind, values
 
 
-def test_the_value_that_made_a_field_one_of_keywords_is_reported() -> None:
-    expected: list[tuple[list[Any], dict[str, Any]]] = [
-        (["1", "2.5", "20x5", "x", "7"], {"document": 3, "odd": "20x5", "others": "number"}),
-        ([None, ["1", "2"], ["3", "n/a"]], {"document": 3, "odd": "n/a", "others": "number"}),
-        ([7, "unknown", "none"], {"document": 2, "odd": "unknown", "others": "number"}),
-        (["2001", "2001-05", "May"], {"document": 3, "odd": "May", "others": "date"}),
-        (["true", "false", "maybe"], {"document": 3, "odd": "maybe", "others": "boolean"}),
-        (["a", "b", "1984"], {}),
-        ([True, "a"], {}),
-    ]
-    for values, odd in expected:
-        for kinds in ({}, {"f": "keyword"}):
-            fields = DocumentFields(kinds)
-            for value in values:
-                fields.add({} if value is None else {"f": value})
-            assert fields.kinds_found() == {"f": {"kind": "keyword"} | ({} if kinds else odd)}
-
-
 def test_a_build_makes_the_columns(tmp_path: Path) -> None:
     documents = [{"id": f"d{n}", "text": f"storm {n}", "n": n, "tags": ["a", "b"][: n % 3]} for n in range(9)]
     (source := tmp_path / "source.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents))

@@ -1,6 +1,5 @@
 """Served indexes follow their changes in Redis: over a switch of versions, while Redis is away, past bad entries."""
 
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -83,11 +82,9 @@ def log(queue: Queue) -> Log:
 
 
 @pytest.fixture
-def following(
-    tmp_path: Path, index_folder: Path, encoder: Encoder, queue: Queue, log: Log, request: pytest.FixtureRequest
-) -> Iterator[Following]:
+def following(tmp_path: Path, index_folder: Path, encoder: Encoder, queue: Queue, log: Log) -> Iterator[Following]:
     publish_version((home := tmp_path / "indexes") / "news", index_folder, "v1")
-    with served_in(home, encoder.model, change_log=log, **getattr(request, "param", {})) as indexes:
+    with served_in(home, encoder.model, change_log=log) as indexes:
         indexes.look(0)
         assert indexes["news"].count
         yield Following(home, index_folder, queue, log, indexes)
@@ -144,22 +141,6 @@ def test_an_index_that_is_not_open_is_opened_for_its_changes(following: Followin
     assert indexes.describe()["faq"]["count"] == following.news.count + 1
     indexes.follow()
     assert {"a", "b", "0"} & ids(indexes["faq"]) == {"a", "b"}
-
-
-@pytest.mark.parametrize("following", [{"idle_s": 60}], indirect=True)
-def test_an_index_that_was_closed_has_its_changes_when_it_is_opened_again(following: Following) -> None:
-    indexes, later = following.indexes, following.change("b")
-    following.append("a", "0")
-    indexes.follow()
-    described = indexes.describe()
-    for close_after_s in (61, 122):
-        indexes.look(time.monotonic() + close_after_s)
-        indexes.follow()  # there is no new change to open it for
-        assert (indexes.num_open, indexes.describe()) == (0, described)
-        assert {"a", "0"} & ids(following.news) == {"a"}
-    indexes.look(time.monotonic() + 183)
-    following.log.append("news", later)
-    assert "b" in ids(following.news)
 
 
 def test_a_new_version_has_all_changes_before_it_is_served(following: Following) -> None:

@@ -25,7 +25,7 @@ from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files import checksums
 from shoal_workers.index.files.manifest import DOCUMENTS, FILES, MANIFEST, VECTORS
-from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.index import Index
 from shoal_workers.index.serving.open_indexes import OpenIndexes
 from shoal_workers.index.store.local_copies import (
     DAMAGED_RETRY_AFTER_S,
@@ -37,7 +37,7 @@ from shoal_workers.index.store.local_copies import (
     read_errors,
     report_damage,
 )
-from shoal_workers.index.store.store import check_protocol, upload, upload_missing
+from shoal_workers.index.store.store import check_protocol, upload
 from shoal_workers.index.store.store_process import check_store, kept_copies, run_store_process, upload_index
 from shoal_workers.index.versions import delete, make_current
 
@@ -209,21 +209,6 @@ class TestUpload:
         scene.store.faults.fault = remove
         scene.send()
         assert scene.stored_version == served
-
-    def test_only_indexes_that_the_store_lacks_are_uploaded(
-        self, scene: Scene, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        upload_missing(scene.home / "none", scene.store)
-        publish_version(scene.home / "faq", scene.template, "v1")
-        for name in ("broken", "with space"):
-            shutil.copytree(scene.news, scene.home / name)
-        (scene.home / "broken" / "v1" / MANIFEST).unlink()
-        scene.send()
-        scene.publish("v2")
-        upload_missing(scene.home, scene.store)
-        assert versions_in(scene.store.folder) == {"faq", "news"}
-        assert (current_version(scene.store.folder / "faq").name, scene.stored_version) == ("v1", "v1")
-        assert "index broken is not uploaded to the store: " in caplog.text
 
 
 class TestCopies:
@@ -570,8 +555,7 @@ def test_a_store_that_hangs_is_given_up_or_left_when_a_report_says_so(
 
 
 def test_one_worker_of_a_machine_copies_and_another_goes_on(settings: Settings, news: Path, index_folder: Path) -> None:
-    """An index that was there before the store is uploaded."""
-    publish_version(settings.index_home_folder / "with space", index_folder, "v1")
+    upload_index(settings, news)
     with kept_copies(settings):
         wait_until(children)
         with kept_copies(settings):

@@ -76,7 +76,7 @@ class Serving:
 @pytest.fixture
 def serving(tmp_path: Path, index_folder: Path, encoder: Encoder, queue: Queue) -> Iterator[Serving]:
     (folder := tmp_path / "indexes").mkdir()
-    with served_in(folder, encoder.model, idle_s=60) as indexes:
+    with served_in(folder, encoder.model) as indexes:
         yield Serving(folder, index_folder, indexes, queue, encoder)
 
 
@@ -354,7 +354,7 @@ def test_the_kinds_of_fields_are_described(serving: Serving) -> None:
 
 
 class TestOpening:
-    """An index is opened when it is searched, and closed after a while without a search."""
+    """An index is opened when it is searched."""
 
     def test_a_hundred_are_listed_and_none_is_open(self, news: Serving) -> None:
         indexes = news.indexes
@@ -370,21 +370,10 @@ class TestOpening:
         assert [len(found) for reply in news.queue.inbox("me").wait() for found in hits(reply)] == [5, 5, 5]
         assert (indexes.num_open, about(worker)["indexes"]) == (2, beat["indexes"])
 
-    def test_an_index_that_was_not_searched_for_a_while_is_closed_until_it_is(self, news: Serving) -> None:
-        indexes, now_s = news.indexes, time.monotonic()
-        described = indexes.describe()
-        indexes["news"].search(indexes["news"].vectors[:1], 3)
-        indexes.look(now_s + 59)
-        assert indexes.num_open == 1
-        indexes.look(time.monotonic() + 60)
-        assert (indexes.num_open, indexes.describe(), indexes.errors) == (0, described, {})
-        assert maps_of(os.getpid(), news.v1) == []
-        assert versions(indexes) == {"news": "v1"}
-
     def test_an_index_that_the_settings_name_stays_open_when_its_folder_is_gone(self, news: Serving) -> None:
-        indexes = news.from_settings(indexes=news.folder / "news", index_idle_minutes=1)
+        indexes = news.from_settings(indexes=news.folder / "news")
         shutil.rmtree(news.folder / "news")
-        indexes.look(time.monotonic() + 61)
+        indexes.look(time.monotonic())
         assert versions(indexes) == {"default": "v1"}
         assert "holds no index" in indexes.errors["default"]
 

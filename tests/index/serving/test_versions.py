@@ -15,12 +15,12 @@ from test_builder import MadeVectors
 
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidRequest, ShoalError
 from shoal.index_folder import CURRENT
+from shoal.process.durable_file import locked
 from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal.task_progress import TaskProgress
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.scratch import SCRATCH
-from shoal_workers.index.files.durable_file import locked
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import current_version
 from shoal_workers.index.long_jobs import BuildIndex, ManageIndex, build_index, manage_index, name_of, where_is

@@ -1,6 +1,5 @@
 """The ranking of a list of hits: the documents that may be in it, and the fusion of their scores."""
 
-import time
 from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +15,6 @@ from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.filtering import matching
 from shoal_workers.index.search.live_documents import LiveDocuments
-from shoal_workers.index.search.paging import Pages
 from shoal_workers.index.vectors.exact_search import TopK, merged
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
@@ -43,7 +41,7 @@ class Prior(NamedTuple):
 class Ranker:
     """Ranks documents for the lists of hits of one job, in a version with the changes of one moment.
 
-    `shared` has the products of codes for the texts of several jobs.
+    `now` is the time of the search, in Unix seconds. `shared` has the products of codes for the texts of several jobs.
     """
 
     def __init__(
@@ -51,13 +49,13 @@ class Ranker:
         index: "Index",
         live: LiveDocuments,
         options: SearchOptions,
-        pages: Pages,
+        now: float,
         shared: SharedProducts | None,
     ):
         self._index = index
         self._live = live
         self._options = options
-        self._pages = pages
+        self._now = now
         self._shared = shared
         #: Returns the `QueryWords` of a query. Raises IndexMismatch for learned words without a sparse vector.
         self.words = lru_cache(MAX_KEPT_WORDS)(lambda query: QueryWords.of(query, index.lexical, live))
@@ -92,20 +90,7 @@ class Ranker:
     @cached_property
     def boosts(self) -> NDArray[np.float32]:
         """The sum of the boosts of each document, float32 `[count + added]`."""
-        before, fields = self._pages.before, self._index.fields_at(self._live)
-        return boosts_of(parse_boosts(self._options.boost), fields, before.now if before else time.time())
-
-    def best_bm25(self, query: Query) -> float:
-        """Return the BM25 score by which hybrid scores divide BM25 scores; 0 if scores do not depend on BM25.
-
-        It is the best score in the list. Later pages use the first page's, because otherwise the order could change.
-        """
-        before = self._pages.before
-        if before and before.num_shown:
-            return before.best_bm25
-        if self._options.mode != "hybrid" or not query.texts:
-            return 0.0
-        return self.words(query).best(self.selection(query))
+        return boosts_of(parse_boosts(self._options.boost), self._index.fields_at(self._live), self._now)
 
     def _prior(self, query: Query) -> Prior | None:
         """Return the part of the scores that comes from words and boosts; None if the scores are cosines alone.
@@ -121,7 +106,7 @@ class Ranker:
             alpha, bm25 = self._options.alpha, self.words(query).scores
             alpha = ALPHA if alpha is None else alpha
             prior = Prior(1.0, np.zeros_like(bm25))  # the cosine alone, if no document has a word
-            if best := self.best_bm25(query):
+            if best := self.words(query).best(self.selection(query)):
                 prior = Prior(alpha, np.float32((1 - alpha) / np.float32(best)) * bm25)
         if self._options.boost is not None:
             prior = Prior(prior.weight, prior.known + self.boosts) if prior else Prior(1.0, self.boosts)
@@ -134,7 +119,7 @@ class Ranker:
         """Return a function that finds the given number of best documents, by score or by the fields to sort by."""
         if self._options.sort is None:
             return partial(self._best, query, selected)
-        ordered = self._with_last(self._may_reach(query, selected))
+        ordered = self._may_reach(query, selected)
         return lambda num: self._order.top(ordered, num, partial(self._reaching, query))
 
     @cached_property
@@ -169,22 +154,9 @@ class Ranker:
         return found
 
     def _reaching(self, query: Query, selected: NDArray[np.bool_], num: int) -> TopK:
-        """Return the best documents that reach `min_score`, and the last document of the previous page."""
+        """Return the best documents that reach `min_score`."""
         rows, scores = self._best(query, selected, num)
         if (least := self._options.min_score) is None:
             return TopK(rows, scores)
         reaches = scores >= np.float64(least)  # `min_score` is compared as it is, and not rounded to float32
-        if (last := self._pages.last_row) is not None:
-            reaches |= rows == last
         return TopK(rows[reaches], scores[reaches])
-
-    def _with_last(self, selected: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the selected documents, and the last document of the previous page, which may have been deleted since.
-
-        This page begins after that document.
-        """
-        if (last := self._pages.last_row) is None:
-            return selected
-        found = selected.copy()
-        found[last] = True
-        return found

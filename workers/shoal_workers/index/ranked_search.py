@@ -1,5 +1,6 @@
 """A search with options: a job's queries, the ranking of each query, and the hits in the answer."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,7 +22,7 @@ from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.search.diversity import most_diverse, num_candidates
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.groups import GroupKeys, leads_of, members_of
-from shoal_workers.index.search.paging import Pages
+from shoal_workers.index.search.paging import Cursor
 from shoal_workers.index.search.places import Place, Places
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
@@ -80,12 +81,13 @@ class RankedSearch:
     ):
         self._index = index
         self._live = index.live
-        self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
+        self._page_start = Cursor.of(job)
         if not (job.search.mode or index.manifest.dimension):
             job = replace(job, search=replace(job.search, mode=index.default_mode))  # this checks the options again
         self._job, self._options = job, job.search
         self._going_on = going_on
-        self._ranker = Ranker(index, self._live, self._options, self._pages, shared)
+        now = self._page_start.now if self._page_start else time.time()
+        self._ranker = Ranker(index, self._live, self._options, now, shared)
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
         self._lists = self._find(vectors, sparse)
 
@@ -194,19 +196,19 @@ class RankedSearch:
 
     def _page(self, query: Query) -> RankedList:
         """Return the list of hits on the page that the job asks for."""
-        num, before, options = self._job.k, self._pages.before, self._options
+        num, start, options = self._job.k, self._page_start, self._options
         if options.rerank:
             num = int(options.rerank["top_n"])
         elif options.diversity:
             num = num_candidates(num)
-        num_before = before.num_shown if before else 0
-        num_ranked = max(num_before + num + (before is not None), options.facets_top_n or 0)
+        num_before = start.num_shown if start else 0
+        num_ranked = max(num_before + num + (start is not None), options.facets_top_n or 0)
         ranking = Places(self._ranker.find(query, self._ranker.selection(query)), num_ranked)
         key_of = self._group_keys.key if self._group_field else lambda row: row
-        leads = self._pages.rest(lambda: leads_of(self._places(ranking), key_of))
+        leads = islice(leads_of(self._places(ranking), key_of), num_before, None)
         shown, end = list(islice(leads, num)), None
-        if before is not None and next(leads, None) is not None:
-            end = self._pages.end(shown[-1].place, num_before + len(shown), self._ranker.best_bm25(query))
+        if start is not None and next(leads, None) is not None:
+            end = replace(start, num_shown=num_before + len(shown)).pack()
         if not self._group_field or options.group_size == 1:
             return RankedList(query, [[lead.place] for lead in shown], ranking, end)
         keys, size = [lead.key for lead in shown], options.group_size

@@ -1,21 +1,21 @@
 """The versions of an index in its folder: listing, publishing, rolling back and deleting them."""
 
 import shutil
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidRequest
 from shoal.index_folder import CURRENT
-from shoal_workers.index.files.durable_file import locked, replace_file
+from shoal.process.durable_file import locked, replace_file
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import FOLDER_NAME, current_version
 
-#: A file with a line for each version that was published, in order: its name, and the time it was published. Versions
-#: listed after the last line of the current one were published and then rolled back.
+#: A file with the name of each version that was published, in order, one per line. Versions listed after the last line
+#: of the current one were published and then rolled back.
 HISTORY = "history"
 
 #: A change of the versions holds a lock on this file.
@@ -124,9 +124,8 @@ def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
         _check_usable(folder, after, digest)
         if key:
             replace_file(folder / ROLLBACK, f"{key} {current} {after}\n")
-        times = dict(_published(folder))
-        names = dict.fromkeys([*_history(folder, current), *times])  # each once, also after a publication was killed
-        replace_file(folder / HISTORY, "".join(f"{name} {times.get(name, '-')}\n" for name in names))
+        # Each name is written once, also after a publication was killed.
+        _write_history(folder, dict.fromkeys([*_history(folder, current), *_published(folder)]))
         replace_file(folder / CURRENT, after + "\n")
         return after
 
@@ -145,18 +144,16 @@ def make_current(folder: Path, name: str) -> None:
 
     The caller holds the lock of `changing`.
     """
-    times, new = dict(_published(folder)), f"{name} {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n"
     before = [other for other in _history(folder, current_name(folder)) if (folder / other).is_dir()]
-    lines = [f"{other} {times.get(other, '-')}\n" for other in before]
     # A rollback works after each step, because a current version that the history lacks counts as its last one.
-    replace_file(folder / HISTORY, "".join(lines + [new] * (name in before)))
+    _write_history(folder, before + [name] * (name in before))
     replace_file(folder / CURRENT, name + "\n")
-    replace_file(folder / HISTORY, "".join(line for line in lines if not line.startswith(f"{name} ")) + new)
+    _write_history(folder, [*(other for other in before if other != name), name])
 
 
 def was_published(folder: Path, name: str) -> bool:
     """Return True for a published version, but False if it was rolled back and another version was published later."""
-    return name in dict(_published(folder))
+    return name in _published(folder)
 
 
 def remove_old(folder: Path, built: str, num_kept: int) -> None:
@@ -207,7 +204,7 @@ def _check_usable(folder: Path, name: str, digest: str | None) -> None:
 
 def _history(folder: Path, current: str | None) -> list[str]:
     """Return the names of the versions that were published, in order of their last time, up to the current one."""
-    names = [name for name, _ in _published(folder)]
+    names = _published(folder)
     if current in names:
         names = names[: len(names) - names[::-1].index(current)]
     elif current:
@@ -215,10 +212,13 @@ def _history(folder: Path, current: str | None) -> list[str]:
     return [*dict.fromkeys(reversed(names))][::-1]
 
 
-def _published(folder: Path) -> list[tuple[str, str]]:
-    """Return the names of published versions in order, and the times at which they were published."""
-    lines = (line.partition(" ") for line in _read(folder / HISTORY).splitlines())
-    return [(name, time) for name, _, time in lines if time]
+def _published(folder: Path) -> list[str]:
+    """Return the names of published versions in order."""
+    return [line.partition(" ")[0] for line in _read(folder / HISTORY).splitlines()]
+
+
+def _write_history(folder: Path, names: Iterable[str]) -> None:
+    replace_file(folder / HISTORY, "".join(f"{name}\n" for name in names))
 
 
 def _read(path: Path) -> str:

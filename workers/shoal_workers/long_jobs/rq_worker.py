@@ -8,9 +8,7 @@ the worker as they can control RQ's: it listens to no commands, calls no callbac
 import logging
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from rq.exceptions import StopRequested
@@ -22,13 +20,12 @@ from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import register
 
 from shoal.broker.broker import Broker
-from shoal.contract.traceparent import continued, format_traceparent
+from shoal.contract.traceparent import continued
 from shoal.errors import Internal, ShoalError
 from shoal.long_jobs.rq_job import CANCEL, PAUSE, RUN, WANTED
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.process import logs
 from shoal.process.system_limits import die_with_parent
-from shoal.process.tracing import Tracer
 from shoal_workers.long_jobs.maintenance import Maintenance
 from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, ProgressLog
 
@@ -53,9 +50,7 @@ class LongJobWorker(Worker):
     dequeue_timeout = TAKE_S
     connection_timeout = 2 * TAKE_S  # RQ's 12 s are longer than `ALIVE_S`
 
-    def __init__(
-        self, queue: Queue, name: str, broker: Broker, open_tracer: Callable[[], Tracer | None] = lambda: None
-    ):
+    def __init__(self, queue: Queue, name: str, broker: Broker):
         super().__init__(
             [queue],
             name=name,
@@ -66,7 +61,7 @@ class LongJobWorker(Worker):
             maintenance_interval=1,
             log_job_description=False,
         )
-        self._broker, self._open_tracer, self.birth_date = broker, open_tracer, now()
+        self._broker, self.birth_date = broker, now()
         self._maintenance = Maintenance(queue)
         self._has_killed = False  # True if this worker has killed the process of its job
         self._last_fault = ""
@@ -190,7 +185,7 @@ class LongJobWorker(Worker):
     def perform_job(self, job: Any, queue: Queue, execution: Any) -> bool:
         """Do the job, and write its result or error. Raises Unavailable or Overloaded if that cannot be written."""
         progress = ProgressLog(job, execution.id, self._broker.translated)
-        with self._traced(job), self._broker.translated():
+        with continued(job.submission.traceparent), self._broker.translated():
             try:
                 with self.death_penalty_class(job.timeout, JobTimeoutException, job_id=job.id):
                     result = job.do(progress.report)
@@ -205,24 +200,6 @@ class LongJobWorker(Worker):
                 if job.succeed(self.name, execution, result):
                     log.info("the long job is done", extra=job.about)
         return True
-
-    @contextmanager
-    def _traced(self, job: Any) -> Iterator[None]:
-        """Run the `with` block in the trace of the job's submitter, and record a span for it if tracing is on."""
-        given = job.submission
-        tracer = self._open_tracer()
-        if tracer is None:
-            with continued(given.traceparent):
-                yield
-            return
-        with closing(tracer):
-            facts = {"shoal.job_id": job.id, "shoal.kind": given.kind}
-            span = tracer.begin("long job", "CONSUMER", given.traceparent, time.time_ns(), facts)
-            with continued(format_traceparent(span.get_span_context())):
-                yield
-            if isinstance(error := job.meta.get("error"), dict):
-                tracer.fail(span, str(error.get("code")))
-            span.end()
 
     def _log_failure(self, job: Any, words: str) -> None:
         """Log a failure, as an error if the job has ended with it."""

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -17,16 +17,13 @@ from multiprocessing.process import BaseProcess
 from rq.queue import Queue
 
 from shoal.broker.broker import Broker
-from shoal.errors import BadSetting, Overloaded, ShoalError, Unavailable
-from shoal.long_jobs.long_jobs import LongJobs
+from shoal.errors import BadSetting, Overloaded, Unavailable
 from shoal.long_jobs.rq_job import job_class_of
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import public_text
 from shoal.long_jobs.submission import KINDS, LONG, QUICK, WEBHOOKS, Kind, queue_name
 from shoal.process.system_limits import die_with_parent
-from shoal.process.tracing import check_extra, open_tracer
 from shoal.settings import Settings
-from shoal_workers.index.build.scratch import remove_interrupted
 from shoal_workers.long_jobs.rq_worker import STOPS, LongJobWorker
 from shoal_workers.long_jobs.runnable_job import RunnableJob, Task
 from shoal_workers.long_jobs.tasks import functions
@@ -44,9 +41,6 @@ RESTART_AFTER_S = 1.0
 
 #: Seconds without a failure of Redis after which the next failure is logged.
 QUIET_S = 15.0
-
-#: Seconds between two searches for files of cancelled and deleted builds.
-CLEAN_EVERY_S = 2.0
 
 _LOOK_EVERY_S = 0.2
 
@@ -78,28 +72,21 @@ class Runner:
             functions=functions(settings) if tasks is None else tasks,
             public=partial(public_text, settings=settings),
         )
-        self._kinds = kinds
         self._redis_url = settings.long_jobs_redis_address
         self._places = [_Place(queue) for queue in (*[LONG] * settings.long_jobs, QUICK, WEBHOOKS)]
         self._stopping = threading.Event()
 
     def run(self) -> None:
         """Do long jobs until SIGTERM or SIGINT."""
-        check_extra(self._settings)
-        with LongJobs(self._settings, self._kinds) as jobs:
-            for number in STOPS:
-                signal.signal(number, lambda *_: self._stopping.set())
-            log.info("this runner does %d long jobs at a time", self._settings.long_jobs)
-            clean_s = time.monotonic()
-            try:
-                while not self._stopping.is_set():
-                    self._start_workers()
-                    if time.monotonic() >= clean_s:
-                        remove_unwanted_builds(self._settings, jobs)
-                        clean_s = time.monotonic() + CLEAN_EVERY_S
-                    self._stopping.wait(_LOOK_EVERY_S)
-            finally:
-                self._stop()
+        for number in STOPS:
+            signal.signal(number, lambda *_: self._stopping.set())
+        log.info("this runner does %d long jobs at a time", self._settings.long_jobs)
+        try:
+            while not self._stopping.is_set():
+                self._start_workers()
+                self._stopping.wait(_LOOK_EVERY_S)
+        finally:
+            self._stop()
 
     def _start_workers(self) -> None:
         """Start the workers that do not run. A worker that ended is started `RESTART_AFTER_S` later."""
@@ -127,14 +114,13 @@ class Runner:
         with closing(Broker.connect(self._redis_url, ANSWER_S)) as broker:
             place = queue_name(self._settings.keys.root, name)
             queue = Queue(place, broker.library_client(), job_class=self._job_class, serializer=MsgpackSerializer)
-            tracer = partial(open_tracer, self._settings, "jobs")
             while True:
                 _exit_when_told()
                 worker = None
                 try:
                     with broker.translated():
                         own = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-                        worker = LongJobWorker(queue, own, broker, tracer)
+                        worker = LongJobWorker(queue, own, broker)
                         return worker.run()
                 except (Unavailable, Overloaded) as error:
                     _exit_when_told()
@@ -156,22 +142,6 @@ class Runner:
             process.kill()
             process.join()
             process.close()
-
-
-def remove_unwanted_builds(settings: Settings, jobs: LongJobs) -> None:
-    """Remove the files of cancelled and deleted builds, except files that cannot be read or removed now."""
-
-    def is_unwanted(job_id: str) -> bool:
-        with suppress(ShoalError):
-            return jobs.is_unwanted_build(job_id)
-        return False
-
-    folders = list(settings.index_folders().values())
-    with suppress(OSError):
-        folders += settings.index_home_folder.iterdir()
-    for folder in folders:
-        with suppress(OSError):
-            remove_interrupted(folder, is_unwanted)
 
 
 def _exit_when_told() -> None:

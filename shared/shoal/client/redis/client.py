@@ -202,7 +202,7 @@ class RedisIndexHandle(IndexHandle):
 
     def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
         jobs = self.client.long_jobs
-        if not jobs.has_runner():
+        if not jobs.num_runners():
             raise NotReady("no runner of long jobs is alive: start one with `shoal serve` or `shoal jobs`")
         job_id = jobs.submit("manage_index", {"name": self.name, "action": action, "version": version})
         versions: list[dict[str, Any]] = LongHandle(jobs, job_id).wait(CHANGE_TIMEOUT_S)["versions"]

@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shoal.bulk.served_model import ModelInfo
 from shoal.contract.languages import LEARNED
 from shoal.errors import IndexCorrupt, IndexNotFound, Unsupported
+from shoal.process.durable_file import replace_file, sync_files, sync_folder
 from shoal.records.source import Source
 from shoal.task_progress import Report
 from shoal_workers.index.build.chunks import Cutter
@@ -27,7 +28,6 @@ from shoal_workers.index.build.token_texts import write_tokens
 from shoal_workers.index.build.validation import Sample
 from shoal_workers.index.build.vectors import FormerVersion, model_of, write_vectors
 from shoal_workers.index.files.checksums import checksum
-from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
 from shoal_workers.index.files.manifest import (
     BAD_ROWS,
     CHANGES,
@@ -62,8 +62,7 @@ class BuildResult:
     earlier row. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in; `num_lost`
     other changes cannot be read, or Redis has lost them. `found_share` is the share of sampled rows that a search for
     their texts found. If `is_unchanged`, it is None, and the version is the current one. `fields` has the `kind` of
-    each field. If most values of a keyword field are of another kind, `others` is that kind, `odd` is the first value
-    that is not of that kind, and `document` is the number of the document with this value.
+    each field.
     """
 
     version: str
@@ -80,7 +79,7 @@ class BuildResult:
     num_lost: int = 0
     num_documents: int = 0
     is_unchanged: bool = False
-    fields: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fields: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def build(
@@ -116,11 +115,11 @@ def build(
     if built := _built_before(out, key):
         return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
     former = FormerVersion.find(out, encoder.model, language == LEARNED) if reuses else None
-    with open_scratch(out, key) as folder:
+    with open_scratch(out) as folder:
         state = BuildState(folder, report)
         version = _Version(state, source, encoder, cutter, language, late, reuses, key)
         collect_changes(state, out, changes, drop_changes_before)
-        read_source(state, source, skips_bad, cutter, reuses)
+        read_source(state, source, skips_bad, cutter)
         fields = write_columns(state, kinds or {})
         if reuses and (unchanged := version.find_unchanged(out)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -213,7 +212,7 @@ class _Version:
                 return replace(result, version=version.name, is_published=True, is_unchanged=True)
         return None
 
-    def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, Any]]) -> BuildResult:
+    def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, str]]) -> BuildResult:
         """Write the files of the version that do not exist yet."""
         folder, state, encoder, dimension = self.state.folder, self.state, self.encoder, self.encoder.model.dimension
         language, indexing = self.language, partial(state.report, "indexing words")

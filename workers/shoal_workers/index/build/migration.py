@@ -9,7 +9,6 @@ from typing import Any
 
 from shoal.errors import InvalidRequest
 from shoal.records.document import Document
-from shoal.records.document_files import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import CHUNK_FIELDS
 from shoal_workers.index.files.columns import Columns
@@ -31,12 +30,10 @@ class VersionDocuments(Source):
         self.name = self._manifest.source
         self.ids_are_positions = self._manifest.ids_are_positions
 
-    def rows(
-        self, waiting: Callable[[], object] = lambda: None, read_files: ReadFiles | None = None
-    ) -> Generator[Document, None, None]:
+    def rows(self, waiting: Callable[[], object] = lambda: None) -> Generator[Document, None, None]:
         """Yield the documents in their order."""
         number, num_documents = 0, self._manifest.num_documents or self._manifest.count
-        self._part = lambda: number / num_documents
+        self._fraction = lambda: number / num_documents
         for number, (document_id, rows) in enumerate(groupby(read_lines(self._file), itemgetter("id")), 1):
             fields = _joined(rows) if self._manifest.chunk_tokens else next(rows)
             yield Document(fields.pop("id", document_id), fields.pop("text"), fields, number)
@@ -47,9 +44,8 @@ class VersionDocuments(Source):
         found, folder = DocumentFields({}), self._file.parent
         for document in read_lines(self._file):
             found.add(document)
-        by_values = {(name, about["kind"]) for name, about in found.kinds_found().items()}
-        kinds = Columns.without_rows(folder).kinds
-        given = [f"{name}={kind}" for name, kind in sorted(kinds.items() - by_values)]
+        by_values, kinds = found.kinds_found(), Columns.without_rows(folder).kinds
+        given = [f"{name}={kind}" for name, kind in sorted(kinds.items() - by_values.items())]
         language = json.loads((folder / LEXICAL).read_text("utf-8"))["language"]
         has_tokens = bool(self._manifest.token_digest)
         return chunks | {"field_kinds": given, "language": language, "token_vectors": has_tokens}

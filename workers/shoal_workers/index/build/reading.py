@@ -3,7 +3,7 @@
 import json
 from array import array
 from collections.abc import Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,6 @@ from shoal.changes.change import is_position
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.records.document import BadRow, BadRows, Document
-from shoal.records.document_files import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.scratch import BuildState
@@ -22,26 +21,22 @@ from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.columns import save_columns
 from shoal_workers.index.files.documents import HASH_BYTES, HashTable, hash_of, keep_lines, read_lines, to_line
 from shoal_workers.index.files.field_values import DocumentFields
-from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, HASHES, IDS, OFFSETS, READ_FILES
+from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, HASHES, IDS, OFFSETS
 
 #: Progress is reported after this many rows, or after cutting this many characters into chunks.
 REPORT_EVERY, REPORT_CHARS = 4_096, 2**19
 
 
-def read_source(state: BuildState, source: Source, skips_bad: bool, cutter: Cutter | None, reuses: bool) -> None:
+def read_source(state: BuildState, source: Source, skips_bad: bool, cutter: Cutter | None) -> None:
     """Copy the documents of the source into the folder of a build, fold in the changes, and count rows and documents.
 
-    If the build `reuses`, files of a source's folder that have not changed since the last build are not read again.
     With `skips_bad`, bad rows and documents with the id of an earlier one are left out and listed in a file; without
     it, the first of them raises BadDocument. Each row takes about 70 bytes of memory. Raises BadDocument too if no
     document is left, and InvalidRequest for a changed id that may also be a document's position in the source.
     """
-    read_files = ReadFiles(state.folder.parent / READ_FILES) if source.is_folder else None
-    with BadRows(state.folder / BAD_ROWS) as bad, read_files or nullcontext():
-        if read_files and not reuses:
-            read_files.forget()
+    with BadRows(state.folder / BAD_ROWS) as bad:
         reading = _Reading(state, source, bad, skips_bad, cutter)
-        reading.copy(read_files)
+        reading.copy()
         is_kept = reading.leave_repeated_out()
     reading.fold(is_kept)
     state.count = len(reading.sizes)
@@ -75,10 +70,10 @@ class _Reading:
     hashes: bytearray = field(default_factory=bytearray)
     id_hashes: bytearray = field(default_factory=bytearray)
 
-    def copy(self, read_files: ReadFiles | None) -> None:
+    def copy(self) -> None:
         """Write the documents into a file. Raises BadDocument if there are none."""
         num_chars = 0
-        found = self.source.rows(self._report_progress, read_files)
+        found = self.source.rows(self._report_progress)
         with (self.state.folder / DOCUMENTS).open("wb") as file, closing(found) as rows:
             for number, row in enumerate(rows, 1):
                 self.state.num_rows = number
@@ -165,8 +160,8 @@ class _Reading:
         self.state.report("reading", self.source.fraction)
 
 
-def write_columns(state: BuildState, kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Write the columns of the documents in the folder of a build; return `DocumentFields.kinds_found`.
+def write_columns(state: BuildState, kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Write the columns of the documents in the folder of a build; return the `kind` of each field.
 
     Fields that `kinds` does not name get the kind that all their values have. The distinct strings of all fields, and 8
     to 12 bytes for each value, are kept in memory. Raises BadDocument for a value that is not of the given kind.
@@ -176,7 +171,7 @@ def write_columns(state: BuildState, kinds: Mapping[str, str]) -> dict[str, dict
         fields.add(document)
         if number % REPORT_EVERY == 0:
             state.report("reading fields", number / state.count)
-    found = fields.kinds_found()
+    found = {name: {"kind": kind} for name, kind in fields.kinds_found().items()}
     try:
         save_columns(folder, fields.columns(), fields.num_left_out)
     except BadDocument as error:

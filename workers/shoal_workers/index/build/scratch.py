@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,19 +19,17 @@ from shoal.errors import (
     Cancelled,
     DiskFull,
     FileError,
-    IndexBusy,
     IndexCorrupt,
     IndexMismatch,
-    IndexNotFound,
     InvalidRequest,
     ModelMismatch,
     TooLarge,
 )
+from shoal.process.durable_file import locked, replace_file
 from shoal.task_progress import Report, TaskProgress
-from shoal_workers.index.files.durable_file import locked, replace_file
 
-#: The name of this folder in the folder of the index, and of the file in it that has the key of the build.
-SCRATCH, KEY = ".building", "key"
+#: The name of this folder in the folder of the index.
+SCRATCH = ".building"
 
 #: The suffix of a file that records how many bytes of other files are kept for the next build.
 KEPT = ".kept.json"
@@ -124,7 +122,7 @@ class KeptFiles:
 
 
 @contextmanager
-def open_scratch(out: Path, key: str) -> Iterator[Path]:
+def open_scratch(out: Path) -> Iterator[Path]:
     """Yield the folder for the next version of the index in `out`.
 
     The folder contains only kept files, and no other build uses it. It is removed after an error that ends the build
@@ -135,7 +133,7 @@ def open_scratch(out: Path, key: str) -> Iterator[Path]:
         out.mkdir(parents=True, exist_ok=True)
         with locked(out, work="build"):
             try:
-                _begin(folder, key)
+                _begin(folder)
                 yield folder
             except _FINAL_ERRORS:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -151,21 +149,8 @@ def open_scratch(out: Path, key: str) -> Iterator[Path]:
         ) from error
 
 
-def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:
-    """Remove the folder of an interrupted build of the index in `out`, if `is_unwanted` returns True for its key."""
-    with suppress(OSError, UnicodeDecodeError, IndexBusy, IndexNotFound):
-        key = (out / SCRATCH / KEY).read_text("utf-8")
-        if not key or not is_unwanted(key):
-            return
-        with locked(out, work="build"):
-            if (out / SCRATCH / KEY).read_text("utf-8") == key:
-                shutil.rmtree(out / SCRATCH)
-    with suppress(OSError):  # the folder has other files
-        out.rmdir()
-
-
-def _begin(folder: Path, key: str) -> None:
-    """Empty the folder except for its kept files, and note the key of the build."""
+def _begin(folder: Path) -> None:
+    """Empty the folder except for its kept files."""
     if folder.is_symlink():
         raise FileError(f"{folder} is a link, but a build empties this folder: remove the link")
     folder.mkdir(exist_ok=True)
@@ -176,4 +161,3 @@ def _begin(folder: Path, key: str) -> None:
     for path in folder.iterdir():
         if path.name not in kept:
             path.unlink()
-    replace_file(folder / KEY, key)

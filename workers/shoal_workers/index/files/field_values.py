@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument
 from shoal_workers.index.files.columns import TERM_TYPES, Column, Keywords
-from shoal_workers.index.files.field_kinds import CONVERTERS, MAX_DATE_S, SECOND_US, is_of, kind_of, to_keyword
+from shoal_workers.index.files.field_kinds import CONVERTERS, MAX_DATE_S, SECOND_US, kind_of, to_keyword
 
 #: Parts of a document that have no column: its text, and its id, which has its own file.
 OTHER_FIELDS = ("id", "text")
@@ -21,9 +20,6 @@ MAX_COLUMNS = 256
 
 #: Longest keyword in characters. A field with a longer string gets the kind "stored", unless its kind is given.
 MAX_KEYWORD_CHARS = 256
-
-#: The intended kind of a keyword field is guessed from this many of its first distinct values.
-NUM_COMPARED = 100
 
 #: Largest memory for the distinct strings of all fields, and approximate memory of a string besides its characters, in
 #: bytes. A field that would exceed it gets the kind "stored".
@@ -75,12 +71,9 @@ class DocumentFields:
                 field.become_stored()
         self._count += 1
 
-    def kinds_found(self) -> dict[str, dict[str, Any]]:
-        """Return the `kind` of each field, keyed by its name, and the value that may have made it a keyword by mistake.
-
-        `odd` is that value, `others` the kind of most values, and `document` the number of the value's document.
-        """
-        return {name: self._fields[name].kind_found() for name in sorted(self._fields)}
+    def kinds_found(self) -> dict[str, str]:
+        """Return the kind of each field, keyed by its name."""
+        return {name: self._fields[name].kind() for name in sorted(self._fields)}
 
     def columns(self) -> Iterator[Column]:
         """Yield the column of each field, sorted by field name, and forget the field's values.
@@ -144,31 +137,19 @@ class _FieldValues:
         self._is_stored, self.num_bytes = True, 0
         self._strings, self._string_codes = {}, array("i")
 
-    def _kind(self) -> str:
+    def kind(self) -> str:
+        """Return the given kind, or the first kind that all values have."""
         if self._is_stored or self._given:
             return self._given or "stored"
         kind = kind_of(self._strings) if self._strings else "number"
         return "keyword" if len(self._numbers) and kind in ("boolean", "date") else kind
-
-    def kind_found(self) -> dict[str, Any]:
-        """Return the kind. If most values of a keyword field are of another kind, add it and the first exception."""
-        if (kind := self._kind()) != "keyword" or self._given:
-            return {"kind": kind}
-        first = list(islice(self._strings, NUM_COMPARED))
-        for kind in ("number", "date", "boolean"):
-            has_numbers = kind == "number" and len(self._numbers) > 0
-            if has_numbers or 2 * sum(is_of(kind, value) for value in first) > len(first):
-                code, value = next((n, one) for n, one in enumerate(self._strings) if not is_of(kind, one))
-                row = self._string_rows[self._string_codes.index(code)]
-                return {"kind": "keyword", "document": row + 1, "odd": value, "others": kind}
-        return {"kind": "keyword"}
 
     def column(self, name: str, count: int, is_lenient: bool) -> Column:
         """Return the column of the field for the documents of `count` rows.
 
         Raises BadDocument for a value that is not of the given kind, unless `is_lenient`.
         """
-        if (kind := self._kind()) == "stored":
+        if (kind := self.kind()) == "stored":
             rows = np.concatenate([_ints(self._string_rows), _ints(self._number_rows)])
             return _column(name, kind, np.zeros(1, np.uint8), rows, np.zeros(len(rows), np.int64), count)
         if kind == "keyword":

@@ -3,7 +3,6 @@
 my-index/current                     the name of the version to serve
 my-index/history                     the versions that were published, one per line: see `versions`
 my-index/.rollback                   the last rollback with a key: see `versions`
-my-index/.read-files                 the texts of a source's files, in SQLite: see `shoal.records.document_files`
 my-index/.building/                  the version of a running or interrupted build
 my-index/<version>/manifest.json     model, digest, dimension, count, checksums, time of build
 my-index/<version>/build.json        the key and the result of the build: see `builder`
@@ -47,9 +46,6 @@ LEXICAL, TERMS, STARTS = "lexical.json", "terms.npy", "term-starts.npy"
 POSTINGS, IMPACTS = "postings.npy", "impacts.npy"
 TOKENS, TOKEN_PLACES = "tokens.npy", "token-places.npy"
 MANIFEST = "manifest.json"
-
-#: The file, beside the versions of an index, with the texts that the last build read from files.
-READ_FILES = ".read-files"
 
 #: The file that lists the rows that a version leaves out. It has no checksum, because only people read it.
 BAD_ROWS = "bad-rows.jsonl"

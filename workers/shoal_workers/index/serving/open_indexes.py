@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import math
 import os
 import random
 import sys
@@ -55,12 +54,11 @@ class OpenIndexes(Mapping[str, Index]):
     """The indexes that a worker serves, by name, each in its served version. Thread-safe.
 
     They are in `folders`, and in the folders inside `home`, each under the name of its folder. An index is opened in a
-    thread when it is searched, and closed after `idle_s` without a search. An index in `folders` is opened at the
-    start, and a version that replaces another one is opened before it is served. Before a version is searched, all
-    changes in `change_log` that came after its build are applied. A search ends with the version that it began with,
-    and the memory of an old version is freed after that. Large searches are divided among `threads`. With `are_copies`,
-    the indexes in `home` are copies from a store, and a damaged copy is made again. `engine_password` opens the vector
-    engines. `stopping` is set when the worker ends.
+    thread when it is searched. An index in `folders` is opened at the start, and a version that replaces another one is
+    opened before it is served. Before a version is searched, all changes in `change_log` that came after its build are
+    applied. A search ends with the version that it began with, and the memory of an old version is freed after that.
+    Large searches are divided among `threads`. With `are_copies`, the indexes in `home` are copies from a store, and a
+    damaged copy is made again. `engine_password` opens the vector engines. `stopping` is set when the worker ends.
     """
 
     def __init__(
@@ -70,14 +68,12 @@ class OpenIndexes(Mapping[str, Index]):
         model: Model,
         threads: int = 1,
         change_log: ChangeLog | None = None,
-        idle_s: float = math.inf,
         are_copies: bool = False,
         engine_password: str = "",
     ):
         self._folders, self._home, self._are_copies = folders, home, are_copies
         self._threads = SearchThreads(threads)
         self._opener = VersionOpener(model, self._threads, change_log, engine_password)
-        self._idle_s = idle_s
         self._executor = ThreadPoolExecutor(MAX_OPENED_TOGETHER, "open-index")
         self._served: dict[str, ServedVersion] = {}
         self._waiting: dict[str, ServedVersion] = {}
@@ -99,9 +95,9 @@ class OpenIndexes(Mapping[str, Index]):
         While Redis, which has the `change_log`, cannot be reached, wait for it until `stopping` is set. Raises
         IndexNotFound, IndexCorrupt or IndexMismatch if none of the indexes that the settings name can be served.
         """
-        folders, idle_s = settings.index_folders(), settings.index_idle_minutes * 60 or math.inf
+        folders = settings.index_folders()
         are_copies, password = bool(settings.index_store), settings.engine_password
-        indexes = cls(folders, settings.served_folder, model, threads, change_log, idle_s, are_copies, password)
+        indexes = cls(folders, settings.served_folder, model, threads, change_log, are_copies, password)
         stopping = stopping or Event()
         while True:
             indexes.look(time.monotonic())
@@ -113,7 +109,7 @@ class OpenIndexes(Mapping[str, Index]):
 
     def __getitem__(self, name: str) -> Index:
         """Return the served version of the index; wait until it is open."""
-        return self._served[name].use(time.monotonic()).result()
+        return self._served[name].use().result()
 
     def __contains__(self, name: object) -> bool:
         """Return True for the name of a served index, open or not."""
@@ -152,7 +148,7 @@ class OpenIndexes(Mapping[str, Index]):
         served = self._served[name]
         if failure := served.failure:  # read once, because another thread may remove it
             raise type(failure.error)(failure.error.message)
-        return served.use(time.monotonic())
+        return served.use()
 
     def resize(self, threads: int) -> None:
         """Divide the next searches among this number of threads."""
@@ -171,9 +167,6 @@ class OpenIndexes(Mapping[str, Index]):
         # Old versions are kept until the next look. Otherwise, a running search with the last reference to a version
         # would free the version's memory before it answers, which takes milliseconds for a large index.
         self._replaced = [version for name, version in before.items() if self._served.get(name) is not version]
-        for version in self._served.values():
-            if version.close_unused(now, self._idle_s):
-                log.info("index %s is closed: no search has used it for a while", version.name)
 
     def follow(self) -> None:
         """Apply the newest changes to all open versions.
@@ -184,7 +177,7 @@ class OpenIndexes(Mapping[str, Index]):
         positions = self._opener.follow([(version.name, index) for version in served if (index := version.opened)])
         for version in served:
             if positions is not None and version.must_open_at(positions.get(version.name, START)):
-                version.use(time.monotonic())
+                version.use()
 
     def check_files(self, now: float) -> None:
         """Compare the large files of all open versions with their checksums.
@@ -197,7 +190,7 @@ class OpenIndexes(Mapping[str, Index]):
             try:
                 if version.failure:
                     if now >= version.failure.retry_at:
-                        self._repair(version, is_wanted, now)
+                        self._repair(version, is_wanted)
                 elif index and not index.files.is_done and now >= version.check_at:
                     version.check = index.files
                     index.files.check_rest(is_wanted)
@@ -207,11 +200,11 @@ class OpenIndexes(Mapping[str, Index]):
                 log.warning("index %s cannot be checked now: %s (%s)", version.name, error.filename, error.strerror)
                 version.check_at = now + RETRY_AFTER_S
 
-    def _repair(self, version: ServedVersion, is_wanted: Callable[[], bool], now: float) -> None:
+    def _repair(self, version: ServedVersion, is_wanted: Callable[[], bool]) -> None:
         """Try again to open a version that could not be opened or had a wrong file."""
         if version.check:  # the wrong file first, so that not all files are read every ten seconds
             version.check.check_rest(is_wanted)
-        version.keep(self._opener.open_with_changes(version.name, version.folder), now)
+        version.keep(self._opener.open_with_changes(version.name, version.folder))
         version.failure = None
 
     def _find_folders(self) -> dict[str, Path]:
@@ -242,7 +235,7 @@ class OpenIndexes(Mapping[str, Index]):
                     return failure
                 found = ServedVersion(name, version, self._opener.model, self._open, self._executor)
                 if former or name in self._folders:
-                    found.keep(self._opener.open(name, version), now)
+                    found.keep(self._opener.open(name, version))
                 count = f"{found.manifest.count:,}"
                 log.info("index %s: version %s of %s documents", name, found.manifest.version, count)
             # Without the lock, the new version might lack a change that the former version already has.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from shoal.errors import IndexCorrupt, ShoalError
 from shoal_workers.index.files.checksums import FileCheck
 from shoal_workers.index.files.columns import Columns
-from shoal_workers.index.files.manifest import MANIFEST, Manifest
+from shoal_workers.index.files.manifest import Manifest
 from shoal_workers.index.index import Index, check_model
 from shoal_workers.model.model import Model
 
@@ -71,10 +71,10 @@ class Failure(NamedTuple):
 class ServedVersion:
     """The version in `folder` that a worker serves as the index `name`, open or not. Thread-safe.
 
-    `open_version` opens it, in a thread of `openers`. `used_at`, on the monotonic clock, is the time of its last use.
-    `failure` says why it must not be searched, and is None if it may be. `check_at`, on the same clock, is the time of
-    the next check of its files. `check` is the last check, which can continue where it stopped. Raises IndexCorrupt for
-    a version without one of its files, and IndexMismatch for a version of another model.
+    `open_version` opens it, in a thread of `openers`. `failure` says why it must not be searched, and is None if it may
+    be. `check_at`, on the monotonic clock, is the time of the next check of its files. `check` is the last check, which
+    can continue where it stopped. Raises IndexCorrupt for a version without one of its files, and IndexMismatch for a
+    version of another model.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ServedVersion:
         open_version: Callable[[str, Path], Index],
         openers: Executor,
     ):
-        self.name, self.folder, self.used_at = name, folder, 0.0
+        self.name, self.folder = name, folder
         self._open_version, self._openers, self._lock = open_version, openers, Lock()
         self._opening: Future[Index] | None = None
         self.manifest = Manifest.read(folder)
@@ -100,27 +100,21 @@ class ServedVersion:
         kinds = Columns.without_rows(folder).kinds
         self._last_description = _described(self.manifest, kinds, self.manifest.count, 0, self._seen_position)
 
-    def use(self, now: float) -> "Future[Index]":
-        """Return the future of the opened version, which is opened if it is not open. `now` is on the monotonic clock.
+    def use(self) -> "Future[Index]":
+        """Return the future of the opened version, which is opened if it is not open.
 
         The result raises the errors of opening; after an error, the next use tries again.
         """
         with self._lock:
-            self.used_at = now
             if not self._opening or not self.is_used:
                 self._opening = self._openers.submit(self._open_version, self.name, self.folder)
             return self._opening
 
-    def keep(self, index: Index, now: float) -> None:
+    def keep(self, index: Index) -> None:
         """Use this opened version from now on."""
         (opened := Future[Index]()).set_result(index)
         with self._lock:
-            self.used_at, self._opening = now, opened
-
-    def close(self) -> None:
-        """Forget the opened version: its memory is freed when the last search in it ends."""
-        with self._lock:
-            self._opening = None
+            self._opening = opened
 
     @property
     def is_used(self) -> bool:
@@ -157,17 +151,7 @@ class ServedVersion:
         return False
 
     def withdraw(self, failure: Failure) -> None:
-        """Record a failure, so that no search begins in the version from now on."""
+        """Record a failure, and forget the opened version: its memory is freed when the last search in it ends."""
         self.failure = failure
-        self.close()
-
-    def close_unused(self, now: float, idle_s: float) -> bool:
-        """Close the version if it was not used for `idle_s` and can be opened again; return True if it was closed."""
-        index = self.opened
-        if index is None or now - self.used_at < idle_s or index.change_fault:
-            return False
-        if not (self.folder / MANIFEST).exists():  # its removed files can be searched only while it is open
-            return False
-        self._last_description = description_of(index)
-        self.close()
-        return True
+        with self._lock:
+            self._opening = None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from shoal.errors import DiskFull, FileError, IndexCorrupt, IndexNotFound, ShoalError
 from shoal.index_folder import CURRENT
-from shoal_workers.index.files.durable_file import replace_file, sync_folder
+from shoal.process.durable_file import replace_file, sync_folder
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import FOLDER_NAME
 from shoal_workers.index.store.store import STORE, IndexStore, is_index_name, shown

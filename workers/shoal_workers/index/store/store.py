@@ -7,7 +7,6 @@ Versions never change. An upload makes the folder of an index in the store equal
 """
 
 import io
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,12 +16,10 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.keys import NAME
 from shoal.errors import BadSetting, FileError, IndexCorrupt, MissingExtra, ShoalError, Unavailable
 from shoal.index_folder import CURRENT
+from shoal.process.durable_file import locked
 from shoal.process.extra import install_command
-from shoal_workers.index.files.durable_file import locked
 from shoal_workers.index.files.manifest import MANIFEST
 from shoal_workers.index.versions import Version, list_versions
-
-log = logging.getLogger(__name__)
 
 #: Number of bytes that are read or written at a time. A file in S3 has at most 10,000 parts of this size.
 PIECE_BYTES = 2**24
@@ -171,20 +168,6 @@ def upload(folder: Path, store: IndexStore, *, is_anew: bool = False) -> None:
         served = (store.read_small(f"{name}/{CURRENT}") or b"").decode("utf-8", "replace").strip()
         for other in store.sizes(name).keys() - {CURRENT, served, *(version.name for version in versions)}:
             store.remove(f"{name}/{other}")
-
-
-def upload_missing(home: Path, store: IndexStore) -> None:
-    """Upload the indexes in the folder `home` that the store lacks, such as indexes built before there was a store.
-
-    A failed upload is logged, and the other indexes are still uploaded.
-    """
-    for folder in sorted(path.parent for path in home.glob(f"*/{CURRENT}")):
-        try:
-            if is_index_name(folder.name) and CURRENT not in store.sizes(folder.name):
-                upload(folder, store)
-                log.info("index %s: uploaded to the store, which had none of that name", folder.name)
-        except (ShoalError, OSError) as error:
-            log.warning("index %s is not uploaded to the store: %s", folder.name, error)
 
 
 def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:

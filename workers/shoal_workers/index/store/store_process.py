@@ -23,7 +23,7 @@ from shoal.process import logs
 from shoal.process.system_limits import die_with_parent
 from shoal.settings import Settings
 from shoal_workers.index.store.local_copies import Copies, copied_names, save_errors
-from shoal_workers.index.store.store import IndexStore, check_protocol, upload, upload_missing
+from shoal_workers.index.store.store import IndexStore, check_protocol, upload
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,6 @@ def main(parent: str, max_silence_s: str, command: str, *names: str) -> int:
             upload(settings.index_home_folder / names[0], store, is_anew=command == "renew")
             return 0
         os.nice(NICENESS)
-        upload_missing(settings.index_home_folder, store)
         copies = Copies(store, settings.index_copies_folder)
         while True:
             copies.look(time.monotonic())
