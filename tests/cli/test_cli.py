@@ -140,6 +140,7 @@ def test_texts_and_files_that_cannot_be_used_are_refused_before_embedding(shoal:
     for words, message in (
         (["a", "--out", str(tmp_path / "x.csv")], ".npy"),
         (["--file", "News.CSV.gz", "--out", str(tmp_path / "x.npy")], "News.CSV.gz has records: name a folder"),
+        (["a", "--out", ""], '"" is a folder, for the vectors of records'),
         (["a", "--out", str(tmp_path / "nowhere" / "x.npy")], "nowhere"),
         ([*file, "--out", "vectors.v2"], "a folder with a slash at its end, as vectors.v2/"),
     ):

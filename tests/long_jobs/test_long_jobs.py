@@ -253,3 +253,4 @@ def test_messages_name_files_and_indexes_behind_links_without_their_folders(tmp_
         assert public_text(f"{folder}/files: no documents", settings) == ".: no documents"
         assert public_text(f"{folder}/files.old", settings) == f"{folder}/files.old"
     assert public_text(f"{settings.index_home_folder} is full", settings) == ". is full"
+    assert public_text("http://a/ and a / b", replace(settings, roots="/")) == "http://a/ and a / b"

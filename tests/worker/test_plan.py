@@ -111,6 +111,8 @@ def test_without_a_pool_passes_are_measured(shoal: CliRunner, tiny_source: Path,
     away = ["--redis-url", "redis://127.0.0.1:1/0", "--max-batch-tokens", "12"]
     told = shoal.invoke(plan, [*ASKED, *local, *away])
     assert "because no pool answers: Redis does not answer" in told.stderr
+    idle = shoal.invoke(plan, [*ASKED, *local, "--max-batch-tokens", "12"])
+    assert "because no pool answers: no worker is ready" in idle.stderr
     found = json.loads(told.stdout)
     assert found["costs"]["token_us"]["from"] == "processor time here (openvino, f32, threads: 1)"
     assert found["costs"]["job_us"]["from"] == "docs/experiments.md"

@@ -15,7 +15,7 @@ import click
 from shoal.broker.embedded import memory_mb
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo
-from shoal.errors import BadSetting, Unavailable
+from shoal.errors import BadSetting, NotReady, Unavailable
 from shoal.settings import Settings
 
 #: Microseconds of processor time of a request in a worker (without passes), in the API and in Redis, and the page that
@@ -120,16 +120,16 @@ def _of_pool(settings: Settings) -> Measured | None:
 
     try:
         with closing(Broker.connect(settings.redis_address)) as broker:
-            beats = Pool(broker, settings.keys).ready().values()
-    except Unavailable as error:
+            ready = Pool(broker, settings.keys).ready().values()
+        beats = [about for about in ready if about.get("rounds")]  # a sleeping worker has none
+        if not beats:
+            raise NotReady("no worker is ready")
+    except (NotReady, Unavailable) as error:
         click.echo(f"passes are measured in this process, because no pool answers: {error.message}", err=True)
         return None
     kinds = defaultdict[tuple[str, str, int], list[Mapping[str, Any]]](list)
     for about in beats:
-        if about.get("rounds"):  # a sleeping worker has none
-            kinds[about.get("engine", ""), about.get("precision", ""), about.get("threads", 1)].append(about)
-    if not kinds:
-        return None
+        kinds[about.get("engine", ""), about.get("precision", ""), about.get("threads", 1)].append(about)
     (engine, precision, threads), alike = max(kinds.items(), key=lambda kind: len(kind[1]))
     rounds = [sum(sums) for sums in zip(*(about["rounds"] for about in alike), strict=True)]
     source = f"{len(alike):,} workers of the pool ({engine}, {precision}, threads: {threads})"

@@ -26,8 +26,9 @@ WATCH_AFTER_S = 1.0
 #: Seconds between two checks whether the client has read a large response.
 LOOK_EVERY_S = 0.05
 
-#: Time for which the file of a response stays open, in seconds, because Granian opens it again a moment later.
-FILE_OPEN_S = 1.0
+#: Number of these checks, one after the other, that find nothing to be sent before a response counts as read. A file
+#: stays open for longer, because Granian opens it again a moment later.
+QUIET_LOOKS, QUIET_LOOKS_OF_FILE = 2, 20
 
 #: The entries of Flask's environment that are the same for all requests.
 _ENVIRONMENT = {"SCRIPT_NAME": "", "wsgi.input_terminated": True, "SERVER_SOFTWARE": "Granian"}
@@ -148,7 +149,7 @@ class RsgiServer:
             protocol.response_empty(status, head)
         elif isinstance(response, FileResponse):
             protocol.response_file(status, head, f"{OPEN_FILES}/{response.file.fileno()}")
-            await self._wait_until_read(scope, FILE_OPEN_S)
+            await self._wait_until_read(scope, QUIET_LOOKS_OF_FILE)
         else:
             data = response.get_data()
             protocol.response_bytes(status, head, data)
@@ -157,21 +158,16 @@ class RsgiServer:
                 response.response = []  # freed, because the server has a copy
                 await self._wait_until_read(scope)
 
-    async def _wait_until_read(self, scope: Scope, least_s: float = 0.0) -> None:
-        """Return once the client has read its response, or has disconnected, as far as the system can say.
-
-        This takes at least `least_s`, unless the client sends its next request.
-        """
+    async def _wait_until_read(self, scope: Scope, quiet_looks: int = QUIET_LOOKS) -> None:
+        """Return once the client has read its response, or has disconnected, as far as the system can say."""
         read = self._sending[scope.client] = asyncio.Event()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(read.wait(), least_s)
         # `dup` would make the connection a blocking one for Granian too, and its next write would hold up all clients.
         own = (socket.socket(fileno=each.detach()) for each in connections_on(self._port) if _is_to(each, scope))
         if (found := await asyncio.to_thread(next, own, None)) is None:
             return
         with found as connection:
             num_quiet = 0
-            while num_quiet < 2 and _is_to(connection, scope) and not read.is_set():
+            while num_quiet < quiet_looks and _is_to(connection, scope) and not read.is_set():
                 await asyncio.sleep(LOOK_EVERY_S)
                 num_quiet = 0 if _num_unsent_bytes(connection) else num_quiet + 1
 

@@ -69,7 +69,7 @@ def embed(
     given: dict[str, Any] = {name: value for name, value in of_folder.items() if value is not None}
     if out is not None and (out.endswith("/") or Path(out).is_dir() or not Path(out).suffix):
         if texts or source in (None, "-"):
-            raise InvalidRequest(f"{out} is a folder, for the vectors of a file of records: name the file with --file")
+            raise InvalidRequest(f"{excerpt(out)} is a folder, for the vectors of records: name their file with --file")
         if detach:
             request = BulkRequest(place_of(str(source)), place_of(out), options=options, **given)
             submit(settings, "embed_file", asdict(request), webhook)

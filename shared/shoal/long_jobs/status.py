@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from shoal.errors import BY_CODE, Cancelled, Internal, ShoalError
@@ -81,7 +82,7 @@ def public_text(text: str, settings: Settings) -> str:
 def public_values(value: Any, settings: Settings) -> Any:
     """Return a value for JSON, with paths in all its texts relative to the folders for files and indexes."""
     # Patterns for each folder's path, as given and with all links followed, and their replacements.
-    above = (settings.files_folder, settings.index_home_folder)
+    above = [path for path in (settings.files_folder, settings.index_home_folder) if path != Path("/")]
     words = {f"{re.escape(str(path))}/": "" for folder in above for path in (folder.resolve(), folder)}
     for name, folder in [*settings.index_folders().items(), *((".", folder) for folder in above)]:
         words |= {rf"{re.escape(str(path))}(?![\w-]|\.\w)": name for path in (folder.resolve(), folder)}

@@ -18,7 +18,7 @@ import pytest
 from api_process import ApiProcess, StartApi, serving_api
 from api_stub import MakeApp, StubWorker, vector_of
 from awaiting import in_loop
-from conftest import RedisServer, wait_until
+from conftest import PATIENCE_S, RedisServer, wait_until
 from granian.rsgi import HTTPProtocol, Scope  # type: ignore[attr-defined]
 from werkzeug.test import EnvironBuilder
 
@@ -205,6 +205,19 @@ async def test_a_client_is_watched_until_its_answer(
     assert (protocol.status, protocol.num_watches) == (200, num_watches)
     assert addresses == ["::1"] * num_watches
     assert asyncio.all_tasks() == before
+
+
+@in_loop
+async def test_a_file_whose_client_has_closed_its_connection_is_sent(make_app: MakeApp) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        _, port = listener.getsockname()
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            host, number = client.getsockname()
+            accepted, _ = listener.accept()
+        with accepted:
+            accepted.shutdown(socket.SHUT_WR)  # as Granian does once the client has closed
+            scope = cast(Scope, SimpleNamespace(client=f"{host}:{number}"))
+            await asyncio.wait_for(RsgiServer(make_app(), port, 1.0)._wait_until_read(scope, 10**9), PATIENCE_S)
 
 
 def test_views_run_in_the_loop_or_in_threads_and_uploads_in_their_own(

@@ -41,9 +41,9 @@ class BuildIndex:
     """A build of a version of the index `name`.
 
     With `on_bad` "skip", bad rows of the source are left out. `full` embeds all texts anew. Changes of the index that
-    were made before `drop_changes_before`, in Unix seconds, are dropped. With `chunk_tokens`, each row is a chunk of at
-    most that many tokens, and neighbouring chunks share at most `chunk_overlap` tokens. `field_kinds` give the kinds of
-    fields, as in "year=number". Without a `language`, the build detects the language of the documents' words. Raises
+    were made before `drop_changes_before`, in Unix seconds, are forgotten. With `chunk_tokens`, each row is a chunk of
+    at most that many tokens, and neighbouring chunks share at most `chunk_overlap` tokens. `field_kinds` give the kinds
+    of fields, as in "year=number". Without a `language`, the build detects the language of the documents' words. Raises
     InvalidRequest for a value that a field does not accept.
     """
 

@@ -89,11 +89,12 @@ class Worker:
         while not self._stopping.is_set() or time.monotonic() < ends_by:
             try:
                 self.activity.mark("joining the pool")
-                self._check_redis()
+                self.clock.measure()
                 while not self._stopping.is_set():
                     ends_by = math.inf  # the worker may hold jobs from now on
                     self.step()
                     if is_away is not False:  # only after a step, because Redis may answer but refuse writes
+                        self._warn_of_redis()
                         log.info("worker %s is taking jobs", self.id)
                     is_away = False
                 self._drain()
@@ -136,8 +137,7 @@ class Worker:
             measurements.add_round(measurements.num_tokens - num_tokens, seconds)
         return num_answered
 
-    def _check_redis(self) -> None:
-        self.clock.measure()
+    def _warn_of_redis(self) -> None:
         if abs(self.clock.offset_s) > WRONG_CLOCK_S:
             log.warning(
                 "the clock of this machine is %.1f s ahead of Redis's: jobs go by Redis's, but set both right",

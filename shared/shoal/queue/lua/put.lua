@@ -6,7 +6,7 @@ return run(function()
   local lane, client, jobs = check(LANE, args.lane, 'lane'), check(LABEL, args.client, 'client'), check(LIST, args.jobs, 'jobs')
   local limits = limits_of('max_jobs', 'max_texts', 'max_bytes', 'max_put_bytes', 'max_unread_bytes')
   if #jobs > limits.max_jobs then
-    return {status = 'too_large', exceeded = 'jobs', asked = #jobs, most = limits.max_jobs}
+    return {status = 'too_large', exceeded = 'jobs', asked = #jobs, most = math.ceil(SHARE * limits.max_jobs)}
   end
   local new, is_new, seen, keeps = {jobs = 0, texts = 0, bytes = 0}, {}, {}, args.once ~= nil
   for n = 1, #jobs do
