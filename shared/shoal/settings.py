@@ -84,8 +84,8 @@ class Settings:
     max_reply_mb: int = _setting(8, "Largest reply, in MB; token vectors and many hits can be large.", 1, 256)
     max_result_mb: int = _setting(
         256,
-        "Most memory of Redis for results that are not read, in MB; a client may use as much as it leaves free, "
-        "and always a sixty-fourth.",
+        "Most memory of Redis for results that are not read, in MB; a client may use as much as is left free, "
+        "and at least a sixty-fourth.",
         1,
     )
     result_ttl_s: int = _setting(3_600, "Time for which a reply is kept to be fetched, in seconds.", 1)

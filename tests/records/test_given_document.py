@@ -44,7 +44,7 @@ WRONG: list[tuple[Any, type[ShoalError], str]] = [
 WRONG_IDS: list[tuple[Any, type[ShoalError], str]] = [
     (7, InvalidRequest, "id 1 is 7: it takes a string that is not blank"),
     ("", InvalidRequest, 'id 1 is "": it takes'),
-    ("7", InvalidRequest, 'id 1 is "7", as another one: send each id once'),
+    ("7", InvalidRequest, 'id 1 is "7", which was sent before: send each id once'),
     ("\ud83c", InvalidText, "id 1: lone surrogate"),
 ]
 

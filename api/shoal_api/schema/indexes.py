@@ -67,7 +67,7 @@ class _BuildFields(SourceFields):
         None, description="Forget documents added and deleted before this time, in Unix seconds"
     )
     language: Language | None = Field(
-        None, description="Language of the words; null: it is found; learned: the model weighs them"
+        None, description="Language of the words; null: detected; learned: the model weighs the words"
     )
     chunk_tokens: ChunkTokens | None = Field(
         None, description="Cut documents into chunks of at most this many tokens, each a row of the index"
@@ -111,14 +111,14 @@ class IndexPath(BaseModel):
 class VersionPath(IndexPath):
     """The parts of a route that name a version of an index."""
 
-    version: str = Field(description="Version, as the list of versions has it", max_length=128)
+    version: str = Field(description="Version, as named in the list of versions", max_length=128)
 
 
 class PublishBody(Body):
     """The version to serve."""
 
     model_config = example(version="20261122T030000Z-4f8ba4")
-    version: str = Field(description="Version, as the list of versions has it", min_length=1, max_length=128)
+    version: str = Field(description="Version, as named in the list of versions", min_length=1, max_length=128)
 
 
 class VersionInfo(BaseModel):
@@ -151,6 +151,6 @@ class Indexes(BaseModel):
 
     indexes: list[dict[str, Any]]
     errors: dict[str, str] = Field(
-        description="Reasons why a worker does not serve the version that was published last, or some changes, by the "
-        "name of the index, also of an index that no worker can serve"
+        description="For each index, why a worker does not serve the published version or some changes, even if no "
+        "worker can serve the index"
     )

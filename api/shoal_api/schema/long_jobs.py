@@ -16,7 +16,7 @@ _ID = "05994f8ba4d8bac6959289ef"
 class SourceFields(Body):
     """The columns of a source, and the URL to notify when the job has ended."""
 
-    text_column: Name | None = Field(None, description="Column with the texts; null: the column that looks like it")
+    text_column: Name | None = Field(None, description="Column with the texts; null: the column that looks like texts")
     id_column: Name | None = Field(None, description="Column of the ids; null: `id`, else `_id`, else positions from 0")
     webhook: Path | None = Field(None, description="URL to which the status of the job is sent when the job has ended")
 
@@ -65,7 +65,7 @@ class FilePath(BaseModel):
     """The parts of a route that name a file of a result."""
 
     id: Name = Field(description="Id that the submit returned")
-    name: Path = Field(description="Name of the file, as `manifest.json` has it")
+    name: Path = Field(description="Name of a file in `manifest.json`")
 
 
 class ProgressBody(BaseModel):
@@ -73,7 +73,7 @@ class ProgressBody(BaseModel):
 
     rows: int = Field(description="Rows of the source that were read")
     num_bad: int = Field(description="Rows that were left out")
-    first_bad: list[str] = Field(description="Errors of the first of these rows")
+    first_bad: list[str] = Field(description="Errors of the first rows that were left out")
     fraction: float | None = Field(description="Part of the source that is done, from 0 to 1")
     step: str = Field(description="The work under way")
     rows_per_s: float | None

@@ -41,7 +41,7 @@ MAX_LENGTH = 1.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """Ids to delete from an index, and documents to add after that. A document replaces others with its id.
+    """Ids to delete from an index, and documents to add after that. A document replaces others with the same id.
 
     `vectors` are the documents' vectors, normalised float32 `[len(documents), dimension]`; `digest` names their model.
     `sparse` has their sparse vectors, if the words of the index are learned; without other vectors `dimension` is 0.
@@ -80,7 +80,7 @@ class Change:
             self.unpack(packed)
         except MalformedJob as error:
             raise InvalidRequest(error.message) from error
-        except (TypeError, ValueError, OverflowError) as error:  # msgpack raises these
+        except (TypeError, ValueError, OverflowError) as error:  # raised by msgpack
             raise InvalidRequest(f"a document has a value that cannot be sent ({error!s:.80}): leave it out") from error
         return packed
 

@@ -67,7 +67,7 @@ class ReaderClient(Closing):
     def __init__(self, pdf_s: int = MAX_PDF_S, other_s: int = MAX_OTHER_S) -> None:
         self._limits = (str(pdf_s), str(other_s))
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection  # to the process
+        self._connection: Connection  # the connection to the process
 
     def read(self, kind: str, pieces: Iterable[bytes], waiting: Callable[[], object] = lambda: None) -> Extracted:
         """Return the text of a file that is given in pieces. `waiting` is called often, and may raise an error to stop.

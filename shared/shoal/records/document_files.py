@@ -58,7 +58,7 @@ class FoundFile(NamedTuple):
 
 
 class ReadFiles(Closing):
-    """A SQLite file with the records that were read from files, each stored under a mark of its file. For one thread.
+    """A SQLite file with the records that were read from files, each stored under a mark of its file. Not thread-safe.
 
     A mark is a hash of the path, the size, the inode, both times of change and the version of Shoal. If the SQLite file
     is damaged or cannot be written, no record is found, and a build reads all files.

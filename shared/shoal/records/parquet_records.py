@@ -115,7 +115,7 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
         buffer_size=BLOCK_BYTES,
         pre_buffer=False,
         read_dictionary=repeatable or None,
-        # In ns, years from 2263 on would be wrong. In us, years before 1970 would be, in files of pyarrow before 23.
+        # In ns, years from 2263 on are wrong. In us, years before 1970 are wrong in files of pyarrow before 23.
         coerce_int96_timestamp_unit="ns" if writer and int(writer[1]) < 23 else "us",
     )
     schema = found.schema_arrow
