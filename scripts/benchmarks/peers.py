@@ -91,7 +91,7 @@ def check(target: Target, texts: Sequence[str], reference: ArrayLike) -> float:
     lowest = float(((found * expected).sum(axis=1) / lengths).min())
     if not lowest > MIN_COSINE:
         raise ModelMismatch(
-            f"{target.name} has a cosine of {lowest:.5f} to the fp32 vectors where over {MIN_COSINE} is the same work: "
+            f"{target.name} has a cosine of {lowest:.5f} to the fp32 vectors, and not over {MIN_COSINE}: "
             "let it serve the same model"
         )
     return lowest

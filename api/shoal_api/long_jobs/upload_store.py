@@ -88,7 +88,7 @@ class UploadStore(JobFolders):
             yield
             shutil.rmtree(folder, ignore_errors=True)
             if folder.exists():
-                log.error("%s is left of a deleted job, as some of it cannot be removed: check who owns it", folder)
+                log.error("%s is left of a deleted job: some files cannot be removed, check their owner", folder)
                 raise Internal("the job is deleted, but not all of its files: the server's log names their folder")
 
     def check_space(self, owner: str = "", num_bytes: int = 0) -> None:

@@ -84,7 +84,7 @@ def _option(name: str, description: str) -> Any:
 
 
 _LANE: Any = Field(
-    "interactive", description="Bulk jobs let interactive ones go first, but a small share of bulk jobs always runs"
+    "interactive", description="Interactive jobs run first, but a small share of bulk jobs always runs"
 )
 
 
@@ -118,7 +118,7 @@ class EmbedOptions(TextOptions):
     chunk_tokens: ChunkTokens | None = _option(
         "chunk_tokens", "Read all of each text: cut it into chunks of at most this many tokens"
     )
-    chunk_overlap: ChunkOverlap = _option("chunk_overlap", "Most tokens that two neighbouring chunks share")
+    chunk_overlap: ChunkOverlap = _option("chunk_overlap", "Maximum of tokens that two neighbouring chunks share")
 
 
 _Item = TypeVar("_Item")
@@ -142,7 +142,7 @@ class SearchFields(Body):
     sort: _List[_Map] | None = _option("sort", "Fields by which hits are ordered instead of by score")
     boost: _List[_Map] | None = _option("boost", "Fields whose values raise or lower the score")
     group_by: _String | None = _option("group_by", "Field whose equal values make a group; empty: no groups")
-    group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE)] = _option("group_size", "Most hits of a group")
+    group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE)] = _option("group_size", "Most hits in a group")
     facets: _List[_String] | None = _option("facets", "Fields whose values are counted")
     facets_top_n: Annotated[int, Field(ge=1, le=MAX_TOP_N)] | None = _option(
         "facets_top_n", "Count the values of this many best documents; null: of all documents that pass the filter"
@@ -284,7 +284,7 @@ class JobPath(BaseModel):
 class ListQuery(BaseModel):
     """The number of long jobs, or of dead letters, to list."""
 
-    limit: int = Field(100, ge=1, le=1_000, description="Most to list, the newest first")
+    limit: int = Field(100, ge=1, le=1_000, description="Maximum to list, the newest first")
 
 
 class ResultQuery(BaseModel):

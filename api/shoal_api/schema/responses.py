@@ -281,8 +281,8 @@ class Info(BaseModel):
     fingerprint: str | None = Field(description="Differs between models that make different vectors")
     dimension: int | None
     matryoshka_dimensions: list[int] | None = Field(
-        description="The `dimensions` for which the model was trained; [] if its files name none, null if they say "
-        "nothing of fewer dimensions"
+        description="The `dimensions` for which the model was trained; [] if its files list none, null if they do "
+        "not mention fewer dimensions"
     )
     max_tokens: int | None
     outputs: list[str] | None = Field(description="The allowed values of `output` of an embed")

@@ -22,7 +22,7 @@ MAX_CHANGE_IDS = 1_000
 #: Size limit of a packed change, in bytes. Redis serves no other client while it receives or sends a change.
 MAX_CHANGE_BYTES = 2**20
 
-#: Largest number of ids in all changes of an index together that no build has folded in yet.
+#: Largest number of ids in all changes of an index that no build has folded in yet.
 MAX_CHANGES = 10_000
 
 #: Size limit of all changes of an index that no build has folded in yet, in bytes. Every worker keeps them in memory.

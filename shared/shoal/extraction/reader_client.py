@@ -38,7 +38,7 @@ MAX_PDF_S, MAX_OTHER_S = 120, 10
 #: Seconds between two calls of `waiting` while a file is read.
 WAITING_EVERY_S = 0.5
 
-#: Longest time of an answer, in seconds. After that, the process is killed, because a hostile file may control it.
+#: Longest wait for an answer, in seconds. After that, the process is killed, because a hostile file may control it.
 ANSWER_S = 10.0
 
 #: Longest message about a file, in characters.

@@ -64,7 +64,7 @@ def ids_of(given: Iterable[str], most: int) -> list[str]:
 
 def _check_number(number: int, most: int, what: str) -> None:
     if number >= most:
-        raise TooLarge(f"there are more than {most:,} {what}, the most at a time: split the list, or build the index")
+        raise TooLarge(f"there are more than {most:,} {what}, the limit at a time: split the list, or build the index")
 
 
 def _document(given: Given, number: int, columns: DocumentColumns) -> Document:
