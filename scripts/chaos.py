@@ -73,7 +73,7 @@ def main() -> None:
     if args.json:
         args.json.write_text(json.dumps(found | run.rows()))
     for word, breaches in found.items():
-        for what in breaches[:20]:  # the JSON file lists all
+        for what in breaches[:20]:  # the JSON file lists all promises
             print(f"{word}: {what}", file=sys.stderr)
     if any(found.values()):
         sys.exit(f"logs are in {folder}")

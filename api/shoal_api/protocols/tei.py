@@ -217,7 +217,7 @@ async def health() -> Response:
 
 
 async def _embedded(body: TeiTokensBody, **options: Any) -> Response:
-    """Embed the texts of a body. `options` has further options by Shoal's names. Sparse vectors are always JSON."""
+    """Embed the texts of a body. `options` has further options with Shoal's names. Sparse vectors are always JSON."""
     _refuse_empty("inputs", body.inputs)
     is_sparse = options.get("output") == "sparse"
     media_type = JSON if is_sparse else accepted_type()

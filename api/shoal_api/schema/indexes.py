@@ -72,7 +72,7 @@ class _BuildFields(SourceFields):
     chunk_tokens: ChunkTokens | None = Field(
         None, description="Cut documents into chunks of at most this many tokens, each a row of the index"
     )
-    chunk_overlap: ChunkOverlap = Field(0, description="Maximum of tokens that two neighbouring chunks share")
+    chunk_overlap: ChunkOverlap = Field(0, description="Maximum number of tokens that neighbouring chunks share")
     field_kinds: list[Name] = Field(
         [],
         description='Kinds of fields, such as "year=number", instead of the kinds found from their values',

@@ -32,7 +32,7 @@ class _BulkFields(SourceFields, TextOptions):
     chunk_tokens: ChunkTokens | None = Field(
         None, description="Read all of each text: its vector is made from chunks of at most this many tokens"
     )
-    chunk_overlap: ChunkOverlap = Field(0, description="Maximum of tokens that two neighbouring chunks share")
+    chunk_overlap: ChunkOverlap = Field(0, description="Maximum number of tokens that neighbouring chunks share")
 
     def options(self) -> dict[str, Any]:
         """Return the options of the embedding that the request contains."""

@@ -83,9 +83,7 @@ def _option(name: str, description: str) -> Any:
     return Field(_DEFAULTS[name], description=description)
 
 
-_LANE: Any = Field(
-    "interactive", description="Interactive jobs run first, but a small share of bulk jobs always runs"
-)
+_LANE: Any = Field("interactive", description="Interactive jobs run first, but a small share of bulk jobs always runs")
 
 
 class TruncationOptions(Body):
@@ -118,7 +116,7 @@ class EmbedOptions(TextOptions):
     chunk_tokens: ChunkTokens | None = _option(
         "chunk_tokens", "Read all of each text: cut it into chunks of at most this many tokens"
     )
-    chunk_overlap: ChunkOverlap = _option("chunk_overlap", "Maximum of tokens that two neighbouring chunks share")
+    chunk_overlap: ChunkOverlap = _option("chunk_overlap", "Maximum number of tokens that neighbouring chunks share")
 
 
 _Item = TypeVar("_Item")
@@ -284,7 +282,7 @@ class JobPath(BaseModel):
 class ListQuery(BaseModel):
     """The number of long jobs, or of dead letters, to list."""
 
-    limit: int = Field(100, ge=1, le=1_000, description="Maximum to list, the newest first")
+    limit: int = Field(100, ge=1, le=1_000, description="Maximum number to list, the newest first")
 
 
 class ResultQuery(BaseModel):

@@ -32,7 +32,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "sort": {"type": json_value, "metavar": "JSON", "help": "Fields by which hits are ordered instead of by score."},
     "boost": {"type": json_value, "metavar": "JSON", "help": "Fields whose values raise or lower the score."},
     "group_by": {"help": "Field whose equal values make a group; empty: no groups."},
-    "group_size": {"type": int, "help": "Maximum of hits in a group."},
+    "group_size": {"type": int, "help": "Maximum number of hits in a group."},
     "facets": {"multiple": True, "metavar": "FIELD", "help": "Field whose values are counted."},
     "facets_top_n": {"type": click.IntRange(1, MAX_TOP_N), "help": "Count the values of the best N documents only."},
     "fields": {"multiple": True, "metavar": "FIELD", "help": "Field that hits have besides id and score."},

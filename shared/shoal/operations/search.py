@@ -29,7 +29,7 @@ TEXTS_PER_PASS = 4
 #: This many hits weigh as much as one text: with snippets or explanations, they take as much of a worker's time.
 HITS_PER_TEXT = 100
 
-#: The options for which a worker reads all documents a second time, as messages name them.
+#: Names, for messages, of the options for which a worker reads all documents a second time.
 _COSTLY = ("mode hybrid", "sort", "facets", "group_size")
 
 

@@ -44,7 +44,7 @@ def read_parquet(file: SourceFile, label: SourceLabel) -> Records:
                 yield number, record
     except MemoryError as error:
         raise BadDocument(
-            f"{label.at(number + 1)}: reading on takes over {MAX_MEMORY_BYTES:,} bytes of memory, the most for "
+            f"{label.at(number + 1)}: reading on takes over {MAX_MEMORY_BYTES:,} bytes of memory, the limit for "
             "parquet: write the file again with fewer rows in a row group"
         ) from error
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
