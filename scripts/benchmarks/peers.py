@@ -53,7 +53,7 @@ class Target:
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the server's vectors of the texts, [n, dimension].
 
-        Raises OSError if there is no answer, or no success.
+        Raises OSError without a successful answer.
         """
         request = Request(self.url, self.body(texts), {"content-type": "application/json"})
         with urlopen(request, timeout=180) as response:

@@ -297,7 +297,7 @@ class Info(BaseModel):
 
 
 class Links(BaseModel):
-    """Links to the documentation. A browser gets a page on which to use the service."""
+    """Links to the documentation. A browser gets a page for using the service."""
 
     model_config = described(content={"text/html": MediaType(schema=Schema(type=DataType.STRING))})
     name: str
