@@ -96,7 +96,7 @@ def serve(settings: Settings) -> None:
         server.on_startup(partial(_log.info, "listening on http://%s:%d", shown, settings.port))
     server.on_startup(lambda: on_stop_signal(server.signal_handler_interrupt))
     with ExitStack() as stack:
-        if num_processes > 1:  # they share their metrics; prometheus_client reads the folder's name when it is imported
+        if num_processes > 1:  # all share one metrics folder, set before prometheus_client is imported
             folder = stack.enter_context(TemporaryDirectory(prefix="shoal-metrics-"))
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         server.serve(target_loader=partial(_load_app, settings), wrap_loader=False)
