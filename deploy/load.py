@@ -1,6 +1,6 @@
-"""Sends requests to Shoal without a pause, and prints a line about them each 10 s: load.py URL [THREADS]
+"""Sends requests to Shoal without a pause, and prints a line every 10 s: load.py URL [THREADS]
 
-Each thread sends a request once the one before is answered, embeddings and searches in turn. No text is sent twice, so
+Each thread sends embeddings and searches in turns, one request after the other. No text is sent twice, so
 none comes from the cache, and no request is sent again. SHOAL_API_KEY is the key, if the service needs one. At SIGTERM
 or Ctrl-C it prints the sums; exit code 1 means that a request failed.
 """
@@ -21,7 +21,7 @@ EVERY_S, TIMEOUT_S = 10.0, 75.0
 
 
 class Load:
-    """Threads that send requests. `seconds` and `errors` have what came of the requests since the last line."""
+    """Threads that send requests. `seconds` and `errors` have the latencies and errors since the last line."""
 
     def __init__(self, url: str, num_threads: int):
         self.address, self.stopped = urlsplit(url), Event()

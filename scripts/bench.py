@@ -54,19 +54,19 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     """Return the parsed arguments of the command line."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    known = f"of {', '.join(SCENARIOS)}; without one, all but {', '.join(ON_DEMAND)}"
+    known = f"{', '.join(SCENARIOS)}; default: all except {', '.join(ON_DEMAND)}"
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=known)
-    against = "peers beside us: baseline, infinity, tei+http://…, openai+http://…; or folders of other checkouts"
+    against = "peers to compare with: baseline, infinity, tei+http://…, openai+http://…; or folders of other checkouts"
     parser.add_argument("--against", default="", help=against)
     parser.add_argument("--runs", type=int, default=3, help="runs of each trial, in turns, after a warm-up")
     parser.add_argument("--seconds", type=int, default=8, help="length of a run")
     parser.add_argument("--workers", type=int, default=1, help="workers of each server in the scenario compare")
     parser.add_argument("--json", type=Path, help="save every figure here")
     parser.add_argument("--plot", type=Path, help="draw the figures here (.svg or .png)")
-    parser.add_argument("--from", dest="read", type=Path, help="measure nothing: print and draw what --json saved")
+    parser.add_argument("--from", dest="read", type=Path, help="print and draw what --json saved")
     args = parser.parse_args()
     if unknown := [name for name in args.scenarios if name not in SCENARIOS]:
-        parser.error(f"there is no scenario {unknown[0]!r}: choose of {', '.join(SCENARIOS)}")
+        parser.error(f"there is no scenario {unknown[0]!r}: choose from {', '.join(SCENARIOS)}")
     if min(args.runs, args.seconds, args.workers) < 1:
         parser.error("--runs, --seconds and --workers must be over 0")
     named = [name for name in args.against.split(",") if name]

@@ -73,7 +73,7 @@ def main() -> None:
     if args.json:
         args.json.write_text(json.dumps(found | run.rows()))
     for word, breaches in found.items():
-        for what in breaches[:20]:  # the JSON file lists all
+        for what in breaches[:20]:  # the JSON file lists all promises
             print(f"{word}: {what}", file=sys.stderr)
     if any(found.values()):
         sys.exit(f"logs are in {folder}")
@@ -83,12 +83,12 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     """Return the parsed arguments of the command line."""
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="draws the jobs and the faults")
-    parser.add_argument("--jobs", type=int, default=20_000, help="how many are asked")
-    parser.add_argument("--seconds", type=float, default=600, help="over how long")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the jobs and the faults")
+    parser.add_argument("--jobs", type=int, default=20_000, help="number of jobs")
+    parser.add_argument("--seconds", type=float, default=600, help="length of the run")
     parser.add_argument("--redis", choices=("alone", *GROUPS), default="alone", help="one Redis, or a group")
-    parser.add_argument("--faults", default="", help=f"kinds to do, of: {'; '.join(KINDS)}")
-    parser.add_argument("--every", type=float, default=1.5, help="seconds from fault to fault on average")
+    parser.add_argument("--faults", default="", help=f"kinds of faults, separated by semicolons: {'; '.join(KINDS)}")
+    parser.add_argument("--every", type=float, default=1.5, help="seconds between two faults, on average")
     parser.add_argument("--fsync", choices=("always", "everysec"), default="always", help="Redis's appendfsync")
     parser.add_argument("--model", default=Settings().model, help="model to serve, prepared under SHOAL_HOME")
     parser.add_argument("--json", type=Path, help="save the table here")
@@ -96,7 +96,7 @@ def arguments() -> argparse.Namespace:
     args.redis = args.redis.replace("alone", "")
     args.faults = [name.strip() for name in args.faults.split(";") if name.strip()] or kinds_of(args.redis)
     if unknown := set(args.faults) - KINDS.keys():
-        parser.error(f"there is no fault {unknown.pop()!r}: choose of {'; '.join(KINDS)}")
+        parser.error(f"there is no fault {unknown.pop()!r}: choose from {'; '.join(KINDS)}")
     return args
 
 
@@ -212,13 +212,13 @@ class Run:
             "faults": f"{self.breaker.done.total()}: {_counts(self.breaker.done)}",
             "faults left out, because their target was broken already": self.breaker.skipped,
             "ends of processes": _counts(d for process in self.deployment.processes.values() for d in process.deaths),
-            "requests that failed and were made again": _counts(outcomes.refused),
+            "requests that failed and were repeated": _counts(outcomes.refused),
             "requests of the hostile client": _counts(self.hostile.outcomes),
             "answers": _counts(outcomes.answered),
             "jobs accepted by submitting": f"{len(outcomes.accepted):,}",
             **self.checks.figures,
-            "interactive jobs of a killed worker are with others, if nothing else was broken": self._waits(True),
-            "interactive jobs of a killed worker are with others, if something else was broken": self._waits(False),
+            "time until other workers had a killed worker's interactive jobs, with no other fault": self._waits(True),
+            "time until other workers had a killed worker's interactive jobs, with other faults": self._waits(False),
             "memory in MB, before and after": ", ".join(memory),
             "promises broken": len(outcomes.broken),
             "promises kept late": len(outcomes.late),

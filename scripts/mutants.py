@@ -49,7 +49,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of the paths of the files to change")
-    parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"), help="noticed faults here are not tried")
+    parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"), help="skip the faults noticed here")
     return parser.parse_args()
 
 
@@ -93,7 +93,7 @@ def _try(tree: Path, fault: dict[str, Any]) -> tuple[str, str]:
     file = tree / fault["file"]
     source = file.read_text("utf-8")
     if (times := source.count(fault["old"])) != 1:
-        return "stale", f"the file has its text {times} times and not once: write it anew"
+        return "stale", f"the file has its text {times} times, not once: write the text anew"
     file.write_text(source.replace(fault["old"], fault["new"]), "utf-8")
     try:
         code, printed = _test(tree, fault["tests"], LIMIT_S, PATIENCE_S)

@@ -171,7 +171,7 @@ def size_bytes(image: str) -> int:
 def main() -> None:
     """Try the chosen parts and print the table."""
     parser = argparse.ArgumentParser(prog="scripts/outside", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=PARTS, help="what to try [default: all]")
+    parser.add_argument("parts", nargs="*", choices=PARTS, help="parts to try [default: all]")
     parser.add_argument("--no-tests", action="store_true", help="leave out ./scripts/test, which takes minutes")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))

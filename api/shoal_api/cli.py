@@ -60,13 +60,13 @@ def key() -> None:
 @key.command()
 @click.argument("name")
 @click.option("--admin", is_flag=True, help="Also allow the routes that manage dead letters and indexes.")
-@click.option("--rate", default="", metavar="RATE", help="Most requests with it, such as 100/second; or minute, …")
+@click.option("--rate", default="", metavar="RATE", help="Rate limit: 100/second, or a number per minute, hour or day.")
 @settings_options("api_keys_file")
 def new(settings: Settings, name: str, admin: bool, rate: str) -> None:
     """Make a key called NAME and print it once, because the file keeps only its digest."""
     path = _key_file(settings)
     click.echo(api_keys.add(path, name, "admin" if admin else "user", rate))
-    click.echo(f"its digest is in {path}; the key itself is kept nowhere: keep it now", err=True)
+    click.echo(f"its digest is in {path}; the key itself is not stored: copy it now", err=True)
 
 
 @key.command("list")

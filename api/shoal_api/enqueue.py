@@ -74,7 +74,7 @@ def wanted_fingerprint() -> str | None:
     """Return the fingerprint that the current request names, or None. Raises InvalidRequest for an empty one."""
     fingerprint = json_request().environ.get("HTTP_X_MODEL_FINGERPRINT")
     if fingerprint == "":  # the server also passes a value that is not ASCII as ""
-        raise InvalidRequest(f"{FINGERPRINT_HEADER} has no fingerprint: name one, as answers have it, or leave it out")
+        raise InvalidRequest(f"{FINGERPRINT_HEADER} is empty: copy the fingerprint of an answer, or leave it out")
     return fingerprint
 
 
@@ -147,7 +147,7 @@ async def _choose_pool(job: Job) -> Context:
 
 
 def writer(index: str) -> IndexWriter:
-    """Return the writer of an index for the current request, which writes all changes of the request in one step."""
+    """Return an index's writer, which writes all changes of the current request in one step."""
     home, request = context(), json_request()
     return home.client.writer(
         index,

@@ -105,7 +105,7 @@ class JsonRequest(Request):
 
     def __init__(self, environ: dict[str, Any], *args: Any, **kwargs: Any):
         super().__init__(environ, *args, **kwargs)
-        #: The beginning of the request, by `time.perf_counter`.
+        #: The time when the request began, by `time.perf_counter`.
         self.started_s = time.perf_counter()
         #: The size of the body according to the headers, or None if the headers do not say it.
         self.declared_bytes: int | None = None
@@ -153,7 +153,7 @@ class JsonRequest(Request):
 
     @property
     def is_held_back(self) -> bool:
-        """True if the client sends the body only once the server reads it, and the reading has not begun.
+        """True if the client waits to send the body until the server reads it, and the reading has not begun.
 
         A WSGI server may ask for the body before it calls the application.
         """

@@ -36,7 +36,7 @@ def run(plan: Plan) -> list[Row]:
     """Run the loads in turns on one server."""
     other = "1 connection of another address"
     with shoal() as server, own_process() as process:
-        process.submit(time.time).result()  # so that the process loads its libraries now
+        process.submit(time.time).result()  # makes the process load its libraries now
         load = server.embed_load(MANY, plan.texts.alone)
         trials = [
             server.embed_trial(f"{case_of(USUAL)} x 1 headline", USUAL, plan.texts.alone),

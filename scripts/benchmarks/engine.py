@@ -56,7 +56,7 @@ class Engine:
 def started(name: str, num_threads: int, open_engine: Callable[..., Embed], *arguments: object) -> Iterator[Engine]:
     """Start an engine whose libraries have `num_threads` threads each, and end it at the end of the `with`."""
     before = dict(os.environ)
-    os.environ.update(dict.fromkeys(NATIVE_THREADS, str(num_threads)))  # the new process reads them as it starts
+    os.environ.update(dict.fromkeys(NATIVE_THREADS, str(num_threads)))  # read by the new process at its start
     with own_process() as process:
         try:
             process.submit(_open, open_engine, *arguments).result()

@@ -53,7 +53,7 @@ class Target:
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the server's vectors of the texts, [n, dimension].
 
-        Raises OSError if there is no answer, or no success.
+        Raises OSError without a successful answer.
         """
         request = Request(self.url, self.body(texts), {"content-type": "application/json"})
         with urlopen(request, timeout=180) as response:
@@ -91,7 +91,7 @@ def check(target: Target, texts: Sequence[str], reference: ArrayLike) -> float:
     lowest = float(((found * expected).sum(axis=1) / lengths).min())
     if not lowest > MIN_COSINE:
         raise ModelMismatch(
-            f"{target.name} has a cosine of {lowest:.5f} to the fp32 vectors where over {MIN_COSINE} is the same work: "
+            f"{target.name} has a cosine of {lowest:.5f} to the fp32 vectors, and not over {MIN_COSINE}: "
             "let it serve the same model"
         )
     return lowest

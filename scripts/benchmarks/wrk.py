@@ -80,7 +80,7 @@ class Measured:
         num_requests = found["num_answers"] - found["num_refused"]
         num_failed = found["num_refused"] + found["num_lost"]
         if not num_requests or (num_failed and not may_fail):
-            raise NotReady(f"{num_failed} requests failed and {num_requests} did not: this measures nothing:\n{output}")
+            raise NotReady(f"{num_failed} requests failed and {num_requests} did not: the run is invalid:\n{output}")
         p50_ms, p90_ms, p99_ms = (found[f"p{percent}_us"] / 1_000 for percent in (50, 90, 99))
         return cls(num_requests, found["duration_us"] / 1_000_000, p50_ms, p90_ms, p99_ms, cpu_s, num_failed)
 

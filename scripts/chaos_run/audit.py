@@ -71,7 +71,7 @@ class Audit:
         self.figures |= {
             "jobs left in a lane": self.num_unanswered(),
             "jobs left pending": sum(self.redis.zcard(key) for key in self._keys_like("held:*")),
-            "counts left of what a lane holds": sum(int(n) != 0 for load in loads.values() for n in load.values()),
+            "loads of lanes that are not 0": sum(int(n) != 0 for load in loads.values() for n in load.values()),
         }
         left = [(name, number) for name, number in self.figures.items() if number]
         self.outcomes.broken += [f"{name}: {number} (loads: {loads})" for name, number in left]
@@ -100,7 +100,7 @@ class Audit:
         told = {job_id for job_id, case in self.outcomes.accepted.items() if case.is_keyed} | set(self.hostile)
         found = Counter(used)
         self.outcomes.broken += [f"job {job_id} has {n} idempotency keys" for job_id, n in found.items() if n > 1]
-        self.outcomes.broken += [f"job {job_id} of a key was made for nobody" for job_id in found.keys() - told]
+        self.outcomes.broken += [f"job {job_id} has a key, but no client knows it" for job_id in found.keys() - told]
         self.outcomes.broken += [f"job {job_id} has lost its key" for job_id in told - found.keys()]
         self.figures["jobs with an idempotency key"] = len(found)
 

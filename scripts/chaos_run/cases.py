@@ -34,7 +34,7 @@ HUGE_SIGNS, HUGE_CHARS = ("x", "天", "氣候", "ab"), 2**20
 
 #: Number of long texts, and of words in each: enough to fill a model's limit of tokens. Then the possible numbers of
 #: long texts in a job with a large reply and in a job with a slow reader. Both ask for token vectors. With the default
-#: model, 10 texts make a reply just below the limit of 4 MiB, and 12 texts one that is too large.
+#: model, 10 texts make a reply just below the limit of 4 MiB, and 12 texts exceed it.
 NUM_LONG, LONG_WORDS, LARGE_TEXTS, SLOW_TEXTS = 12, 400, (10, 10, 10, 12), (1, 2)
 
 #: Kinds of jobs that always embed and never search.

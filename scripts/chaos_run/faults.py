@@ -121,10 +121,7 @@ def _between(bounds: tuple[float, float], share: float) -> float:
 
 
 class Breaker:
-    """Causes a schedule's faults at their times, and mends them. Called from one thread.
-
-    It notes them in `recovery`.
-    """
+    """Causes a schedule's faults at their times, mends them, and notes them in `recovery`. Not thread-safe."""
 
     def __init__(self, deployment: Deployment, faults: Sequence[Fault], recovery: Recovery):
         self.done: Counter[str] = Counter()

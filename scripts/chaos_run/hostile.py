@@ -17,7 +17,7 @@ ADDRESS = "127.0.0.99"
 #: Texts of each job: more than 32, so it counts as a long job.
 NUM_TEXTS = 33
 
-#: One in how many jobs has huge texts; the number and the length of these texts; one in how many requests is not valid.
+#: One in `EVERY_HUGE` jobs has `NUM_HUGE` texts of `HUGE_CHARS`. One in `EVERY_BROKEN` requests is not valid.
 EVERY_HUGE, NUM_HUGE, HUGE_CHARS, EVERY_BROKEN = 40, 4, 2**19, 10
 
 #: The number of the hostile client's first text. Other clients' texts have smaller numbers, so none repeats.

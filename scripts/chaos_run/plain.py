@@ -55,7 +55,7 @@ class Plain:
         return self._run(case, f"unreadable-{case.number}", GARBAGE + case.texts[0].encode())
 
     def put_garbage(self, case: Case) -> str:
-        """Push bytes that are not a job. Return no id, because without the script workers know none."""
+        """Push bytes that are not a job. Return no id, because a job that is pushed without the script has none."""
         self._redis.rpush(f"{self._root}:lane:{case.lane}", GARBAGE + case.texts[0].encode())
         return ""
 

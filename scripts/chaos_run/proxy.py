@@ -47,7 +47,7 @@ class Link:
 
     def close(self) -> None:
         """End all connections and accept no more."""
-        with suppress(OSError):  # it is closed already
+        with suppress(OSError):  # already closed
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.set("pass")

@@ -71,7 +71,7 @@ class Recovery:
         self._hindered.append((time.monotonic(), time.monotonic() + seconds + AFTERMATH_S))
 
     def kills(self, is_alone: bool) -> list[Kill]:
-        """Return the kills of workers that held jobs, when nothing else (`is_alone`) or something else was broken."""
+        """Return the kills of workers that held jobs, with no other fault if `is_alone`, else with other faults."""
         found = []
         for kill in self._kills:
             until_s = kill.at_s + kill.waited_s

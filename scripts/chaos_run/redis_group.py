@@ -24,7 +24,7 @@ DOWN_AFTER_MS = 3_000
 #: Longest time until a group is complete, and until replicas have all data of a primary, in seconds.
 COMPLETE_WITHIN_S, IN_STEP_WITHIN_S = 60.0, 20.0
 
-#: Longest time for which a primary refuses writes before it is replaced. It has no cost if the primary is then killed.
+#: Longest time for which a primary refuses writes before it is replaced. A kill of the primary ends this time.
 PAUSE_MS = 10_000
 
 

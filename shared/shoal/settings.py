@@ -77,15 +77,15 @@ class Settings:
         "", "Redis for long jobs, not a cluster. None: the pool's Redis, unless that is a cluster."
     )
     max_backlog: int = _setting(
-        10_000, "Most unanswered jobs in a lane; more are refused. The workers' settings limit the lanes.", 1
+        10_000, "Maximum number of unanswered jobs in a lane; more are refused. The workers' settings count.", 1
     )
-    max_backlog_texts: int = _setting(100_000, "Most texts in the unanswered jobs of a lane, and in one request.", 1)
-    max_backlog_mb: int = _setting(256, "Most memory of Redis for the unanswered jobs of a lane, in MB.", 1)
+    max_backlog_texts: int = _setting(100_000, "Maximum number of texts in a lane's jobs, and in one request.", 1)
+    max_backlog_mb: int = _setting(256, "Limit of Redis's memory for a lane's unanswered jobs, in MB.", 1)
     max_reply_mb: int = _setting(8, "Largest reply, in MB; token vectors and many hits can be large.", 1, 256)
     max_result_mb: int = _setting(
         256,
-        "Most memory of Redis for results that are not read, in MB; a client may use as much as it leaves free, "
-        "and always a sixty-fourth.",
+        "Limit of Redis's memory for unread results, in MB; a client may use as much as is left free, "
+        "and at least a sixty-fourth.",
         1,
     )
     result_ttl_s: int = _setting(3_600, "Time for which a reply is kept to be fetched, in seconds.", 1)
@@ -116,7 +116,7 @@ class Settings:
     trusted_proxies: int = _setting(0, "Proxies in front of the API whose `X-Forwarded-For` is believed.", 0)
     protocols: str = _setting(
         ",".join(PROTOCOLS),
-        "Compatible protocols that the API speaks beside its own, separated by commas; name=/path mounts one there.",
+        "Compatible protocols that the API speaks besides its own, separated by commas; name=/path mounts one there.",
     )
     model_aliases: str = _setting(
         "", "Further names by which requests may ask for the model or the reranker, separated by commas; * is any name."
@@ -154,18 +154,16 @@ class Settings:
     threads: int = _setting(
         0, "Compute threads of a worker; 0: its share of the processors, which changes as workers come and go.", 0
     )
-    max_batch_tokens: int = _setting(2_048, "Most tokens of texts in one forward pass.", 1)
+    max_batch_tokens: int = _setting(2_048, "Maximum number of tokens in one forward pass.", 1)
     max_batch_texts: int = _setting(64, "Number of texts at which a worker stops taking jobs and computes.", 1)
     max_batch_wait_ms: float = _setting(
         0.0, "Longest time that a worker waits for its batch to fill, in milliseconds.", 0
     )
-    max_job_texts: int = _setting(1_024, "Most texts in one job.", 1)
+    max_job_texts: int = _setting(1_024, "Maximum number of texts in one job.", 1)
     stall_timeout_s: float = _setting(
         60.0, "Longest time for one forward pass, in seconds; a worker that hangs for longer ends itself.", 0.1
     )
-    cache_mb: int = _setting(
-        64, "Most memory of Redis for vectors of texts that may be repeated, in MB; 0: no cache.", 0
-    )
+    cache_mb: int = _setting(64, "Limit of Redis's memory for vectors of texts that may repeat, in MB; 0: no cache.", 0)
     cache_ttl_s: int = _setting(86_400, "Time for which the cache keeps a vector, in seconds.", 1)
     indexes: str = _setting("", "Indexes to serve: a folder, or several as name=folder,name=folder.")
 
@@ -191,16 +189,16 @@ class Settings:
     )
     max_upload_mb: int = _setting(4_096, "Largest file that may be uploaded for a long job, in MB.", 1)
     max_uploads_mb: int = _setting(
-        16_384, "Most space for uploaded files, in MB; a client may use at most the space left free.", 1
+        16_384, "Space limit for uploaded files, in MB; a client may use at most the space left free.", 1
     )
     max_results_mb: int = _setting(
         65_536,
-        "Most space for results of bulk embeddings submitted over HTTP, in MB; a client's results may take at "
+        "Space limit for results of bulk embeddings submitted over HTTP, in MB; a client's results may take at "
         "most the space that is left free.",
         1,
     )
     max_long_jobs_per_client: int = _setting(
-        100, "Most long jobs of a client, submitted over HTTP, that have not ended; more are refused as overloaded.", 1
+        100, "Maximum number of unfinished long jobs of a client over HTTP; more are refused as overloaded.", 1
     )
     private_hosts: str = _setting("", "Hosts in private networks that webhooks may name, separated by commas.")
     webhook_secret: str = _setting("", "Secret with which webhooks are signed; none: they are not signed.")

@@ -294,7 +294,7 @@ def test_a_full_lane_refuses_all_parts_of_a_call(make_client: MakeClient, queue:
 def test_a_call_that_exceeds_even_an_empty_lane_is_too_large(make_client: MakeClient, queue: Queue) -> None:
     set_limits(queue, LaneLimits(max_jobs=3, max_texts=30))
     client = make_client()
-    with pytest.raises(TooLarge, match=r"7 jobs at a time are over what .* takes, 3 \(SHOAL_MAX_BACKLOG\): split"):
+    with pytest.raises(TooLarge, match=r"7 jobs at a time exceed the limit of .* lane, 3 \(SHOAL_MAX_BACKLOG\): split"):
         client.embed(TEXTS)
     with pytest.raises(TooLarge, match=r"texts, chunks counted, .*: raise chunk_tokens, or send fewer"):
         client.embed("storm " * 100, chunk_tokens=4)

@@ -162,10 +162,10 @@ def test_a_worker_of_an_earlier_release_answers_no_client_that_asks_for_a_finger
 ) -> None:
     with (
         answering_with(queue, repeat(""), is_older=True),
-        pytest.raises(ModelMismatch, match="worker that answered tells none"),
+        pytest.raises(ModelMismatch, match="worker that answered names none"),
     ):
         make_client(fingerprint="f").embed("storm")
-    with answering_with(queue, repeat(""), is_older=True), pytest.raises(ModelMismatch, match="tells none"):
+    with answering_with(queue, repeat(""), is_older=True), pytest.raises(ModelMismatch, match="names none"):
         list(make_client(fingerprint="f").embed_stream(["storm"]))
 
 

@@ -257,7 +257,7 @@ class TestHostile:
         ("answer", "words"),
         [
             (Canned(502, b"<html>Bad Gateway", {"Content-Type": "text/html; charset=utf-8"}), r"502 \(text/html\)"),
-            (Canned(200, b"<html>Log in", {"Content-Type": "text/html"}), r"200 \(text/html\), and Shoal does not"),
+            (Canned(200, b"<html>Log in", {"Content-Type": "text/html"}), r"200 \(text/html\), unlike Shoal"),
             (Canned(200, b"words"), r"200 \(without a media type\)"),
             (Canned(500, b"[]", JSON), r"500 \(application/json\)"),
             (Canned(500, b'{"error": "words"}', JSON), r"500 \(application/json\)"),

@@ -277,7 +277,7 @@ class TestApi:
             ("POST", {"documents": long}, 413, "the documents take 1,500,"),
             ("DELETE", {"ids": []}, 422, "ids is []"),
             ("DELETE", {"ids": ["7", 7]}, 422, "id 1 is 7: it takes a string"),
-            ("DELETE", {"ids": ["7", "7"]}, 422, 'id 1 is "7", as another one'),
+            ("DELETE", {"ids": ["7", "7"]}, 422, 'id 1 is "7", which was sent before'),
             ("DELETE", {"ids": [str(n) for n in range(1_001)]}, 413, "more than 1,000 ids"),
         ]
         api = make_app().test_client()

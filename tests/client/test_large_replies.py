@@ -148,7 +148,7 @@ def map_of_texts(texts: bytes) -> bytes:
 
 def test_jobs_with_too_many_bytes_are_not_put(queue: Queue) -> None:
     large = Embed(["x" * (MAX_PUT_BYTES // 2)] * 2)
-    with pytest.raises(TooLarge, match="over what a lane takes, 33,554,432: split the list"):
+    with pytest.raises(TooLarge, match="exceed the limit of a lane, 33,554,432: split the list"):
         queue.put("bulk", [large])
     queue.put("bulk", [Embed(["x" * (MAX_PUT_BYTES // 2 - 100)] * 2)])
     assert queue.backlog()["bulk"] == 1

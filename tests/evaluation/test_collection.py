@@ -80,7 +80,7 @@ def test_a_folder_of_beir_is_read(tmp_path: Path) -> None:
     assert file_of(str(tmp_path), "corpus.jsonl") == str(tmp_path / "corpus.jsonl.gz")
     collection = Collection.read(str(tmp_path), "dev", RULES)
     assert collection == Collection({"1": "a"}, {"1": {"d": 1}}, num_left_out=2)
-    for qrels, what in (("8 0 d 1", "judges none"), ("1 0 d 0", "no document relevant")):
+    for qrels, what in (("8 0 d 1", "judges none"), ("1 0 d 0", "no relevant document")):
         written(tmp_path, "qrels/test.tsv", qrels)
         with pytest.raises(InvalidRequest, match=what):
             Collection.read(str(tmp_path), "test", RULES)

@@ -48,7 +48,7 @@ def test_rate_and_latencies_are_read_from_what_wrk_prints_unless_a_run_with_fail
     some = Measured.parse(FAILURES, may_fail=True)
     assert (some.num_requests, some.num_failed) == (2_400, 60)
     for output, may_fail in ((FAILURES, False), (LOST, False), (ALL_FAIL, True), ("no connection", True)):
-        with pytest.raises(NotReady, match="measures nothing"):
+        with pytest.raises(NotReady, match="the run is invalid"):
             Measured.parse(output, may_fail=may_fail)
 
 

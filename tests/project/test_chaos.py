@@ -106,8 +106,8 @@ def fail(queue: Queue, job_id: str) -> None:
         (lambda queue, job_id: queue.redis.persist(queue.keys.record(job_id)), "without a time to live"),
         (lambda queue, _: queue.redis.rpush(queue.keys.lane("elsewhere"), b"x"), "jobs left in a lane: 1"),
         (lambda queue, _: queue.redis.xadd(queue.keys.dead, {"job": b"x", "reason": b""}), "of an innocent job"),
-        (lambda queue, _: queue.redis.hset(queue.keys.of_lane("bulk", "load"), "texts", 3), "what a lane holds: 1"),
-        (lambda queue, _: queue.redis.hset(f"{queue.keys.root}:once:case", "id", "x"), "job x of a key was made for"),
+        (lambda queue, _: queue.redis.hset(queue.keys.of_lane("bulk", "load"), "texts", 3), "that are not 0: 1"),
+        (lambda queue, _: queue.redis.hset(f"{queue.keys.root}:once:case", "id", "x"), "job x has a key, but no"),
     ],
 )
 def test_the_audit(audit: Audit, queue: Queue, job_id: str, break_it: Callable[[Queue, str], None], told: str) -> None:

@@ -140,7 +140,7 @@ class TestFairness:
     def test_a_client_may_fill_seven_eighths_of_the_room_that_others_leave(self, queue: Queue) -> None:
         set_limits(queue, LaneLimits(max_jobs=800))
         for num in (701, 801):
-            words = rf"{num} jobs at a time are over .* bulk lane takes, 700 \(SHOAL_MAX_BACKLOG\)"
+            words = rf"{num} jobs at a time exceed .* bulk lane, 700 \(SHOAL_MAX_BACKLOG\)"
             with pytest.raises(TooLarge, match=words):
                 queue.put("bulk", jobs(num), client="flood")
         queue.put("bulk", jobs(700), client="flood")

@@ -28,7 +28,7 @@ WRONG: list[tuple[Any, type[ShoalError], str]] = [
     ({"id": "8", "text": " \n"}, BadDocument, 'document 1 (id "8"): the text in column "text" is empty'),
     ({"id": "8", "text": "x" * 101}, BadDocument, 'document 1 (id "8"): the text has 101 characters'),
     (GOOD | {"id": "8", "score": 1}, BadDocument, 'document 1 (id "8"): a hit has its own "score"'),
-    (GOOD, BadDocument, 'document 1 has the id "7" of another one'),
+    (GOOD, BadDocument, 'document 1 has the id "7", sent before'),
     (GOOD | {"id": "8", b"a": 1}, BadDocument, 'document 1 (id "8"): bytes 61 is no name of a field'),
     (GOOD | {"id": "8", "a": b"a"}, BadDocument, 'document 1 (id "8"): "a" has a value that JSON cannot hold'),
     (GOOD | {"id": "8", "a": np.float32(1)}, BadDocument, '"a" has a value that JSON cannot hold'),
@@ -44,7 +44,7 @@ WRONG: list[tuple[Any, type[ShoalError], str]] = [
 WRONG_IDS: list[tuple[Any, type[ShoalError], str]] = [
     (7, InvalidRequest, "id 1 is 7: it takes a string that is not blank"),
     ("", InvalidRequest, 'id 1 is "": it takes'),
-    ("7", InvalidRequest, 'id 1 is "7", as another one: send each id once'),
+    ("7", InvalidRequest, 'id 1 is "7", which was sent before: send each id once'),
     ("\ud83c", InvalidText, "id 1: lone surrogate"),
 ]
 

@@ -18,7 +18,7 @@ from shoal_api.access.api_keys import ApiKey, Keyring
 from shoal_api.access.rate_limit import RateLimits
 from shoal_api.request import JsonRequest
 
-#: Routes that need no key. Nor do files of pages, whose paths begin with one of `OPEN_PATHS`.
+#: Routes that need no key. Files of pages need none either. Their paths begin with one of `OPEN_PATHS`.
 OPEN_ROUTES = ("/", "/health", "/ready", "/docs", "/openapi.json")
 
 #: Prefixes of the routes that need the key of an admin.
@@ -34,13 +34,13 @@ MAX_CONNECTIONS = 4_096
 #: Largest number of uploads and downloads of a process at a time. Each of them may last minutes.
 MAX_TRANSFERS = 64
 
-#: Routes for monitoring. They are answered however many other requests there are.
+#: Routes for monitoring. They are answered even while other requests are refused as too many.
 _ALWAYS_ANSWERED = ("/health", "/ready")
 
 #: A process has memory for this many requests and responses of the largest size.
 _LARGEST_AT_A_TIME = 4
 
-#: Bytes of JSON for each byte of a 32-bit float. Vectors are floats, and a response may be JSON.
+#: Bytes that a vector needs in JSON for each byte of its 32-bit floats.
 JSON_BYTES = 2.5
 
 #: Host names that mean the local machine everywhere, whatever the DNS says.

@@ -28,7 +28,7 @@ LARGE_BYTES = 2**20
 class WholeResponse(Response):
     """A response whose body is complete in memory. Functions given to `call_on_close` run after it is sent."""
 
-    #: Headers that restrict browsers and caches. Pages for browsers have other ones.
+    #: Headers that restrict browsers and caches. Pages for browsers have different headers.
     safety: tuple[tuple[str, str], ...] = (
         *SAFETY,
         ("Cache-Control", "no-store"),

@@ -221,7 +221,7 @@ def output_response(reply: Reply, media_type: str, fields: Mapping[str, Any] | N
     return json_response(next(iter(found.values())) if fields is None else {**fields, **found}, headers=headers)
 
 
-@lru_cache(maxsize=64)  # programs send few different headers
+@lru_cache(maxsize=64)  # programs send the same few headers
 def _best(header: str, offered: tuple[str, ...]) -> str | None:
     """Return the offered media type that fits the Accept header best, or None if none does."""
     # Java sends `*/*; q=.2`, which the grammar does not allow. Parameters such as a charset are ignored.

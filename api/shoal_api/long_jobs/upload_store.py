@@ -67,7 +67,7 @@ class UploadStore(JobFolders):
         path = self.folder / f"{short_name(client)}-{job_id}"
         with translated(self.folder), ExitStack() as lock:
             folder = JobFolder(self, path)
-            while True:  # again if another request removes the folder before it is locked
+            while True:  # repeats if another request removes the folder before it is locked
                 path.mkdir(parents=True, exist_ok=True)
                 with suppress(FileNotFoundError):
                     lock.enter_context(locked(path))
@@ -88,7 +88,7 @@ class UploadStore(JobFolders):
             yield
             shutil.rmtree(folder, ignore_errors=True)
             if folder.exists():
-                log.error("%s is left of a deleted job, as some of it cannot be removed: check who owns it", folder)
+                log.error("%s is left of a deleted job: some files cannot be removed, check their owner", folder)
                 raise Internal("the job is deleted, but not all of its files: the server's log names their folder")
 
     def check_space(self, owner: str = "", num_bytes: int = 0) -> None:
@@ -186,7 +186,7 @@ def translated(folder: Path) -> Iterator[None]:
     except OSError as error:
         log.error("%s cannot be written (%s)", folder, error.strerror)
         if error.errno in DiskFull.ERRNOS:
-            raise DiskFull("the disk for uploads is full: free some space, or name a source that is there") from None
+            raise DiskFull("the disk for uploads is full: free some space, or name a file on the server") from None
         raise Internal("the folder for uploads cannot be written: the server's log names it and the reason") from None
 
 
@@ -197,7 +197,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(descriptor), folder.lstat()):
-            raise FileNotFoundError(errno.ENOENT, "another folder has its name", str(folder))
+            raise FileNotFoundError(errno.ENOENT, "the folder was replaced by another one", str(folder))
         yield
     except BlockingIOError:
         raise Overloaded(

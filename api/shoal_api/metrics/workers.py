@@ -15,19 +15,19 @@ Heartbeats = Mapping[str, Mapping[str, Any]]
 
 #: The counters of a worker: the name in its heartbeat, the metric and its help.
 _COUNTERS = (
-    ("jobs", "shoal_worker_jobs", "Jobs answered, refused jobs aside."),
+    ("jobs", "shoal_worker_jobs", "Jobs answered, without refused jobs."),
     ("failed", "shoal_worker_failed", "Jobs answered with an error, refused jobs included."),
     ("texts", "shoal_worker_texts", "Texts embedded."),
     ("tokens", "shoal_worker_tokens", "Tokens embedded."),
-    ("batches", "shoal_worker_batches", "Forward passes run."),
+    ("batches", "shoal_worker_batches", "Number of forward passes."),
     ("busy_s", "shoal_worker_busy_seconds", "Time during which the engine ran forward passes."),
     ("cpu_s", "shoal_worker_cpu_seconds", "Processor time that the process of the worker took."),
     ("queue_s", "shoal_worker_queue_seconds", "Time that jobs waited in their lane."),
     ("tokenize_s", "shoal_worker_tokenize_seconds", "Time spent tokenizing texts."),
     ("encode_s", "shoal_worker_encode_seconds", "Time spent computing vectors."),
     ("search_s", "shoal_worker_search_seconds", "Time spent searching."),
-    ("claims", "shoal_worker_claims", "Jobs of dead workers that it has put back into their lanes."),
-    ("redeliveries", "shoal_worker_redeliveries", "Suspects delivered to it: jobs that may have ended a worker."),
+    ("claims", "shoal_worker_claims", "Jobs of dead workers that the worker has put back into their lanes."),
+    ("redeliveries", "shoal_worker_redeliveries", "Suspects that the worker got: jobs that may have ended a worker."),
     ("cache_hits", "shoal_worker_cache_hits", "Texts that the worker found in the cache."),
     ("cache_misses", "shoal_worker_cache_misses", "Texts that the worker did not find in the cache."),
     ("cache_refused", "shoal_worker_cache_refused", "Texts that Redis refused to store in the cache."),

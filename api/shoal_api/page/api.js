@@ -80,6 +80,6 @@ async function errorOf(response) {
   const body = (await response.json().catch(() => null)) ?? {};
   const told = typeof body.error === "object" && body.error ? body.error : { message: body.error ?? body.message };
   if (told.message) return new ApiError(told.code || body.error_type || "unknown", told.message, response.status);
-  const message = `The answer has the status ${response.status}, and is not the API's: perhaps a proxy does not reach it.`;
+  const message = `The answer has the status ${response.status}, and is not the API's: perhaps a proxy cannot reach the API.`;
   return new ApiError(response.status < 500 ? "unknown" : "away", message, response.status);
 }

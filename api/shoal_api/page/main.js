@@ -6,13 +6,13 @@ import { notice } from "./parts/notice.js";
 import { banner, serviceOf, STARTING } from "./parts/service.js";
 import { keyDialog } from "./parts/key_dialog.js";
 
-/** The names of the views, also in addresses and as names of their modules. */
+/** The names of the views. Addresses and the views' modules have the same names. */
 const VIEWS = ["search", "compare", "pool"];
 
 /** Interval at which the page asks for the state of the service. */
 const LOOK_EVERY_MS = 5000;
 
-/** Longest wait for the state; and the time that other answers may be on their way, in addition to the service's own limit. */
+/** Longest wait for the state; and the time that the network may add to the service's own limit for other answers. */
 const LOOK_TIMEOUT_MS = 10_000;
 const LINK_MS = 30_000;
 
@@ -49,7 +49,7 @@ function draw() {
   document.querySelector("#version").textContent = state.info ? `Shoal ${state.info.version}` : "Shoal";
   render(statusLine(), document.querySelector("#service"));
   render(banner(state.service, askKey), document.querySelector("#banner"));
-  if (view && state.service !== STARTING) render(view.view(state), document.querySelector("#main")); // until then it accepts no input
+  if (view && state.service !== STARTING) render(view.view(state), document.querySelector("#main")); // until the service has answered, the page accepts no input
   render(state.asksKey ? keyDialog(api.key, state.service.message, useKey) : "", document.querySelector("#dialog"));
 }
 
@@ -70,7 +70,7 @@ function askKey() {
 /** Use the key that was typed in; it is null if the dialog was closed without a key. */
 function useKey(key) {
   state.asksKey = false;
-  state.declinesKey = key === null; // until a button asks for it
+  state.declinesKey = key === null; // until a button asks for a key
   if (key !== null) {
     api.key = key;
     state.service = STARTING;
@@ -126,13 +126,13 @@ function unloaded() {
   return { title: "Shoal", enter() {}, leave() {}, view: () => notice(error, () => location.reload()) };
 }
 
-/** Let the link to a view lead to its last request. */
+/** Let the link to a view lead to the last request of the view. */
 function keepAddress(hash) {
   const name = hash.slice(1).split("?")[0];
   if (VIEWS.includes(name)) document.querySelector(`nav [data-view="${name}"]`).href = hash;
 }
 
-/** Let the view send its request again: the request in the address if the address has changed, else the view's last request. */
+/** Let the view send the request in the address if the address has changed, or else its last request again. */
 function enter() {
   if (!view) return;
   view.leave();
@@ -147,7 +147,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 document.addEventListener("visibilitychange", () => document.hidden || look());
 addEventListener("hashchange", (event) => {
   keepAddress(new URL(event.oldURL).hash);
-  route(new URL(event.newURL).hash); // the view that is left may have written its own request into the address since
+  route(new URL(event.newURL).hash); // the old view may have written its own request into the address meanwhile
 });
 setInterval(() => document.hidden || state.asksKey || look(), LOOK_EVERY_MS);
 route(location.hash);

@@ -40,11 +40,11 @@ class JinaBody(Body):
     task: Task | None = Field(None, description="Kind of the texts: chooses the model's prompt for it, if there is one")
     dimensions: ShortenedTo = None
     embedding_type: Literal["float", "base64"] | None = Field(None, description="Lists of numbers, or base64 of floats")
-    encoding_type: Literal["float"] | None = Field(None, description="What LlamaIndex sends; it changes nothing")
+    encoding_type: Literal["float"] | None = Field(None, description="Sent by LlamaIndex; has no effect")
     normalized: bool = Field(True, description="Scale vectors to length 1")
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
     late_chunking: Literal[False] | None = Field(None, description="Not supported: each text is embedded by itself")
-    return_multivector: bool | None = Field(None, description="Return a multivector of each text; null: false")
+    return_multivector: bool | None = Field(None, description="Return a multivector for each text; null: false")
     user: Ignored = None
 
 
@@ -72,7 +72,7 @@ async def embeddings(body: JinaBody) -> Response:
     if not body.return_multivector:
         return await answer_vectors(texts, options, lambda reply: embedding_list(reply, body.embedding_type))
     if body.embedding_type == "base64":
-        raise InvalidRequest("embedding_type is base64, and a multivector comes as lists of numbers: leave it out")
+        raise InvalidRequest("embedding_type is base64, but multivectors are lists of numbers: leave it out")
     reply = await call(Embed(texts, replace(options, output="multivector")))
     return json_response(_multivector_list(reply), headers=cost_headers(reply))
 

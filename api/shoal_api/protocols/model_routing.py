@@ -69,8 +69,8 @@ async def route_to_model(name: str | None, part: str = "model") -> None:
         away = [found.settings.pool for found in contexts() if not (await found.pool.read()).ready]
         if away:
             raise NotReady(
-                f"no worker of the pool {' or '.join(away)} is ready to tell its {part}: wait for one, or ask for the "
-                "model by the name of its pool"
+                f"no worker of the pool {' or '.join(away)} is ready, so its {part} is unknown: wait for one, or ask "
+                "for the model by the name of its pool"
             )
     fitting = fitting or [pool for pool, names in known.items() if ANY_NAME in names]
     if not fitting and await served_models(part):

@@ -58,7 +58,7 @@ class OllamaModelBody(Body):
         """Return the name of the model; raises InvalidRequest without one."""
         if name := self.model or self.name:
             return name
-        raise InvalidRequest("model is missing: it is required, or name in its place")
+        raise InvalidRequest("model is missing: send model, or its older name `name`")
 
 
 class OllamaShowBody(OllamaModelBody):

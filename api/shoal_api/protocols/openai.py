@@ -59,7 +59,7 @@ class OpenAIError(ErrorShape):
     """The body of a response with an error."""
 
     error: OpenAIErrorDetail
-    detail: str = Field(description="The same message, where clients of Voyage and Jina look for it")
+    detail: str = Field(description="The same message again, because clients of Voyage and Jina read this field")
 
     statuses = BAD_REQUEST
 

@@ -84,7 +84,7 @@ async def similar(body: SimilarBody) -> Response:
     """Find the items of the default index that are most similar to a text, best first."""
     query = body.keywords if body.text is None else body.text
     if query is None:
-        raise InvalidRequest("text is missing: it is required, or keywords in its place")
+        raise InvalidRequest("text is missing: send text or keywords")
     reply = await call(Search([query], k=body.num_results), remedy="shorten the text")
     assert reply.hits is not None
     lines = []

@@ -170,7 +170,7 @@ async def tokenize(body: TokenizeBody) -> Response:
 
 @api.post("/decode", responses={200: ProtocolFacts})
 async def decode(body: DecodeBody) -> Response:
-    """Return the texts whose token ids are given."""
+    """Return the texts of the given token ids."""
     _refuse_empty("ids", body.ids)
     lists = [part for part in body.ids if isinstance(part, list)] or [cast(list[int], body.ids)]
     job = Decode([" ".join(map(str, ids)) for ids in lists], special_tokens=not body.skip_special_tokens)
@@ -186,7 +186,7 @@ async def embed_sparse(body: TeiTokensBody) -> Response:
 @api.post("/predict", responses={424: TeiError})
 async def predict() -> NoReturn:
     """Refuse the request, because the model is no classifier."""
-    raise Unsupported("the served model is no classifier: it makes vectors, by /embed")
+    raise Unsupported("the served model is no classifier: it makes vectors, which /embed returns")
 
 
 @api.post("/rerank", responses={200: ProtocolAnswer, 424: TeiError})
@@ -217,7 +217,7 @@ async def health() -> Response:
 
 
 async def _embedded(body: TeiTokensBody, **options: Any) -> Response:
-    """Embed the texts of a body. `options` has further options by Shoal's names. Sparse vectors are always JSON."""
+    """Embed the texts of a body. `options` has further options with Shoal's names. Sparse vectors are always JSON."""
     _refuse_empty("inputs", body.inputs)
     is_sparse = options.get("output") == "sparse"
     media_type = JSON if is_sparse else accepted_type()

@@ -57,7 +57,7 @@ async def vectors(body: WeaviateBody) -> Response:
     prompt_name = await prompt_for(config.task_type)
     texts = body.texts if body.text is None else [body.text]
     if texts is None:
-        raise InvalidRequest("text is missing: it is required, or texts in its place")
+        raise InvalidRequest("text is missing: send text or texts")
 
     def in_json(reply: Reply) -> dict[str, Any]:
         rows = reply.vectors
@@ -77,7 +77,7 @@ async def rerank(body: WeaviateRerankBody) -> Response:
     """Score texts for a query, in order."""
     texts = body.documents if body.property is None or body.documents is not None else [body.property]
     if texts is None:
-        raise InvalidRequest("documents is missing: it is required, or one text as property in its place")
+        raise InvalidRequest("documents is missing: send documents, or a single text as property")
     reply = await call(Rerank(texts, query=body.query))
     assert reply.scores is not None
     if body.documents is None:

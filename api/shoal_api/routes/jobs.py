@@ -188,7 +188,7 @@ def _open(job_id: str, name: str) -> BinaryIO:
     job = own_job(job_id)
     if job.kind != "embed_file" or job.status != "done":
         raise UnknownFile(
-            f"job {job.id} ({job.kind}) is {job.status}: files can be fetched of an embed_file that is done"
+            f"job {job.id} ({job.kind}) is {job.status}: only an embed_file job that is done has files to fetch"
         )
     settings = context().settings
     file = open_result(Path(allowed_path(str(job.arguments.get("out")), settings)), name)

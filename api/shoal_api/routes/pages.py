@@ -37,7 +37,7 @@ FOLDER = Path(__file__).parent.parent / "page"
 
 page_files = FilesBlueprint("files", __name__, static_folder=FOLDER, static_url_path="/page")
 
-mimetypes.add_type("text/javascript", ".js")  # the system's table may have another type, or none
+mimetypes.add_type("text/javascript", ".js")  # the system's table of types may lack it, or differ
 mimetypes.add_type("font/woff2", ".woff2")
 
 #: The content security policy of a page: it loads files only from this server, and sends requests only to it. An inline
@@ -113,7 +113,7 @@ def openapi() -> Response:
     bodies = [operation.get("requestBody") for operation in operations]
     _describe_defaults(description["components"]["schemas"], bodies)
     for operation in operations:
-        if headers := operation.pop("x-headers", ()):  # flask_openapi3 drops them if there are other parameters
+        if headers := operation.pop("x-headers", ()):  # flask_openapi3 drops headers if there are other parameters
             operation["parameters"] = [*operation.get("parameters", ()), *headers]
         if content := operation.get("requestBody", {}).get("content"):
             content |= dict.fromkeys(MSGPACK_TYPES, content["application/json"])
@@ -127,7 +127,7 @@ def openapi() -> Response:
         for operation in (description["paths"][route]["get"] for route in OPEN_ROUTES):
             operation["security"] = []
     else:
-        description["components"].pop("securitySchemes", None)  # else it would be null
+        description["components"].pop("securitySchemes", None)  # an empty entry would be null
     return json_response(description)
 
 

@@ -31,7 +31,7 @@ def example(**fields: Any) -> ConfigDict:
 
 @dataclass(frozen=True, slots=True)
 class BoundedBy:
-    """The check that bounds a value, and the reason why the schema of the value does not."""
+    """The check that bounds a value, and the reason why the value's schema has no bound."""
 
     check: str
 
@@ -40,8 +40,8 @@ class BoundedBy:
 CHECKS = (TEXT, TEXTS, SEARCH, DOCUMENTS, TOKENS, UNREAD) = (
     BoundedBy("check_texts and check_query: SHOAL_MAX_TEXT_CHARS decides"),
     BoundedBy("check_texts: SHOAL_MAX_BACKLOG_TEXTS and SHOAL_MAX_JOB_TEXTS decide"),
-    BoundedBy("SearchOptions: jobs and programs have the same options"),
-    BoundedBy("IndexWriter: programs have the same documents"),
+    BoundedBy("SearchOptions: jobs and programs use the same check"),
+    BoundedBy("IndexWriter: programs use the same check"),
     BoundedBy("check_texts: ids are decoded as texts"),
     BoundedBy("SHOAL_MAX_REQUEST_BYTES alone: nothing reads the value"),
 )

@@ -67,12 +67,12 @@ class _BuildFields(SourceFields):
         None, description="Forget documents added and deleted before this time, in Unix seconds"
     )
     language: Language | None = Field(
-        None, description="Language of the words; null: it is found; learned: the model weighs them"
+        None, description="Language of the words; null: detected; learned: the model weighs the words"
     )
     chunk_tokens: ChunkTokens | None = Field(
         None, description="Cut documents into chunks of at most this many tokens, each a row of the index"
     )
-    chunk_overlap: ChunkOverlap = Field(0, description="Most tokens that two neighbouring chunks share")
+    chunk_overlap: ChunkOverlap = Field(0, description="Maximum number of tokens that neighbouring chunks share")
     field_kinds: list[Name] = Field(
         [],
         description='Kinds of fields, such as "year=number", instead of the kinds found from their values',
@@ -111,11 +111,11 @@ class IndexPath(BaseModel):
 class VersionPath(IndexPath):
     """The parts of a route that name a version of an index."""
 
-    version: str = Field(description="Version, as the list of versions has it", max_length=128)
+    version: str = Field(description="Version, as named in the list of versions", max_length=128)
 
 
 class PublishBody(Body):
     """The version to serve."""
 
     model_config = example(version="20261122T030000Z-4f8ba4")
-    version: str = Field(description="Version, as the list of versions has it", min_length=1, max_length=128)
+    version: str = Field(description="Version, as named in the list of versions", min_length=1, max_length=128)

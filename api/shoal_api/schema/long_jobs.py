@@ -16,7 +16,7 @@ _ID = "05994f8ba4d8bac6959289ef"
 class SourceFields(Body):
     """The columns of a source, and the URL to notify when the job has ended."""
 
-    text_column: Name | None = Field(None, description="Column with the texts; null: the column that looks like it")
+    text_column: Name | None = Field(None, description="Column with the texts; null: the column that looks like texts")
     id_column: Name | None = Field(None, description="Column of the ids; null: `id`, else `_id`, else positions from 0")
     webhook: Path | None = Field(None, description="URL to which the status of the job is sent when the job has ended")
 
@@ -32,7 +32,7 @@ class _BulkFields(SourceFields, TextOptions):
     chunk_tokens: ChunkTokens | None = Field(
         None, description="Read all of each text: its vector is made from chunks of at most this many tokens"
     )
-    chunk_overlap: ChunkOverlap = Field(0, description="Most tokens that two neighbouring chunks share")
+    chunk_overlap: ChunkOverlap = Field(0, description="Maximum number of tokens that neighbouring chunks share")
 
     def options(self) -> dict[str, Any]:
         """Return the options of the embedding that the request contains."""
@@ -65,7 +65,7 @@ class FilePath(BaseModel):
     """The parts of a route that name a file of a result."""
 
     id: Name = Field(description="Id that the submit returned")
-    name: Path = Field(description="Name of the file, as `manifest.json` has it")
+    name: Path = Field(description="Name of a file in `manifest.json`")
 
 
 _LONG_JOB = {

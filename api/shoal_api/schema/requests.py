@@ -83,9 +83,7 @@ def _option(name: str, description: str) -> Any:
     return Field(_DEFAULTS[name], description=description)
 
 
-_LANE: Any = Field(
-    "interactive", description="Bulk jobs let interactive ones go first, but a small share of bulk jobs always runs"
-)
+_LANE: Any = Field("interactive", description="Interactive jobs run first, but a small share of bulk jobs always runs")
 
 
 class TruncationOptions(Body):
@@ -101,7 +99,7 @@ class TruncationOptions(Body):
 class TextOptions(TruncationOptions):
     """Options for how the model reads texts."""
 
-    pooling: Pooling | None = _option("pooling", "null: as the model says")
+    pooling: Pooling | None = _option("pooling", "null: the pooling that the model names")
     prompt_name: Name | None = _option("prompt_name", "Name of the model's prompt to put before each text")
 
 
@@ -113,12 +111,12 @@ class EmbedOptions(TextOptions):
     """Options for how vectors are made."""
 
     normalize: bool = _option("normalize", "Scale vectors to length 1")
-    output: Output | Outputs = _option("output", "What to make of each text; a list: several outputs at once")
+    output: Output | Outputs = _option("output", "Output for each text; a list asks for several outputs")
     dimensions: Dimensions | None = _option("dimensions", "Keep this many numbers of each vector")
     chunk_tokens: ChunkTokens | None = _option(
         "chunk_tokens", "Read all of each text: cut it into chunks of at most this many tokens"
     )
-    chunk_overlap: ChunkOverlap = _option("chunk_overlap", "Most tokens that two neighbouring chunks share")
+    chunk_overlap: ChunkOverlap = _option("chunk_overlap", "Maximum number of tokens that neighbouring chunks share")
 
 
 _Item = TypeVar("_Item")
@@ -142,22 +140,22 @@ class SearchFields(Body):
     sort: _List[_Map] | None = _option("sort", "Fields by which hits are ordered instead of by score")
     boost: _List[_Map] | None = _option("boost", "Fields whose values raise or lower the score")
     group_by: _String | None = _option("group_by", "Field whose equal values make a group; empty: no groups")
-    group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE)] = _option("group_size", "Most hits of a group")
+    group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE)] = _option("group_size", "Most hits in a group")
     facets: _List[_String] | None = _option("facets", "Fields whose values are counted")
     facets_top_n: Annotated[int, Field(ge=1, le=MAX_TOP_N)] | None = _option(
         "facets_top_n", "Count the values of this many best documents; null: of all documents that pass the filter"
     )
     fields: _List[_String] | None = _option("fields", "Fields that hits have besides id and score; null: all")
-    snippet: _Map | None = _option("snippet", "Show the passage of each hit that fits best")
+    snippet: _Map | None = _option("snippet", "Show the best passage of each hit")
     cursor: _String | None = _option("cursor", "Page to return: empty for the first page, then the last cursor")
-    min_score: _Number | None = _option("min_score", "Least score of a hit")
+    min_score: _Number | None = _option("min_score", "Lowest score of a hit")
     explain: bool = _option("explain", "Show the parts of each hit's score")
     like: _List[_String] | None = _option("like", "Ids of documents that hits should be like")
     vectors: _List[_List[_Number]] | None = _option("vectors", "Vectors to search for, as the model makes them")
     negative: Texts | None = Field(None, description="Texts that hits should not be like")
     fuse: bool = _option("fuse", "Return one list of hits for all queries together")
     rerank: _Map | None = _option("rerank", "Let the reranker order the best hits")
-    diversity: Annotated[float, Field(ge=0, le=1)] | None = _option("diversity", "How much hits differ from each other")
+    diversity: Annotated[float, Field(ge=0, le=1)] | None = _option("diversity", "How much hits should differ")
 
 
 class EmbedBody(EmbedOptions):
@@ -211,15 +209,15 @@ class JobBody(EmbedOptions, SearchFields):
 
     model_config = example(op="embed", inputs=["a text"], lane="bulk")
     op: Literal["embed", "search", "rerank"] = Field(description="The operation")
-    inputs: Texts | None = Field(None, description="Texts of op embed and rerank")
-    queries: Texts | None = Field(None, description="Queries of op search")
+    inputs: Texts | None = Field(None, description="Texts, with op embed or rerank")
+    queries: Texts | None = Field(None, description="Queries, with op search")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, with op search")
     index: Name = Field("default", description="Name of the index, with op search")
     query: Text | None = Field(None, description="Text for which the others are scored, with op rerank")
     raw_scores: bool = Field(False, description="Return the reranker's scores unchanged, with op rerank")
     lane: Lane = _LANE
     timeout_s: float | None = Field(
-        None, ge=0, le=MAX_DEADLINE_S, allow_inf_nan=False, description="Seconds after which the job is not computed"
+        None, ge=0, le=MAX_DEADLINE_S, allow_inf_nan=False, description="Seconds after which a waiting job expires"
     )
 
 
@@ -290,7 +288,7 @@ class DeadLetterPath(BaseModel):
 class ListQuery(BaseModel):
     """The number of long jobs, or of dead letters, to list."""
 
-    limit: int = Field(100, ge=1, le=1_000, description="Most to list, the newest first")
+    limit: int = Field(100, ge=1, le=1_000, description="Maximum number to list, the newest first")
 
 
 class ResultQuery(BaseModel):

@@ -26,8 +26,8 @@ COST_HEADERS = {
 
 #: The headers of an answer with vectors.
 VECTOR_HEADERS = COST_HEADERS | {
-    "X-Dtype": _header("In another format than JSON: the type of a number, such as float32"),
-    "X-Shape": _header("In another format than JSON: the numbers of rows and columns, such as 2,384"),
+    "X-Dtype": _header("For formats other than JSON: the type of a number, such as float32"),
+    "X-Shape": _header("For formats other than JSON: the numbers of rows and columns, such as 2,384"),
 }
 
 #: The headers of the answer to a submit.
@@ -42,7 +42,7 @@ ERROR_HEADERS = {
 #: The headers of every answer to a request whose key has a rate.
 RATE_HEADERS = {
     "RateLimit-Policy": _header("The rate of the key"),
-    "RateLimit": _header("Past that rate: the seconds to wait"),
+    "RateLimit": _header("Seconds to wait once the rate is exceeded"),
 }
 
 
@@ -90,7 +90,7 @@ class ChunkPlace(BaseModel):
 
     start: int
     stop: int
-    tokens: int = Field(description="Tokens, with the prompt's and with special ones")
+    tokens: int = Field(description="Number of tokens, including the prompt and special tokens")
 
 
 class ChunkEmbeddings(BaseModel):
@@ -282,14 +282,14 @@ class Info(BaseModel):
     version: str
     model: str | None
     digest: str | None
-    fingerprint: str | None = Field(description="Differs between models whose vectors of a text differ")
+    fingerprint: str | None = Field(description="Differs between models that make different vectors")
     dimension: int | None
     matryoshka_dimensions: list[int] | None = Field(
-        description="The `dimensions` for which the model was trained; [] if its files name none, null if they say "
-        "nothing of fewer dimensions"
+        description="The `dimensions` for which the model was trained; [] if its files list none, null if they do "
+        "not mention fewer dimensions"
     )
     max_tokens: int | None
-    outputs: list[str] | None = Field(description="The words that `output` of an embed may be")
+    outputs: list[str] | None = Field(description="The allowed values of `output` of an embed")
     engine: str | None
     precision: str | None
     prompts: list[str]
@@ -301,7 +301,7 @@ class Info(BaseModel):
 
 
 class Links(BaseModel):
-    """Links to the documentation. A browser gets a page on which to use the service."""
+    """Links to the documentation. A browser gets a page for using the service."""
 
     model_config = described(content={"text/html": MediaType(schema=Schema(type=DataType.STRING))})
     name: str

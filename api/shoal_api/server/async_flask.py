@@ -81,7 +81,7 @@ class AsyncFlask(OpenAPI):
         super().__init__(*args, **kwargs)
         #: For the endpoint of each of Shoal's own views, the names of all query parameters that the view accepts.
         self.own_parameters: dict[str, Collection[str]] = {}
-        self.loop = LoopThread(self.close, "shoal-loop", NUM_THREADS)  # its threads block while they read bodies
+        self.loop = LoopThread(self.close, "shoal-loop", NUM_THREADS)  # the threads block while they read bodies
         self.threads = ThreadPoolExecutor(NUM_THREADS, "shoal-view")
         #: The threads of uploads, which may take minutes each.
         self.upload_threads = ThreadPoolExecutor(MAX_TRANSFERS, "shoal-upload")

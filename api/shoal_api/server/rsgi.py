@@ -45,7 +45,7 @@ class BlockingBody:
         self._rest, self._is_over = b"", False
 
     def read(self, num_bytes: int) -> bytes:
-        """Return `num_bytes` bytes, or fewer at the end; b"" if the connection breaks or they take over `timeout_s`."""
+        """Return `num_bytes` bytes, or fewer at the end; b"" if the connection breaks or `timeout_s` passes."""
         if len(self._rest) < num_bytes and not self._is_over:
             coming = asyncio.run_coroutine_threadsafe(self._filled(self._rest, num_bytes), self._loop)
             try:
@@ -71,9 +71,9 @@ class RsgiServer:
         self._app = app
         self._port = port
         self._timeout_s = timeout_s
-        #: For each client that is reading a large response, the event that its next request sets.
+        #: For each client that is reading a large response, the event that the client's next request sets.
         self._sending = WeakValueDictionary[str, asyncio.Event]()
-        broken = InvalidRequest("the body breaks off: send all of it")
+        broken = InvalidRequest("the body is incomplete: send all of it")
         app.register_error_handler(ProtocolClosed, lambda _: app.handle_user_exception(broken))
         #: The event loop, once it runs.
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -111,7 +111,7 @@ class RsgiServer:
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         for listener in listeners_on(self._port):
-            with suppress(OSError, AttributeError):  # some systems have no such option
+            with suppress(OSError, AttributeError):  # some systems lack this option
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._timeout_s * 1_000))
 
     def _environment(self, scope: Scope, protocol: HTTPProtocol) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class RsgiServer:
         named = scope.headers.items()
         unread = set(scope.headers.keys()).difference(dict(named))  # `items` lacks values that are not ASCII
         for name, value in [*named, *dict.fromkeys(unread, "").items()]:
-            if "_" not in name:  # else `X_A` could pass for `X-A`
+            if "_" not in name:  # otherwise the header `X_A` would set the same key as `X-A`
                 key = "HTTP_" + name.upper().replace("-", "_")
                 environ[key] = f"{environ[key]},{value}" if key in environ else value
         if scope.query_string and self.loop:  # the query may have the name of an upload

@@ -96,7 +96,7 @@ def serve(settings: Settings) -> None:
         server.on_startup(partial(_log.info, "listening on http://%s:%d", shown, settings.port))
     server.on_startup(lambda: on_stop_signal(server.signal_handler_interrupt))
     with ExitStack() as stack:
-        if num_processes > 1:  # they share their metrics; prometheus_client reads the folder's name when it is imported
+        if num_processes > 1:  # all share one metrics folder, set before prometheus_client is imported
             folder = stack.enter_context(TemporaryDirectory(prefix="shoal-metrics-"))
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         server.serve(target_loader=partial(_load_app, settings), wrap_loader=False)
@@ -104,8 +104,8 @@ def serve(settings: Settings) -> None:
 
 def _load_app(settings: Settings) -> "RsgiServer":
     """Make the application in the process that serves it, because its threads would not survive a fork."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # until Granian sets its own handler, for which `_stop` waits
-    gc.disable()  # while modules load, the collector finds no garbage and takes a tenth of the time
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # until Granian sets its own handler; `_stop` waits for this
+    gc.disable()  # loading modules makes no garbage, and the collector would take a tenth of the time
     from shoal_api.app import create_app
     from shoal_api.server.rsgi import RsgiServer
 
@@ -116,7 +116,7 @@ def _load_app(settings: Settings) -> "RsgiServer":
         app = create_app(settings)
     except ShoalError as error:
         raise SystemExit(error.line) from error
-    gc.freeze()  # all objects made until now live as long as the process, so the collector need not see them again
+    gc.freeze()  # these objects live as long as the process, so the collector need not visit them again
     gc.enable()
     server = RsgiServer(app, settings.port, settings.receive_timeout_s)
     tracer = app.own.tracer

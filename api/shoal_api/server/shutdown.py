@@ -67,7 +67,7 @@ def drain(port: int) -> None:
     """Refuse new connections to `port`, and return once all clients are idle, but after at most `DRAIN_S`."""
     if sys.platform == "linux":
         for listener in listeners_on(port):
-            # The first process may do this without a privilege. The option then holds for all that share the listener.
+            # The first process needs no privilege for this. The option then holds for all processes with this listener.
             with suppress(OSError):
                 listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
     until_s = time.monotonic() + DRAIN_S
@@ -86,7 +86,7 @@ def _is_in_use(port: int) -> bool:
 
 
 def _is_idle(connection: socket.socket) -> bool:
-    """Return True if data has come, all of it is read, and none came or went in the last `IDLE_S`; else False."""
+    """Return True if data has come and was read, and no data came or went in the last `IDLE_S`; else False."""
     if not HAS_TCP_INFO:
         return False
     num_unread_bytes = struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))[0]

@@ -93,8 +93,8 @@ class WorkerMeter:
     def update(self, about: Mapping[str, Any]) -> None:
         """Add a heartbeat. It may be the same as the last one.
 
-        A heartbeat without a time is ignored. Earlier heartbeats are dropped after `WINDOW_S`, or if their time is
-        later, because Redis's clock was set back.
+        A heartbeat without a time is ignored. Earlier heartbeats are dropped after `WINDOW_S`, or if Redis's clock
+        was set back, so that their times are later than this one's.
         """
         now_s = about.get("written_at")
         if now_s is None or (self._beats and self._beats[-1]["written_at"] == now_s):
@@ -106,9 +106,9 @@ class WorkerMeter:
 
 
 class PoolMeter:
-    """The meter of one pool, which measures from one snapshot to the next. For one thread.
+    """The meter of one pool, which measures from one snapshot to the next. Not thread-safe.
 
-    `num_cached` returns the number of texts that the caller itself has found in the cache. Workers do not see them.
+    `num_cached` returns the number of texts that the caller itself has found in the cache. No worker counts them.
     """
 
     def __init__(self, num_cached: Callable[[], float] = lambda: 0):
@@ -138,7 +138,7 @@ class PoolMeter:
     def _rates(self, work: Sequence[Work]) -> dict[str, float | None]:
         """Return the rates of all workers together."""
         is_known = bool(work) or not self._meters
-        with_own = [*work, self._own.work] if self._own.work else work  # workers count the caller's misses
+        with_own = [*work, self._own.work] if self._own.work else work  # workers count the other texts
         num_hits = _sum(with_own, "cache_hits")
         return {
             "num_workers": len(self._meters),

@@ -149,7 +149,7 @@ def _open_fastembed(folder: Path, file: str) -> Embed:
     about: dict[str, Any] = {"pooling": PoolingType.MEAN, "normalization": True, "dim": 384, "model_file": file}
     TextEmbedding.add_custom_model("minilm", sources=ModelSource(hf="minilm"), **about)
     embedding: Any = TextEmbedding("minilm", threads=1, specific_model_path=str(folder))
-    embedding.model.tokenizer.enable_truncation(256)  # as in sentence-transformers; one of the model's files says 128
+    embedding.model.tokenizer.enable_truncation(256)  # like sentence-transformers; a file of the model says 128
     return lambda texts: np.array([*embedding.embed(texts, batch_size=len(texts))])
 
 

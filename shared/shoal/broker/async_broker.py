@@ -142,7 +142,7 @@ class AsyncConnection(asyncio.Protocol):
                 question.answers.append(answer)
                 if len(question.answers) == question.num_answers:
                     self._questions.popleft()
-                    if not question.outcome.done():  # its task may have been cancelled
+                    if not question.outcome.done():  # the task that asked may have been cancelled
                         question.outcome.set_result(question.answers)
         except redis.RedisError as error:  # a replica has answered, or the bytes are not valid in Redis's protocol
             self._fail(error)

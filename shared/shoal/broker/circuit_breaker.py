@@ -73,7 +73,7 @@ class CircuitBreaker:
 
     def record_no_connection(self, error: redis.RedisError, since: float) -> None:
         """Record a failed attempt, begun at `since`, to open a connection. A slow failure counts as silence."""
-        is_refused = isinstance(error.__context__, ConnectionRefusedError)  # an answer, even if it is slow
+        is_refused = isinstance(error.__context__, ConnectionRefusedError)  # a refusal counts as an answer
         self.record_failure(error, since, not is_refused and time.monotonic() - since > TRY_EVERY_S)
 
     def record_success(self) -> None:
@@ -127,7 +127,7 @@ class _WatchedTcp(_Watched, redis.Connection):
 
 class _WatchedTls(_Watched, redis.SSLConnection):
     def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Check like redis-py. Then read the server's TLS tickets by a PING, or they would look like an answer."""
+        """Check like redis-py, then send a PING to read the server's TLS tickets, which could look like an answer."""
         super().on_connect_check_health(check_health)
         self.send_command("PING", check_health=False)  # type: ignore[no-untyped-call]
         self.read_response()

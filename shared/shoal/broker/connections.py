@@ -47,7 +47,7 @@ LARGE_BYTES, MAX_LARGE_WAIT_S = 2**20, 30.0
 #: Largest number of connections of a pool. A caller uses one only for a round trip, so few are in use at once.
 MAX_CONNECTIONS = 64
 
-#: Lowest and highest values of a URL's options. Redis serves 10,000 clients by default, and no system waits for ever.
+#: Lowest and highest values of a URL's options. By default, Redis serves at most 10,000 clients.
 _BOUNDS = {"max_connections": (1, 10_000), "socket_timeout": (0.001, 3_600), "socket_connect_timeout": (0.001, 3_600)}
 
 #: Largest number of times that a command is sent again because another node of the cluster has the keys.
@@ -61,7 +61,7 @@ _OPTIONS: dict[str, Any] = {
     "retry": Retry(NoBackoff(), 0),
     "retry_on_error": [redis.ReadOnlyError],  # does not retry, but closes the connection to a demoted primary
     "max_connections": MAX_CONNECTIONS,
-    "driver_info": None,  # saves a round trip for CLIENT SETINFO, and an access rule for it
+    "driver_info": None,  # without CLIENT SETINFO, which needs a round trip and an access rule
 }
 
 #: With these options, answers consist of lists and bytes. The URL cannot change them.

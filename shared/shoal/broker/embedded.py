@@ -141,7 +141,7 @@ def _remedy(server: str, folder: Path) -> str:
 
 def _lacks_manifest(folder: Path) -> bool:
     """Return True for a folder with data files and without the file that lists them."""
-    files = list(folder.glob("appendonly.aof.*"))  # they contain no keys if the first start was killed
+    files = list(folder.glob("appendonly.aof.*"))  # the files contain no keys if the first start was killed
     return _MANIFEST not in {file.name for file in files} and sum(file.stat().st_size for file in files) > _EMPTY_BYTES
 
 

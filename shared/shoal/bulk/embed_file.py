@@ -59,7 +59,7 @@ class BulkRequest:
         for name in ("text_column", "id_column"):
             if (value := getattr(self, name)) is not None:
                 check_type(name, value, str, "the name of a column")
-        if self.format not in [*SUFFIXES]:  # in a list, because a format without a hash would raise TypeError
+        if self.format not in [*SUFFIXES]:  # compared in a list, because an unhashable format would raise TypeError
             raise InvalidRequest(f"format is {excerpt(self.format)}: it takes one of {', '.join(SUFFIXES)}")
         if self.part_rows is not None:
             check_range("part_rows", self.part_rows, 1, MAX_PART_ROWS)

@@ -91,7 +91,7 @@ class _SentJob:
 
 
 class JobStream:
-    """The jobs of one bulk embedding. At most one window of jobs is unanswered at a time. For one thread.
+    """The jobs of one bulk embedding. At most one window of jobs is unanswered at a time. Not thread-safe.
 
     Workers with this `fingerprint` make the vectors, which have this `dimension`. `waiting` is called with the reason
     at least every `WAITING_EVERY_S` during a wait. It may raise an error, which ends the stream.

@@ -1,7 +1,7 @@
 """The cache of a pool: a hash table in Redis, with a fixed number of places for vectors of texts.
 
 A place has one entry or none. A text's entry may be in either of the two places that its digest gives. If a digest
-gave only one place, a quarter of the texts would find it taken, even in a table with as many places as texts.
+gave only one place, a quarter of the texts would find that place taken, even in a table with as many places as texts.
 """
 
 import struct

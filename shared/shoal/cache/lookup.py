@@ -111,7 +111,7 @@ class CacheLookup:
             async with self._refreshing:
                 if time.monotonic() >= self._refresh_at:
                     await self._refresh()
-        table, fingerprint, options = self._table, self._fingerprint, job.options  # another task may refresh them
+        table, fingerprint, options = self._table, self._fingerprint, job.options  # a refresh may change them
         is_of_pin = job.fingerprint in (None, fingerprint)
         if table is None or not is_of_pin or (prompt := table.prompt_for(options)) is None:
             return all_missing

@@ -22,7 +22,7 @@ MAX_CHANGE_IDS = 1_000
 #: Size limit of a packed change, in bytes. Redis serves no other client while it receives or sends a change.
 MAX_CHANGE_BYTES = 2**20
 
-#: Largest number of ids in all changes of an index together that no build has folded in yet.
+#: Largest number of ids in all changes of an index that no build has folded in yet.
 MAX_CHANGES = 10_000
 
 #: Size limit of all changes of an index that no build has folded in yet, in bytes. Every worker keeps them in memory.
@@ -41,7 +41,7 @@ MAX_LENGTH = 1.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """Ids to delete from an index, and documents to add after that. A document replaces others with its id.
+    """Ids to delete from an index, and documents to add after that. A document replaces others with the same id.
 
     `vectors` are the documents' vectors, normalised float32 `[len(documents), dimension]`; `digest` names their model.
     `sparse` has their sparse vectors, if the words of the index are learned; without other vectors `dimension` is 0.
@@ -80,7 +80,7 @@ class Change:
             self.unpack(packed)
         except MalformedJob as error:
             raise InvalidRequest(error.message) from error
-        except (TypeError, ValueError, OverflowError) as error:  # msgpack raises these
+        except (TypeError, ValueError, OverflowError) as error:  # raised by msgpack
             raise InvalidRequest(f"a document has a value that cannot be sent ({error!s:.80}): leave it out") from error
         return packed
 

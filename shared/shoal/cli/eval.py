@@ -34,16 +34,16 @@ SERVED_WITHIN_S = 60.0
 @click.option("--split", default="test", show_default=True, help="Use the judgements in qrels/SPLIT.tsv.")
 @click.option("--index", default="default", show_default=True, help="Index to search.")
 @click.option("--build", default="", help='Flags of `shoal index build` for the corpus, as "--language english".')
-@click.option("-k", type=click.IntRange(1, MAX_K), default=10, show_default=True, help="Hits for nDCG and MRR.")
+@click.option("-k", type=click.IntRange(1, MAX_K), default=10, show_default=True, help="Hits that nDCG and MRR use.")
 @click.option(
-    "--depth", type=click.IntRange(1, MAX_K - 1), default=100, show_default=True, help="Hits for recall and MAP."
+    "--depth", type=click.IntRange(1, MAX_K - 1), default=100, show_default=True, help="Hits that recall and MAP use."
 )
 @click.option("--id-field", default="id", show_default=True, help="Field of a hit with the id of its document.")
 @click.option("--leave-out-own", is_flag=True, help="Leave out the document with the id of the query (ArguAna).")
-@click.option("--url", default="", help="Ask the API at this URL, and not the workers by Redis.")
+@click.option("--url", default="", help="Search through the API at this URL instead of Redis.")
 @click.option("--api-key", envvar="SHOAL_API_KEY", default="", help="Key for --url. [SHOAL_API_KEY]")
 @click.option("--setting", "words", multiple=True, help="Options of a search, as `mode=hybrid alpha=0.6`; repeatable.")
-@click.option("--no-times", is_flag=True, help="Leave out the times of single searches.")
+@click.option("--no-times", is_flag=True, help="Do not measure the times of searches.")
 @click.option("--json", "out", type=OutputFile(), help="Save every figure here.")
 @settings_options(*REDIS_SETTINGS, "request_timeout_s", "index_home")
 def eval_(

@@ -18,7 +18,7 @@ from shoal.process.extra import install_command
 #: The group of entry points for the commands of other packages.
 _GROUP = "shoal.commands"
 
-#: The extra that installs each of these libraries. The extra `all` installs every other library.
+#: For each library, the extra that installs it. The extra `all` installs every other library.
 _EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "parquet", "rq": "jobs"}
 
 #: The module of each command of this package, and the command's name in the module.

@@ -32,20 +32,20 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "sort": {"type": json_value, "metavar": "JSON", "help": "Fields by which hits are ordered instead of by score."},
     "boost": {"type": json_value, "metavar": "JSON", "help": "Fields whose values raise or lower the score."},
     "group_by": {"help": "Field whose equal values make a group; empty: no groups."},
-    "group_size": {"type": int, "help": "Most hits of a group."},
+    "group_size": {"type": int, "help": "Maximum number of hits in a group."},
     "facets": {"multiple": True, "metavar": "FIELD", "help": "Field whose values are counted."},
-    "facets_top_n": {"type": click.IntRange(1, MAX_TOP_N), "help": "Count the values of the best N documents alone."},
-    "fields": {"multiple": True, "metavar": "FIELD", "help": "Field that hits have beside id and score."},
-    "snippet": {"type": json_value, "metavar": "JSON", "help": "Show the passage of each hit that fits best."},
-    "cursor": {"help": "Page to print: empty for the first one, then as printed."},
-    "min_score": {"type": float, "help": "Least score of a hit."},
+    "facets_top_n": {"type": click.IntRange(1, MAX_TOP_N), "help": "Count the values of the best N documents only."},
+    "fields": {"multiple": True, "metavar": "FIELD", "help": "Field that hits have besides id and score."},
+    "snippet": {"type": json_value, "metavar": "JSON", "help": "Show the best passage of each hit."},
+    "cursor": {"help": "Page to print: empty for the first page, then the printed cursor."},
+    "min_score": {"type": float, "help": "Lowest score of a hit."},
     "explain": {"is_flag": True, "help": "Show the parts of each score; with --json."},
     "like": {"multiple": True, "metavar": "ID", "help": "Document that hits should resemble."},
     "vectors": {"type": json_value, "metavar": "JSON", "help": "Vectors to search for."},
     "negative": {"multiple": True, "metavar": "TEXT", "help": "Text that hits should not resemble."},
-    "fuse": {"is_flag": True, "help": "Print one list of hits for all that is asked together."},
+    "fuse": {"is_flag": True, "help": "Print one list of hits for all queries together."},
     "rerank": {"type": click.IntRange(1), "metavar": "N", "help": "Let the reranker order the best N hits."},
-    "diversity": {"type": click.FloatRange(0, 1), "help": "How much hits differ from each other."},
+    "diversity": {"type": click.FloatRange(0, 1), "help": "How much hits should differ from each other."},
 }
 
 
@@ -59,7 +59,7 @@ def _search_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("queries", nargs=-1)
 @click.option("-k", default=5, show_default=True, help="Hits for each query.")
 @click.option("--index", default="default", show_default=True, help="Index to search.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list of hits a query, or a map if there is more.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of hits for each query, or a map of results.")
 @_search_options
 @settings_options(*REDIS_SETTINGS)
 def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_json: bool, **flags: Any) -> None:
@@ -110,7 +110,7 @@ def _json(value: Any) -> str:
 @click.argument("query")
 @click.argument("texts", nargs=-1)
 @click.option("--file", "source", type=click.File("r", encoding="utf-8"), help="Read texts from here, one a line.")
-@click.option("--raw-scores", is_flag=True, help="Leave the scores as the model makes them.")
+@click.option("--raw-scores", is_flag=True, help="Print the reranker's own scores.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list of all scores, in the order of the texts.")
 @settings_options(*REDIS_SETTINGS)
 def rerank(

@@ -12,7 +12,7 @@ from shoal.supervisor import background
 @click.command(short_help="Start everything (Redis, the API, workers), or stop it.")
 @click.option("--workers", type=int, default=None, help="Worker processes to start [SHOAL_WORKERS; default: 1].")
 @click.option("--index", "indexes", multiple=True, help="Index folder, or name=folder; repeatable [SHOAL_INDEXES].")
-@click.option("--sample", is_flag=True, help="Serve sample headlines, which are indexed first, if no index is named.")
+@click.option("--sample", is_flag=True, help="If no index is named, index and serve sample headlines.")
 @click.option("--detach", is_flag=True, help="Return once it is ready and leave it running.")
 @click.option("--stop", is_flag=True, help="Stop the server of the same home folder.")
 @click.option("--try", "query", help="Search for this once it is ready, and print the hits.")

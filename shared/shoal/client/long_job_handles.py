@@ -58,7 +58,7 @@ class LongHandle:
             try:
                 status = self.jobs.status(self.id)
             except Unavailable:
-                if time.monotonic() - answered_at > MAX_AWAY_S:  # also true if no answer ever came
+                if time.monotonic() - answered_at > MAX_AWAY_S:  # also ends the wait if no answer ever came
                     raise
             else:
                 answered_at = time.monotonic()

@@ -146,7 +146,7 @@ class Job:
         return len(self.texts)
 
     def lane_sizes(self) -> list[int]:
-        """Return the weight of each text in its lane's load, in texts. A chunk or a hit to rerank weighs as a text."""
+        """Return the weight of each text in its lane's load, in texts. A chunk or a hit to rerank weighs 1."""
         return [1] * len(self.texts)
 
     @property
@@ -171,7 +171,7 @@ class Job:
             raise MalformedJob(f"the answer does not fit a request with {len(self.texts):,} texts")
 
     def body(self) -> dict[str, Any]:
-        """Return the body of an HTTP request that asks for the same as the job."""
+        """Return the body of an HTTP request with the content of the job."""
         return {"inputs": self.texts} | self._asked()
 
     # Subclasses share these

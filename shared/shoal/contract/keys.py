@@ -73,7 +73,7 @@ class Keys:
         return f"{self.root}:long-jobs:{client}"
 
     def changes(self, index: str) -> str:
-        """Return the key of a stream with an index's changes: all changes not folded in yet, and a few older ones."""
+        """Return the key of a stream with an index's changes: changes not folded in yet, and a few older changes."""
         return f"{self.root}:changes:{index}"
 
     def cache(self, place: str) -> str:

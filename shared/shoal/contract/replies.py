@@ -303,7 +303,7 @@ def other_fingerprint(wanted: str, model: str, fingerprint: str) -> ModelMismatc
     answered = f"{excerpt(model) if model else 'the model that answered'} has {fingerprint}"
     return ModelMismatch(
         f"the request needs the model with fingerprint {excerpt(wanted)}, and "
-        f"{answered if fingerprint else 'the worker that answered tells none'}: start workers with that model, or "
+        f"{answered if fingerprint else 'the worker that answered names none'}: start workers with that model, or "
         "compute all vectors anew"
     )
 

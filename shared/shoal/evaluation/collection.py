@@ -47,7 +47,7 @@ class Collection:
             raise InvalidRequest(f"{qrels} judges none of the queries of {asked}: give files of one collection")
         judged = {name: text for name, text in queries.items() if max(judgements.get(name, {}).values(), default=0) > 0}
         if not judged:
-            raise InvalidRequest(f"{qrels} calls no document relevant for a query of {asked}")
+            raise InvalidRequest(f"{qrels} has no relevant document for any query of {asked}")
         return cls(judged, {name: judgements[name] for name in judged}, len(queries) - len(judged))
 
 

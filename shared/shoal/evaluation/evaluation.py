@@ -136,7 +136,7 @@ def differences(names: Sequence[str], values: Sequence[Values]) -> list[Differen
     for each in deltas:
         each[np.abs(each) < 1e-12] = 0.0  # equal rankings may differ a little by rounding
     ps = [_probability(each) for each in deltas]
-    # Holm's correction: if no setting is better, any of these is below 0.05 in at most 5 % of evaluations.
+    # Holm's correction: if no setting is better, any of these values is below 0.05 in at most 5 % of evaluations.
     ps_of_all, largest = list(ps), 0.0
     for rank, place in enumerate(np.argsort(ps, kind="stable").tolist()):
         ps_of_all[place] = largest = max(largest, min(1.0, (len(ps) - rank) * ps[place]))

@@ -72,7 +72,7 @@ class Setting:
         return cls(" ".join(text.split()) or "defaults", options)
 
     def num_hits(self, most: int) -> int:
-        """Return the number of hits to ask for: at most `most`, and at most as many as the reranker orders."""
+        """Return the number of hits to ask for: `most`, or the reranker's `top_n` if that is lower."""
         rerank = self.options.get("rerank")
         top_n = rerank.get("top_n") if isinstance(rerank, dict) else None
         return min(most, top_n) if isinstance(top_n, int) and top_n > 0 else most

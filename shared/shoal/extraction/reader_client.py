@@ -38,7 +38,7 @@ MAX_PDF_S, MAX_OTHER_S = 120, 10
 #: Seconds between two calls of `waiting` while a file is read.
 WAITING_EVERY_S = 0.5
 
-#: Longest time of an answer, in seconds. After that, the process is killed, because a hostile file may control it.
+#: Longest wait for an answer, in seconds. After that, the process is killed, because a hostile file may control it.
 ANSWER_S = 10.0
 
 #: Longest message about a file, in characters.
@@ -67,7 +67,7 @@ class ReaderClient(Closing):
     def __init__(self, pdf_s: int = MAX_PDF_S, other_s: int = MAX_OTHER_S) -> None:
         self._limits = (str(pdf_s), str(other_s))
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection  # to the process
+        self._connection: Connection  # the connection to the process
 
     def read(self, kind: str, pieces: Iterable[bytes], waiting: Callable[[], object] = lambda: None) -> Extracted:
         """Return the text of a file that is given in pieces. `waiting` is called often, and may raise an error to stop.

@@ -189,7 +189,7 @@ class LongJobs(Closing):
         self._change(job_id, change)
 
     def num_runners(self) -> int:
-        """Return the number of live runners. It counts workers for quick jobs, because each runner has one."""
+        """Return the number of live runners. It counts workers for quick jobs: each runner has one of them."""
         with self._broker.translated():
             workers = self._connection.smembers(self._job_class.workers_key % queue_name(self._keys.root, QUICK))
             return sum(self._connection.exists(name) for name in workers)

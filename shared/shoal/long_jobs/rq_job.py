@@ -197,7 +197,7 @@ class LongJob(Job):
         pipeline.hset(self.key, WANTED, wish)
 
     def enqueue(self, pipeline: "Pipeline", *, at_front: bool = False) -> None:
-        """Put a job that does not run into its queue."""
+        """Put a job that is not running into its queue."""
         queue = self._leave(pipeline)
         self.enqueued_at, self._status = now(), JobStatus.QUEUED
         self.save(pipeline)
@@ -209,7 +209,7 @@ class LongJob(Job):
         self.retries_left = len(self.kind.retry_after_s)
 
     def go_on(self, pipeline: "Pipeline") -> None:
-        """Put a job that does not run into its queue, with all its retries."""
+        """Put a job that is not running into its queue, with all its retries."""
         self.renew_retries()
         self.enqueue(pipeline)
 
@@ -223,13 +223,13 @@ class LongJob(Job):
             self.enqueue(pipeline, at_front=True)
 
     def mark_paused(self, pipeline: "Pipeline") -> None:
-        """Mark a job that does not run as paused, until it is resumed."""
+        """Mark a job that is not running as paused, until it is resumed."""
         queue = self._leave(pipeline)
         self.set_status(JobStatus.DEFERRED, pipeline)
         queue.deferred_job_registry.add(self, pipeline=pipeline)
 
     def mark_cancelled(self, pipeline: "Pipeline") -> None:
-        """Mark a job that does not run as cancelled. Redis then keeps it as long as a failed job."""
+        """Mark a job that is not running as cancelled. Redis then keeps it as long as a failed job."""
         queue = self._leave(pipeline)
         self.ended_at, self._status = now(), JobStatus.CANCELED
         self.save(pipeline)

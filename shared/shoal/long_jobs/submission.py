@@ -82,7 +82,7 @@ class Submission:
             ]:
                 trace, size = traceparent.valid(rest.get("traceparent")), rest.get("upload_bytes")
             case _:
-                raise MalformedJob("it is no long job of Shoal's: submit jobs by the API, a client or the command line")
+                raise MalformedJob("it is no long job of Shoal's: submit jobs by the API, a client or a command")
         if not wire.is_json(arguments):
             raise MalformedJob("arguments has values that JSON cannot hold")
         return cls(kind, arguments, url, client, size if isinstance(size, int) else 0, trace)

@@ -23,7 +23,7 @@ MAX_VALUES = 2**20
 def unpack(data: bytes, put_s: float = 0.0, reply_to: str | None = "") -> Job:
     """Return the job in `data`. It was put at `put_s`, in Unix seconds by Redis's clock.
 
-    The reply goes to the address `reply_to`. With None it goes to the result list, with "" to the address in the bytes.
+    The reply goes to the address `reply_to`. None means the result list, and "" means the address in the bytes.
 
     Raises MalformedJob, UnsupportedVersion, InvalidRequest, which names the wrong field, and TooLarge for more than
     `MAX_VALUES` values.

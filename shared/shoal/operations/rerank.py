@@ -31,7 +31,7 @@ class Rerank(Job):
                 raise InvalidRequest(f"{name} does not go with a rerank: leave it out")
 
     def pinned(self, fingerprint: str | None) -> Self:
-        """Return the job unchanged, because the reranker answers it, and has another fingerprint."""
+        """Return the job unchanged, because the reranker that answers it has its own fingerprint."""
         return self
 
     @property

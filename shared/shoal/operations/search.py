@@ -26,10 +26,10 @@ MAX_JOB_ROWS = 2**27
 #: lists at a time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 
-#: This many hits weigh as much as one text, because with snippets or explanations they take a worker as long.
+#: This many hits weigh as much as one text: with snippets or explanations, they take as much of a worker's time.
 HITS_PER_TEXT = 100
 
-#: The options for which a worker reads all documents a second time, as messages name them.
+#: Names, for messages, of the options for which a worker reads all documents a second time.
 _COSTLY = ("mode hybrid", "sort", "facets", "group_size")
 
 
@@ -71,7 +71,7 @@ class Search(Job):
         if rerank := self.search.rerank:
             if rerank["top_n"] < self.k:
                 raise InvalidRequest(
-                    f"rerank.top_n is {rerank['top_n']:,}, and k is {self.k:,}: raise it to at least that"
+                    f"rerank.top_n is {rerank['top_n']:,}, and k is {self.k:,}: raise top_n to at least k"
                 )
             if self.search.num_given and "query" not in rerank:
                 raise InvalidRequest("rerank.query is missing: hits of vectors and documents are scored for a text")
@@ -85,7 +85,7 @@ class Search(Job):
         return super(Search, cls).of_map(values, put_s, search=SearchOptions.from_map(values))
 
     def body(self) -> dict[str, Any]:
-        """Return the body of an HTTP request that asks for the same. The negative texts are in `negative`."""
+        """Return the body of an HTTP request for the same search. The negative texts are in `negative`."""
         num_queries = len(self.texts) - self.search.num_negative
         lists = {"queries": self.texts[:num_queries], "negative": self.texts[num_queries:]}
         asked = {name: value for name, value in self._asked().items() if name != "num_negative"}

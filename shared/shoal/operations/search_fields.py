@@ -63,8 +63,8 @@ def parse_boosts(value: Any) -> tuple[Boost, ...]:
     given = [item.get("value") for item in items if isinstance(item, dict)]
     if (num_values := sum(len(values) for values in given if isinstance(values, list))) > MAX_BOOST_VALUES:
         raise InvalidRequest(
-            f"boost has {num_values:,} values and may have {MAX_BOOST_VALUES:,}: give the documents a field that says "
-            "the same"
+            f"boost has {num_values:,} values and may have {MAX_BOOST_VALUES:,}: give the documents a field that "
+            "replaces them"
         )
     return tuple(_boost(item, f"boost[{n}]") for n, item in enumerate(items))
 
@@ -98,14 +98,14 @@ def _boost(parts: Any, place: str) -> Boost:
         given = parts["value"]
         values = given if isinstance(given, list) else [given]
         if not values:
-            raise InvalidRequest(f"{place}.value is []: it takes a value, or a list of some")
+            raise InvalidRequest(f"{place}.value is []: it takes a value, or a list of values")
         places = [f"{place}.value[{n}]" if values is given else f"{place}.value" for n in range(len(values))]
         return Boost(field, weight, place, tuple(map(parse_value, values, places)))
     half_life, is_in_days = _number(parts[shapes[0]], f"{place}.{shapes[0]}"), shapes[0] == "half_life_days"
     if half_life <= 0:
         raise InvalidRequest(f"{place}.{shapes[0]} is {excerpt(half_life)}: it takes a number above 0")
     if not is_in_days and "origin" not in parts:
-        raise InvalidRequest(f"{place} has no origin: a half_life takes the number that is best; dates: half_life_days")
+        raise InvalidRequest(f"{place}.origin is missing: add the best number, or for dates use half_life_days")
     origin = parse_value(parts["origin"], f"{place}.origin") if "origin" in parts else None
     return Boost(field, weight, place, None, half_life * (DAY_S if is_in_days else 1.0), is_in_days, origin)
 

@@ -90,9 +90,9 @@ def parse_filter(value: Any) -> Filter:
 def parse_value(value: Any, place: str) -> Value:
     """Return the value at the path `place`. Raises InvalidRequest if no field can be compared with it."""
     if value is None or value == "":
-        raise InvalidRequest(f'{place} is {excerpt(value)}, which is no value: {{"exists": false}} finds none')
+        raise InvalidRequest(f'{place} is {excerpt(value)}, which is no value: {{"exists": false}} finds no value')
     if isinstance(value, list):
-        raise InvalidRequest(f'{place} is a list: {{"in": [...]}} finds one of several values')
+        raise InvalidRequest(f'{place} is a list: {{"in": [...]}} matches any of several values')
     if not isinstance(value, str | int | float):
         raise InvalidRequest(f"{place} is {excerpt(value)}: it takes a string, a number, true or false")
     if isinstance(value, str):
@@ -146,9 +146,9 @@ class _Parser:
             raise InvalidRequest(f"{place} is an empty map: it takes one of {', '.join(OPERATORS)}")
         for operator in value:
             if operator not in OPERATORS:
-                raise InvalidRequest(f"{place}: there is no operator {excerpt(operator)}: {', '.join(OPERATORS)}")
+                raise InvalidRequest(f"{place}: unknown operator {excerpt(operator)}: use {', '.join(OPERATORS)}")
             if len(value) > 1 and operator not in RANGE_OPERATORS:
-                raise InvalidRequest(f"{place}.{operator} stands beside other operators: put both into an `and`")
+                raise InvalidRequest(f"{place}.{operator} is next to other operators: put each into an `and`")
         operator, wanted = next(iter(value.items()))
         where = f"{place}.{operator}"
         if operator == "exists":
@@ -168,7 +168,7 @@ class _Parser:
         if self._num_values > MAX_FILTER_VALUES:
             raise InvalidRequest(
                 f"{place}: the filter has over {MAX_FILTER_VALUES:,} values: give the documents a "
-                "field that says the same"
+                "field that replaces them"
             )
         return tuple(parse_value(value, f"{place}[{n}]") for n, value in enumerate(values))
 
@@ -177,5 +177,5 @@ class _Parser:
         if self._num_conditions > MAX_FILTER_CONDITIONS:
             raise InvalidRequest(
                 f"{place}: the filter has over {MAX_FILTER_CONDITIONS} conditions: ask for several values of a field "
-                "by `in`, or give the documents a field that says the same"
+                "by `in`, or give the documents a field that replaces them"
             )

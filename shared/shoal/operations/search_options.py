@@ -52,7 +52,7 @@ MIN_SNIPPET_CHARS, MAX_SNIPPET_CHARS, SNIPPET_CHARS = 20, 10_000, 240
 #: Longest cursor, in characters.
 MAX_CURSOR_CHARS = 4_096
 
-_CURSOR = "a cursor that a search has answered, or an empty string"
+_CURSOR = "a cursor from the answer to a search, or an empty string"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from shoal.contract.checks import check_type
 from shoal.contract.jobs import Job
 from shoal.errors import TooLarge
 
-#: Largest number of texts in a job for the tokenizer. This many texts, as long as most models can read, fit into a job.
+#: Largest number of texts in a job for the tokenizer. If each is as long as most models can read, the job can hold all.
 TEXTS_PER_TOKENIZER_JOB = 8
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerJob(Job):
-    """A job for the tokenizer. Its texts have at most `max_chars` characters in all, as they keep a worker busy."""
+    """A job for the tokenizer. Its texts have at most `max_chars` characters in all: more would keep a worker busy."""
 
     special_tokens: bool = True
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from shoal.errors import BadSetting, PortInUse
 from shoal.settings import Settings
 
-#: The system's errors for an address that is not this machine's.
+#: The system's errors for an address that this machine does not have.
 _MISSING = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 

@@ -146,7 +146,7 @@ class TaskBar:
         self._status_line.clear()
 
     def __call__(self, progress: TaskProgress) -> None:
-        """Show the progress if it is time for a line. If the job gives no rate, measure it and the time left."""
+        """Show the progress if it is time for a line. Measure the rate if the job gives none."""
         measured = self._meter.measure(progress, self._clock())
         self._status_line.show(lambda: task_line(measured if progress.rows_per_s is None else progress))
 

@@ -47,7 +47,7 @@ class Tracer:
         named = OTELResourceDetector().detect().attributes
         provider = TracerProvider(
             resource=Resource.create({"service.name": f"shoal-{process}", **named}),
-            shutdown_on_exit=False,  # the exit would wait for a collector that does not answer
+            shutdown_on_exit=False,  # shutdown would wait for a collector that does not answer
         )
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         return cls(provider)

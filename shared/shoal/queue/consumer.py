@@ -28,10 +28,10 @@ MAX_TAKE_JOBS = 1_024
 #: Number of bytes of jobs after which a `take` takes no more jobs. A single job may have more bytes.
 MAX_TAKE_BYTES = 4 * 2**20
 
-#: Seconds between two looks for jobs of dead workers. Each time, one worker looks for the whole pool.
+#: Seconds between two checks for jobs of dead workers. Each time, one worker checks on behalf of the whole pool.
 RECLAIM_TURN_S = 0.9
 
-#: Size limit of the replies that are written together, in bytes. A larger reply is written alone, to delay no other.
+#: Size limit of the replies that are written together, in bytes. A larger reply is written alone, after the others.
 MAX_WRITE_BYTES = 2**20
 
 #: A job fails after this many failed attempts to send a reply of more than `MAX_WRITE_BYTES` while Redis answers.

@@ -209,7 +209,7 @@ class Dispatcher:
                 self._report(error)
             await asyncio.sleep(RETRY_S)
             if self._is_away:
-                earlier = {*self._pending, *self._watched}  # if the next read fails, only these get the error
+                earlier = {*self._pending, *self._watched}  # if the next read fails, only these jobs get the error
 
     def _note_silence(self, error: ShoalError, job_ids: Collection[str] | None) -> None:
         """Make callers raise the error if Redis has been away for longer than `GRACE_S`; log the first such error."""
@@ -247,4 +247,4 @@ class Dispatcher:
 
 def closed() -> Unavailable:
     """Return the error for callers that wait when the client is closed."""
-    return Unavailable("the client was closed while this waited: make a new one")
+    return Unavailable("the client was closed while this call waited: make a new client")

@@ -113,7 +113,7 @@ class PackedJobs:
         trace = traceparent.current()
         data = [job.pack(trace, timeout_s) for job in jobs]
         if (num_bytes := sum(map(len, data))) > MAX_PUT_BYTES:
-            words = f"{num_bytes:,} bytes at a time are over what a lane takes, {MAX_PUT_BYTES:,}"
+            words = f"{num_bytes:,} bytes at a time exceed the limit of a lane, {MAX_PUT_BYTES:,}"
             raise TooLarge(f"{words}: split the list")
         return cls(lane, jobs, data, num_bytes, reply_to, client)
 
@@ -163,7 +163,7 @@ def num_query_bytes(job: Job) -> int:
     if (total := sum(sizes) + (num_parts - 1) * sizes[0]) > MAX_PUT_BYTES:
         raise TooLarge(
             f"the texts have {sum(sizes[1:]):,} bytes and the query has {sizes[0]:,}, in each of {num_parts:,} jobs: "
-            f"{total:,} bytes at a time are over what a lane takes, {MAX_PUT_BYTES:,}: split the list, or shorten the "
+            f"{total:,} bytes at a time exceed the limit of a lane, {MAX_PUT_BYTES:,}: split the list, or shorten the "
             "query"
         )
     return total
@@ -176,7 +176,7 @@ def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
     chunks = ", chunks counted," if is_of_chunks else ""
     remedy = "raise chunk_tokens, or send fewer or shorter texts at a time" if is_of_chunks else "split the list"
     return TooLarge(
-        f"{refusal['asked']:,} {exceeded}{chunks} at a time are over what the {put.lane} lane takes, "
+        f"{refusal['asked']:,} {exceeded}{chunks} at a time exceed the limit of the {put.lane} lane, "
         f"{refusal['most']:,} ({_SETTINGS[exceeded]}): {remedy}"
     )
 

@@ -172,5 +172,5 @@ def _is_sound(about: dict[str, Any]) -> bool:
         and all(isinstance(job, dict) and isinstance(job.get("client"), str) for job in jobs)
         and all(isinstance(number, _NUMBER) for number in [*numbers, *(job.get("ended_at") for job in jobs)])
         and len(rounds) in (0, 5)
-        and all(0 <= total < 2**63 for total in rounds)  # so that their squares are finite
+        and all(0 <= total < 2**63 for total in rounds)  # larger totals could have infinite squares
     )

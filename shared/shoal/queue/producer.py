@@ -102,7 +102,7 @@ class Producer:
                 outcomes[n] = too_much_unread(outcome)
             elif status == b"reused":
                 job_id = bytes(outcome["id"]).decode()
-                words = f"the idempotency key was used for job {job_id}, which asks something else"
+                words = f"the idempotency key was used for job {job_id}, which asks for something else"
                 outcomes[n] = InvalidRequest(words)
         return outcomes
 

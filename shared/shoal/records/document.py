@@ -64,7 +64,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that makes no document: the number of its line or row, from 1, and a reason like "file, line 17: …"."""
+    """A row without a document: the number of its line or row, from 1, and a reason like "file, line 17: …"."""
 
     number: int
     reason: str

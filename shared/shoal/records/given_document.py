@@ -36,7 +36,7 @@ def documents_of(
             )
         document = _document(one, number, columns)
         if document.id in found:
-            raise BadDocument(f"document {number} has the id {excerpt(document.id)} of another one: send each id once")
+            raise BadDocument(f"document {number} has the id {excerpt(document.id)}, sent before: send each id once")
         found[document.id] = document
     return list(found.values())
 
@@ -53,7 +53,7 @@ def ids_of(given: Iterable[str], most: int) -> list[str]:
         if not isinstance(one, str) or not one.strip():
             raise InvalidRequest(f"id {number} is {excerpt(one)}: it takes a string that is not blank")
         if one in found:
-            raise InvalidRequest(f"id {number} is {excerpt(one)}, as another one: send each id once")
+            raise InvalidRequest(f"id {number} is {excerpt(one)}, which was sent before: send each id once")
         try:
             wire.pack({"id": one})
         except InvalidText as error:
@@ -64,7 +64,7 @@ def ids_of(given: Iterable[str], most: int) -> list[str]:
 
 def _check_number(number: int, most: int, what: str) -> None:
     if number >= most:
-        raise TooLarge(f"there are more than {most:,} {what}, the most at a time: split the list, or build the index")
+        raise TooLarge(f"there are more than {most:,} {what}, the limit at a time: split the list, or build the index")
 
 
 def _document(given: Given, number: int, columns: DocumentColumns) -> Document:

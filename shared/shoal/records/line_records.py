@@ -202,7 +202,7 @@ def _rows(file: SourceFile, label: SourceLabel) -> _Rows:
     If a quote is not closed, the reader takes all lines after it into one row. Then the row's first line becomes a bad
     row, and the other lines are read again.
     """
-    csv.field_size_limit(MAX_ROW_BYTES)  # for the whole process, in which nothing needs a lower limit
+    csv.field_size_limit(MAX_ROW_BYTES)  # applies to the whole process, which needs no lower limit
     with closing(read_lines(file, label)) as lines:
         again = deque(islice(dropwhile(lambda line: line.text.isspace(), lines), 1))
         delimiter = next((mark for mark in ",;\t" if again and mark in again[0].text), ",")

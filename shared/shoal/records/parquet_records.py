@@ -44,7 +44,7 @@ def read_parquet(file: SourceFile, label: SourceLabel) -> Records:
                 yield number, record
     except MemoryError as error:
         raise BadDocument(
-            f"{label.at(number + 1)}: reading on takes over {MAX_MEMORY_BYTES:,} bytes of memory, the most for "
+            f"{label.at(number + 1)}: reading on takes over {MAX_MEMORY_BYTES:,} bytes of memory, the limit for "
             "parquet: write the file again with fewer rows in a row group"
         ) from error
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
@@ -115,7 +115,7 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
         buffer_size=BLOCK_BYTES,
         pre_buffer=False,
         read_dictionary=repeatable or None,
-        # In ns, years from 2263 on would be wrong. In us, years before 1970 would be, in files of pyarrow before 23.
+        # In ns, years from 2263 on are wrong. In us, years before 1970 are wrong in files of pyarrow before 23.
         coerce_int96_timestamp_unit="ns" if writer and int(writer[1]) < 23 else "us",
     )
     schema = found.schema_arrow

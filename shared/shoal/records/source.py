@@ -62,7 +62,7 @@ RECORD_ENDINGS = tuple(ending for ending in _READERS if ending != ".txt")
 
 
 class Source:
-    """A file of records, a file that is one document, or a folder of documents. Each iteration reads it anew.
+    """A file of records, a file that is one document, or a folder of documents. Each iteration reads it again.
 
     `path` is a file or folder on this machine. The ending of its name says the format. Without `text_column` the text
     is the column "text", else the only column besides the id, else the only column whose name is in

@@ -52,7 +52,7 @@ def _leave_terminal(output: int) -> None:
 
 def _wait_for_summary(pid: int, logfile: Path) -> None:
     def has_summary() -> bool:
-        has_ended = bool(os.waitpid(pid, os.WNOHANG)[0])  # before the read, so that the last error is in the file
+        has_ended = bool(os.waitpid(pid, os.WNOHANG)[0])  # asked before the read, so that the last error is in the file
         printed = logfile.read_text(errors="replace")
         if has_ended:
             error = parse(printed.rstrip().rpartition("\n")[2])

@@ -133,6 +133,6 @@ def test_a_full_lane_refuses_a_job_and_an_empty_lane_one_that_is_too_large(make_
     assert error_of(api.post("/v1/jobs", json={"op": "embed", "inputs": "a"}), 429)[0] == "overloaded"
     submit(api, op="embed", inputs="a", lane="bulk")
     response = api.post("/v1/jobs", json={"op": "embed", "inputs": ["a"] * 4})
-    message = "4 texts at a time are over what the interactive lane takes, 3 (SHOAL_MAX_BACKLOG_TEXTS): split the list"
+    message = "4 texts at a time exceed the limit of the interactive lane, 3 (SHOAL_MAX_BACKLOG_TEXTS): split the list"
     assert error_of(response, 413) == ("too_large", message)
     assert "Retry-After" not in response.headers

@@ -141,7 +141,7 @@ REFUSED: dict[tuple[int, str], list[tuple[str, Any, str]]] = {
     ],
     (413, "too_large"): [
         ("/embed", b'{"inputs": "a"' + b', "a"\n :1' * 131_072 + b"}", "over 131,072 names of fields"),
-        ("/embed", {"inputs": MANY}, "interactive lane takes, 87,500 (SHOAL_MAX_BACKLOG_TEXTS): split"),
+        ("/embed", {"inputs": MANY}, "interactive lane, 87,500 (SHOAL_MAX_BACKLOG_TEXTS): split"),
         ("/embed", {"inputs": [*MANY, "x"]}, "may have 100,000 (SHOAL_MAX_BACKLOG_TEXTS): split"),
         ("/embed", {"inputs": ["a", "x" * 10_000_000]}, "text 1 has 10,000,000 characters"),
         ("/search", {"queries": ["a"] * 101, "k": 1000}, "101,000 hits and may ask for 100,000: split the list, or lo"),

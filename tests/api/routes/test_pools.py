@@ -159,7 +159,7 @@ def test_no_pool_answers_for_one_of_unknown_model(make_app: MakeApp, workers: Wo
         assert api.post("/v1/embeddings", json={"input": "a", "model": name}).get_json()["model"] == model
     answer = api.post("/v1/embeddings", json={"input": "a", "model": "org/large-en"})
     assert answer.status_code == 503
-    assert "no worker of the pool large is ready to tell its model" in answer.text
+    assert "no worker of the pool large is ready, so its model is unknown" in answer.text
     assert api.get("/v1/models/org/large-en").status_code == 503
 
 

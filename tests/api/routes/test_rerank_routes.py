@@ -67,7 +67,7 @@ class TestTei:
         api, shares, query = app.test_client(), app.own.access._bytes, "é" * 500_000
         found = api.post("/rerank", json={"query": query, "texts": ["a"] * (33 * TEXTS_PER_JOB + 1)})
         assert (found.status_code, found.get_json()["error_type"]) == (413, "Validation")
-        words = "the query has 1,000,000, in each of 34 jobs: 34,001,057 bytes at a time are over"
+        words = "the query has 1,000,000, in each of 34 jobs: 34,001,057 bytes at a time exceed"
         assert words in found.get_json()["error"]
         assert api.post("/rerank", json={"query": query, "texts": ["a"] * TEXTS_PER_JOB}).status_code == 200
         shares.acquire("127.0.0.1", shares._total // 2 - 20 * 2**20)  # the body is let in

@@ -25,7 +25,7 @@ export const FACETS_TOP_N = 100;
 /** Largest number of hits in a group. */
 const GROUP_SIZE = 3;
 
-/** Names with a meaning in filters: a field of such a name needs a backslash. */
+/** Names with a meaning in filters. A field with such a name needs a backslash. */
 const RESERVED = /^(and|or|not|\\.*)$/;
 
 /** Return the question in the parameters of an address. */

@@ -16,7 +16,7 @@ export function searchBox(ask, index, indexes, { modes, comparesVectors }, chang
   return html`
     <form class="search-box" role="search" @submit=${(event) => event.preventDefault() || change({})}>
       <h1>${indexes[index] ? `Search ${indexes[index].count.toLocaleString("en")} documents ${ways}` : "Search"}</h1>
-      <p class="what">Shoal is a service that turns texts into vectors and searches them. What this page asks, programs ask by HTTP.</p>
+      <p class="what">Shoal is a service that turns texts into vectors and searches them. Programs send it the same requests over HTTP.</p>
       ${queryField(ask, change)}
       <div class="row">
         ${ask.like || modes.length < 2 ? "" : segmented("Search by", Object.fromEntries(modes.map((mode) => [mode, MODES[mode]])), ask.mode, (mode) => change({ mode }))}

@@ -5,7 +5,7 @@ import { html } from "../vendor/lit-html.js";
 /** The state before the first answer. */
 export const STARTING = { status: "starting", label: "connecting", message: "" };
 
-/** Return whether a worker answers jobs, or starts for one. */
+/** Return true if a worker is ready, or would start when a job comes. */
 export const answersJobs = ({ state }) => state === "ready" || state === "asleep";
 
 /** Return the state of the service from its answer to /info, or from the error in place of an answer. */
@@ -31,7 +31,7 @@ const BANNERS = {
   no_redis: ["No Redis", ""],
   no_key: ["This service needs a key", html`<code>shoal key new NAME</code> makes one.`],
   away: ["Not reachable", AGAIN],
-  unwell: ["The service does not do what it should", AGAIN],
+  unwell: ["The service does not work properly", AGAIN],
 };
 
 /** Draw a line above the view that says what the service lacks. */

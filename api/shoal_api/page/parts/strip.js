@@ -1,4 +1,4 @@
-// A vector as a strip of colours, a narrow field for each number.
+// A vector as a strip of colours, with a narrow field for each number.
 
 import { html } from "../vendor/lit-html.js";
 

@@ -72,7 +72,7 @@ export function view() {
   `;
 }
 
-/** Draw the reason if nothing new comes. */
+/** Draw the reason if no new sample arrives. */
 function trouble() {
   if (!error) return "";
   if (!pool) return notice(error);

@@ -150,7 +150,7 @@ async function showMore() {
   context.render();
 }
 
-/** Move among the hits by the keyboard. */
+/** Move among the hits with the keyboard. */
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const isTyping = event.target.matches("input, textarea, select");
@@ -217,7 +217,7 @@ function watchEnd() {
 
 function content(isAsked, can) {
   if (context.state.service?.status === "ready" && !Object.keys(indexes()).length) {
-    return empty("No index is served yet", html`Build one of a file, and serve it: <code>shoal index build news.csv --name news</code>`);
+    return empty("No index is served yet", html`Build one from a file, and serve it: <code>shoal index build news.csv --name news</code>`);
   }
   if (error) return notice(error, submit);
   if (!isAsked) return [examples[index()]?.length ? exampleList(examples[index()], (query) => change({ query })) : "", ownFile()];

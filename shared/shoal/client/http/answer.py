@@ -103,7 +103,7 @@ class Answer:
         if 300 <= self.status < 400:
             found = f"a redirect to {excerpt(self.headers.get('Location', ''))}"
         return Unavailable(
-            f"{self.source} answered {self.status} ({found}), and Shoal does not: check the URL and any proxy between"
+            f"{self.source} answered {self.status} ({found}), unlike Shoal: check the URL and any proxy in between"
         )
 
 
@@ -142,7 +142,7 @@ def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
     if "offsets" in named:
         counts = np.diff(_numbers("offsets", named["offsets"])).tolist()
         if min(counts, default=0) < 0:
-            raise MalformedJob("the offsets of the answer fall: each takes at least the one before it")
+            raise MalformedJob("the offsets of the answer descend: each must be at least the one before")
         named |= _chunks(named["chunks"], counts) if "chunks" in named else {"output": "tokens", "tokens": counts}
     reply = Reply.join([Reply.from_map(named)])
     num_vectors = len(reply.tokens) if counts is None else sum(counts)
@@ -156,7 +156,7 @@ def checked(reply: Reply, job: Job) -> Reply:
     job.check_answers(reply)
     for numbers in (reply.vectors, reply.scores):
         if numbers is not None and not np.isfinite(numbers).all():
-            raise MalformedJob("the answer has numbers that are infinite or none")
+            raise MalformedJob("the answer has numbers that are infinite or NaN")
     if reply.vectors is not None:
         found, wanted = reply.vectors.shape[1], job.options.dimensions
         if found != wanted if wanted else found == 0:

@@ -100,7 +100,7 @@ class HttpClient(Questions):
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
         if client:
-            raise InvalidRequest("over HTTP, a job counts for the key or the address that sends it: name no client")
+            raise InvalidRequest("over HTTP, a job counts for its sender's key or address: leave `client` out")
         about = {"op": job.op, "lane": check_lane(lane), "timeout_s": job.timeout_s}
         headers = once(idempotency_key)
         if pin := job.pinned(self.fingerprint).fingerprint:

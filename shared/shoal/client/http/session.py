@@ -72,7 +72,7 @@ class HttpSession:
         self._options = options | {"base_url": self.url, "trust_env": trust_env and not _is_local(self.url)}
         self._options["verify"] = httpx2.create_ssl_context(verify, trust_env=trust_env)  # once, because it is slow
         headers = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
-        self._options["headers"] = httpx2.Headers(headers)  # its `repr` hides the key
+        self._options["headers"] = httpx2.Headers(headers)  # `Headers` hides the key in its `repr`
         self._options["limits"] = httpx2.Limits(
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_CONNECTIONS,

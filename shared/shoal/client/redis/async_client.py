@@ -212,7 +212,7 @@ class AsyncClient:
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
     ) -> Reply:
         """Wait for the reply to the job and return it, as `Client.call` does."""
-        check_lane(lane)  # here, because a job whose texts are all cached never reaches the queue
+        check_lane(lane)  # checked here, because a job whose texts are all cached never reaches the queue
         job, timeout_s = job.pinned(self.fingerprint), self.timeout_s if timeout_s is None else timeout_s
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
 

@@ -106,7 +106,7 @@ class Client(Questions):
             return client.open_stream(lane, options)
 
         stream = thread.run(open_stream)
-        source = batches(texts, stream.num_texts)  # this thread iterates over it, not the loop
+        source = batches(texts, stream.num_texts)  # this thread reads the texts, not the loop's thread
         try:
             while True:
                 while len(stream.sent) < window and (batch := next(source, None)):
@@ -188,7 +188,7 @@ class RedisIndexHandle(IndexHandle):
     client: Client
 
     def add(self, documents: Iterable[Given]) -> int:
-        found = list(islice(documents, MAX_CHANGES + 1))  # read in this thread, up to one too many, which `add` refuses
+        found = list(islice(documents, MAX_CHANGES + 1))  # in this thread; `add` refuses more than `MAX_CHANGES`
         return self.client.run(lambda client: client.index(self.name).add(found))
 
     def delete(self, ids: Iterable[str]) -> int:

@@ -27,7 +27,7 @@ from shoal.queue.producer import Producer
 
 log = logging.getLogger("shoal.client")
 
-#: Largest number of unanswered jobs of one request for other outputs than vectors. Further jobs wait, so that the
+#: Largest number of unanswered jobs of one request whose outputs are not vectors. Further jobs wait, so that the
 #: replies use little memory.
 MAX_TOKENS_PARTS = 4
 

@@ -6,7 +6,7 @@ local reply = call('LINDEX', ROOT .. name, 0)
 if reply then forget(member_of(name, #reply + KEYS_BYTES, job.client)) end
 if call('PTTL', ROOT .. name) > READ_TTL_S * 1000 then
   call('EXPIRE', ROOT .. name, READ_TTL_S)
-  if job.status and not job.lane then -- false without a record, and for an unanswered job's record
+  if job.status and not job.lane then -- the record exists, and its job is answered
     call('HSET', record_of(args.id), 'is_read', 1)
     if not job.lives then call('EXPIRE', record_of(args.id), READ_TTL_S) end
   end

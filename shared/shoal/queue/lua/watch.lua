@@ -1,5 +1,5 @@
 -- Send a note to an address once a job whose status is kept is answered. args: id (of the job), address
--- Returns {is_open}: false if the job is answered already or unknown. Nothing is done then.
+-- Returns {is_open}: false if the job is answered already or unknown. In that case nothing is done.
 local MAX_WATCHERS = 64 -- only the last watchers get notes; earlier watchers look for the result from time to time
 local record, watchers = record_of(args.id), {args.address}
 local status, known = unpack(call('HMGET', record, 'status', 'watchers'))

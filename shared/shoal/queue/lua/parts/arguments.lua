@@ -7,7 +7,7 @@ local NAME, LANE, FLAG = '1 to 128 of A-Z a-z 0-9 _ . : -', 'interactive or bulk
 local MAP, LIST = 'a map', 'an array with at least one element and no nil'
 local TEXTS, AMOUNT = 'a whole number from 1 to 999,999', 'a whole number from 0'
 
-local function is_of(kind, value) -- a chain of ifs, not a table of functions: put calls this a dozen times
+local function is_of(kind, value) -- faster than a table of functions: put calls this a dozen times
   local found = type(value)
   if kind == NAME then return found == 'string' and #value <= 128 and string.find(value, '^[%w_.:-]+$') end
   if kind == STRING then return found == 'string' end
@@ -18,7 +18,7 @@ local function is_of(kind, value) -- a chain of ifs, not a table of functions: p
   if kind == LANE then return value == 'interactive' or value == 'bulk' end
   if kind == FLAG then return found == 'boolean' end
   if kind == MAP then return found == 'table' end
-  if found ~= 'table' then return false end -- a list
+  if found ~= 'table' then return false end -- the remaining kind is a list
   local size = 0
   for _ in pairs(value) do size = size + 1 end
   return size > 0 and size == #value

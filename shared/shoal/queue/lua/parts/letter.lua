@@ -1,8 +1,8 @@
 -- Dead letters, a part of answer. The field `before` of a letter is the number of bytes of all letters kept before it since
--- the stream was last empty. So the oldest and the newest letter are enough to know the bytes of all.
+-- the stream was last empty. So the oldest and the newest letter give the bytes of all letters.
 local DEAD = ROOT .. 'dead'
 
--- Return the id of the letter at an end of the stream, the bytes before it, and the bytes through its end.
+-- Return the id of the letter at an end of the stream, the bytes before it, and the bytes up to its end.
 local function letter_at(command, from, to)
   local id, fields = unpack(call(command, DEAD, from, to, 'COUNT', 1)[1] or {'', {}})
   local before, bytes = 0, 0
