@@ -141,7 +141,7 @@ def test_changes_of_the_index_are_folded_in(shoal: CliRunner, source: Path, tmp_
         assert queue.broker.execute("HGET", queue.keys.changed, "news").split()[1:4:2] == [b"4", num_folded]
     result = shoal.invoke(main, [*build, "--name", "news", "--drop-changes-before", "yesterday"])
     assert result.exit_code == 2
-    assert '"yesterday" is no time: write it like 2026-11-22T03:00, or in Unix seconds' in result.stderr
+    assert '"yesterday" is not a time: write it like 2026-11-22T03:00, or in Unix seconds' in result.stderr
 
 
 def test_an_index_migrates_to_other_settings_in_this_process_and_back_to_the_pool(

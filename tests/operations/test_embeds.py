@@ -236,7 +236,7 @@ class TestChunked:
         assert embed(worker, TEXT, chunk_tokens=45, prompt_name="query").error is None
         refused = error(embed(worker, TEXT, chunk_tokens=46, prompt_name="query"))
         assert isinstance(refused, InvalidRequest)
-        assert "takes 48 tokens, 3 of them special ones and the prompt's, so it takes at most 45" in refused.message
+        assert "takes 48 tokens, 3 of them for special tokens and the prompt, so it takes at most 45" in refused.message
 
     def test_more_chunks_than_a_reply_has_room_for_are_refused(self, queue: Queue, encoder: Encoder) -> None:
         consumer = Consumer(queue.broker, queue.keys, "w", max_reply_bytes=4 * 32 * 20)

@@ -337,7 +337,7 @@ def refusal(index: Index, job: Search, vectors: Vectors) -> str:
     ("options", "words"),
     [
         ({"group_by": "topic"}, 'group_by: there is no field "topic": the index has "group", "n"'),
-        ({"group_by": "text"}, 'group_by: there is no field "text": text is no field with values'),
+        ({"group_by": "text"}, 'group_by: there is no field "text": text is not a field with values'),
         ({"fields": ["id", "n", "topic"]}, 'fields[2]: there is no field "topic": the index has "group", "n"'),
         ({"facets": ["n", "topic"]}, 'facets[1]: there is no field "topic": the index has "group", "n"'),
         ({"group_size": 3}, "group_size is 3, without group_by: name the field"),

@@ -126,7 +126,7 @@ def test_a_text_that_no_search_has_answered_is_refused(tmp_path: Path) -> None:
     for text in (*(replace(cursor, **values).pack() for values in forged), "!", "gaFjkwECAw", "ä" * 10):
         said = refusal(index, Search(["a"], search=SearchOptions(cursor=text)), QUERY[None])
         assert said.startswith("cursor is ")
-        assert "which no search has answered" in said
+        assert "which no search has returned" in said
 
 
 def test_a_page_after_a_row_that_the_version_does_not_have_is_counted(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_the_pages_of_one_search_may_differ_in_their_traces_and_in_the_order_of_
     others: list[dict[str, Any]] = [{"texts": ["b"]}, {"index": "other"}, {"search": replace(options, min_score=0.5)}]
     for changed in others:
         other = replace(Search(["storm"], search=options), **changed)
-        assert "of another search or index" in refusal(scene.index, other, QUERY[None])
+        assert "belongs to another search or index" in refusal(scene.index, other, QUERY[None])
 
 
 @pytest.mark.parametrize("sort", [None, [{"field": "n", "order": "desc"}]])

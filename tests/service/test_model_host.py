@@ -315,7 +315,7 @@ def test_the_host_says_once_for_each_pool_that_redis_is_away(
 def test_numbers_that_are_not_finite_are_refused(flags: list[str]) -> None:
     found = CliRunner().invoke(host_command, ["a=m", *flags])
     assert found.exit_code == 2
-    assert "is no finite number" in found.output
+    assert "is not a finite number" in found.output
 
 
 def test_failed_models(settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path, tmp_path: Path) -> None:

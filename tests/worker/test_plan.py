@@ -86,13 +86,13 @@ def test_costs_are_fitted_to_passes_of_different_sizes() -> None:
     sums = [len(sizes), *(float(values.sum()) for values in (sizes, sizes**2, seconds, sizes * seconds))]
     assert fit(sums) == pytest.approx((0.03, 0.001))
     for too_few in ([number / 10 for number in sums], [100, 1_200, 14_400, 4.2, 50.4]):
-        with pytest.raises(BadSetting, match="too few or of one size: send single requests"):
+        with pytest.raises(BadSetting, match="too few or too similar in size: send single requests"):
             fit(too_few)
 
 
 def test_costs_come_from_the_running_pool(shoal: CliRunner, worker: Worker, queue: Queue) -> None:
     worker.pool.announce(worker.id, about(worker))
-    assert "tell of 0 passes" in str(shoal.invoke(plan, ASKED).exception)
+    assert "report 0 passes" in str(shoal.invoke(plan, ASKED).exception)
     for n in range(80):
         queue.put("interactive", [Embed([f"storm {n} {k}"], reply_to="me") for k in range(8 if n % 2 else 1)])
         drive(worker)
@@ -123,6 +123,6 @@ def test_people_get_a_table(shoal: CliRunner) -> None:
     assert "\nredis          3           3     3.2 GiB  23,333 requests/s\n" in shown
     assert "\neach of the 3 Redis servers has a pool of its own, with as many workers\n" in shown
     assert "\npass_us: 30,000.0, from the flag\n" in shown
-    assert "50 is no time" in shoal.invoke(plan, ["--rate", "9", "--p99", "50", "--tokens", "12"]).output.replace(
+    assert "50 is not a time" in shoal.invoke(plan, ["--rate", "9", "--p99", "50", "--tokens", "12"]).output.replace(
         "'", ""
     )

@@ -41,7 +41,7 @@ def worker(settings: Settings) -> None:
 
 def _check_finite(context: click.Context, parameter: click.Parameter, number: float) -> float:
     if not math.isfinite(number):
-        raise click.BadParameter(f"{number} is no finite number")
+        raise click.BadParameter(f"{number} is not a finite number")
     return number
 
 

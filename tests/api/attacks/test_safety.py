@@ -197,7 +197,7 @@ def test_a_version_outside_of_the_index_is_refused(folder: Path) -> None:
     shutil.copytree(current_version(folder), folder.parent / "other")
     for name in ("..", ".", "../other", "/", "/etc", "a/b", "v/../v", "", " "):
         (folder / CURRENT).write_text(name)
-        with pytest.raises(IndexCorrupt, match="which is no version"):
+        with pytest.raises(IndexCorrupt, match="which is not a version"):
             Index.open(folder)
 
 

@@ -210,11 +210,11 @@ def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: 
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("http://localhost", "is no address of an engine: it begins with postgresql://, redis://, "),
+        ("http://localhost", "is not an address of an engine: it must begin with postgresql://, redis://, "),
         ("postgresql://:secret@localhost", "has a password: set SHOAL_ENGINE_PASSWORD"),
-        ("postgresql://localhost:99999999", "is no address of an engine: Port out of range"),
+        ("postgresql://localhost:99999999", "is not an address of an engine: Port out of range"),
         ("postgresql:folder", "it names no host"),
-        ("lance://folder", "the path of a folder begins with /"),
+        ("lance://folder", "the path of a folder must begin with /"),
         ("redis://localhost/news", "the Redis URL cannot be read"),
         ("redis://:secret@localhost", "has a password"),
         ("postgresql://:secret@localhost:port", "has a password"),
@@ -222,7 +222,7 @@ def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: 
         ("rediss://localhost?ssl_password=secret", "has a password"),
         ("redis://user:a#secret@localhost", "has a password"),
         ("postgresql://localhost/my db", "has white space"),
-        ("postgresql://localhost/db#news", "after the # are"),
+        ("postgresql://localhost/db#news", "after the # there must be"),
         ("postgresql://localhost/db?secrets=1", "cannot hold the index: invalid URI query parameter"),
     ],
 )
@@ -395,7 +395,7 @@ def check_options(pool: Service, engine: str) -> None:
         answer = pool.ask("POST", "/search", body | option)
         (name,) = option
         assert answer.status == 422, answer.body
-        assert answer.body["error"]["message"].startswith(f"{name} does not go with this index, which is in {engine}")
+        assert answer.body["error"]["message"].startswith(f"{name} does not work with this index, which is in {engine}")
     documents = {"documents": [{"id": "new", "text": "storm"}]}
     answer = pool.ask("POST", "/v1/indexes/pushed/documents", documents)
     assert (answer.status, "gets whole versions" in answer.body["error"]["message"]) == (422, True)

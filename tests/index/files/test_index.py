@@ -308,7 +308,7 @@ def test_a_folder_without_an_index_and_a_pointer_to_nothing_are_refused(copy: Pa
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(IndexNotFound, match="shoal index build"):
             Index.open(folder)
-    no_name = "which is no version|does not name a version"
+    no_name = "which is not a version|does not name a version"
     for content, said in ((b"", no_name), (b"../x", no_name), (b"\xff\xfe", no_name), (b"nowhere\n", MANIFEST)):
         (copy / CURRENT).write_bytes(content)
         with pytest.raises(IndexCorrupt, match=said):

@@ -335,9 +335,9 @@ class TestFaults:
                 (f"../{CURRENT}", data, "")
                 for data in (b"", b"v2", b"../v1\n", b".v1\n", b"\xff\n", b"v1\nv2\n", b"v" * 999)
             ),
-            (".", None, "v2 in the store of indexes is to be served"),
+            (".", None, "v2 in the store of indexes should be served"),
             (DOCUMENTS, None, "is missing: run `shoal"),
-            (MANIFEST, {"version": "../../evil"}, "is another version by its manifest"),
+            (MANIFEST, {"version": "../../evil"}, "is of another version"),
             (MANIFEST, {"checksums": {"../../../evil": "0" * 64}}, "cannot be read"),
             (MANIFEST, {"layout": 99}, "cannot be read"),
             (MANIFEST, {"source": "x" * 2**20}, "has more than 1,048,576 bytes"),
@@ -544,7 +544,7 @@ def test_a_command_repairs_the_store(settings: Settings, news: Path, tmp_path: P
     (tmp_path / "store" / "news" / "v1" / DOCUMENTS).unlink()
     assert command("--index-store", settings.index_store).exit_code == 0
     assert Index.open(tmp_path / "store" / "news").manifest.version == "v1"
-    assert "goes to no store" in command("--index-store", "").output
+    assert "has no store" in command("--index-store", "").output
     shutil.rmtree(tmp_path / "store")
     with pytest.raises(FileError, match=rf"no such file.*{news} is changed, and the store is not yet"):
         upload_index(settings, news)

@@ -205,7 +205,7 @@ class TestVectors:
             alone = run(opened(made, "f32", 1, target=target), texts()[:1])
             assert np.array_equal(found[: len(alone)], alone)
         for precision in {"int8", "bf16"} - {*target.precisions}:
-            with pytest.raises(ValueError, match="does not take the model"):
+            with pytest.raises(ValueError, match="does not support the model"):
                 opened(made, precision, target=target)
 
     def test_int8_has_the_same_bits_wherever_attention_is_f32(self) -> None:
@@ -286,12 +286,12 @@ class TestHostile:
                 continue
             shape = Shape(*(getattr(weights.shape, name) for name, *_ in Shape._fields_))
             setattr(shape, field, value)
-            with pytest.raises(ValueError, match=r"of other sizes|does not take the model"):
+            with pytest.raises(ValueError, match=r"have other sizes|does not support the model"):
                 KernelModel(load(library.path(OWN)), weights._replace(shape=shape))
 
     @pytest.mark.parametrize("part", ["words", "positions", "norms", "panels", "scales"])
     def test_truncated_weights_are_refused(self, weights: KernelWeights, part: str) -> None:
-        with pytest.raises(ValueError, match=r"of other sizes|does not take the model"):
+        with pytest.raises(ValueError, match=r"have other sizes|does not support the model"):
             KernelModel(load(library.path(OWN)), weights._replace(**{part: getattr(weights, part)[:-1]}))
 
     def test_damaged_weights_are_refused(self) -> None:

@@ -263,7 +263,7 @@ def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
         ("modernbert", {"local_attention": 1}, "local_attention in config.json is 1: it must be a number from 2"),
         ("modernbert", {"num_hidden_layers": 5, "layer_types": None}, "lack tensor layers.4.attn.Wqkv.weight"),
         ("modernbert", {"intermediate_size": 23}, "mlp.Wi.weight is [48, 32], and config.json says [46, 32]"),
-        ("qwen3", {"num_key_value_heads": 3}, "4 heads of queries are no multiple of 3 of keys"),
+        ("qwen3", {"num_key_value_heads": 3}, "4 query heads are not a multiple of 3 key heads"),
         ("qwen3", {"num_key_value_heads": 4}, "k_proj.weight is [24, 32], and config.json says [48, 32]"),
         ("qwen3", {"head_dim": None}, "head_dim in config.json is null: it must be a number"),
         ("qwen3", {"head_dim": 9}, "heads have 9 numbers, and rotary positions need pairs"),

@@ -204,13 +204,13 @@ def test_heads_follow_the_number_of_threads_and_are_part_of_the_fingerprint(mode
             "late, fixed",
             "2_MultiVectorMask/config.json",
             {"skiplist_tasks": ["query"]},
-            'skips words of ["query"] alone',
+            'skips words only in ["query"]',
         ),
         *[
             ("late, fixed", "sentence_bert_config.json", {"query_expansion": {"strategy": "fixed"} | more}, words)
             for more, words in (
                 ({"length": 10**6}, "fills queries to 1000000 tokens"),
-                ({"length": 9, "token": "nobody"}, 'fills queries by "nobody", which is no token'),
+                ({"length": 9, "token": "nobody"}, 'fills queries by "nobody", not a token'),
                 ({"length": "9"}, "query_expansion"),
                 ({"length": 9, "strategy": "most"}, "query_expansion"),
                 ({"length": 2}, "cuts texts to 2 tokens, 2 of them special"),

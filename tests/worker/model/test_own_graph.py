@@ -218,4 +218,4 @@ def test_a_hub_that_cannot_be_asked_is_named_in_one_sentence(tmp_path: Path) -> 
     done = prepare_from("http://127.0.0.1:9", tmp_path)
     assert done.returncode != 0
     (line,) = done.stderr.strip().splitlines()
-    assert 'model "acme/tiny" is no local folder and cannot be had from the hub' in line
+    assert 'model "acme/tiny" is not a local folder and cannot be had from the hub' in line

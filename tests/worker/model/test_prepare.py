@@ -266,7 +266,7 @@ FAULTS: dict[str, list[tuple[dict[str, Any] | str | None, str]]] = {
     "config.json": [
         (None, "config.json is missing: fetch the model again"),
         ("{}", "lacks the setting or layer 'hidden_size': fetch the model again"),
-        *(({"matryoshka_dimensions": named}, "is no model that Shoal knows") for named in (8, [8, "16"])),
+        *(({"matryoshka_dimensions": named}, "is not a model that Shoal knows") for named in (8, [8, "16"])),
     ],
     "modules.json": [
         (None, "modules.json is missing"),

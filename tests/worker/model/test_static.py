@@ -106,7 +106,7 @@ def test_a_text_counts_its_tokens_and_one_before_them_and_is_pooled_by_the_mean_
         ({"embeddings": (30,)}, "has no table of vectors"),
         ({"embeddings": (77, 4)}, "makes ids up to 78, and the model has 78 words"),
         ({"embeddings": (78, 4), "weights": (9,)}, "has weights of"),
-        ({"embeddings": (60, 4), "mapping": (78,)}, "maps tokens to rows that the table has not"),
+        ({"embeddings": (60, 4), "mapping": (78,)}, "maps tokens to rows that the table lacks"),
     ],
 )
 def test_tables_that_cannot_be_used(tmp_path: Path, tensors: dict[str, tuple[int, ...]], message: str) -> None:

@@ -41,7 +41,7 @@ class Prior(NamedTuple):
 
 
 class Ranker:
-    """Ranks documents for the lists of hits of one job, in a version with the changes of one moment.
+    """Ranks documents for the lists of hits of one job, in a version with the changes up to one moment.
 
     `shared` has the products of codes for the texts of several jobs.
     """
@@ -98,7 +98,7 @@ class Ranker:
     def best_bm25(self, query: Query) -> float:
         """Return the BM25 score by which hybrid scores divide BM25 scores; 0 if scores do not depend on BM25.
 
-        It is the best score in the list. Later pages use the first page's, because otherwise the order could change.
+        It is the best score in the list. Later pages use the first page's score, so that the order stays.
         """
         before = self._pages.before
         if before and before.num_shown:
@@ -120,7 +120,7 @@ class Ranker:
         elif self._options.mode == "hybrid" and query.texts:
             alpha, bm25 = self._options.alpha, self.words(query).scores
             alpha = ALPHA if alpha is None else alpha
-            prior = Prior(1.0, np.zeros_like(bm25))  # the cosine alone, if no document has a word
+            prior = Prior(1.0, np.zeros_like(bm25))  # no document has a word of the query
             if best := self.best_bm25(query):
                 prior = Prior(alpha, np.float32((1 - alpha) / np.float32(best)) * bm25)
         if self._options.boost is not None:

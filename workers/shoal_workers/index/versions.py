@@ -15,7 +15,7 @@ from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import FOLDER_NAME, current_version
 
 #: A file with a line for each version that was published, in order: its name, and the time it was published. Versions
-#: listed after the last line of the current one were published and then rolled back.
+#: listed after the last line of the current version were published and then rolled back.
 HISTORY = "history"
 
 #: A change of the versions holds a lock on this file.
@@ -125,7 +125,7 @@ def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
         if key:
             replace_file(folder / ROLLBACK, f"{key} {current} {after}\n")
         times = dict(_published(folder))
-        names = dict.fromkeys([*_history(folder, current), *times])  # each once, also after a publication was killed
+        names = dict.fromkeys([*_history(folder, current), *times])  # each once, even if a publication was killed
         replace_file(folder / HISTORY, "".join(f"{name} {times.get(name, '-')}\n" for name in names))
         replace_file(folder / CURRENT, after + "\n")
         return after
@@ -206,7 +206,7 @@ def _check_usable(folder: Path, name: str, digest: str | None) -> None:
 
 
 def _history(folder: Path, current: str | None) -> list[str]:
-    """Return the names of the versions that were published, in order of their last time, up to the current one."""
+    """Return the names of published versions up to the current one, in the order of their last publication."""
     names = [name for name, _ in _published(folder)]
     if current in names:
         names = names[: len(names) - names[::-1].index(current)]

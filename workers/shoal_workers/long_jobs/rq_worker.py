@@ -74,12 +74,12 @@ class LongJobWorker(Worker):
     # Taking jobs
 
     def run(self) -> None:
-        """Do jobs until a signal asks the worker to end. Raises redis-py's errors, after which a new worker is needed.
+        """Run jobs until a signal asks the worker to end. Raises redis-py's errors, after which a new worker is needed.
 
         RQ's own loop would end with a traceback when Redis is full. Its start would listen to commands, by which any
         program with access to Redis could end this worker or its jobs.
         """
-        logging.getLogger("rq").setLevel(logging.ERROR)  # this worker logs the begin and the end of a job itself
+        logging.getLogger("rq").setLevel(logging.ERROR)  # this worker itself logs the start and the end of a job
         self.heartbeat()
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
         with suppress(StopRequested):

@@ -75,7 +75,7 @@ def _post(url: str, private_hosts: Collection[str], body: bytes, headers: Mappin
     has_tls, host = parts.scheme == "https", parts.hostname or ""
     connection: Any = (HTTPSConnection if has_tls else HTTPConnection)(host, parts.port)
     with closing(connection):
-        connection.sock = _connected(addresses)  # not by name, because the name might have another address by now
+        connection.sock = _connected(addresses)  # not the name, which might have another address by now
         if has_tls:
             connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
         target = quote(f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}", safe=_SENT_AS_IS)

@@ -140,7 +140,7 @@ class Worker:
         self.clock.measure()
         if abs(self.clock.offset_s) > WRONG_CLOCK_S:
             log.warning(
-                "the clock of this machine is %.1f s ahead of Redis's: jobs go by Redis's, but set both right",
+                "the clock of this machine is %.1f s ahead of Redis's: deadlines use Redis's, but set both right",
                 self.clock.offset_s,
             )
         policy = self.consumer.eviction_policy()

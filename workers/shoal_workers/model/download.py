@@ -25,7 +25,7 @@ def find_source(name: str) -> Path:
         return Path(spec.submodule_search_locations[0]) / "model"
     name = SHORT_NAMES.get(name, name)
     if Path(name).is_absolute() or name.startswith("."):
-        raise ModelNotFound(f"{name} is no folder of a model: it has neither modules.json nor config.json")
+        raise ModelNotFound(f"{name} is not a folder of a model: it has neither modules.json nor config.json")
     return _from_hub(name)
 
 
@@ -52,6 +52,6 @@ def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
         return Path(snapshot_download(name, allow_patterns=[*wanted, *more]))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelNotFound(
-            f"model {excerpt(name)} is no local folder and cannot be had from the hub ({type(error).__name__}): "
+            f"model {excerpt(name)} is not a local folder and cannot be had from the hub ({type(error).__name__}): "
             "check the name, the network and HF_HUB_OFFLINE, or name a folder that holds it"
         ) from error

@@ -170,7 +170,7 @@ def read_words_head(config: Mapping[str, Any], tensors: dict[str, Array], words:
     """
     reader = _Reader(config, tensors, has_head=False)
     if (names := reader.architecture.words_head) is None:
-        raise ModelMismatch(f"a {config['model_type']} makes no weights of words here: use another model")
+        raise ModelMismatch(f"Shoal computes no weights of words for a {config['model_type']}: use another model")
     own = {part: f"{names.out}.decoder.{part}" for part in ("weight", "bias")}
     own = {part: name if name in reader.tensors else f"{names.out}.{part}" for part, name in own.items()}
     if config.get("tie_word_embeddings") is False:
@@ -211,7 +211,7 @@ class _Reader:
                 self.num_key_heads = self._size("num_key_value_heads")
         if self.num_heads % self.num_key_heads:
             raise ModelMismatch(
-                f"{self.num_heads} heads of queries are no multiple of {self.num_key_heads} of keys: use another model"
+                f"{self.num_heads} query heads are not a multiple of {self.num_key_heads} key heads: use another model"
             )
         if self.architecture.attention and self.head_size % 2:
             raise ModelMismatch(
@@ -368,7 +368,7 @@ class _Reader:
 
     def _head(self, words: Array) -> ScoreHead | Linear:
         if (head := self.architecture.head) is None:
-            raise ModelMismatch(f"a {self.config['model_type']} scores nothing here: use another model")
+            raise ModelMismatch(f"Shoal computes no scores for a {self.config['model_type']}: use another model")
         num_labels = len(self.config.get("id2label") or (0, 1))
         if not head.dense and "true_token_id" in self.config:
             return self._difference_of_logits(words)

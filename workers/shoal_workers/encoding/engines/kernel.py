@@ -34,7 +34,7 @@ class KernelEngine:
         target = library.own_target()
         self.precision = _precisions(name, target)[0] if precision == "auto" else precision
         if (reason := _obstacle(name, self.precision)) or not target:
-            raise BadSetting(f"{name} {reason}: the engine auto takes another")
+            raise BadSetting(f"{name} {reason}: the engine auto chooses another")
         if not (reason := model.other_blocks):
             transformer = stored_transformer(folder / GRAPH)
             reason = find_unsupported(transformer)

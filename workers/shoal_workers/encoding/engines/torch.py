@@ -92,7 +92,7 @@ def _pool(how: str, tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.T
 
 
 class Grid:
-    """A grid of tokens, with a row for each text and padding at the end of rows. A text begins at each position 0."""
+    """A grid of tokens, with a row for each text and padding at the end of rows. Position 0 begins a new text."""
 
     def __init__(self, positions: NDArray[np.int32], device: torch.device):
         starts = np.flatnonzero(positions == 0)

@@ -35,7 +35,7 @@ def _between(key: str, bounds: Sequence[Bound]) -> str:
 
 
 def _number(number: float) -> str:
-    """Return a number in Redis's notation, which has no signs of exponents. Raises InvalidRequest."""
+    """Return a number in Redis's notation, in which an exponent has no sign. Raises InvalidRequest."""
     text = repr(number).replace("e+", "e")
     if "e-" in text:
         text = format(Decimal(text), "f")

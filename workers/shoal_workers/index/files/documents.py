@@ -135,7 +135,7 @@ class Documents:
         """
         rows = self._ids.rows_of(b"".join(map(hash_of, ids)))
         if len(rows) and rows[-1] >= self._count:
-            raise IndexCorrupt(f"{self._folder / IDS} has rows that {DOCUMENTS} has not: build the index again")
+            raise IndexCorrupt(f"{self._folder / IDS} has rows that {DOCUMENTS} lacks: build the index again")
         return rows
 
 

@@ -60,7 +60,7 @@ def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -
         with np.errstate(over="ignore"):  # an infinite number of half-lives gives the share 0
             return np.asarray(np.exp2(-np.abs(terms - origin) / half_life))
     least, largest = _range(boost.field, fields)
-    span = largest / 2 - least / 2  # half the span, because float64 may not hold the whole
+    span = largest / 2 - least / 2  # halved, because float64 may not hold the whole span
     # If all values are equal, their share is 0, and an added value that is larger by at least 1 has the share 1.
     return np.clip((terms / 2 - least / 2) / (span or 0.5), 0, 1)
 

@@ -23,7 +23,7 @@ def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[
     parts = [(column, selected[part]) for columns, part in fields.parts if (column := columns.get(name)) is not None]
     num_documents = sum(int(np.count_nonzero(mask & (column.lowest >= 0))) for column, mask in parts)
     counts = [_counts(column, mask) for column, mask in parts]
-    if len(parts) == 2:  # counts of terms that both have are added to the version's
+    if len(parts) == 2:  # add up the counts of terms that both parts have
         places, ends = fields.spans(name)
         is_known = ends > places
         counts[0][places[is_known]] += counts[1][is_known]

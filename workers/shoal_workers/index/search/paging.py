@@ -57,10 +57,10 @@ class Cursor:
             is_finite = all(map(math.isfinite, (cursor.score, cursor.now, cursor.best_bm25)))
             has_bm25 = cursor.best_bm25 == 0 or cursor.best_bm25 >= _LEAST_BM25
             if not (is_finite and has_bm25 and 0 <= cursor.num_shown <= MAX_RANKED and cursor.row >= 0):
-                raise ValueError("a number that no search answers")
+                raise ValueError("a number that no search returns")
         except (binascii.Error, ValueError, TypeError, ShoalError) as error:
             raise InvalidRequest(
-                f"cursor is {excerpt(text)}, which no search has answered: take it from cursors, or begin with an "
+                f"cursor is {excerpt(text)}, which no search has returned: take it from cursors, or begin with an "
                 "empty one"
             ) from error
         return cursor
@@ -91,7 +91,7 @@ class Pages:
         cursor = Cursor.unpack(text)
         if cursor.digest != self._digest:
             raise InvalidRequest(
-                "cursor is of another search or index: ask the same as for the page before, or begin anew"
+                "cursor belongs to another search or index: repeat the search of the page before, or begin anew"
             )
         return cursor
 

@@ -150,7 +150,7 @@ class OpenIndexes(Mapping[str, Index]):
         future's result raises the last two too, and Unavailable while Redis cannot be reached.
         """
         served = self._served[name]
-        if failure := served.failure:  # read once, because another thread may remove it
+        if failure := served.failure:  # read only once, because another thread may remove the version
             raise type(failure.error)(failure.error.message)
         return served.use(time.monotonic())
 
@@ -209,7 +209,7 @@ class OpenIndexes(Mapping[str, Index]):
 
     def _repair(self, version: ServedVersion, is_wanted: Callable[[], bool], now: float) -> None:
         """Try again to open a version that could not be opened or had a wrong file."""
-        if version.check:  # the wrong file first, so that not all files are read every ten seconds
+        if version.check:  # checks the wrong file first, so that not all files are read every ten seconds
             version.check.check_rest(is_wanted)
         version.keep(self._opener.open_with_changes(version.name, version.folder), now)
         version.failure = None
@@ -277,7 +277,7 @@ class OpenIndexes(Mapping[str, Index]):
             return self._opener.open_with_changes(name, folder)
         except ShoalError as error:
             fault, version = without_folder(error, name, folder.parent), self._served.get(name)
-            is_final = not isinstance(error, Unavailable | Overloaded)  # after others, the next search tries again
+            is_final = not isinstance(error, Unavailable | Overloaded)  # otherwise the next search tries again
             if is_final and version and version.folder == folder:
                 version.failure = self._failed(name, folder.parent, folder, error, time.monotonic())
         raise fault

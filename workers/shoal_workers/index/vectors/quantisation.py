@@ -1,8 +1,8 @@
 """Vectors as int8 codes. The inner product of two codes, in a known unit, plus a slack, is an upper bound of a score.
 
 A basis has the directions in which the vectors of an index extend most. The part of a vector x inside the basis is y;
-the remainder outside the basis, called the tail, has the length t. For a query q, z is this part and u is the length of
-the tail. By the Cauchy-Schwarz inequality the inner product of the remainders is at most t·u, so
+the remainder outside the basis, called the tail, has the length t. For a query q, z is the part inside the basis and u
+is the length of the tail. By the Cauchy-Schwarz inequality the inner product of the remainders is at most t·u, so
 
     x·q  <=  y·z + t·u
 

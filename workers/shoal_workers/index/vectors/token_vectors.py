@@ -1,4 +1,4 @@
-"""Token vectors of documents as int8 codes: one core scores 20 texts of 178 tokens in 9 ms in place of 274.
+"""Token vectors of documents as int8 codes: one core scores 20 texts of 178 tokens in 9 ms, not 274 ms.
 
 A text's token vectors have length 1, so each of their numbers is a code from -127 to 127 in units of 1/127. Rows with
 the same text share one copy of the codes.
