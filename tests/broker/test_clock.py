@@ -109,7 +109,7 @@ class TestWorker:
     ) -> None:
         assert reply_of(queue, other, broker.time() + 20).status == "done"
         broker.ahead_s -= 2 * WRONG_S
-        other.admission._next_reclaim = 0.0  # a second later
+        other.admission._next_reclaim = 0.0  # as if a second had passed
         assert reply_of(queue, other, broker.time() + 20).status == "done"
 
     def test_time_in_the_queue_is_by_redis_clock(self, other: Worker, broker: OtherClock, queue: Queue) -> None:

@@ -43,7 +43,7 @@ from shoal_workers.service.service import about
 
 ACL = ROOT / "docs" / "redis-users.acl"
 
-#: The values that a producer made of the pages gets.
+#: The values that a producer built from the pages gets.
 FOUND = {
     "replies": ["done", "done", "done", "done", "failed", "cancelled"],
     "put": [True] * 3,
@@ -221,7 +221,7 @@ def use_clients(place: Place) -> None:
     use_long_jobs(place.api)
     with Client(place.api, timeout_s=0.05) as client:
         assert client.submit("embed", "storm").cancel() == "cancelled"
-        client.submit("embed", ["storm"] * 33)  # a worker does it later
+        client.submit("embed", ["storm"] * 33)  # a worker runs the job later
         with pytest.raises(Timeout):
             client.submit("embed", "storm").result()
     with closing(Queue.connect(place.worker, Keys())) as queue:
@@ -230,7 +230,7 @@ def use_clients(place: Place) -> None:
             refused.submit("embed", "storm")
         set_limits(queue, LaneLimits())
     with Client(place.api, timeout_s=0.05) as client, pytest.raises(Timeout):
-        client.embed("storm")  # is withdrawn after the timeout
+        client.embed("storm")  # the job is withdrawn after the timeout
 
 
 def use_changes(place: Place) -> None:

@@ -128,7 +128,7 @@ def test_changes_of_the_index_are_folded_in(shoal: CliRunner, source: Path, tmp_
     said = succeed(shoal.invoke(main, [*build, "--name", "news"]))
     assert "changes of 3 ids are folded in" in said
     assert "102 documents, " in said
-    assert queue.redis.xlen(queue.keys.changes("news")) == 0  # no version needs them
+    assert queue.redis.xlen(queue.keys.changes("news")) == 0  # no version needs these changes
     again = succeed(shoal.invoke(main, [*build, "--name", "news"]))
     assert f"news: unchanged: version {current_version(tmp_path / 'news').name} stays" in again
     for time, count in (("1700000001", 101), ("2027-01-15T08:00:00+00:00", 101), ("20270116", 100)):

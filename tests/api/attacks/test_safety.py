@@ -23,7 +23,7 @@ PACKAGES = [ROOT / "shared" / "shoal", ROOT / "api" / "shoal_api", ROOT / "worke
 #: Modules that make objects from bytes, or run code in them.
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "code", "runpy"}
 
-#: Functions that do the same, or that give a command to a shell.
+#: Functions that make objects from bytes, run code, or give a command to a shell.
 FORBIDDEN_CALLS = {
     "eval",
     "exec",

@@ -82,7 +82,7 @@ def test_claims_are_counted_and_suspects_among_them(scrape: Scrape, worker: Work
         put(queue, "interactive", "storm")
     assert len(queue.take("gone", LANES, 2)) == 2
     assert len(queue.take("left", LANES, 1)) == 1
-    queue.leave("left")  # an orderly end, so that its job is no suspect
+    queue.leave("left")  # leaves in order, so that its job does not become a suspect
     queue.may_look(worker.id)
     assert sum(drive(worker) for _ in range(4)) == 3
     assert counts(scrape, "claims_total", "redeliveries_total") == [2, 2]
@@ -174,7 +174,7 @@ def test_no_heartbeat_spoils_the_lines_of_others(api: FlaskClient, stub: StubWor
     assert found["shoal_worker_wait_seconds_count", odd].labels["lane"] == odd
     assert found["shoal_worker_engine_info", odd].labels["engine"] == odd
     stub.pool.leave(odd)
-    stub.announce(waits={}, batches={}, memory_bytes=None)  # as a worker of an older version
+    stub.announce(waits={}, batches={}, memory_bytes=None)  # a heartbeat of an older version
     text = api.get("/metrics").text
     assert 'shoal_worker_jobs_total{worker="stub"} 7.0\n' in text
     assert "shoal_worker_wait_seconds_count" not in text

@@ -13,7 +13,7 @@ from shoal_api.routes.pages import FOLDER
 
 pytestmark = needs_node
 
-#: A browser as far as the modules need it, the modules, and `text`, which returns a drawing as HTML.
+#: The parts of a browser that the modules need, the modules, and `text`, which returns a drawing as HTML.
 BEFORE = """
 globalThis.document = { createComment() {}, createTreeWalker() {}, baseURI: "http://localhost:8080/" };
 globalThis.sessionStorage = new Map();

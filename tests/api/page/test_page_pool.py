@@ -38,7 +38,7 @@ pytest_plugins = ["browser_fixtures", "long_job_fixtures"]
 
 pytestmark = pytest.mark.wide
 
-#: Number of rows in a file. A runner still embeds this file when a test looks at the job.
+#: Number of rows in a file, which a runner still embeds when a test looks at the job.
 NUM_ROWS = 50_000
 
 

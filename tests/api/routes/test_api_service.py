@@ -143,7 +143,7 @@ UNDESCRIBED |= {f"X-{what}-Time" for what in ("Total", "Tokenization", "Queue", 
 
 @pytest.fixture
 def asked(api: FlaskClient, stub: StubWorker) -> list[tuple[str, dict[str, Any]]]:
-    """Return the path and an example of a body for each route whose answer has a cost, and each of its protocols."""
+    """Return the path and an example of a body for each route whose answer has a cost, in each protocol."""
     stub.announce(model="sentence-transformers/all-MiniLM-L6-v2")
     paths = api.get("/openapi.json").get_json()["paths"]
     found = [(path, body) for path, body in examples(api) if "X-Tokens" in described(paths, path)["headers"]]

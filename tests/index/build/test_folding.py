@@ -46,7 +46,7 @@ class News:
         self.source = Source(path)
 
     def build(self, report: Report = print, encoder: Any = None, **options: Any) -> BuildResult:
-        """Build a version, with the changes if the options do not say otherwise."""
+        """Build a version, with the changes unless the options leave them out."""
         options = {"changes": self.changes} | options
         return build(self.source, self.out, encoder or MadeVectors(), report, **options)
 
@@ -222,7 +222,7 @@ def test_a_build_that_is_killed_while_it_publishes_is_published_by_the_next_try(
     assert (again.is_published, news.version.name) == (True, again.version)
     assert {path.name for path in news.version.iterdir()} == {*FILES, MANIFEST, BAD_ROWS, BUILD}
     assert rollback(news.out) == first
-    assert not news.build(key="job").is_published  # it was rolled back
+    assert not news.build(key="job").is_published  # the version was rolled back
 
 
 # Redis
@@ -281,7 +281,7 @@ def test_a_redis_that_does_not_answer_fails_nothing_that_was_done(news: News, ca
 
 
 def test_every_version_shows_all_changes(news: News) -> None:
-    """Each version, with the changes since it in Redis, has the documents that all changes so far leave."""
+    """A version, with the later changes in Redis, has the documents that all changes so far leave."""
     drawn = random.Random(0)
     wanted = {f"d{n}": f"text {n}" for n in range(10)}
     news.build()

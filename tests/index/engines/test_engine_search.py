@@ -49,11 +49,11 @@ Numbers = NDArray[np.float32]
 
 #: Values of fields, with odd ones.
 ODD = VALUES | {"tag": [*VALUES["tag"], 'q"\\\x00'], "year": [*VALUES["year"], 1e300, 1e-7, -0.0]}
-ODD["day"] = [*VALUES["day"], 30_000_000_000]  # in the year 2920, where float64 has no single microseconds
+ODD["day"] = [*VALUES["day"], 30_000_000_000]  # in the year 2920, in which float64 cannot hold every microsecond
 
 
 def pushed_to(engine: Engine, folder: Path, documents: list[Document], vectors: Numbers) -> EngineIndex:
-    """Return an index of these documents in an engine; there is the same index of files in the folder."""
+    """Return an index of these documents in an engine; the folder has the same index in files."""
     write_version(folder / "v1", documents, vectors, kinds=KINDS)
     make_current(folder, "v1")
     pushed = open_version(folder / push(folder, engine.url, PASSWORD, ignore), password=PASSWORD)
@@ -194,7 +194,7 @@ def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: 
     version = push(folder, url, PASSWORD, lambda *report: reports.append(report))
     assert reports == [(2 * ROWS_AT_ONCE, NUM_PUSHED), (NUM_PUSHED, NUM_PUSHED)]
     make_current(folder, version)
-    assert push(folder, url, PASSWORD, ignore) == version  # the version of files again
+    assert push(folder, url, PASSWORD, ignore) == version  # pushes the version in files again
 
     publish(folder, "v2", 3)
     newer = push(folder, url, PASSWORD, ignore)
@@ -232,7 +232,7 @@ def test_a_bad_address_is_refused_with_a_sentence(url: str, reason: str, tmp_pat
         push(tmp_path / "news", url, "", ignore)
     assert "secret@" not in raised.value.message
     assert "=secret" not in raised.value.message
-    assert len(remove_tables(tmp_path / "news", "")) == ("secrets" in url)  # the next push ends, also with such a table
+    assert len(remove_tables(tmp_path / "news", "")) == ("secrets" in url)  # even such a table ends no push
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "redis"])
@@ -325,7 +325,7 @@ def test_after_an_outage_searches_fail_without_a_call_for_a_while(
         engine.start()
 
 
-#: Searches that an engine does not take, each with the part of the message that names its option.
+#: Searches that an engine refuses, each with the part of the message that names the option.
 REFUSED: list[dict[str, Any]] = [
     {"mode": "lexical"},
     {"sort": [{"field": "n"}]},
@@ -374,7 +374,7 @@ def test_an_index_in_an_engine_is_searched_like_any_other(
         assert f"{name}, which has the index, does not answer" in answer.body["error"]["message"]
         assert pool.ask("POST", "/search", body | {"index": "files"}).status == 200
         engine.start()
-        engine.change_documents(f'"x":{2**64},')  # no reply can have such documents: a search for them fails alone
+        engine.change_documents(f'"x":{2**64},')  # no reply can contain these documents, so only searches for them fail
         texts = {"queries": ["storm"], "index": "pushed", "fields": ["text"]}
         wait_until(lambda: pool.ask("POST", "/search", texts).status == 200)
         answer = pool.ask("POST", "/search", body | {"index": "pushed"})

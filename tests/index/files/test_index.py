@@ -46,7 +46,7 @@ def columns_of(values: Sequence[Any], kinds: Mapping[str, str] | None = None, *,
     return Columns({column.name: column for column in fields.columns()}, fields.num_left_out)
 
 
-#: By kind, values, and the function that returns the term of a value.
+#: The values of each kind, and the function that returns the term of a value.
 KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any]]] = {
     "number": (NUMBERS, float),
     "date": (DATES, lambda value: date_span(value)[0]),

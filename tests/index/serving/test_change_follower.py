@@ -154,7 +154,7 @@ def test_an_index_that_was_closed_has_its_changes_when_it_is_opened_again(follow
     described = indexes.describe()
     for close_after_s in (61, 122):
         indexes.look(time.monotonic() + close_after_s)
-        indexes.follow()  # there is no new change to open it for
+        indexes.follow()  # no new change opens the index
         assert (indexes.num_open, indexes.describe()) == (0, described)
         assert {"a", "0"} & ids(following.news) == {"a"}
     indexes.look(time.monotonic() + 183)
@@ -193,7 +193,7 @@ def test_while_redis_is_away_the_former_version_stays_and_searches_of_new_indexe
     assert indexes.errors == {"news": "Redis does not answer"}
     with pytest.raises(Unavailable):
         indexes["faq"]
-    assert len(caplog.messages) == 2  # a warning of the index, and one of following; later ones are not repeated
+    assert len(caplog.messages) == 2  # one warning about the index and one about following; neither is repeated
     worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
     queue.put("interactive", [Search(["storm"], index="faq", reply_to="me")])
     log.num_commands = 0
@@ -297,7 +297,7 @@ def test_a_fault_that_has_gone_is_no_longer_reported(following: Following) -> No
     assert following.indexes.errors == {}
     following.log.num_commands = 0
     following.indexes.follow()
-    assert following.log.num_commands == 1  # nothing is read again
+    assert following.log.num_commands == 1  # no change is read again
 
 
 def test_an_index_whose_changes_fail_stops_no_other_one(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Changes of indexes: packed changes are read as they were, and the log in Redis keeps order, sums and limits."""
+"""Changes of indexes: a packed change is read back unchanged, and the log in Redis keeps order, sums and limits."""
 
 import json
 from collections.abc import Callable
@@ -169,7 +169,7 @@ def test_a_change_that_could_not_be_read_is_never_packed(wrong: Change, error: t
 
 
 def fill(log: ChangeLog, num: int = MAX_CHANGES // MAX_CHANGE_IDS) -> list[str]:
-    """Append as many changes to the log as may be in no build; return their positions."""
+    """Append the largest number of changes that may be in no build; return their positions."""
     ids = list(map(str, range(MAX_CHANGE_IDS)))
     return [log.append("news", change(deleted=ids)) for _ in range(num)]
 

@@ -269,7 +269,7 @@ def test_a_version_is_withdrawn_until_its_files_are_right_again(
 
 def test_a_failure_that_ends_meanwhile_harms_no_search(news: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[Failure | None] = []
-    removed = property(lambda _: failures.pop() if failures else None)  # as if the thread of checks removed it
+    removed = property(lambda _: failures.pop() if failures else None)  # another thread may remove it
     monkeypatch.setattr(ServedVersion, "failure", removed, raising=False)
     for find in (lambda: news.indexes.find("news"), lambda: news.indexes.errors["news"]):
         failures.append(Failure(IndexCorrupt("wrong"), None, 0))
@@ -413,7 +413,7 @@ class TestOpening:
         news.indexes.look(0)
         path.rename(whole := path.with_suffix(".away"))
         os.mkfifo(path)  # opening waits until this pipe is written
-        worker.clock.measure()  # otherwise the job has expired before it is admitted
+        worker.clock.measure()  # otherwise the job would expire before it is admitted
         expiring = Search(["storm"], id="late", index="slow", reply_to="late", deadline=worker.clock.now() + 0.5)
         jobs = [Search(["storm"], id=name, index=name, reply_to=name) for name in ("slow", "news")]
         queue.put("interactive", [expiring, *jobs])

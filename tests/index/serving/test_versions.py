@@ -100,7 +100,7 @@ def test_a_rollback_goes_back_version_by_version_until_there_is_none(out: Path, 
     first, second, third, deleted = (built(num_kept=9) for _ in range(4))
     publish(out, first)
     delete(out, deleted)
-    assert [rollback(out), rollback(out)] == [third, second]  # in the order of publishing
+    assert [rollback(out), rollback(out)] == [third, second]  # in the order of their publication
     with pytest.raises(InvalidRequest, match=f"no version before {second} to go back to: publish one that"):
         rollback(out)
     (out / HISTORY).unlink()
