@@ -123,7 +123,7 @@ def test_an_idempotency_key_belongs_to_its_client(jobs: LongJobs, rq: Rq, keys: 
     with pytest.raises(InvalidRequest, match="used for another long job"):
         jobs.submit("embed_file", {"source": "b.csv", "out": "a"}, idempotency_key="a", client="ann")
     names = [*rq.connection.scan_iter(f"{keys.once('*').replace('{', '?').replace('}', '?')}")]
-    for value in (b"\xff\xfe", b"a/b", b"mine", b"x" * 1_000):  # values from another program, none of them an id
+    for value in (b"\xff\xfe", b"a/b", b"mine", b"x" * 1_000):  # values that another program wrote, none of them an id
         for name in names:
             rq.connection.set(name, value, keepttl=True)
         assert submit(jobs, idempotency_key="a", client="ann") not in (first, "mine")
@@ -213,7 +213,7 @@ def test_the_status_shows_the_outcome_of_the_webhook(jobs: LongJobs, rq: Rq) -> 
     assert jobs.status(job_id).webhook == about
     error = {"code": "unavailable", "message": "no answer"}
     rq.set(sender := f"{job_id}-webhook", meta=MsgpackSerializer.dumps({"error": error}))
-    assert jobs.status(job_id).webhook == about | {"error": error}  # it is sent again later
+    assert jobs.status(job_id).webhook == about | {"error": error}  # the webhook is sent again later
     rq.set(sender, status="failed")
     assert jobs.status(job_id).webhook == about | {"status": "failed", "error": error}
     rq.connection.delete(f"rq:job:{sender}")
@@ -268,7 +268,7 @@ def test_files_of_cancelled_and_deleted_builds_are_removed(settings: Settings, j
     assert all(folder.exists() for folder in (*left, *others))
     jobs.cancel(cancelled)
     jobs.cancel(deleted)
-    jobs.delete(deleted)  # before a runner has removed its files
+    jobs.delete(deleted)  # deleted before a runner has removed its files
     remove_unwanted_builds(settings, jobs)
     assert not any(folder.exists() for folder in left)
     assert all(folder.exists() for folder in others)
@@ -284,10 +284,10 @@ def test_files_of_a_build_that_has_just_begun_stay(settings: Settings, jobs: Lon
         remove_unwanted_builds(settings, jobs)
         found.append(scratch.exists())
 
-    build(Source(tmp_path / "source.txt"), tmp_path / "faq", MadeVectors(), look, key=job_id)  # a retry
+    build(Source(tmp_path / "source.txt"), tmp_path / "faq", MadeVectors(), look, key=job_id)  # the job was retried
     assert set(found) == {True}
     scratch = interrupt(tmp_path / "news", "a" * 24)
-    remove_interrupted(tmp_path / "news", lambda _: bool(interrupt(tmp_path / "news", "b" * 24)))  # another build
+    remove_interrupted(tmp_path / "news", lambda _: bool(interrupt(tmp_path / "news", "b" * 24)))  # a new build begins
     assert scratch.exists()
 
 

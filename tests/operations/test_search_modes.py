@@ -1,4 +1,4 @@
-"""Searches with options find the same hits as scoring all documents, before and after changes of the index."""
+"""Searches with options find the hits that scoring all documents finds, before and after changes of the index."""
 
 import math
 import random
@@ -65,7 +65,7 @@ TEXTS = st.lists(st.sampled_from(["rain", "storm", "storms", "sun", "wind and ra
 
 @dataclass(frozen=True)
 class Scene:
-    """An index with a change. `made` has its documents in order, `left` the version's rows that are not deleted."""
+    """An index with a change. `made` has its documents in order; `left` has the version's rows that are not deleted."""
 
     index: Index
     made: Made
@@ -114,7 +114,7 @@ class Scene:
         return [group[: search.group_size if search.group_by else 1] for group in groups.values()]
 
     def lists(self, job: Search, vectors: Vectors) -> Iterator[list[Place]]:
-        """Yield for each list of hits the places of all documents that may be hits, best first."""
+        """Yield for each list of hits the positions of all documents that may be hits, best first."""
         documents, search = self.made.documents, job.search
         eligible = [matches(search.filter or {}, one.fields) for one in documents]
         for number, (vector, excluded) in enumerate(self._queries(job, vectors)):
@@ -259,7 +259,7 @@ def check_pages(scene: Scene, job: Search, vectors: Vectors, groups: list[list[H
 
 
 def check_second_stage(index: Index, job: Search, vectors: Vectors, lists: list[list[list[Hit]]]) -> None:
-    """Assert that the best groups get new scores, many equal, and that the best groups by these are returned."""
+    """Assert that the best groups get new scores, many of them equal, and are returned in the order of these scores."""
     search = replace(job.search, rerank={"top_n": job.k + 3, "query": "storm"})
     stage = index.find(replace(job, search=search), vectors)
     scores = [0.1 * (7 * number % 5) for number in range(len(stage.pairs()))]

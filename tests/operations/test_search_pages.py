@@ -54,7 +54,7 @@ def test_a_document_that_is_added_or_deleted_between_two_pages_shifts_no_other(t
     whole = [hit["id"] for hit in scene.answer(QUERY, 40).hits[0]]
     _, cursor = first_page(scene)
     rest = scene.answer(np.nextafter(QUERY, np.float32(2)), 10, cursor=cursor).hits[0]
-    assert [hit["id"] for hit in rest] == whole[10:20]  # although scores have changed in the last digits
+    assert [hit["id"] for hit in rest] == whole[10:20]  # although the last digits of scores have changed
     deleted = (whole[2], whole[9], whole[20])
     new = tuple(Document(one, "storm", {}) for one in ("new", "other"))
     apply(scene.index, [Change(new, np.stack([QUERY, QUERY]), deleted, "d", 0.0)])
@@ -107,7 +107,7 @@ def test_later_pages_are_ranked_as_of_the_time_of_the_first(tmp_path: Path) -> N
     options: dict[str, Any] = {"boost": [{"field": "day", "weight": 5, "half_life_days": 30}], "explain": True}
     _, cursor = first_page(scene, 1, **options)
     at = datetime(2007, 1, 1, tzinfo=UTC).timestamp()
-    earlier = replace(Cursor.unpack(cursor), now=at, row=7).pack()  # as if that day's document came first
+    earlier = replace(Cursor.unpack(cursor), now=at, row=7).pack()  # as if the document of that day came first
     answer = scene.answer(QUERY, 18, cursor=earlier, **options)
     (next_cursor,) = answer.cursors or [""]
     assert Cursor.unpack(next_cursor or "").now == at
@@ -162,5 +162,5 @@ def test_pages_go_on_in_a_version_that_is_published_meanwhile(
     scene = forty(tmp_path / "v2")
     whole = [hit["id"] for hit in scene.answer(QUERY, 40, **options).hits[0]]
     assert whole[:10] == ids
-    unpacked = replace(Cursor.unpack(cursor), row=39)  # the row of another document in this version
+    unpacked = replace(Cursor.unpack(cursor), row=39)  # another document has this row in this version
     assert [one for page in pages(scene, unpacked.pack(), 4, **options) for one in page] == whole[10:]

@@ -65,7 +65,7 @@ def test_trials_run_in_turns_and_only_figures_of_whole_runs_count() -> None:
 
         return Trial(case, "shoal", once)
 
-    plan = Plan(Texts("none", [], [], []), 2, 5, [], [], 1)  # with two runs of five seconds
+    plan = Plan(Texts("none", [], [], []), 2, 5, [], [], 1)  # two runs of five seconds each
     rows = plan.interleave("embed", [trial("a"), trial("b", without_figures=1), trial("c", fails=True)])
     first, *others = [("a", 2, 0), ("b", 2, 0)], [("a", 5, 1), ("b", 5, 1)], [("a", 5, 2), ("b", 5, 2)]
     assert seen == [*first, ("c", 2, 0), *others[0], *others[1]]
@@ -159,7 +159,7 @@ def test_processes_of_a_service_have_names_memory_and_processor_time() -> None:
             children.append(stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE)))
         try:
             found = [psutil.Process(child.pid) for child in children]
-            wait_until(lambda: all(process.cmdline() for process in found))  # empty while a program begins
+            wait_until(lambda: all(process.cmdline() for process in found))  # a program that begins has no name yet
             by_name = named(found)
             processes = Processes(by_name)
             wait_until(lambda: processes.cpu_s()["worker"] > 0)

@@ -50,7 +50,7 @@ def build(code: Path, **variables: str) -> Path:
 
 
 def installed_kernel_exists(wheel: Path) -> bool:
-    """Install the wheel into a folder; return True if it brought the compiled kernel of its source."""
+    """Install the wheel into a folder; return True if the wheel had the compiled kernel of its source."""
     site = wheel.parent.with_name("site")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
     subprocess.run([*pip, "--target", site, wheel], check=True)

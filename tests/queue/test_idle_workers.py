@@ -18,7 +18,7 @@ NUM_WORKERS = 12
 
 @contextmanager
 def idle_workers(queue: Queue) -> Iterator[list[Future[list[Delivery]]]]:
-    """Start workers that wait for a job, each in a thread; give the futures of the jobs that they take."""
+    """Start workers that wait for a job, each in a thread; yield the futures of the jobs that they take."""
     ending = threading.Event()
 
     def take(name: str) -> list[Delivery]:

@@ -174,7 +174,7 @@ class TestReadFiles:
 
     @pytest.fixture
     def store(self, tmp_path: Path, docs: Path) -> Path:
-        """A store with a false text for each file. A document that has the false text was not read again."""
+        """A store with a false text for each file. If a document has the false text, its file was not read again."""
         with ReadFiles(tmp_path / "store", later) as read_files:
             for file in list_files(docs, NO_ROOTS):
                 read_files.keep(file, {"id": file.path, "text": f"noted of {file.path}"})

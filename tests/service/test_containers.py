@@ -19,7 +19,7 @@ PRIVILEGES |= {"group_add", "volumes_from"}
 
 
 def instructions(name: str, target: str = "") -> list[str]:
-    """Return the instructions that make an image, each on one line, from its stage and the stages that it extends."""
+    """Return the instructions of an image, each on one line: of its stage and of the stages that it extends."""
     lines = re.sub(r"\\\n", "", DOCKERFILES[name].read_text()).splitlines()
     lines = [line for line in lines if line and not line.startswith("#")]
     stages: dict[str, list[str]] = {}

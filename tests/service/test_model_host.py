@@ -1,4 +1,4 @@
-"""`shoal host`: several models on one machine, each while jobs come for it, within a budget of memory."""
+"""`shoal host`: several models on one machine run while jobs come for them, within a budget of memory."""
 
 import os
 import signal
@@ -112,7 +112,7 @@ def test_models_take_turns_and_sleep(settings: Settings, broker: Broker, tiny_mo
 
 
 class PlannedModel(HostedModel):
-    """A model of the pool `name` without a worker: the host's decisions change its state, and the test the rest."""
+    """A model of the pool `name` without a worker. The host's decisions change its state; the test changes the rest."""
 
     def __init__(self, broker: Broker, settings: Settings, name: str, **about: Any):
         super().__init__(broker, replace(settings, pool=name))
@@ -133,8 +133,8 @@ class PlannedModel(HostedModel):
 
 BUSY = {"state": "ready", "num_jobs": 1}
 
-#: Models a, b and c, of which two have room, and the states after each step of the host at a time. A word in place of
-#: the time is what became of model b.
+#: Steps of a host with models a, b and c and room for two: a time and the states afterwards. A word in place of the
+#: time says what happened to model b.
 STEPS: dict[str, tuple[list[dict[str, Any]], list[tuple[float | str, str]]]] = {
     "an idle model sleeps": (
         [{"state": "ready", "used_at": 5.0}, {"state": "ready", "used_at": 6.0}],
@@ -144,7 +144,7 @@ STEPS: dict[str, tuple[list[dict[str, Any]], list[tuple[float | str, str]]]] = {
         [{"state": "ready", "used_at": 2.0}, {"state": "ready", "used_at": 1.0}, {"num_jobs": 1}],
         [
             (3.0, "ready stopping asleep"),
-            (3.1, "ready stopping asleep"),  # its memory is free soon
+            (3.1, "ready stopping asleep"),  # the memory of b is free soon
             ("asleep", "ready asleep asleep"),
             (3.2, "ready asleep starting"),
         ],
