@@ -348,7 +348,7 @@ def test_the_runner_has_all_permissions_that_it_needs(place: Place, tmp_path: Pa
     assert "docs/redis-users.acl" not in runner.output
 
 
-def test_a_producer_made_of_the_pages_needs_what_its_user_may_do(
+def test_a_producer_built_from_the_pages_needs_only_the_permissions_of_its_user(
     place: Place, encoder: Encoder, reranker: Reranker, index: Index
 ) -> None:
     url = place.api.replace("shoal-api:api", "shoal-producer:producer")

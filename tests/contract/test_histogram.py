@@ -53,7 +53,7 @@ def test_a_quantile_is_estimated_within_its_limits() -> None:
     assert of().quantile(0.5) is None
 
 
-def test_the_difference_is_what_was_measured_since() -> None:
+def test_the_difference_has_the_values_measured_since() -> None:
     earlier = of(1, 3)
     later = of(1, 3, 5, 0.5)
     assert later.minus(earlier).to_map() == of(5, 0.5).to_map()

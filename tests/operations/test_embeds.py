@@ -291,7 +291,7 @@ class TestChunked:
         assert (num_answered, reply.status) == (0, "expired")
         assert 0 < worker.counters["batches"] < job.num_lane_texts / 5
 
-    def test_a_chunk_on_which_the_engine_fails_harms_only_its_own_job(self, queue: Queue, encoder: Encoder) -> None:
+    def test_a_chunk_that_the_engine_fails_on_harms_only_its_own_job(self, queue: Queue, encoder: Encoder) -> None:
         worker = Worker(queue.consumer(), engine := Noting(encoder), {}, Bucketing(256))
 
         def choke(texts: Sequence[TokenizedText]) -> None:

@@ -408,7 +408,7 @@ def test_a_boost_by_the_largest_numbers_is_exact(tmp_path: Path) -> None:
     assert all(hit["score"] == pytest.approx(hit["explain"]["cosine"] + hit["explain"]["boost"]) for hit in hits)
 
 
-def test_the_least_score_is_compared_alike_with_and_without_an_order(tmp_path: Path) -> None:
+def test_the_least_score_is_compared_equally_with_and_without_an_order(tmp_path: Path) -> None:
     scene = scene_of(tmp_path / "v1", [{"year": 1}])
     score = scene.answer(QUERY).hits[0][0]["score"]
     for least, num in ((score, 1), (math.nextafter(score, 2), 0)):

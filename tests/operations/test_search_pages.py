@@ -88,7 +88,7 @@ def test_a_page_in_the_order_of_a_field_begins_after_a_document_that_was_deleted
 
 
 @pytest.mark.parametrize("added", ["w31 w31 w31 w31", "w59"])
-def test_later_pages_keep_the_order_of_the_first_though_words_count(added: str, tmp_path: Path) -> None:
+def test_later_pages_keep_the_order_of_the_first_even_if_words_count(added: str, tmp_path: Path) -> None:
     texts = [f"w{n % 40} w{n % 7} w{n % 3}" for n in range(300)]
     documents = [Document(str(n), text, {}) for n, text in enumerate(texts)]
     scene = Scene.of(tmp_path / "v1", documents, unit_vectors(300, DIMENSION, 3), 290)
@@ -101,7 +101,7 @@ def test_later_pages_keep_the_order_of_the_first_though_words_count(added: str, 
     assert [*first, *later] == [*whole[:10], *(one for one in whole[10:] if one not in deleted)]
 
 
-def test_later_pages_are_ranked_as_of_the_time_of_the_first(tmp_path: Path) -> None:
+def test_later_pages_are_ranked_for_the_time_of_the_first_page(tmp_path: Path) -> None:
     documents = [Document(str(n), "storm", {"day": f"20{n:02}-01-01"}) for n in range(20)]
     scene = Scene.of(tmp_path / "v1", documents, unit_vectors(20, DIMENSION), 20)
     options: dict[str, Any] = {"boost": [{"field": "day", "weight": 5, "half_life_days": 30}], "explain": True}

@@ -41,7 +41,7 @@ FAILURES, ALL_FAIL = LOST.replace('_refused": 0', '_refused": 51'), OUTPUT.repla
 UNIT = np.eye(2, 3, dtype=np.float32)
 
 
-def test_rate_and_latencies_are_read_from_what_wrk_prints_unless_a_run_with_failures_measures_nothing() -> None:
+def test_rate_and_latencies_are_read_from_the_output_of_wrk_but_not_of_a_failed_run() -> None:
     measured = Measured.parse(OUTPUT, cpu_s=0.5)
     assert measured.requests_per_s == pytest.approx(2451 / 2.01)
     assert (measured.p50_ms, measured.p90_ms, measured.p99_ms, measured.cpu_s) == (0.512, 6.0, 9.13, 0.5)
@@ -94,7 +94,7 @@ def test_tables_have_median_lowest_and_highest_and_ratios_compare_medians_of_the
     assert ratios(rows).splitlines()[2:] == ["| a | requests/s (higher is better) | old | 100 | 110 | 1.100 |"]
 
 
-def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
+def test_cases_that_cannot_be_measured_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="run scripts/check"):
         Checkout.at(tmp_path)
     done = subprocess.run([*BENCH, "swim"], capture_output=True, text=True)
@@ -174,7 +174,7 @@ def test_processes_of_a_service_have_names_memory_and_processor_time() -> None:
 
 @pytest.mark.wide
 @pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
-def test_scripts_bench_prints_and_saves_what_it_measured(tiny_source: Path, home: Path, tmp_path: Path) -> None:
+def test_scripts_bench_prints_and_saves_its_measurements(tiny_source: Path, home: Path, tmp_path: Path) -> None:
     saved = tmp_path / "figures.json"
     measured = subprocess.run(
         [*BENCH, "cache", "--runs", "1", "--seconds", "1", "--json", saved],

@@ -222,7 +222,7 @@ def test_a_reply_that_is_odd_or_of_no_caller_stops_no_other(queue: Queue, dispat
     assert pending.result(PATIENCE_S).status == "done"
 
 
-def test_large_jobs_do_not_delay_those_of_others(queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked) -> None:
+def test_large_jobs_do_not_delay_other_jobs(queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked) -> None:
     is_sending, is_through = asyncio.Event(), asyncio.Event()
 
     async def send_slowly(puts: Sequence[PackedJobs]) -> None:

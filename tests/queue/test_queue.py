@@ -97,7 +97,7 @@ def test_a_refused_push_with_the_id_of_a_job_under_way_does_not_touch_this_job(q
     assert queue.wait_result(job.id, 0)
 
 
-def test_what_dead_workers_held_waits_again_before_the_others_in_its_order(queue: Queue) -> None:
+def test_jobs_of_dead_workers_wait_again_in_order_before_the_others(queue: Queue) -> None:
     jobs = put(queue, 6)
     queue.pool.announce("alive")
     held = {worker: queue.take(worker, LANES, 2) for worker in ("dead", "alive")}

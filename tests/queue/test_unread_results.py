@@ -184,7 +184,7 @@ class TestBound:
         assert is_refused(queue, "flood")
         queue.put("bulk", [Embed(["storm"], reply_to="me")], "flood")  # its reply does not become a result
 
-    def test_jobs_that_were_put_before_fill_redis_no_more_than_as_much_again(self, queue: Queue) -> None:
+    def test_jobs_that_were_put_before_fill_redis_at_most_twice_as_much(self, queue: Queue) -> None:
         limit, jobs = 100_000, [Embed(["storm"]) for _ in range(60)]
         queue.put("bulk", jobs, "flood")
         other = Embed(["storm"])

@@ -62,7 +62,7 @@ def test_the_plan_has_the_least_number_of_workers() -> None:
     assert at_limit <= 0.5 < np.quantile(latencies(1.03 * made.limits["workers"], made.numbers, COSTS), 0.99)
 
 
-def test_a_rate_above_that_of_a_redis_is_divided() -> None:
+def test_a_rate_above_the_limit_of_a_redis_is_divided() -> None:
     made = capacity.plan(1_000_000, 0.5, Costs(0.001, 0.007, 0.000_33, 0.000_09))
     assert (made.numbers["redis"], made.numbers["api"]) == (129, 472)
     assert made.numbers["workers"] % 129 == 0
@@ -70,12 +70,12 @@ def test_a_rate_above_that_of_a_redis_is_divided() -> None:
     assert min(made.limits.values()) >= 1_000_000
 
 
-def test_however_long_requests_may_take_workers_answer_no_more_than_full_passes() -> None:
+def test_the_highest_rate_of_workers_is_the_rate_of_full_passes() -> None:
     made = capacity.plan(5_000, 1_000.0, Costs(30.0, 12.0, 0, 0))
     assert 5_000 <= made.limits["workers"] <= 1.001 * made.numbers["workers"] / (30 / MAX_TAKEN + 12)
 
 
-def test_a_time_below_that_of_a_pass_is_refused() -> None:
+def test_a_time_below_the_time_of_a_pass_is_refused() -> None:
     with pytest.raises(BadSetting, match=r"--p99 is 5 ms, and .* up to 42\.7 ms, 42 of it in a pass of one text: "):
         capacity.plan(300, 0.005, COSTS)
 

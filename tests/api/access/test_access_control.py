@@ -121,7 +121,7 @@ class TestRates:
             wait_until(partial(is_answered, status))
         assert "0" not in waits
 
-    def test_without_redis_a_key_needs_no_rate(
+    def test_without_redis_only_keys_without_a_rate_are_served(
         self, make_app: MakeApp, keys_file: KeysFile, own_redis: RedisServer
     ) -> None:
         slow = keys_file.make("slow", rate="5/hour")
@@ -204,7 +204,7 @@ class TestBytes:
 class TestBrowsers:
     """Web pages of other sites, which could use an API without keys through the browser of a user."""
 
-    def test_it_answers_by_the_names_of_this_machine_or_by_any(self, make_app: MakeApp, keys_file: KeysFile) -> None:
+    def test_it_answers_to_the_names_of_this_machine_or_to_any(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         api = make_app(host="Shoal.test").test_client()
         for host in ("localhost", "LOCALHOST", "127.0.0.1:8080", "[::1]:8080", "[::1]", "shoal.test:1"):
             assert api.get("/info", headers={"Host": host}).status_code == 200

@@ -147,7 +147,7 @@ def test_requests_are_timed_and_counted_by_route_and_status(api: FlaskClient, sc
         assert f"\nshoal_{line}\n" in text
 
 
-def test_what_redis_does_not_tell_is_left_out(make_app: MakeApp, own_redis: RedisServer, queue: Queue) -> None:
+def test_values_that_redis_lacks_are_left_out(make_app: MakeApp, own_redis: RedisServer, queue: Queue) -> None:
     api = make_app(redis_url=own_redis.url).test_client()
     with Queue.connect(own_redis.url, queue.keys).redis as connection:
         connection.execute_command("ACL", "SETUSER", "default", "-info")

@@ -112,7 +112,7 @@ def test_a_request_ends_in_its_time_and_is_sent_again_with_a_key_that_is_new(run
     assert (keys, code, num_refused) == (["", "Bearer new"], "away", 0)
 
 
-def test_a_view_that_is_left_asks_no_more(run: Run) -> None:
+def test_a_view_that_the_user_has_left_sends_no_requests(run: Run) -> None:
     is_ended = run("""
     let asked;
     pool.enter({ api: { get: (path, { signal }) => new Promise(() => (asked = signal)) }, render() {} });

@@ -152,7 +152,7 @@ def test_models_are_listed_while_redis_refuses_a_pool(api: FlaskClient, workers:
     redis.delete(*names)
 
 
-def test_no_pool_answers_for_one_of_unknown_model(make_app: MakeApp, workers: Workers, keys: Keys) -> None:
+def test_no_pool_answers_for_a_pool_with_an_unknown_model(make_app: MakeApp, workers: Workers, keys: Keys) -> None:
     workers[OTHER].announce(state="loading", model="org/large-en")
     api = make_app(pools=OTHER, model_aliases="*").test_client()
     for name, model in (("small", "small"), (keys.pool, "small"), ("large", "org/large-en")):

@@ -122,7 +122,7 @@ class TestCohere:
         assert api.post("/v1/rerank", json=body).get_json()["results"] == results()
 
     @pytest.mark.parametrize("path", ["/v1/rerank", "/cohere/v1/rerank"])
-    def test_the_older_route_reads_the_named_fields_which_are_few(self, make_app: MakeApp, path: str) -> None:
+    def test_the_older_route_reads_a_few_named_fields(self, make_app: MakeApp, path: str) -> None:
         api = make_app(protocols="cohere=/cohere" if "cohere" in path else "cohere,jina").test_client()
         body = {"query": QUERY, "documents": [{"title": "a", "body": "b"}, "c"], "rank_fields": ["body", "title"]}
         found = {item["index"]: item for item in api.post(path, json=body).get_json()["results"]}

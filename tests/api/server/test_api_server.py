@@ -188,7 +188,7 @@ def test_a_port_in_use_is_named(start_api: StartApi) -> None:
     assert result.stderr.endswith("[port_in_use]\n")
 
 
-def test_a_server_stops_though_it_cannot_see_its_connections(
+def test_a_server_stops_even_if_it_cannot_see_its_connections(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended, stopping = threading.Event(), threading.Event()

@@ -89,7 +89,7 @@ class TestRates:
         back = measure({}, {}, {}, times=(START_S, START_S - 3_600, START_S - 3_595), num_cached=(0, 50, 60))
         assert back["rates"]["cached_texts_per_s"] == 2.0  # rates begin anew once the clock was set back
 
-    def test_counters_that_fell_are_new_or_have_no_time_measure_what_is_known(self, measure: Measure) -> None:
+    def test_counters_that_fell_are_new_or_lack_a_time_give_only_known_rates(self, measure: Measure) -> None:
         found = measure(*({"old": {"state": "ready", "counters": {"jobs": jobs}}} for jobs in (0, 50)))
         (worker,) = found["workers"]
         assert (worker["state"], worker["jobs_per_s"], worker["written_at"]) == ("ready", None, None)
@@ -147,7 +147,7 @@ class TestRecentJobs:
         assert found["recent"][0] == recent("3", 30.0) | {"worker": "a"}
 
 
-def test_a_meter_keeps_only_what_it_measures_by() -> None:
+def test_a_meter_keeps_only_the_values_that_it_needs() -> None:
     meter = WorkerMeter()
     tracemalloc.start()
     try:

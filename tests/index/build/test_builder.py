@@ -266,7 +266,7 @@ def test_a_build_goes_on_from_every_step(builds: Builds, step: str) -> None:
 
 
 @pytest.mark.parametrize("error", [Unavailable, DiskFull, Internal, Cancelled])
-def test_a_build_leaves_nothing_only_if_it_cannot_go_on(builds: Builds, error: type[ShoalError]) -> None:
+def test_only_a_build_that_cannot_go_on_leaves_nothing(builds: Builds, error: type[ShoalError]) -> None:
     with pytest.raises(error):
         builds.run(["storm"], MadeVectors(breaks=error("stop")))
     assert builds.out.exists() == (error is not Cancelled)
@@ -288,7 +288,7 @@ def test_the_texts_that_an_interrupted_build_saved_are_embedded_again_only_if_th
     assert builds.same_as_in_full(MANY, language=language)
 
 
-def test_an_interrupted_build_of_another_model_takes_away_what_was_saved(builds: Builds) -> None:
+def test_an_interrupted_build_of_another_model_removes_the_saved_outputs(builds: Builds) -> None:
     texts = MANY[: SYNC_EVERY - 64]
     builds.fail(texts[:32], report=stop_at("quantising"))
     builds.fail(texts, stopping(len(texts) - 64, "b" * 64))

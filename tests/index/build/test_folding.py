@@ -177,9 +177,7 @@ def test_a_version_without_a_document_is_not_built(news: News) -> None:
     assert news.version.name == before.version
 
 
-def test_in_place_of_damaged_changes_the_version_before_is_folded_in(
-    news: News, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_if_changes_are_damaged_the_version_before_is_folded_in(news: News, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("one", "two"):
         news.append({name: "storm"})
         news.build()
@@ -239,9 +237,7 @@ def test_redis_keeps_all_changes_for_a_version_that_cannot_be_read_now(news: New
     assert [position for position, lines in news.changes.since(START) if lines] == made
 
 
-def test_changes_that_redis_has_no_more_are_reported(
-    news: News, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changes_that_redis_lacks_are_reported(news: News, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The index may be built on another machine, its folder may be restored, or it may be new."""
     news.build()
     shutil.copytree(news.out, tmp_path / "other")

@@ -236,7 +236,7 @@ def test_a_bad_address_is_refused_with_a_sentence(url: str, reason: str, tmp_pat
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "redis"])
-def test_what_cannot_be_pushed_is_named(scheme: str, tmp_path: Path, queue: Queue) -> None:
+def test_an_index_that_cannot_be_pushed_is_named(scheme: str, tmp_path: Path, queue: Queue) -> None:
     news, chunks, url = tmp_path / "news", tmp_path / "chunks", f"{scheme}://127.0.0.1:{free_port()}"
     publish(news, "v1")
     publish(chunks, "v1", chunk_tokens=8)

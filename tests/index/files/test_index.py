@@ -197,7 +197,7 @@ def test_fields_whose_texts_would_fill_the_memory_are_stored(monkeypatch: pytest
         list(map(fields.add, documents))
 
 
-def test_fields_for_which_there_is_no_column_are_counted() -> None:
+def test_fields_without_a_column_are_counted() -> None:
     fields = DocumentFields({})
     for n in range(3):
         fields.add({f"f{m}": 1 for m in range(n, MAX_COLUMNS + n)})

@@ -258,7 +258,7 @@ def test_an_entry_with_the_last_possible_id_harms_no_search(following: Following
     assert following.indexes.errors == {}
 
 
-def test_changes_that_redis_has_lost_are_found_no_more(following: Following) -> None:
+def test_changes_that_redis_has_lost_are_no_longer_found(following: Following) -> None:
     before, redis, keys = ids(index := following.news), following.queue.redis, following.queue.keys
     following.append("a", "0")
     following.indexes.follow()
@@ -271,7 +271,7 @@ def test_changes_that_redis_has_lost_are_found_no_more(following: Following) -> 
     assert ids(index) == before | {"b"}
 
 
-def test_changes_that_redis_has_no_more_are_reported(following: Following) -> None:
+def test_changes_that_redis_lacks_are_reported(following: Following) -> None:
     """A worker may serve an old copy of an index, or a folder that was restored."""
     positions = [following.append(one) for one in "abc"]
     following.log.fold("news", positions[1], [positions[1]])

@@ -169,7 +169,7 @@ class TestRanges:
         load_ranges(own_model, 1)
         assert len(counted) == 3
 
-    def test_a_worker_starts_though_its_folder_cannot_be_written(self, own_model: Path, tiny_model: Path) -> None:
+    def test_a_worker_starts_even_if_its_folder_cannot_be_written(self, own_model: Path, tiny_model: Path) -> None:
         (own_model / "cache").write_bytes(b"a file instead of a folder")
         opened = [Encoder.open(folder, "openvino", "int8", 1) for folder in (own_model, tiny_model)]
         assert len({encoder.fingerprint for encoder in opened}) == 1

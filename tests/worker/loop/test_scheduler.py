@@ -206,7 +206,7 @@ def test_once_an_interactive_job_has_come_no_more_bulk_is_tokenized(has_come: bo
     st.lists(st.integers(5, 90), min_size=1, max_size=12),
     st.sampled_from([100, 200]),
 )
-def test_each_kind_is_served_what_earlier_kinds_owe_it(kinds: list[str], lengths: list[int], max_tokens: int) -> None:
+def test_each_kind_gets_the_share_that_it_has_earned(kinds: list[str], lengths: list[int], max_tokens: int) -> None:
     chosen = scheduler(max_tokens)
     for kind in kinds:
         texts = itertools.islice(itertools.cycle(lengths), 10_000 // sum(lengths) * len(lengths))

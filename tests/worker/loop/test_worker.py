@@ -210,7 +210,7 @@ class WatchedIndex(Index):
         return super().search(queries, k)
 
 
-def test_much_to_tokenize_is_refused(queue: Queue, engine: Engine) -> None:
+def test_a_job_with_too_many_characters_to_tokenize_is_refused(queue: Queue, engine: Engine) -> None:
     worker = Worker(queue.consumer(), engine, {}, Bucketing(4_096))
     for op, text, num_texts in (("tokenize", "x" * 8_000, 9), ("decode", "1 " * 4_000, 132)):
         much, fitting = ask(worker, *(job_class(op)([text] * n) for n in (num_texts, 1)))
@@ -224,7 +224,7 @@ def test_a_search_for_many_hits_costs_others_nothing(queue: Queue, engine: Engin
     assert counting.num_hits == 2 * (3 * 10 + 11 + 1_000)
 
 
-def test_what_cannot_be_served_is_refused(worker: Worker, engine: Engine) -> None:
+def test_jobs_that_cannot_be_served_are_refused(worker: Worker, engine: Engine) -> None:
     refused: list[tuple[Job, str]] = [
         (Search(["storm"], index="other"), "unknown_index"),
         (Search(["storm"] * 100, k=101), "too_large"),
@@ -277,7 +277,7 @@ def test_a_deadly_job_is_buried_alone(worker: Worker, queue: Queue, engine: Engi
     assert replies(queue)[neighbour.id].error is None
 
 
-def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engine) -> None:
+def test_a_job_that_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engine) -> None:
     worker = Worker(queue.consumer(), engine, {}, Bucketing(30))
     deadline = time.time() + 0.5
     engine.before = once("encode", lambda: wait_until(lambda: worker.clock.now() > deadline))

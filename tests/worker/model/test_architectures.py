@@ -61,7 +61,7 @@ def run(transformer: Transformer, expected: ExpectedOutputs, numbers: list[int])
 
 @pytest.mark.wide
 @pytest.mark.parametrize("name", NAMES)
-def test_token_vectors_and_scores_are_those_of_transformers(models: Path, name: str) -> None:
+def test_token_vectors_and_scores_equal_the_outputs_of_transformers(models: Path, name: str) -> None:
     expected, transformer = ExpectedOutputs(models / name), read(models / name)
     longest = max(range(len(expected.texts)), key=lambda n: len(expected.texts[n]))
     for numbers in (list(range(len(expected.texts))), [0], [1], [longest]):

@@ -118,7 +118,7 @@ def test_a_model_makes_all_three_outputs_in_one_pass(models: Path) -> None:
 
 @pytest.mark.wide
 @pytest.mark.usefixtures("torch_reference")
-def test_outputs_of_long_texts_are_those_of_sentence_transformers(tmp_path: Path) -> None:
+def test_outputs_of_long_texts_equal_the_outputs_of_sentence_transformers(tmp_path: Path) -> None:
     """Of thousands of tokens, the rounding of weights to 16 bits moves a few by more than that of few tokens."""
     folder, texts = tmp_path, LONG_TEXTS
     run_reference("head_reference.py", folder, "long")

@@ -202,7 +202,7 @@ def prepare_from(endpoint: str, home: Path) -> "subprocess.CompletedProcess[str]
 
 
 @pytest.mark.wide
-def test_a_hub_is_asked_for_no_more_than_is_needed(tiny_source: Path, source: Path, tmp_path: Path) -> None:
+def test_a_hub_is_asked_only_for_files_that_are_needed(tiny_source: Path, source: Path, tmp_path: Path) -> None:
     """The graph of its own is needed only for an architecture that Shoal does not compute."""
     for original, fetched, folder in ((tiny_source, set(), "known"), (source, {*OWN_GRAPH}, "novel")):
         with hub(original) as server:

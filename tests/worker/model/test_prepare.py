@@ -59,7 +59,7 @@ def test_the_default_model_has_the_vectors_of_sentence_transformers_and_needs_no
     assert found == pytest.approx(load_file(EXPECTED)["vectors"], abs=1e-5)
 
 
-def test_a_wait_for_another_process_that_prepares_the_model_is_said(tmp_path: Path) -> None:
+def test_a_wait_for_another_process_that_prepares_the_model_is_logged(tmp_path: Path) -> None:
     folder = prepared_folder(tmp_path, PACKAGED)
     folder.parent.mkdir(parents=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
@@ -176,7 +176,7 @@ def test_dense_layers_that_do_more_or_do_not_fit_are_refused(own_source: Path, t
 
 @pytest.mark.wide
 @pytest.mark.usefixtures("torch_reference")
-def test_the_expected_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
+def test_the_expected_vectors_equal_the_vectors_of_sentence_transformers(tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     run(REFERENCE, find_source(PACKAGED), path).communicate()
     assert load_file(EXPECTED)["vectors"] == pytest.approx(np.load(path), abs=1e-5)

@@ -126,7 +126,7 @@ def test_other_engines_refuse_static_models(model2vec: Path, engine: str) -> Non
         Encoder.open(model2vec, engine, "auto", 1)
 
 
-def test_damaged_files_are_said(tmp_path: Path, rows: NDArray[np.float32]) -> None:
+def test_damaged_files_are_named_in_errors(tmp_path: Path, rows: NDArray[np.float32]) -> None:
     for name in ("model.safetensors", "tokenizer.json"):
         source = save_model2vec(tmp_path / name, embeddings=rows)
         (source / name).write_bytes((source / name).read_bytes()[:100])
