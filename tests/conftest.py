@@ -429,7 +429,7 @@ def encoder(tiny_model: Path) -> Encoder:
 def encoder_of_two_threads(tiny_model: Path) -> Encoder:
     """The tiny model on two threads, so that batches run aside."""
     encoder = Encoder.open(tiny_model, "openvino", "f32", 2)
-    encoder.engine.start_aside([])  # it opens files that later tests use too
+    encoder.engine.start_aside([])  # this opens files that later tests use too
     return encoder
 
 

@@ -86,7 +86,7 @@ class TestBreaking:
         assert max(sent) == 1
 
     def test_silence_while_a_large_command_is_under_way_is_no_outage(self, own_redis: RedisServer) -> None:
-        """While Redis lets all writes wait, the large one has time for its bytes, and small ones may still be tried."""
+        """While Redis delays all writes, a large command has time for its bytes, and small commands may be tried."""
         with redis.Redis.from_url(own_redis.url) as admin, ThreadPoolExecutor(1) as threads:
             impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)
             admin.client_pause(600_000, all=False)  # only writes are paused

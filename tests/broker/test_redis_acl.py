@@ -1,4 +1,4 @@
-"""docs/redis-users.acl on a real server: each user has permission for what it needs, and for nothing else."""
+"""docs/redis-users.acl on a real server: each user has the permissions that it needs, and no others."""
 
 import hashlib
 import os

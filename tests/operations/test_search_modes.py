@@ -114,7 +114,7 @@ class Scene:
         return [group[: search.group_size if search.group_by else 1] for group in groups.values()]
 
     def lists(self, job: Search, vectors: Vectors) -> Iterator[list[Place]]:
-        """Yield for each list of hits the positions of all documents that may be hits, best first."""
+        """Yield the positions of all documents that may be hits, best first, for each list of hits."""
         documents, search = self.made.documents, job.search
         eligible = [matches(search.filter or {}, one.fields) for one in documents]
         for number, (vector, excluded) in enumerate(self._queries(job, vectors)):
@@ -381,7 +381,7 @@ QUERY = unit_vectors(1, DIMENSION, 99)[0]
 
 
 def scene_of(folder: Path, fields: list[Fields], num_added: int = 0, num_deleted: int = 0) -> Scene:
-    """Return an index of documents with these fields. The last ones were added and the first ones deleted later."""
+    """Return an index of documents with these fields. The last documents were added, and the first deleted, later."""
     documents = [Document(str(n), f"text {n}", one) for n, one in enumerate(fields)]
     deleted = [str(n) for n in range(num_deleted)]
     return Scene.of(folder, documents, near_ties(len(documents), 0), len(documents) - num_added, deleted)
@@ -389,7 +389,7 @@ def scene_of(folder: Path, fields: list[Fields], num_added: int = 0, num_deleted
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    """Return an index of 3,000 documents with few values, of which 100 were added and 50 deleted later."""
+    """Return an index of 3,000 documents with few values. 100 of them were added later, and 50 were deleted."""
     fields: list[Fields] = [{"year": n % 3, "tag": f"t{n % 7}", "and": "x"} for n in range(3_000)]
     return scene_of(tmp_path_factory.mktemp("many") / "v1", fields, 100, 50)
 

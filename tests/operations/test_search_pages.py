@@ -1,4 +1,4 @@
-"""Pages of a search: together they are the whole list of hits, whatever is added or deleted in between."""
+"""Pages of a search: together they are the whole list of hits, even if documents are added or deleted in between."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""README.md and the pages under docs/ say what the code says."""
+"""README.md and the pages under docs/ agree with the code."""
 
 import asyncio
 import json

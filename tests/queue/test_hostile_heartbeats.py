@@ -1,4 +1,4 @@
-"""Odd heartbeats that no worker wrote: whatever they contain, everything that shows the pool goes on."""
+"""Odd heartbeats that no worker wrote. All routes and commands that show the pool work despite them."""
 
 import json
 import math

@@ -76,7 +76,7 @@ class TestFairness:
         self, queue: Queue, owed: str
     ) -> None:
         queue.put("bulk", jobs(200), client="waits")
-        take(queue, 4, "bulk")  # its first turn
+        take(queue, 4, "bulk")  # the first turn of the client
         queue.redis.hset(queue.keys.of_lane("bulk", "credit"), "owed", owed)
         found = Counter[str]()
         for n in range(400):
@@ -299,7 +299,7 @@ class TestReplies:
         reads = []
         while found := inbox.wait(0.01):
             reads.append([reply.id for reply in found])
-            assert len(reads) < 20  # small ones are read many at a time
+            assert len(reads) < 20  # small replies are read many at a time
         assert [job_id for read in reads for job_id in read] == ["large"] * 30 + ["small"] * 200
         assert max(read.count("large") for read in reads) == 3
 

@@ -182,7 +182,7 @@ class TestBound:
         for name in ("b", "c", "d", "e"):
             answered(queue, client=name)
         assert is_refused(queue, "flood")
-        queue.put("bulk", [Embed(["storm"], reply_to="me")], "flood")  # its reply does not become a result
+        queue.put("bulk", [Embed(["storm"], reply_to="me")], "flood")  # the reply does not become a result
 
     def test_jobs_that_were_put_before_fill_redis_at_most_twice_as_much(self, queue: Queue) -> None:
         limit, jobs = 100_000, [Embed(["storm"]) for _ in range(60)]

@@ -95,7 +95,7 @@ def test_models_take_turns_and_sleep(settings: Settings, broker: Broker, tiny_mo
             assert embed(settings, pool) == 1
             wait_until(lambda: sorted(states(host)) == ["asleep", "ready"])
             assert [model.name for model in host.models if model.state == "ready"] == [pool]
-            # Clients see what the sleeping model serves.
+            # Clients see the model and the indexes of the sleeping worker.
             assert sorted(state for (state,) in ready_states(host, broker, settings.key_prefix)) == ["asleep", "ready"]
         host.idle_s = 0
         wait_until(lambda: states(host) == ["asleep", "asleep"])

@@ -1,4 +1,4 @@
-"""`shoal serve` starts and watches its processes, and leaves none after its end, whatever the cause of the end."""
+"""`shoal serve` starts and watches its processes, and leaves no process behind, however it ends."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""`shoal plan`: the simulation of workers against closed forms, the least numbers, and the costs that it measures."""
+"""`shoal plan`: the simulation of workers compared with closed forms, the least numbers, and the measured costs."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ pytest_plugins = ["cli_fixtures"]
 
 COSTS = Costs(0.03, 0.012, 0.000_33, 0.000_09)
 
-#: A question to the command, and all costs.
+#: Arguments of the command, and all costs.
 ASKED = ["--rate", "2000", "--p99", "10s", "--tokens", "12", "--json"]
 GIVEN = ["--pass-us", "30000", "--token-us", "1000"]
 

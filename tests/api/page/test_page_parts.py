@@ -1,4 +1,4 @@
-"""The parts of the page that need no browser, run by node: what they compute, draw and ask the API."""
+"""The parts of the page that need no browser, run by node: their results, drawings and requests."""
 
 import json
 import shutil

@@ -108,7 +108,7 @@ def test_paths_queries_and_bodies_are_read_as_they_are_sent(shared_api: ApiProce
 
 
 def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api: StartApi, stub: StubWorker) -> None:
-    """With as many numbers as the worker announces, each counts for 225 MB of 1,140 MB: a client may have two."""
+    """For the announced numbers, each answer counts for 225 MB of 1,140 MB: a client may have two."""
     server = start_api(receive_timeout_s=3_600)
     stub.announce(dimension=900)
     large = {"inputs": MANY}

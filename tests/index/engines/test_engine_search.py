@@ -47,7 +47,7 @@ DIMENSION, COUNT = 12, 1_200
 
 Numbers = NDArray[np.float32]
 
-#: Values of fields, with odd ones.
+#: Values of fields, some of them odd.
 ODD = VALUES | {"tag": [*VALUES["tag"], 'q"\\\x00'], "year": [*VALUES["year"], 1e300, 1e-7, -0.0]}
 ODD["day"] = [*VALUES["day"], 30_000_000_000]  # in the year 2920, in which float64 cannot hold every microsecond
 
@@ -70,7 +70,7 @@ def hits_of(pushed: EngineIndex, query: Numbers, k: int = 10, **options: Any) ->
 
 
 class Scene(NamedTuple):
-    """An index in an engine, the same index in files, and its documents, of which some have lists of values or none."""
+    """An index in an engine, the same index in files, and its documents. Some have lists of values, others none."""
 
     has_lists: bool
     pushed: EngineIndex

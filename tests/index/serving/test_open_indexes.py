@@ -1,4 +1,4 @@
-"""The indexes of a worker: it serves what is published, forgets other versions, and keeps one after an error."""
+"""The indexes of a worker: it serves published versions, forgets other versions, and keeps a version after an error."""
 
 import json
 import math

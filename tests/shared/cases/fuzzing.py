@@ -1,6 +1,6 @@
 """Strategies for fuzz tests, and the number of cases that each test runs.
 
-The test suite always runs the same few cases. `scripts/fuzz` runs SHOAL_FUZZ times as many, with another seed, and
+The test suite always runs the same few cases. `scripts/fuzz` runs SHOAL_FUZZ times as many cases with another seed. It
 loads this module as a plugin of pytest, which prints the number of cases.
 """
 

@@ -44,7 +44,7 @@ from shoal_workers.service.service import limits_of
 
 
 class Engine(Noting):
-    """The real encoder. It notes its passes, calls `before` ahead of each step, and fails on `poison` and `untold`."""
+    """The real encoder. It notes its passes, calls `before` ahead of each pass, and fails on `poison` and `untold`."""
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder)
@@ -145,7 +145,7 @@ def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queu
     assert "timeout_s is 0, so the job expired" in str(reply.error)
     assert code(replies(queue)[late.id]) == "expired"
     assert queue.status(late_submitted.id)[0] == "expired"
-    assert "passed 0.0 s" not in str(queue.wait_result(late_submitted.id, 0))  # but since 1970
+    assert "passed 0.0 s" not in str(queue.wait_result(late_submitted.id, 0))  # the deadline was in 1970
     assert code(queue.wait_result(cancelled.id, 0)) == "cancelled"
 
 
@@ -329,7 +329,7 @@ def test_a_worker_that_stops_leaves_no_suspects_also_while_redis_is_away(
     engine.before = once("encode", stop)
     worker.run()
     consumer.broker.close()
-    assert [taken.deaths for taken in queue.take("next", LANES, 1)] == [0] * num_left  # at once: it did not die
+    assert [taken.deaths for taken in queue.take("next", LANES, 1)] == [0] * num_left  # the worker did not die
 
 
 @pytest.mark.parametrize("lane", LANES)
@@ -448,7 +448,7 @@ def test_timings_of_steps(worker: Worker, queue: Queue, engine: Engine, monkeypa
 
 def test_a_job_whose_reply_cannot_be_made_has_an_error(encoder: Encoder) -> None:
     delivery, pipeline = Delivery("bulk", "a", b"", "w", 0), Pipeline(encoder, Bucketing(64))
-    work = EmbedWork(delivery, Embed(["storm"]), pipeline)  # its text is not encoded
+    work = EmbedWork(delivery, Embed(["storm"]), pipeline)  # the text of this job is not encoded
     assert work.answer() is None
     assert isinstance(work.error, Internal)
 

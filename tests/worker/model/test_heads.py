@@ -1,4 +1,4 @@
-"""Heads: sparse weights and vectors of tokens are those of Sentence Transformers, alone and packed with other texts."""
+"""Heads make the sparse weights and vectors of tokens of Sentence Transformers, for texts alone and packed together."""
 
 import json
 import re
@@ -84,7 +84,7 @@ def test_sparse_weights_are_right(models: Path, name: str, precision: str, monke
     assert encoder.model.outputs == ("sparse",)
     assert encoder.model.dimension == expected["sparse"].shape[1]
     check(outputs_of(encoder, "sparse", TEXTS), [*expected["sparse"]], LOWEST[precision])
-    monkeypatch.setattr(open_head, "MAX_VALUES", 2 * open_head.GROUP * encoder.model.dimension)  # a text in many parts
+    monkeypatch.setattr(open_head, "MAX_VALUES", 2 * open_head.GROUP * encoder.model.dimension)  # texts have many parts
     for n, text in enumerate(TEXTS):
         check(outputs_of(encoder, "sparse", [text]), [expected["sparse"][n]], LOWEST[precision])
 
@@ -119,7 +119,7 @@ def test_a_model_makes_all_three_outputs_in_one_pass(models: Path) -> None:
 @pytest.mark.wide
 @pytest.mark.usefixtures("torch_reference")
 def test_outputs_of_long_texts_equal_the_outputs_of_sentence_transformers(tmp_path: Path) -> None:
-    """Of thousands of tokens, the rounding of weights to 16 bits moves a few by more than that of few tokens."""
+    """With thousands of tokens, the rounding of weights to 16 bits moves a few outputs farther than with few tokens."""
     folder, texts = tmp_path, LONG_TEXTS
     run_reference("head_reference.py", folder, "long")
     for name in ("sparse", "multivector", "bge"):

@@ -1,4 +1,4 @@
-"""Static models: a text's vector is the mean of its tokens' rows of a table, as the library of each format has it."""
+"""Static models: a text's vector is the mean of its tokens' rows of a table, as in the library of each format."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_model2vec_leaves_unknown_words_out(model2vec: Path, rows: NDArray[np.fl
     for precision, error in (("f32", 1e-3), ("bf16", 0.02), ("int8", 0.02)):
         found = embed(model2vec, precision)
         np.testing.assert_allclose(found, expected, atol=error)
-        assert not found[[0, 1, 5]].any()  # texts without a word that is known
+        assert not found[[0, 1, 5]].any()  # texts without a known word
 
 
 def test_model2vec_may_share_rows_and_weigh_tokens(tmp_path: Path, rows: NDArray[np.float32]) -> None:

@@ -60,7 +60,7 @@ REPORT = "stalled while encoding, for 3601 s "
     ("what", "age_s"),
     [
         ("threading.Event().wait()", 3_601),
-        (f"{FAIL}; {LOOK}; activity._age_s = 3_601; threading.Event().wait()", 0),  # it had no memory for a moment
+        (f"{FAIL}; {LOOK}; activity._age_s = 3_601; threading.Event().wait()", 0),  # too little memory at first
     ],
 )
 def test_a_worker_that_hangs_reports_where_and_is_ended(what: str, age_s: float) -> None:
@@ -129,6 +129,6 @@ def test_a_worker_that_ends_with_an_exception_leaves_a_report(
         shutil.rmtree(tmp_path / "crashes")
     (tmp_path / "file").write_text("")
     reports = CrashReports(queue.broker, queue.keys, tmp_path / "file" / "crashes")
-    with reports.recorded("a") as file:  # in a folder that cannot be made
+    with reports.recorded("a") as file:  # the folder of reports cannot be made
         assert file is sys.stderr
     reports.forward_files()

@@ -183,7 +183,7 @@ class Chunker:
         begin = max(first + 1, nearest)
         words = np.flatnonzero(found.ranks[begin : last + 1] > WITHIN_WORD)
         begin += int(words[0]) if words.size else 0
-        while begin < last and self._reach(found, begin, most) <= last:  # such a chunk would add nothing
+        while begin < last and self._reach(found, begin, most) <= last:  # a chunk from `begin` would add nothing
             begin += 1
         return begin
 

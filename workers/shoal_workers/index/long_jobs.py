@@ -211,7 +211,7 @@ def build_index(
 
 def _open_late(settings: Settings) -> "LateReranker":
     """Return the settings' late-interaction model. Raises InvalidRequest if they name none."""
-    from shoal_workers.encoding.reranker import LateReranker  # here, because no other long job needs a reranker
+    from shoal_workers.encoding.reranker import LateReranker  # imported here: other long jobs need no reranker
     from shoal_workers.model.prepare import prepare_if_needed
 
     if settings.reranker:

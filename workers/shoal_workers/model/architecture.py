@@ -302,7 +302,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         names={"hidden_activation": "hidden_act", "norm_eps": "layer_norm_eps"},
         neutral={
             **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), (False, None)),
-            "position_embedding_type": ("absolute", "sans_pos", None),  # its code ignores this setting
+            "position_embedding_type": ("absolute", "sans_pos", None),  # ModernBERT's code ignores this setting
             "classifier_activation": ("gelu", None),
             "classifier_pooling": ("cls", "mean", None),
         },

@@ -41,7 +41,7 @@ class KernelEngine:
         if reason:
             raise BadSetting(f"{name} does not compute {reason}, as {model.name} has: openvino does")
         head, weights = transformer.head, arrange(transformer, model.max_tokens, self.precision)
-        del transformer  # it takes as much memory as the kernel's weights
+        del transformer  # the transformer takes as much memory as the kernel's weights
         opened = KernelModel(load(library.path(target)), weights)
         log.info("%s multiplies with %s", name, "AMX" if opened.uses_amx else target.vectors)
         self._open(opened, head, threads)

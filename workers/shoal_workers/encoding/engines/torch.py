@@ -34,8 +34,8 @@ class TorchEngine:
     is_ragged = True
 
     def __init__(self, model: Model, precision: str, threads: int):
-        # Torch keeps its number of compute threads separately for each calling thread. So it is set in the engine's
-        # thread and in this one.
+        # Torch keeps its number of compute threads separately for each calling thread. So the number is set in the
+        # engine's thread and in this thread.
         self._thread = ThreadPoolExecutor(1, "torch", torch.set_num_threads, (threads,))
         torch.set_num_threads(threads)
         self.threads = threads

@@ -40,7 +40,7 @@ def snippet(
 def _best(matches: list[Match], weights: Mapping[int, float], max_chars: int) -> tuple[int, int]:
     """Return start and stop of the passage of at most `max_chars` whose matched terms have the largest total weight.
 
-    A term counts once; of equal passages, the first is chosen.
+    A term counts once; if passages are equal, the first is chosen.
     """
     best, span, total, begin = 0.0, (0, 0), 0.0, 0
     inside: Counter[int] = Counter()

@@ -166,7 +166,7 @@ class ServedVersion:
         index = self.opened
         if index is None or now - self.used_at < idle_s or index.change_fault:
             return False
-        if not (self.folder / MANIFEST).exists():  # its removed files can be searched only while it is open
+        if not (self.folder / MANIFEST).exists():  # removed files can be searched only while the version is open
             return False
         self._last_description = description_of(index)
         self.close()
