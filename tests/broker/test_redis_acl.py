@@ -302,7 +302,7 @@ def test_users_have_all_permissions_that_they_need_and_no_others(
             wait_until(lambda: "zrem" in watch.used["shoal-worker"])  # the worker has noticed that the result is gone
             wait_until(
                 lambda: succeeds(quick, "/info") and "rename" in watch.used["shoal-api"]
-            )  # in another window of the rate limit
+            )  # needs another window of the rate limit
             status = run("status", redis_url=place.api)
             assert "workers alive: 1" in status.stdout
             worker.kill()

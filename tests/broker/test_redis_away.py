@@ -160,7 +160,7 @@ async def test_an_answer_that_came_while_the_loop_was_delayed_is_read(
     answers = connection.ask(pack_command(("PING",)), 1, block_s=-PATIENCE_S)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not answers.done()  # although its time is over
+    assert not answers.done()  # although the command's time is over
     proxy.release()
     assert await answers == [b"PONG"]
     monkeypatch.setattr(async_broker, "LATE_S", 0.0)

@@ -250,7 +250,7 @@ class TestContinuing:
         (out / "part-00004.ids.jsonl").unlink()
         assert embed("undisturbed", part_rows=None).num_parts == 7
         assert files_in(out) == undisturbed
-        embed(part_rows=None)  # in a new folder: a run that was stopped repeats less than a minute of work
+        embed(part_rows=None)  # in a new folder, a part is less than a minute of work
         assert VectorManifest.read(tmp_path / "out").part_rows == 8_192
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -462,7 +462,7 @@ class TestWaiting:
 
         def rows() -> Iterator[Group]:
             yield group_of("storm 0")
-            own_redis.stop()  # before Redis accepts all jobs
+            own_redis.stop()  # stops before Redis has all jobs
             yield from (group_of("storm 1"), group_of("storm 2"))
 
         def restart(step: str) -> None:

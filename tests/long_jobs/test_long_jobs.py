@@ -127,7 +127,7 @@ def test_an_idempotency_key_belongs_to_its_client(jobs: LongJobs, rq: Rq, keys: 
         for name in names:
             rq.connection.set(name, value, keepttl=True)
         assert submit(jobs, idempotency_key="a", client="ann") not in (first, "mine")
-    rq.connection.delete(*names)  # as after a day
+    rq.connection.delete(*names)  # as if a day had passed
     assert submit(jobs, idempotency_key="a", client="ann") != first
 
 

@@ -371,7 +371,7 @@ def test_a_job_is_answered_once_wherever_connections_break(redis_url: str) -> No
     with redis.Redis.from_url(redis_url) as connection:
         for script in (*vars(shoal.queue.consumer).values(), *vars(shoal.queue.producer).values()):
             if isinstance(script, Script):
-                connection.script_load(script.text)  # else the first call has more round trips, in which it may break
+                connection.script_load(script.text)  # otherwise a first call may break in more round trips
     num_examples = settings().max_examples // 3  # each case has many steps
     profile = settings(max_examples=num_examples, stateful_step_count=25, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Jobs, settings=profile)

@@ -362,7 +362,7 @@ def test_a_link_from_below_a_root_stays_below_it(write: Write, tmp_path: Path) -
     for use in (source.fingerprint, lambda: list(source)):
         with pytest.raises(PathNotAllowed, match=r"root/a.txt is a link to a file that is below none"):
             use()
-    assert rows(path) == ["secret"]  # there is no root
+    assert rows(path) == ["secret"]  # no root limits this source
     assert rows(other, rules=rules) == ["secret"]  # the caller has allowed this root
     path.unlink()
     path.symlink_to(write("root/b.txt", "two\n"))

@@ -110,7 +110,7 @@ def test_a_service_in_the_background(settings: dict[str, Any], client: Client, m
         assert "earlier" not in done.stdout
         assert len(search(settings)) == 3
         pid = int((settings["home"] / PID_FILE).read_text())
-        assert os.getsid(pid) == pid  # a hang-up of the terminal does not end it
+        assert os.getsid(pid) == pid  # the end of the terminal does not end the service
         assert_refused(run("serve", "--detach", **settings), "bad_setting")
         own = {name: settings[name] for name in ("redis_url", "key_prefix", "pool")}
         with LongJobs(Settings(**own)) as jobs:

@@ -126,7 +126,7 @@ def _of_pool(settings: Settings) -> Measured | None:
         return None
     kinds = defaultdict[tuple[str, str, int], list[Mapping[str, Any]]](list)
     for about in beats:
-        if about.get("rounds"):  # a sleeping worker has none
+        if about.get("rounds"):  # a sleeping worker has no rounds
             kinds[about.get("engine", ""), about.get("precision", ""), about.get("threads", 1)].append(about)
     if not kinds:
         return None

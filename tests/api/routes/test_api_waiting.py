@@ -37,7 +37,7 @@ def test_any_text_is_embedded_and_hits_have_the_documents_fields(api: FlaskClien
     assert headers["Server-Timing"] == ", ".join(f"{step};dur={n}.000" for n, step in steps)
     assert (headers["X-Tokens"], headers["X-Truncated"]) == ("12", "1")
     for text in ("", "a\x00b", "naïve 海 🌊", " "):
-        response = api.post("/embed", data=json.dumps({"inputs": text}))  # without a content type
+        response = api.post("/embed", data=json.dumps({"inputs": text}))  # this request has no content type
         assert np.array_equal(np.array(response.get_json(), np.float32), [vector_of(text)])
     options = {"wait_for_model": True}  # Hugging Face's clients send these
     assert post(api, "/embed", inputs="a", options=options).status_code == 200

@@ -214,7 +214,7 @@ class TestAccept:
             response = api.post("/embed", json={"inputs": "a"}, headers={"Accept": header})
             assert (header, response.status_code, response.content_type) == (header, 200, media_type)
             assert response.headers["Vary"] == "Accept"
-        api = make_app(token_ids="own", request_timeout_s=0.1).test_client()  # there is no worker to decode them
+        api = make_app(token_ids="own", request_timeout_s=0.1).test_client()  # no worker can decode them
         for header in NOT_ACCEPTED:
             response = api.post("/embed", json={"inputs": [5, 6]}, headers={"Accept": header})
             code, message = error_of(response, 406)

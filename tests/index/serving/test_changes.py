@@ -227,7 +227,7 @@ def test_the_changes_that_no_build_has_are_limited_in_number(log: ChangeLog) -> 
     assert positions_of(log) == positions
     log.fold("news", positions[-1], [positions[0]])
     log.append("news", change(deleted=["1"]))
-    log.fold("news", positions[1], [positions[1]])  # as after a rollback
+    log.fold("news", positions[1], [positions[1]])  # as if after a rollback
     log.append("news", change(deleted=["1"] * 999))
     check_full(log)
 
@@ -271,7 +271,7 @@ def test_changes_that_no_version_needs_are_removed(log: ChangeLog) -> None:
     positions = append(log, 6)
     log.fold("news", positions[4], [positions[4], positions[2]])
     assert positions_of(log, positions[2]) == positions[3:]
-    log.fold("news", positions[2], [positions[2]])  # as after a rollback
+    log.fold("news", positions[2], [positions[2]])  # as if after a rollback
     assert [entry.num for entry in log.since("news", positions[2]).entries] == [4, 5, 6]
     assert log.positions() == {"news": positions[-1]}
     log.fold("news", positions[5], [positions[5]])

@@ -303,7 +303,7 @@ def test_a_file_that_cannot_be_read_withdraws_nothing(opened: Serving) -> None:
     away.rename(path)
     indexes.check_files(RETRY_AFTER_S - 1)
     files = indexes["news"].files
-    files.check_rest(lambda: False)  # a check that is not wanted any more
+    files.check_rest(lambda: False)  # the check is no longer wanted
     assert not files.is_done
     indexes.check_files(RETRY_AFTER_S)
     assert files.is_done

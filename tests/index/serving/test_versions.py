@@ -151,7 +151,7 @@ def test_a_rollback_of_a_long_job_is_done_once_and_goes_on_where_it_was_broken_o
     publish(out, last)
     assert rollback(out, None, "two") == second
     assert current(out) == last
-    (out / ROLLBACK).write_text(f"three {last} {first}\n")  # as it is just before the current version changes
+    (out / ROLLBACK).write_text(f"three {last} {first}\n")  # the state just before the current version changes
     assert rollback(out, None, "three") == current(out) == second
 
 

@@ -248,7 +248,7 @@ def test_passes_aside_and_resizes_use_the_opened_model(own_source: Path, tmp_pat
     expected, fingerprint = encoder.embed(TEXTS, NOT_NORMALISED, ""), encoder.fingerprint
     tensors = load_file(own_source / "model.safetensors")
     save_file({name: -tensor for name, tensor in tensors.items()}, own_source / "model.safetensors")
-    prepare("tiny", own_source, folder)  # a worker that starts meanwhile does this
+    prepare("tiny", own_source, folder)  # as a worker that starts meanwhile would do
     for num_threads in (2, 3):
         passes = encoder.start_aside(texts := tokenized(encoder, TEXTS))
         encoder.finish(passes)

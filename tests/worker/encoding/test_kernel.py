@@ -639,7 +639,7 @@ class TestLibrary:
         self, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_read_only: bool
     ) -> None:
         def refuse(*_: object, **__: object) -> None:
-            raise OSError(errno.EROFS, "Read-only file system")  # even for a missing file
+            raise OSError(errno.EROFS, "Read-only file system")  # fails even for a missing file
 
         if is_read_only:
             monkeypatch.setattr(Path, "unlink", refuse)

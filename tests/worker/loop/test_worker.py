@@ -411,7 +411,7 @@ def test_a_job_that_is_cancelled_between_two_passes_is_computed_no_further(queue
     worker.admission._next_check = 0.0
     worker.step(block_s=0)
     assert queue.cancel(job.id) == "cancelled"
-    worker.admission._next_check = 0.0  # now, not a quarter of a second later
+    worker.admission._next_check = 0.0  # the worker looks now, not a quarter of a second later
     assert drive(worker) == 0
     assert sum(engine.passes) <= 4
     assert code(queue.wait_result(job.id, 0)) == "cancelled"
@@ -431,7 +431,7 @@ def test_a_worker_that_holds_a_job_does_not_wait_for_another(queue: Queue, engin
 
 def test_timings_of_steps(worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
-    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading takes a second
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading of the clock takes a second
     engine.before = lambda what: [next(clock) for _ in range(100 if what == "tokenize" else 10_000)]
     long = put(queue, *distinct(60), lane="bulk", reply_to="bulk")
     search = Search(["europe storm"], k=3, reply_to="me")

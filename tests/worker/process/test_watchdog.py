@@ -79,7 +79,7 @@ def test_a_worker_that_hangs_and_cannot_report_it_is_ended_too() -> None:
 
 def test_a_stalled_worker_is_not_ready(worker: Worker) -> None:
     assert about(worker)["state"] == "ready"
-    worker.activity.begun_s -= STALLED_AFTER_S  # as if its activity had begun earlier
+    worker.activity.begun_s -= STALLED_AFTER_S  # as if the activity had begun earlier
     assert about(worker)["state"] == "stalled"
     worker.pool.announce(worker.id, about(worker))
     assert worker.pool.ready() == {}

@@ -128,7 +128,7 @@ def test_a_restart_of_redis_under_load_loses_no_job(start: Start, own_redis: Red
         process.send(signal.SIGCONT)
         wait_until(lambda: "trying until it does" in process.output)
         own_redis.start()
-        wait_until(lambda: reaches_redis(client))  # a client tries that ten times a second
+        wait_until(lambda: reaches_redis(client))  # a client tries to connect ten times a second
         assert_all_done(client, job_ids)
         assert process.terminate() == 0
 

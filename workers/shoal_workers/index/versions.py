@@ -148,7 +148,7 @@ def make_current(folder: Path, name: str) -> None:
     times, new = dict(_published(folder)), f"{name} {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n"
     before = [other for other in _history(folder, current_name(folder)) if (folder / other).is_dir()]
     lines = [f"{other} {times.get(other, '-')}\n" for other in before]
-    # A rollback works after each step, because a current version that the history lacks counts as its last one.
+    # A rollback works after each step: a current version that the history lacks counts as published last.
     replace_file(folder / HISTORY, "".join(lines + [new] * (name in before)))
     replace_file(folder / CURRENT, name + "\n")
     replace_file(folder / HISTORY, "".join(line for line in lines if not line.startswith(f"{name} ")) + new)

@@ -93,7 +93,7 @@ class KernelPass:
         self._waited_for = waited_for = Lock()
 
         def close(handle: int) -> None:
-            with waited_for:  # not during `ends_within`, because this frees the pass
+            with waited_for:  # not during `ends_within`, because closing frees the pass
                 library.close_pass(handle)
 
         self._close = _finalizer(self, close, self._handle, (threads, ids, positions, self.tokens))

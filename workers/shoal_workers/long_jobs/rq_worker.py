@@ -163,7 +163,7 @@ class LongJobWorker(Worker):
         if is_to_stop:
             self._has_killed = True
             self.kill_horse()
-        if self.should_run_maintenance_tasks:  # here too, because all workers may be busy with long jobs
+        if self.should_run_maintenance_tasks:  # maintained here too, because all workers may have long jobs
             self.run_maintenance_tasks()
 
     def handle_job_failure(

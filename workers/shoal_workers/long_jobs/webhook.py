@@ -60,7 +60,7 @@ def send(url: str, values: Mapping[str, Any], secret: str, private_hosts: Collec
     try:
         status = _post(url, private_hosts, body, headers)
     except (OSError, HTTPException) as error:
-        reason = str(error) if isinstance(error, OSError) else excerpt(str(error))  # may quote the receiver's bytes
+        reason = str(error) if isinstance(error, OSError) else excerpt(str(error))  # has the receiver's bytes
         raise Unavailable(f"{without_query(url)} does not answer ({reason or type(error).__name__})") from error
     except FileError as error:  # a DNS server may not have answered
         raise Unavailable(error.message) from error

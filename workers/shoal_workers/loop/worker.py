@@ -93,7 +93,7 @@ class Worker:
                 while not self._stopping.is_set():
                     ends_by = math.inf  # the worker may hold jobs from now on
                     self.step()
-                    if is_away is not False:  # only after a step, because Redis may answer but refuse writes
+                    if is_away is not False:  # logged after a step, because Redis may still refuse writes
                         log.info("worker %s is taking jobs", self.id)
                     is_away = False
                 self._drain()
@@ -101,7 +101,7 @@ class Worker:
             except (Unavailable, Overloaded) as error:
                 log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                 is_away = True
-                self._finish(self._aside)  # now, because the wait for Redis would count as time of the batch
+                self._finish(self._aside)  # before the wait for Redis, which would count as time of the batch
                 if self._stopping.is_set():
                     ends_by = min(ends_by, time.monotonic() + DRAIN_S)
                 time.sleep(RETRY_S)
@@ -125,7 +125,7 @@ class Worker:
             self._before_pass()
         if not goes_on:
             self._take(block_s)
-        if was_idle:  # a worker without jobs did no work until now
+        if was_idle:  # an idle worker did no work until now
             started = time.perf_counter()
         measurements, is_alone = self.log.measurements, not self._aside
         num_tokens = measurements.num_tokens

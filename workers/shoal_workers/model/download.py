@@ -31,7 +31,7 @@ def find_source(name: str) -> Path:
 
 def local_folder(name: str) -> Path | None:
     """Return the absolute path of a local folder with a model, or None if there is no such folder."""
-    with suppress(OSError):  # a name that no file can have
+    with suppress(OSError):  # the name is impossible for a file
         if any((Path(name) / file).exists() for file in ("modules.json", "config.json")):
             return Path(name).absolute()
     return None

@@ -175,7 +175,7 @@ def read_words_head(config: Mapping[str, Any], tensors: dict[str, Array], words:
     own = {part: name if name in reader.tensors else f"{names.out}.{part}" for part, name in own.items()}
     if config.get("tie_word_embeddings") is False:
         words = reader._take(own["weight"], *words.shape)
-    has_no_bias = config.get("decoder_bias") is False  # in ModernBERT
+    has_no_bias = config.get("decoder_bias") is False  # possible in ModernBERT
     return ScoreHead(
         reader._linear(names.dense, reader.width, reader.width),
         names.activation or ACTIVATIONS[config["hidden_act"]],
@@ -280,7 +280,7 @@ class _Reader:
         has_norm, how = n > 0 or architecture.has_first_norm, architecture.attention
         divisor = self._size(architecture.score_divisor) if architecture.score_divisor else self.head_size
         divisor *= 3 if names.distances else 1  # a score is then the sum of three products
-        scaling = np.float32(divisor**-0.5)  # for queries, after their norm if they have one
+        scaling = np.float32(divisor**-0.5)  # applied to queries, after their norm if any
         query_norm = self._norm(prefix, names.query_norm, self.head_size)
         query_norm = query_norm._replace(scale=query_norm.scale * scaling)
         scale = np.ones(len(qkv.bias), np.float32)
@@ -440,7 +440,7 @@ class _Reader:
 
     def _refuse_unknown(self) -> None:
         """Raise ModelMismatch for an unknown tensor, because the model may use it to compute something else."""
-        is_late = LATE_CLASS in (self.config.get("architectures") or ())  # these have a projection, "linear"
+        is_late = LATE_CLASS in (self.config.get("architectures") or ())  # with a projection, "linear"
         unused = (*self.architecture.unused, *(["linear."] if is_late else []))
         known = tuple(prefix + name for name in unused for prefix in ("", self.prefix))
         if unknown := sorted(name for name in self.tensors if not name.startswith(known)):

@@ -347,7 +347,7 @@ def _follow(indexes: OpenIndexes) -> None:
 
 
 def _check(indexes: OpenIndexes) -> None:
-    if sys.platform == "linux":  # a thread of Linux has its own priority; searches go before checksums
+    if sys.platform == "linux":  # a thread has its own priority there; searches go first
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
     _repeat(indexes, LOOK_EVERY_S, lambda: indexes.check_files(time.monotonic()))
 
