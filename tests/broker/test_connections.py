@@ -66,7 +66,7 @@ class TestBreaking:
     ) -> None:
         monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", PATIENCE_S)
         impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)
-        for command in (("BLPOP", "nothing", 1), ("PING",)):  # Redis would answer the second one
+        for command in (("BLPOP", "nothing", 1), ("PING",)):  # Redis would answer this command
             with pytest.raises(Unavailable):
                 impatient.execute(*command)
         impatient.close()

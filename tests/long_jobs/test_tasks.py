@@ -120,7 +120,7 @@ def test_a_build_folds_in_the_changes_of_its_index(queue: Queue, settings: Setti
     last = log.append("news", change(["newer"], made_at=200.0))
     dropped = do(settings, "build_index", "b" * 24, drop_changes_before=200, **arguments)
     assert (dropped["count"], dropped["num_changed"]) == (len(WORDS) + 1, 1)
-    assert queue.redis.xlen(queue.keys.changes("news")) == 1  # the version before still needs this change
+    assert queue.redis.xlen(queue.keys.changes("news")) == 1  # the previous version still needs this change
     do(settings, "manage_index", name="news", action="delete", version=result["version"])
     assert queue.redis.xlen(queue.keys.changes("news")) == 0
     assert log.since("news", last).has_position

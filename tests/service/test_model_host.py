@@ -329,7 +329,7 @@ def test_failed_models(settings: Settings, broker: Broker, tiny_model: Path, tin
 
 def test_models_are_pairs_and_each_pool_has_indexes_of_its_own(settings: Settings) -> None:
     for models in (["e5"], ["e5="], ["=m"], ["a=m", "a=n"]):
-        with pytest.raises(BadSetting, match="is no POOL=MODEL"):
+        with pytest.raises(BadSetting, match="is not POOL=MODEL"):
             settings_of_models(settings, models)
     settings = replace(settings, indexes="default=/own", model_aliases="x=m", workers=3)
     own, other = settings_of_models(settings, ["a=m", "b=n"])

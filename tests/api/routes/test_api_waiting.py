@@ -98,7 +98,7 @@ class TestLargeRequests:
         app = make_app(max_response_mb=1, max_request_bytes=2**20)
         stub.announce(dimension=65_536)
         stub.pause()
-        large = {"inputs": ["a"] * 4}  # each counts for 2.5 MB of 14
+        large = {"inputs": ["a"] * 4}  # each response counts for 2.5 MB of 14 MB
         with ThreadPoolExecutor(16) as pool:
             waiting = [pool.submit(post, app.test_client(), "/embed", **large) for _ in range(8)]
             wait_until(lambda: any(answer.done() for answer in waiting))

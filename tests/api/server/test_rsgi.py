@@ -99,7 +99,7 @@ def test_paths_queries_and_bodies_are_read_as_they_are_sent(shared_api: ApiProce
         head = f"GET /ready?index={index} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         with closing(shared_api.send(head.encode())) as connection, connection.makefile("rb") as answer:
             assert unquote(index).encode() in answer.read(), index
-    for path in ("/v1/embeddings?api-version=2024-10-21", "/v1/embeddings?name=a.jsonl"):  # as Azure's clients send it
+    for path in ("/v1/embeddings?api-version=2024-10-21", "/v1/embeddings?name=a.jsonl"):  # Azure's clients send this
         assert shared_api.ask("POST", path, {"input": "a", "model": "stub"}).status == 200
     status, body, _ = shared_api.ask("POST", "/embed?x=1", {"inputs": "a"})
     assert (status, body["error"]["code"]) == (422, "invalid_request")

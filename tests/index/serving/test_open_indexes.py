@@ -170,7 +170,7 @@ def test_a_worker_starts_if_any_index_of_its_settings_can_be_served(serving: Ser
     assert (dict(indexes), set(indexes.errors)) == ({}, {"a"})
     serving.publish("v2", "good")
     indexes = serving.from_settings(indexes=f"good={tmp_path / 'good'}", index_home=serving.folder)
-    assert versions(indexes) == {"good": "v1"}  # a name in the settings goes before the folder of that name
+    assert versions(indexes) == {"good": "v1"}  # a name in the settings has priority over a folder of that name
 
 
 def test_searches_have_all_threads_that_the_worker_has(serving: Serving) -> None:

@@ -220,7 +220,7 @@ def _open_late(settings: Settings) -> "LateReranker":
             threads = settings.threads or processors.threads_for(1, processors.available())
             return LateReranker.open(folder, settings.engine, settings.precision, threads)
     raise InvalidRequest(
-        f"token vectors are asked for, and SHOAL_RERANKER is {excerpt(settings.reranker)}: set it to the "
+        f"token vectors are requested, but SHOAL_RERANKER is {excerpt(settings.reranker)}: set it to the "
         "workers' reranker, a late-interaction model (ColBERT)"
     )
 

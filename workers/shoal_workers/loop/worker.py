@@ -240,5 +240,5 @@ class Worker:
                 self.counters["cache_refused"] += len(entries)
                 log.debug("%d texts could not be put into the cache: %s", len(entries), error)
         if failed := [(work.delivery, work.error) for work in works if work.error]:
-            num_answered += self.admission.refuse(failed, works)  # last, because it may raise an error
+            num_answered += self.admission.refuse(failed, works)  # done last, because it may raise an error
         return num_answered

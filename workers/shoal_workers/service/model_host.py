@@ -65,7 +65,7 @@ def settings_of_models(settings: Settings, models: Sequence[str]) -> list[Settin
     for text in models:
         pool, equals, model = text.partition("=")
         if not (pool and equals and model) or pool in found:
-            raise BadSetting(f"{excerpt(text)} is no POOL=MODEL with a pool of its own, such as e5=./models/e5")
+            raise BadSetting(f"{excerpt(text)} is not POOL=MODEL with a pool of its own, such as e5=./models/e5")
         found[pool] = replace(settings, pool=pool, model=model)
         if pool != settings.pool:
             found[pool] = replace(found[pool], indexes="", index_home=str(settings.home_folder / "pools" / pool))

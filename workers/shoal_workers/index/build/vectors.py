@@ -62,7 +62,7 @@ class FormerVersion:
             elif replace(found, fingerprint=model.fingerprint) == model:
                 log.warning(
                     "no vectors are taken from %s: it was built with another engine, precision, prompt or length of "
-                    "texts, or does not say with which",
+                    "texts, or does not name them",
                     folder,
                 )
         return None

@@ -91,7 +91,7 @@ class Pages:
         cursor = Cursor.unpack(text)
         if cursor.digest != self._digest:
             raise InvalidRequest(
-                "cursor belongs to another search or index: repeat the search of the page before, or begin anew"
+                "cursor belongs to another search or index: repeat the search of the previous page, or begin anew"
             )
         return cursor
 
