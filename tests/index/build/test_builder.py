@@ -212,7 +212,7 @@ def test_all_texts_are_embedded_if_the_former_version_cannot_be_used(
     fingerprint = {"settings": "f2", "unknown settings": ""}.get(why, "f1")
     encoder = MadeVectors("b" * 64 if why == "model" else "a" * 64, fingerprint=fingerprint)
     assert builds.run(MANY[:200], encoder, reuses=why != "asked").num_embedded == 200
-    said = "it was built with another engine, precision, prompt or length of texts, or does not say"
+    said = "it was built with another engine, precision, prompt or length of texts, or does not name"
     assert (said in caplog.text) == ("settings" in why)
 
 

@@ -226,7 +226,7 @@ def _open_late(settings: Settings) -> "LateReranker":
 
 
 def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, key: str = "") -> dict[str, Any]:
-    """Do the action on the index in `folder`, and return its versions afterwards, the newest first.
+    """Run the action on the index in `folder`, and return its versions afterwards, the newest first.
 
     `pool_digest` is the digest of the model that the pool serves, or None if it serves none. Two rollbacks with the
     same `key` count as one; an empty key is ignored. Raises IndexNotFound, InvalidRequest for a delete of the current

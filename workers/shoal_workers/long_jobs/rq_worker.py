@@ -188,7 +188,7 @@ class LongJobWorker(Worker):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def perform_job(self, job: Any, queue: Queue, execution: Any) -> bool:
-        """Do the job, and write its result or error. Raises Unavailable or Overloaded if that cannot be written."""
+        """Run the job, and write its result or error. Raises Unavailable or Overloaded if that cannot be written."""
         progress = ProgressLog(job, execution.id, self._broker.translated)
         with self._traced(job), self._broker.translated():
             try:
