@@ -114,7 +114,7 @@ class Scene:
         return [group[: search.group_size if search.group_by else 1] for group in groups.values()]
 
     def lists(self, job: Search, vectors: Vectors) -> Iterator[list[Place]]:
-        """Yield the positions of all documents that may be hits, best first, for each list of hits."""
+        """Yield, for each list of hits, the positions of all documents that may be hits, best first."""
         documents, search = self.made.documents, job.search
         eligible = [matches(search.filter or {}, one.fields) for one in documents]
         for number, (vector, excluded) in enumerate(self._queries(job, vectors)):

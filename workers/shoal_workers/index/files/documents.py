@@ -57,7 +57,7 @@ class HashTable:
         return found
 
     def first_rows(self) -> NDArray[np.int64]:
-        """Return the first row with the same hash for each row, int64 `[count]`."""
+        """Return, for each row, the first row with the same hash; int64 `[count]`."""
         is_first = np.ones(len(self.rows), bool)
         is_first[1:] = (self.firsts[1:] != self.firsts[:-1]) | (self.seconds[1:] != self.seconds[:-1])
         positions = np.maximum.accumulate(np.where(is_first, np.arange(len(self.rows)), 0))

@@ -47,7 +47,7 @@ def _check(boost: Boost, fields: Fields) -> None:
 
 
 def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -> NDArray[np.float64]:
-    """Return the share of the boost, between 0 and 1, that a document with a term gets, for each term of a column."""
+    """Return, for each term of a column, the share of the boost, from 0 to 1, that a document with this term gets."""
     if boost.values is not None:
         shares = np.zeros(len(column.terms))
         for value in boost.values:

@@ -37,7 +37,7 @@ def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[
 
 
 def _counts(column: Column, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the number of documents in the mask that have a term, for each term."""
+    """Return, for each term, the number of documents in the mask that have it."""
     if not column.is_list:
         return np.bincount(column.lowest[mask] + 1, minlength=len(column.terms) + 1)[1:]
     sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask[column.rows])])

@@ -61,7 +61,7 @@ class QuantisedQueries:
     slacks: NDArray[np.float64]
 
     def thresholds(self, scores: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Return the lowest product of codes of a vector whose score reaches `scores`, for each query."""
+        """Return, for each query, the lowest product of codes of a vector whose score reaches `scores`."""
         products = np.floor((scores - self.slacks) / self.units)
         limits = np.iinfo(np.int32)
         return np.clip(products, limits.min + 1, limits.max).astype(np.int32)

@@ -33,7 +33,7 @@ def restored(codes: NDArray[np.int8]) -> NDArray[np.float32]:
 class TokenVectors:
     """The token vectors of a version, mapped into memory: int8 `codes`, `[tokens, width]`.
 
-    `places`, int64 `[count, 2]`, has for each row the positions where its codes begin and end.
+    `places`, int64 `[count, 2]`, has the positions where the codes of each row begin and end.
     """
 
     codes: NDArray[np.int8]
