@@ -66,7 +66,7 @@ class HashTable:
         return found
 
     def find_in(self, other: "HashTable") -> NDArray[np.int64]:
-        """Return a row of the other table with the same hash for each row, or -1 if there is none; int64 `[count]`."""
+        """Return, for each row, a row of the other table with the same hash, or -1 without one; int64 `[count]`."""
         positions = np.searchsorted(other.firsts, self.firsts)
         positions[positions == len(other.rows)] = 0
         is_equal = (other.firsts[positions] == self.firsts) & (other.seconds[positions] == self.seconds)
