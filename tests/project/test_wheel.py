@@ -18,7 +18,7 @@ from shoal_workers.kernel.library import TARGETS, path
 print(all(path(target).exists() for target in TARGETS))
 """
 
-#: A kernel that compiles at once. Its function of glibc exists from 2.25 on.
+#: A kernel that compiles at once. It needs a function that glibc has since 2.25.
 SOURCE = """#include <unistd.h>
 int one() { char byte; return getentropy(&byte, 1); }
 """

@@ -163,7 +163,7 @@ def test_a_header_that_is_not_ascii_or_comes_twice_still_counts_as_sent(
 
 
 class Protocol:
-    """Granian's protocol of a request whose client stays; counts how often its disconnect was waited for."""
+    """Granian's protocol of a request whose client stays. It counts the waits for the client's disconnect."""
 
     def __init__(self) -> None:
         self.status = 0

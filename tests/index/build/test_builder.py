@@ -305,7 +305,7 @@ def test_an_interrupted_build_is_of_use_to_a_build_of_other_documents_with_other
     assert builds.same_as_in_full(changed, **options)
 
 
-# What cannot be built
+# Builds that fail
 
 
 @pytest.mark.parametrize(

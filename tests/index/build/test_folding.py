@@ -189,7 +189,7 @@ def test_if_changes_are_damaged_the_version_before_is_folded_in(news: News, capl
 
 
 def test_a_build_with_the_key_of_another_returns_the_version_of_that_build(news: News) -> None:
-    """The process of a job may be killed after its build has ended and before the job has."""
+    """The process of a job may be killed after its build has ended and before the job has ended."""
     first = news.build(key="other")
     left = news.build(key="job", publishes=False, reuses=False)
     again = news.build(encoder=(encoder := MadeVectors()), key="job")

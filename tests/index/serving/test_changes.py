@@ -335,7 +335,7 @@ def test_a_position_of_another_log_is_before_all_changes(log: ChangeLog, queue: 
     assert isinstance(next(log.since("news", first[2]).entries).change, MalformedJob)
 
 
-# What other programs write
+# Values that other programs write
 
 
 def test_a_line_that_is_lost_or_damaged_is_made_anew(log: ChangeLog, queue: Queue) -> None:

@@ -82,7 +82,7 @@ def serving(tmp_path: Path, index_folder: Path, encoder: Encoder, queue: Queue) 
 
 @pytest.fixture
 def news(serving: Serving) -> Serving:
-    """The same with the version v1 of the index `news`, which is listed."""
+    """The same folder with the version v1 of the index `news`, which is listed."""
     serving.publish()
     serving.indexes.look(0)
     return serving
@@ -90,7 +90,7 @@ def news(serving: Serving) -> Serving:
 
 @pytest.fixture
 def opened(news: Serving, monkeypatch: pytest.MonkeyPatch) -> Serving:
-    """The same with the index opened. Every file counts as large, so that none of its files is checked yet."""
+    """The same folder with the index opened. Every file counts as large, so that none of its files is checked yet."""
     monkeypatch.setattr(shoal_workers.index.files.checksums, "LARGE_BYTES", 1)
     assert news.indexes["news"].count
     return news
@@ -106,7 +106,7 @@ def versions(indexes: OpenIndexes) -> dict[str, str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_the_memory_of_the_old_version_is_given_back(news: Serving) -> None:
-    """Not at once: a running search with the last reference would have to free it before it answers."""
+    """The memory is not freed at once: otherwise a running search might have to free it before it answers."""
     indexes = news.indexes
     query = (first := indexes["news"]).vectors[:1]
     indexes.look(1)
@@ -235,7 +235,7 @@ def test_a_version_that_cannot_be_served_changes_nothing(
 def test_a_version_is_withdrawn_until_its_files_are_right_again(
     opened: Serving, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Clients see the name of the index, and the log its folder."""
+    """Clients see the name of the index, and the log shows its folder."""
     caplog.set_level("INFO")
     indexes, path = opened.indexes, opened.v1 / DOCUMENTS
     opened.publish("v1", "other", digest="f" * 64)

@@ -17,7 +17,7 @@ from shoal_workers.process.watchdog import EXIT_STALLED, STALLED_AFTER_S
 from shoal_workers.service.service import about
 
 #: A program with a watchdog that runs the line `what`, and prints the watchdog's report. The age of its activity does
-#: not come from the clock: it is `age_s`, until the line sets another one.
+#: not come from the clock: it is `age_s`, until the line sets another age.
 WATCHED = """
 import ctypes, sys, threading
 from shoal_workers.process.watchdog import Activity, Watchdog
