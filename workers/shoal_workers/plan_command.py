@@ -64,8 +64,8 @@ def plan(
 ) -> None:
     """Say how many workers, API processes and Redis servers a rate needs, and which reaches its limit first.
 
-    The costs of passes come from the running pool, whose texts should be about as long; without a pool, passes are
-    measured in this process, with one thread. Requests that come at random are simulated.
+    The costs of passes come from the running pool, whose texts should be as long as --tokens; without a pool, passes
+    are measured in this process, with one thread. Requests that come at random are simulated.
     """
     from shoal_workers import capacity  # imported here, because it loads numpy
 

@@ -18,7 +18,7 @@ SHORT_NAMES = {"ms-marco-minilm": "cross-encoder/ms-marco-MiniLM-L6-v2"}
 
 
 def find_source(name: str) -> Path:
-    """Return the folder of the original: a local one, an installed package's or the hub's. Raises ModelNotFound."""
+    """Return the folder of the original: local, in an installed package, or from the hub. Raises ModelNotFound."""
     if local := local_folder(name):
         return local
     if name == PACKAGED and (spec := find_spec(PACKAGED_MODULE)) and spec.submodule_search_locations:

@@ -161,7 +161,7 @@ class OpenIndexes(Mapping[str, Index]):
     def look(self, now: float) -> None:
         """Serve versions that were published since the last look, and forget removed indexes.
 
-        An index whose current version cannot be opened keeps the served one. `now` is on the monotonic clock.
+        An index whose current version cannot be opened keeps the served version. `now` is on the monotonic clock.
         """
         before, folders = self._served, self._find_folders()
         failures = {name: self._switch(name, folder, now) for name, folder in folders.items()}
