@@ -156,8 +156,8 @@ struct Scratch {
 // --- functions of vectors of numbers
 
 // A vector of 16 numbers. `first` replaces all numbers after the first `num`. `add_int8` and `add_bf16` add the
-// products of each 4 bytes of weights and numbers, which are the same 4 bytes 16 times. SURPLUS is added to the
-// kernel's int8 weights, because x86 needs unsigned weights. ARM multiplies signed weights.
+// products of 16 times 4 bytes of weights with the same 4 bytes of numbers. SURPLUS is added to the kernel's int8
+// weights, because x86 needs unsigned weights. ARM multiplies signed weights.
 #ifdef __AVX512F__
 using Floats = __m512;
 constexpr int SURPLUS = 128;

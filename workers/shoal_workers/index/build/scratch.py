@@ -48,10 +48,9 @@ _FINAL_ERRORS = (
 class BuildState:
     """The state of a build in `folder`: its counts, and the name of its `version`. `report_to` gets its progress.
 
-    `num_rows` counts the rows of the source, and `count` counts the rows of the index, which are `num_documents`
-    documents or their chunks. Changes of the index are folded in up to `changes_through`; `num_lost` counts gaps and
-    unreadable entries of their log. If `ids_are_positions`, the source has no column of ids. There are `num_tokens`
-    token vectors.
+    `num_rows` counts the rows of the source, and `count` the rows of the index, which are `num_documents` documents or
+    their chunks. Changes of the index are folded in up to `changes_through`; `num_lost` counts gaps and unreadable
+    entries of their log. If `ids_are_positions`, the source has no column of ids. There are `num_tokens` token vectors.
     """
 
     folder: Path
