@@ -45,7 +45,7 @@ from shoal_workers.model.model import prepared_folder
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
-# Tests import each other's modules by their names alone, which all differ.
+# Test modules import each other by module name alone. All names differ.
 sys.path += [str(folder) for folder in sorted(TESTS.rglob("*")) if any(folder.glob("test_*.py"))]
 
 #: Words that the tiny model knows. The tests' index has every pair of them.
@@ -74,7 +74,7 @@ SEED = 20_261_121
 ALL_PORTS, PORTS_A_BLOCK = range(10_000, 32_000), 1_000
 
 #: Longest wait for an event, in seconds. Only a hang takes longer, even on a busy machine. Tests compare no durations.
-#: `scripts/mutants` sets a shorter wait, because most of its waits are in vain.
+#: `scripts/mutants` sets a shorter wait, because most of its waits end without the event.
 PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", 300.0))
 
 # Tests have only the settings that they name, and not the settings of the shell.
@@ -86,7 +86,7 @@ for _name in [name for name in os.environ if name.startswith("SHOAL_") or name.l
 # are for libraries that are loaded later, and for child processes.
 for _name in ("RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ[_name] = os.environ.get(_name) or "1"
-threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), "blas")  # numpy is loaded already
+threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), "blas")  # numpy has read these variables already
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 ignore_syncs()
@@ -199,7 +199,7 @@ class RedisServer:
         """Start the server."""
         options: dict[str, object] = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder}
         options |= {"save": "", "appendonly": "yes"}
-        options |= {"hz": 100}  # times a second that it ends blocked commands; 10 by default
+        options |= {"hz": 100}  # blocked commands end within 10 ms of their time, not 100 ms
         options |= {name.replace("_", "-"): value for name, value in self.options.items()}
         flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
         self._process = subprocess.Popen([self.program or redis_program(), *flags], stdout=subprocess.DEVNULL)
@@ -380,7 +380,7 @@ def torch_reference() -> None:
 def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Sentence Transformers model with random weights.
 
-    One process makes the model for all processes of the run, and prepares it for serving in a folder beside it.
+    One process makes it for all processes of the run, and prepares it for serving in a neighbouring folder.
     """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"
@@ -429,7 +429,7 @@ def encoder(tiny_model: Path) -> Encoder:
 def encoder_of_two_threads(tiny_model: Path) -> Encoder:
     """The tiny model on two threads, so that batches run aside."""
     encoder = Encoder.open(tiny_model, "openvino", "f32", 2)
-    encoder.engine.start_aside([])  # it opens files that later tests use too
+    encoder.engine.start_aside([])  # this opens files that later tests use too
     return encoder
 
 

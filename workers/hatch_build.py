@@ -1,4 +1,4 @@
-"""The build hook of wheels: a wheel has the kernel for each of its targets for which this machine can compile it."""
+"""The build hook of wheels, which adds the kernel, compiled for each target that this machine can compile for."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
     """Compiles the kernel into the wheel. An editable installation has the kernel beside its source instead."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the kernels and their platform to the wheel, and print why it is without a kernel."""
+        """Add the compiled kernels and their platform tag to the wheel, and print why a kernel is missing."""
         if version == "editable":
             return
         for target in library.TARGETS:
@@ -26,7 +26,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
                 if not library.path(target).exists():
                     library.compile_kernel(target)
             except library.CannotCompile as error:
-                self.app.display_warning(f"The wheel is without a compiled kernel for {target.flags[-1]}: {error}")
+                self.app.display_warning(f"The wheel has no compiled kernel for {target.flags[-1]}: {error}")
         if not (kernels := [kernel for kernel in map(library.path, library.TARGETS) if kernel.exists()]):
             return
         build_data["force_include"] |= {str(kernel): f"shoal_workers/kernel/{kernel.name}" for kernel in kernels}
@@ -35,6 +35,6 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
 
 
 def platform_of(kernels: Iterable[Path]) -> str:
-    """Return the platform tag of the kernels: Linux with the newest glibc version among their symbols."""
+    """Return the platform tag of the kernels: Linux, with the newest glibc version that they need."""
     minors = [int(minor) for path in kernels for minor in re.findall(rb"GLIBC_2\.(\d+)", path.read_bytes())]
     return f"manylinux_2_{max(minors)}_{machine()}" if minors else f"linux_{machine()}"

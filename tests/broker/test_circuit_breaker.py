@@ -23,7 +23,7 @@ from shoal.broker.connections import ANSWER_S
 from shoal.contract.keys import Keys
 from shoal.errors import ShoalError
 
-#: Time limit of a request, in seconds. It is so long that no answer in these tests can come because it is over.
+#: Time limit of a request, in seconds. It is so long that no request of these tests reaches it.
 GIVEN_S = 3_600
 
 EMBED = ("POST", "/embed", {"inputs": "storm"})
@@ -103,7 +103,7 @@ def test_every_route_reports_the_outage_and_goes_on_by_itself(api: Api, how: str
 
 def test_requests_that_wait_are_answered_if_redis_is_back_at_once(api: Api, stub: StubWorker) -> None:
     away_s = ANSWER_S
-    while away_s >= ANSWER_S / 2:  # once more if this process itself was delayed for so long
+    while away_s >= ANSWER_S / 2:  # try again if this process itself was delayed
         wait_until(api.answers)
         stub.pause()
         with ThreadPoolExecutor(8) as pool:

@@ -109,11 +109,11 @@ class TestWorker:
     ) -> None:
         assert reply_of(queue, other, broker.time() + 20).status == "done"
         broker.ahead_s -= 2 * WRONG_S
-        other.admission._next_reclaim = 0.0  # a second later
+        other.admission._next_reclaim = 0.0  # as if a second had passed
         assert reply_of(queue, other, broker.time() + 20).status == "done"
 
     def test_time_in_the_queue_is_by_redis_clock(self, other: Worker, broker: OtherClock, queue: Queue) -> None:
-        broker.ahead_s = 5.0  # after the put, as if the job had waited
+        broker.ahead_s = 5.0  # changed after the put, as if the job had waited
         assert 5.0 <= reply_of(queue, other, broker.time() + 80).timings["queue_s"] < 80
 
     def test_a_deadline_that_is_too_far_away_is_refused(self, other: Worker, queue: Queue) -> None:

@@ -66,7 +66,7 @@ class TestBreaking:
     ) -> None:
         monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", PATIENCE_S)
         impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)
-        for command in (("BLPOP", "nothing", 1), ("PING",)):  # Redis would answer the second one
+        for command in (("BLPOP", "nothing", 1), ("PING",)):  # Redis would answer this command
             with pytest.raises(Unavailable):
                 impatient.execute(*command)
         impatient.close()
@@ -86,10 +86,10 @@ class TestBreaking:
         assert max(sent) == 1
 
     def test_silence_while_a_large_command_is_under_way_is_no_outage(self, own_redis: RedisServer) -> None:
-        """While Redis lets all writes wait, the large one has time for its bytes, and small ones may still be tried."""
+        """While Redis delays all writes, a large command has time for its bytes, and small commands may be tried."""
         with redis.Redis.from_url(own_redis.url) as admin, ThreadPoolExecutor(1) as threads:
             impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)
-            admin.client_pause(600_000, all=False)  # only writes
+            admin.client_pause(600_000, all=False)  # only writes are paused
             large = threads.submit(impatient.execute, "SET", "large", bytes(30_000_000))
             wait_until(lambda: num_in_hand(admin) == 1)
             with pytest.raises(Unavailable):
@@ -118,7 +118,7 @@ def test_a_child_process_leaves_the_connections_of_its_parent_alone(own_redis: R
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(parent.execute, "BLPOP", "list", 0, block_s=PATIENCE_S)
         wait_until(partial(is_blocked, broker, 1))
-        number = parent.execute("CLIENT", "ID")  # of a connection that is idle now
+        number = parent.execute("CLIENT", "ID")  # the id of a connection that is idle now
         for use, *args in ((parent.close,), (ask_over_another, parent, number)):
             child = multiprocessing.get_context("fork").Process(target=use, args=args)
             child.start()

@@ -22,7 +22,7 @@ from shoal.errors import Timeout, Unavailable
 PASSWORD = "hard to/guess?&@:#é"
 SECRET = "guess"
 
-#: Options of a URL with which no connection gives up on a busy machine.
+#: Options of a URL with long timeouts, so that connections do not fail on a busy machine.
 PATIENCE = f"socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"
 
 
@@ -160,7 +160,7 @@ def speaks_tls(program: str) -> bool:
 class TestTls:
     @pytest.fixture
     def files(self, tmp_path: Path) -> Path:
-        """Make certificates of an authority, of two servers and a client, which it signs, and of a stranger."""
+        """Make certificates of an authority, of two servers and a client that it signs, and of a stranger."""
         certificate(tmp_path, "ca")
         certificate(tmp_path, "server", "ca")
         certificate(tmp_path, "elsewhere", "ca", "IP:127.0.0.2")
@@ -221,7 +221,7 @@ class TestTls:
     def test_a_server_that_cannot_be_trusted_is_not_spoken_to(self, server: RedisServer, files: Path) -> None:
         for url in (f"rediss://127.0.0.1:{server.port}/0?{PATIENCE}", server.url.replace("ca.pem", "stranger.pem")):
             check_refused(url, "certificate verify failed")
-        with redis.Redis.from_url(server.url) as connection:  # its certificate names another address from now on
+        with redis.Redis.from_url(server.url) as connection:  # the server's certificate now names another address
             files_of = ("tls-key-file", f"{files}/elsewhere.key", "tls-cert-file", f"{files}/elsewhere.pem")
             connection.config_set(*files_of)
         check_refused(server.url, "certificate verify failed")

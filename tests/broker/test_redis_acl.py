@@ -1,4 +1,4 @@
-"""docs/redis-users.acl on a real server: each user has permission for what it needs, and for nothing else."""
+"""docs/redis-users.acl on a real server: each user has the permissions that it needs, and no others."""
 
 import hashlib
 import os
@@ -43,7 +43,7 @@ from shoal_workers.service.service import about
 
 ACL = ROOT / "docs" / "redis-users.acl"
 
-#: The values that a producer made of the pages gets.
+#: The values that a producer built from the pages gets.
 FOUND = {
     "replies": ["done", "done", "done", "done", "failed", "cancelled"],
     "put": [True] * 3,
@@ -221,7 +221,7 @@ def use_clients(place: Place) -> None:
     use_long_jobs(place.api)
     with Client(place.api, timeout_s=0.05) as client:
         assert client.submit("embed", "storm").cancel() == "cancelled"
-        client.submit("embed", ["storm"] * 33)  # a worker does it later
+        client.submit("embed", ["storm"] * 33)  # a worker runs the job later
         with pytest.raises(Timeout):
             client.submit("embed", "storm").result()
     with closing(Queue.connect(place.worker, Keys())) as queue:
@@ -230,7 +230,7 @@ def use_clients(place: Place) -> None:
             refused.submit("embed", "storm")
         set_limits(queue, LaneLimits())
     with Client(place.api, timeout_s=0.05) as client, pytest.raises(Timeout):
-        client.embed("storm")  # is withdrawn after the timeout
+        client.embed("storm")  # the job is withdrawn after the timeout
 
 
 def use_changes(place: Place) -> None:
@@ -302,7 +302,7 @@ def test_users_have_all_permissions_that_they_need_and_no_others(
             wait_until(lambda: "zrem" in watch.used["shoal-worker"])  # the worker has noticed that the result is gone
             wait_until(
                 lambda: succeeds(quick, "/info") and "rename" in watch.used["shoal-api"]
-            )  # in another window of the rate limit
+            )  # needs another window of the rate limit
             status = run("status", redis_url=place.api)
             assert "workers alive: 1" in status.stdout
             worker.kill()
@@ -348,7 +348,7 @@ def test_the_runner_has_all_permissions_that_it_needs(place: Place, tmp_path: Pa
     assert "docs/redis-users.acl" not in runner.output
 
 
-def test_a_producer_made_of_the_pages_needs_what_its_user_may_do(
+def test_a_producer_built_from_the_pages_needs_only_the_permissions_of_its_user(
     place: Place, encoder: Encoder, reranker: Reranker, index: Index
 ) -> None:
     url = place.api.replace("shoal-api:api", "shoal-producer:producer")

@@ -1,4 +1,4 @@
-"""Redis is gone, silent, or back without its data: clients and workers learn it at once, and go on when it is back."""
+"""Redis is away, silent, or back without its data: clients and workers notice at once, and go on when it is back."""
 
 import asyncio
 from typing import Any
@@ -82,7 +82,7 @@ async def test_while_redis_is_silent_all_commands_fail_at_once(proxy: Proxy, mon
     monkeypatch.setattr(async_broker, "LATE_S", 0.0)
     proxy.hold()
     with pytest.raises(Unavailable):
-        await broker.execute("PING", block_s=-PATIENCE_S)  # its time is over at once
+        await broker.execute("PING", block_s=-PATIENCE_S)  # its timeout ends at once
     proxy.release()
     for error in await outcomes([asyncio.create_task(broker.execute("PING")) for _ in range(20)]):
         assert isinstance(error, Unavailable)  # although Redis would answer
@@ -160,7 +160,7 @@ async def test_an_answer_that_came_while_the_loop_was_delayed_is_read(
     answers = connection.ask(pack_command(("PING",)), 1, block_s=-PATIENCE_S)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not answers.done()  # although its time is over
+    assert not answers.done()  # although the command's time is over
     proxy.release()
     assert await answers == [b"PONG"]
     monkeypatch.setattr(async_broker, "LATE_S", 0.0)
@@ -189,7 +189,7 @@ def test_a_connection_that_is_left_at_a_replica_ends_no_command_at_the_primary(
 ) -> None:
     async def use(proxy: Proxy, former: "redis.Redis", primary: "redis.Redis") -> None:
         broker, threads = AsyncBroker(ConnectionMaker(url_of(proxy))), Broker.connect(url_of(proxy))
-        await asyncio.gather(*(broker.execute("PING", block_s=1.0) for _ in range(2)))  # over two connections
+        await asyncio.gather(*(broker.execute("PING", block_s=1.0) for _ in range(2)))  # uses two connections
         with threads.connection_pool.taken():
             threads.ping()  # over a second connection
         former.replicaof("127.0.0.1", 1)

@@ -24,7 +24,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker
 
-#: More jobs than fit in the memory of a test.
+#: More jobs than Redis has memory for in a test.
 MAX_JOBS = 100_000
 
 #: Bytes of memory that are left for the jobs of a test.
@@ -125,7 +125,7 @@ def test_the_service_refuses_stays_ready_and_recovers(
             assert "no memory left" in refused.body["error"]["message"]
             assert int({name.lower(): value for name, value in refused.headers.items()}["retry-after"]) >= 1
         beats = admin.pttl(client.keys.worker(worker_id))
-        wait_until(lambda: admin.pttl(client.keys.worker(worker_id)) > beats)  # a new heartbeat
+        wait_until(lambda: admin.pttl(client.keys.worker(worker_id)) > beats)  # the next heartbeat
         wait_until(running.is_ready)
         assert "no memory left" not in json.dumps(running.ask("GET", "/info").body)
         admin.delete("filler")

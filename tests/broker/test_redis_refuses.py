@@ -125,7 +125,7 @@ def test_a_worker_logs_once_that_redis_refuses_to_write(
         try:
             wait_until(lambda: levels()[:3] == ["WARNING", "DEBUG", "DEBUG"])
             admin.config_set("min-replicas-to-write", 0)
-            wait_until(lambda: levels()[-1] == "INFO")  # it takes jobs
+            wait_until(lambda: levels()[-1] == "INFO")  # the worker takes jobs
         finally:
             admin.config_set("min-replicas-to-write", 0)
             worker.stop()

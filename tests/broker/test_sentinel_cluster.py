@@ -53,7 +53,7 @@ def test_a_thread_is_led_to_the_node_that_has_the_pool(cluster: RunningGroup) ->
             assert broker.run(SET, [KEY], {"value": str(port)}) == b"OK"
             assert broker.pipeline(["GET", KEY], ["PING"]) == [str(port).encode(), b"PONG"]
         with closing(Broker.connect(f"redis+cluster://127.0.0.1:{port}")) as broker:
-            with suppress(Unavailable), broker.translated():  # a library gets the error of the wrong node once
+            with suppress(Unavailable), broker.translated():  # the library gets one error from the wrong node
                 broker.library_client().get(KEY)
             assert broker.library_client().get(KEY) == str(port).encode()
 
@@ -88,7 +88,7 @@ def test_while_a_slot_is_moved_key_by_key_the_pool_is_away_and_nothing_is_writte
         broker.pipeline(*(["SET", f"{KEY}{n}", "kept"] for n in range(100)))
         before, jobs = cluster.primary(), num_jobs(cluster)
         cluster.move(key_by_key=True, meanwhile=write)
-        wait_until(lambda: cluster.primary() != before)  # the nodes learn it from each other
+        wait_until(lambda: cluster.primary() != before)  # the nodes tell each other about the move
         assert broker.execute("GET", f"{KEY}7") == b"kept"
         assert (len(refused), num_jobs(cluster)) == (2, jobs)
 
@@ -115,7 +115,7 @@ def test_after_a_failover_the_new_primary_is_asked(kind: str, request: pytest.Fi
             group.kill(former)
         wait_until(lambda: succeeds(broker, "SET", KEY, 2))
         wait_until(lambda: group.primary() != former)
-        group.start(former)  # as a replica
+        group.start(former)  # the old primary returns as a replica
         wait_until(group.is_complete)
         assert asyncio.run(get()) == b"2"
 

@@ -1,4 +1,4 @@
-"""Bad input gets the answer in bad_input.md, word for word, and the service continues as before."""
+"""Bad input gets the answer that bad_input.md quotes, and the service continues as before."""
 
 import json
 import shutil
@@ -201,7 +201,7 @@ def test_a_lane_key_of_another_type_is_reported(own_redis: RedisServer, usual: d
         for key in (*needed, *of_puts, *others, keys.unread_load):
             other.pipeline().delete(key).set(key, "something else").execute()
             answer = running.ask("POST", "/embed", {"inputs": key})
-            if key not in (*needed, keys.unread_load):  # no interactive put needs it
+            if key not in (*needed, keys.unread_load):  # no interactive put needs this key
                 assert answer.status == 200, (key, answer.body)
             else:
                 assert answer.status == 503, (key, answer.body)

@@ -250,7 +250,7 @@ class TestContinuing:
         (out / "part-00004.ids.jsonl").unlink()
         assert embed("undisturbed", part_rows=None).num_parts == 7
         assert files_in(out) == undisturbed
-        embed(part_rows=None)  # in a new folder: a run that was stopped repeats less than a minute of work
+        embed(part_rows=None)  # in a new folder, a part is less than a minute of work
         assert VectorManifest.read(tmp_path / "out").part_rows == 8_192
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -332,7 +332,7 @@ class TestRefused:
             embed(".")
         with pytest.raises(MalformedJob, match=r"vectors of the shape \[15, 8\], not \[15, 4\]"):
             embed("other", options={"dimensions": 4})
-        assert embed("other").num_vectors == 96  # options that were refused have left the folder free
+        assert embed("other").num_vectors == 96  # the refused options have not taken the folder
 
     def test_a_damaged_manifest(self, embed: EmbedSource, tmp_path: Path, undisturbed: object) -> None:
         manifest = tmp_path / "undisturbed" / "manifest.json"
@@ -451,7 +451,7 @@ class TestWaiting:
             assert np.array_equal(read(tmp_path / "out")[1], GOOD_VECTORS)
         queue.close()
         own_redis.stop()
-        with Client(own_redis.url) as client, pytest.raises(Unavailable):  # it is not waited for at the start
+        with Client(own_redis.url) as client, pytest.raises(Unavailable):  # the start does not wait for Redis
             embed_file(request, client, ignore)
 
     def test_for_redis_to_take_the_jobs(self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,7 +462,7 @@ class TestWaiting:
 
         def rows() -> Iterator[Group]:
             yield group_of("storm 0")
-            own_redis.stop()  # before it takes all jobs
+            own_redis.stop()  # stops before Redis has all jobs
             yield from (group_of("storm 1"), group_of("storm 2"))
 
         def restart(step: str) -> None:

@@ -1,4 +1,4 @@
-"""The cache of exact repeats: a found vector is the computed one, and no answer depends on whether it is found."""
+"""The cache of exact repeats: a cached vector equals the computed one, so answers do not depend on the cache."""
 
 import struct
 import zlib
@@ -338,7 +338,7 @@ class TestClient:
             queue = own.queue
             own._session().lookup = CacheLookup(queue.commands, queue.keys, queue.pool, refresh_s=3_600)
 
-        client.run(replace_lookup)  # it learns late of the other model
+        client.run(replace_lookup)  # this client notices the other model late
         assert client.call(Embed(["storm"])).cached == 1
         with at_work(Worker(queue_of(worker).consumer(), other, {}, Bucketing(4_096))):
             reply = client.call(Embed(["storm", "rain"]))

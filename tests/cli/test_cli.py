@@ -30,7 +30,7 @@ pytest_plugins = ["cli_fixtures"]
 
 
 def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield every command with the words that call it."""
+    """Yield every command and the words by which it is called."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)

@@ -1,4 +1,4 @@
-"""Hostile texts, also ones that another program wrote into Redis. They control no terminal and forge no line."""
+"""Hostile texts, some of them written into Redis by another program, control no terminal and forge no line."""
 
 import json
 import re

@@ -217,7 +217,7 @@ class TestClosing:
         async def wait() -> None:
             waiting.append(asyncio.create_task(client.embed("storm")))
             await wait_for(lambda: num_interactive(own_queue) == 1)
-            await client.queue.pool.alive()  # answered after the put, whose answer has the entry to withdraw
+            await client.queue.pool.alive()  # the put is answered first, and its answer names the entry to withdraw
 
         for _ in range(2):
             asyncio.run(wait())
@@ -238,7 +238,7 @@ class TestClosing:
         for _ in range(2):
             loop = asyncio.new_event_loop()
             assert loop.run_until_complete(use()) == set()
-            loop.close()  # with tasks left
+            loop.close()  # the loop's tasks have not ended
         with asyncio.Runner() as first, asyncio.Runner() as second:
             assert first.run(use()) == set()
             for steps in (use, client.close):

@@ -1,4 +1,4 @@
-"""Outputs of models beside vectors, through every client, from workers with made-up numbers."""
+"""Outputs of models besides vectors, by every client, from workers with made-up numbers."""
 
 from collections.abc import Mapping
 from typing import Any

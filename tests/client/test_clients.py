@@ -44,7 +44,7 @@ TEXTS = [f"{word} {n}" for n in range(25) for word in WORDS]
 
 QUERY = "storm in europe"
 
-#: A program that uses a client, forks, and uses the client in both processes. MADE stands for the client.
+#: A program that uses a client, forks, and uses the client in both processes. MADE is the code that makes the client.
 FORKS = """
 import os
 from shoal import Client, HttpClient

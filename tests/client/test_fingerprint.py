@@ -187,7 +187,7 @@ def test_the_cache_answers_only_clients_that_accept_its_fingerprint(
     with running(caching):
         expected = client.embed(["storm", "rain"])
     fingerprint = caching.encoder.fingerprint
-    found = make_client(fingerprint=fingerprint).embed(["storm", "rain"])  # while no worker takes jobs
+    found = make_client(fingerprint=fingerprint).embed(["storm", "rain"])  # now no worker takes jobs
     assert np.array_equal(found, expected)
     assert client.call(Embed(["storm"])).fingerprint == fingerprint
     with running(caching), pytest.raises(ModelMismatch):

@@ -148,7 +148,7 @@ def two(rows: Any = ((1,), (2,)), **values: Any) -> Canned:
     return in_msgpack(embeddings=vectors_map(rows), **values)
 
 
-#: Requests by the name of what they ask for.
+#: Requests, each by the name of the result that it asks for.
 ASK: dict[str, Callable[[HttpClient], object]] = {
     "vectors": lambda http: http.embed(["a", "b"]),
     "token vectors": lambda http: http.embed(["a", "b"], output="tokens"),
@@ -293,7 +293,7 @@ class TestHostile:
         assert canned.requests == []
 
 
-#: Most pieces that a slow server sends or receives, one each 10 ms: far more than the client waits for.
+#: Largest number of pieces that a slow server sends or receives, one every 10 ms. The client does not wait for all.
 MAX_PIECES = 3_000
 
 #: A text that a slow server needs several seconds to receive, and that sockets cannot buffer.

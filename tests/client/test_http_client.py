@@ -45,7 +45,7 @@ KEY = "a-secret-key"
 SUBMITTED = Canned(202, b'{"id": "a1"}', {"Content-Type": "application/json"})
 
 
-def test_the_errors_are_those_of_the_client_over_redis(http: HttpClient, client: Client) -> None:
+def test_the_errors_equal_the_errors_of_the_client_over_redis(http: HttpClient, client: Client) -> None:
     calls: list[Callable[[Any], Any]] = [
         lambda c: c.embed([]),
         lambda c: c.embed(["storm", 5]),

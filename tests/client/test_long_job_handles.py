@@ -76,7 +76,7 @@ class TestLongHandle:
         seen: list[LongJobStatus] = []
         with pytest.raises(Timeout, match="not done after"):
             handle(status("running")).wait(0.5, seen.append)
-        assert len(seen) <= 5  # after 0, 0.05, 0.15, 0.35 and 0.5 s
+        assert len(seen) <= 5  # looks after 0, 0.05, 0.15, 0.35 and 0.5 s
 
     def test_a_job_that_failed_raises_its_error(self) -> None:
         with pytest.raises(BadDocument, match="line 3"):
@@ -101,7 +101,7 @@ def test_a_long_job_over_redis_needs_a_file(client: Client, monkeypatch: pytest.
     job = client.bulk("news.csv", tmp_path / "vectors", dimensions=8)
     arguments = client.long_jobs.status(job.id).arguments
     assert (arguments["out"], arguments["options"]) == (str(tmp_path / "vectors"), {"dimensions": 8})
-    assert arguments["source"] == str(tmp_path / "news.csv")  # a relative path begins in the folder of this process
+    assert arguments["source"] == str(tmp_path / "news.csv")  # a relative path is below the working folder
     job.cancel()
 
 
@@ -256,7 +256,7 @@ class TestOverHttp:
         ]
         assert http.index("news").rollback() == versions
         first, again = (headers["Idempotency-Key"] for path, headers in canned.requests if path.endswith("rollback"))
-        assert first == again  # so the index goes back once
+        assert first == again  # both requests have one key, so the index goes back once
 
     def test_without_a_runner_a_change_of_versions_is_cancelled(self, http: HttpClient, canned: CannedServer) -> None:
         waits = answer(id=ID, status="queued", note="no runner is alive")

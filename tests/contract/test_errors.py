@@ -37,7 +37,7 @@ ROWS = list(table(BAD_INPUT, "Input"))
 
 @cache
 def names_of_tests(path: str) -> set[str]:
-    """Return the names of the tests in a file, as pytest writes them after the name of the file."""
+    """Return the names of the tests in a file, in the form in which pytest writes them after the file's name."""
     found = set()
     for node in ast.parse((ROOT / path).read_text("utf-8")).body:
         group = node.body if isinstance(node, ast.ClassDef) else [node]

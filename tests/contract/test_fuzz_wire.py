@@ -54,7 +54,7 @@ def test_a_false_length_needs_no_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for data in claims:
         assert isinstance(outcome(wire.unpack, data), MalformedJob)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # in KB
 
 
 def test_with_little_memory_a_false_length_is_malformed() -> None:

@@ -53,11 +53,11 @@ def test_a_quantile_is_estimated_within_its_limits() -> None:
     assert of().quantile(0.5) is None
 
 
-def test_the_difference_is_what_was_measured_since() -> None:
+def test_the_difference_has_the_values_measured_since() -> None:
     earlier = of(1, 3)
     later = of(1, 3, 5, 0.5)
     assert later.minus(earlier).to_map() == of(5, 0.5).to_map()
-    assert earlier.minus(later) is earlier  # counts that fell are another worker's
+    assert earlier.minus(later) is earlier  # counts that fell come from another worker
     assert later.minus(Histogram((1, 2))) is later
 
 

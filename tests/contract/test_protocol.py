@@ -56,7 +56,7 @@ TYPES = {"int": int, "float": float, "bool": bool, "str": str, "array": list, "m
 
 MINIMAL: dict[str, Any] = {"v": 1, "id": "x", "op": "embed", "texts": ["storm"]}
 
-#: For each of these codes, a job that a worker refuses with it. The other codes need more than a job, and other tests.
+#: For each of these codes, a job that a worker refuses with it. The other codes need more, and other tests check them.
 REFUSED: dict[str, dict[str, Any]] = {
     "malformed_job": {"v": 1, "id": "x", "op": "embed"},
     "unsupported_version": MINIMAL | {"v": 2},
@@ -96,7 +96,7 @@ def example(kind: str, name: str) -> bytes:
 
 
 def table(heading: str, section: str = "") -> dict[str, list[str]]:
-    """Return the first table whose first column has this heading, by this column; backticks are removed from it."""
+    """Return the first table with this heading of its first column, keyed by this column without backticks."""
     body = PAGE.split(f"\n## {section}")[1] if section else PAGE
     body = body.split(f"\n| {heading} |", 1)[1].split("\n\n", 1)[0]
     rows = [line.strip("| ").split(" | ") for line in body.splitlines()[2:]]
@@ -109,7 +109,7 @@ def codes_of_replies() -> set[str]:
 
 
 def fits(value: object, words: str) -> bool:
-    """Return True if a value has a type in the words of the page, such as `array of str` or `float, int or nil`."""
+    """Return True if a value has the type that the page names, such as `array of str` or `float, int or nil`."""
     outer, _, inner = words.partition(" of ")
     if inner:
         return type(value) is TYPES[outer] and all(fits(item, inner) for item in value)  # type: ignore[attr-defined]
@@ -136,7 +136,7 @@ def add(queue: Queue, data: bytes, lane: str = "interactive") -> Any:
 
 
 def answer(worker: Worker, data: bytes) -> dict[str, Any]:
-    """Let a worker do one step for a job; return the map of the reply from the job's address or its result."""
+    """Let a worker make one step for a job; return the reply's map from the job's address or its result."""
     job = msgpack.unpackb(data, unicode_errors="replace")
     add(queue_of(worker), data)
     worker.step(block_s=0)
@@ -347,7 +347,7 @@ def test_put_once(queue: Queue, keys: Keys) -> None:
     assert put_once(queue, "two", reply_to="me") == {"status": "known", "id": "one"}
     assert put_once(queue, "two", client="me in another process", owner="me") == {"status": "known", "id": "one"}
     assert put_once(queue, "three", "another") == {"status": "reused", "id": "one"}
-    assert put_once(queue, "four", client="me\0k")["status"] == "ok"  # no client's name ends another one's key
+    assert put_once(queue, "four", client="me\0k")["status"] == "ok"  # names and keys are not confused
     assert put_once(queue, "five", key="k\0k")["status"] == "ok"
     assert queue.backlog()["bulk"] == 3
     known = {name.decode() for name in queue.redis.hgetall(keys.record("one"))}
@@ -562,7 +562,7 @@ def test_messages_on_the_wire_name_no_types_of_python(worker: Worker) -> None:
         for name in ("v", *sorted({*JOB_NAMES, *OPTION_NAMES, *SEARCH_NAMES} - {"id"})):
             for value in ANY_TYPE:
                 add(queue, msgpack.packb({**MINIMAL, "op": op, "reply_to": "me", name: value}))
-        num_jobs += answer_all()  # at once: of several unanswered jobs with one id, only one gets a result
+        num_jobs += answer_all()  # now, because only one of several unanswered jobs with one id gets a result
     for _, data in [*DAMAGED.values(), *((code, msgpack.packb(job)) for code, job in REFUSED.items())]:
         add(queue, data)
     num_jobs += answer_all()
@@ -640,7 +640,7 @@ def test_every_key_is_listed() -> None:
         method = getattr(keys, name)
         wanted |= {method(*(f"<{parameter}>" for parameter in inspect.signature(method).parameters))}
     assert table("Key").keys() == wanted
-    assert all(name.startswith("shoal:{default}:") for name in wanted)  # one slot of a cluster
+    assert all(name.startswith("shoal:{default}:") for name in wanted)  # all keys are in one slot of a cluster
     assert Keys(pool="b").root != keys.root != Keys(prefix="p").root
 
 

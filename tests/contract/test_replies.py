@@ -1,4 +1,4 @@
-"""Replies: vectors, hits and errors survive the wire, and the replies to the parts of a job are joined in order."""
+"""Replies: vectors, hits and errors survive the wire, and the replies to parts of a job are joined in order."""
 
 from typing import Any
 
@@ -123,7 +123,7 @@ def test_answers_survive_the_wire_and_are_joined_in_order_with_the_longest_times
     joined = Reply.join([first, reply_of(timings={"queue_s": 1.0, "encode_s": 3.0}, cached=2)])
     assert joined.cached == 3
     assert joined.timings == {"queue_s": 2.0, "tokenize_s": 0.0, "encode_s": 3.0, "search_s": 0.0}
-    assert joined.characters == []  # the second part is of an older version
+    assert joined.characters == []  # the second part comes from an older version
 
 
 @given(st.lists(WEIGHTS, min_size=1), nps.arrays(np.float32, (5, 3), elements=st.floats(-1, 1, width=32)))

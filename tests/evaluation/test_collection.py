@@ -20,7 +20,7 @@ def written(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
-def test_judgements_of_both_formats_are_read_and_a_line_that_is_none_is_named(tmp_path: Path) -> None:
+def test_judgements_of_both_formats_are_read_and_a_line_without_one_is_named(tmp_path: Path) -> None:
     for text in (
         "query-id\tcorpus-id\tscore\n1\td 1\t2\n1\td2\t0\nq2\td2\t1\n",
         "1\td 1\t2\n\n1\td2\t0\nq2\td2\t1.0\n1\td2\t0",

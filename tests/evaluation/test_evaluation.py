@@ -65,7 +65,7 @@ def evaluation_of(*ranks: int, times: Sequence[Times | None] = ()) -> Evaluation
 
 
 def difference(values: Values, others: Values) -> Difference:
-    """Return the difference of a setting with `values` to a first setting with `others`."""
+    """Return the difference between a setting with `values` and a first setting with `others`."""
     (found,) = differences(["first", "second"], [others, values])
     assert found.setting == "second"
     return found
@@ -103,7 +103,7 @@ def test_p_is_the_share_of_sign_changes_with_a_difference_as_large() -> None:
     assert found.interval.mean == pytest.approx(deltas.mean())
     others = np.random.default_rng(3).random(100)  # the queries differ much more than the settings
     assert difference(others + 0.01, others).p == 1 / (NUM_RESAMPLES + 1)
-    found = difference(others * (1 + 1e-15), others)  # a difference by rounding is none
+    found = difference(others * (1 + 1e-15), others)  # a rounding error is not a difference
     assert (found.p, found.num_equal, found.interval) == (1.0, 100, Interval(0.0, 0.0, 0.0))
 
 
@@ -158,7 +158,7 @@ def test_a_call_has_several_queries_and_few_with_a_reranker() -> None:
     assert search.asked[:2] == [(32, 100, {"mode": "dense"}), (8, 100, {"mode": "dense"})]
     assert {each[:2] for each in search.asked[2:]} == {(4, 5)}  # a search refuses a k over top_n
     search.asked.clear()
-    found = times(search, ["query 0", "query 1"], settings, 10)  # single searches of settings in turns
+    found = times(search, ["query 0", "query 1"], settings, 10)  # the settings take turns with single searches
     assert [each[:2] for each in search.asked] == [(1, 10), (1, 5)] * 2 * (NUM_ROUNDS + 1)
     assert all(0 <= each.p50_ms <= each.p90_ms for each in found)
 

@@ -17,7 +17,7 @@ from javascript import NODE, needs_node
 
 pytest_plugins = ["api_fixtures", "client_fixtures"]
 
-#: Programs with the simplest calls, and the package.json with which `scripts/test-clients` calls npm.
+#: Programs with the simplest calls, and the package.json that `scripts/test-clients` gives to npm.
 PROGRAMS = TESTS / "shared/clients"
 
 #: The folder into which npm installs the packages.
@@ -48,7 +48,7 @@ def test_each_operation_has_a_unique_id_and_no_field_a_default(
     fields = schemas["EmbedBody"]["properties"] | schemas["SearchBody"]["properties"]
     assert [name for name, field in fields.items() if "default" in field] == []
     assert fields["k"]["description"].endswith("Default: 5")
-    bodies = ("EmbedBody", "SearchBody", "EmbeddingsBody")  # as the routes do, the description refuses unknown fields
+    bodies = ("EmbedBody", "SearchBody", "EmbeddingsBody")  # the description refuses unknown fields, like the routes
     assert [schemas[name].get("additionalProperties") for name in bodies] == [False] * 3
 
 

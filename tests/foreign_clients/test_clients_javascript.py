@@ -84,7 +84,7 @@ def rows() -> dict[str, tuple[str, str]]:
 
 
 def run(url: str, package: str, call: str, model: str) -> Any:
-    """Let node run a package's lines and the call; return the value of `found` at the end."""
+    """Let node run a package's lines and the call; return the final value of `found`."""
     folder = os.environ.get("TEST_JAVASCRIPT_CLIENTS") or pytest.skip("needs the packages of scripts/test-clients")
     lines = rows()[package][1].replace("http://localhost:8080", url)
     code = "\n".join([PROGRAMS[package][0], BEFORE, lines, call, AFTER])

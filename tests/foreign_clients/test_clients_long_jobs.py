@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let clients wait for a change of versions as long as the tests do, because the machine may be busy."""
+    """Let clients wait as long as the tests for a change of versions, because the machine may be busy."""
     for module in ("redis.client", "http.long_jobs"):
         monkeypatch.setattr(f"shoal.client.{module}.CHANGE_TIMEOUT_S", PATIENCE_S)
 

@@ -171,7 +171,7 @@ RANKED = ["market falls", "the storm rises", "rain and change " * 40, "", "a cha
 #: Largest difference between two equal scores, which comes from rounding.
 MAX_DIFFERENCE = 1e-3
 
-#: A function that fails the test if a ranking, of numbers and scores of texts, has not the best texts in order.
+#: A function that fails the test if a ranking, as numbers and scores of texts, lacks the best texts in order.
 CheckRanking = Callable[[list[tuple[int, float]]], None]
 
 

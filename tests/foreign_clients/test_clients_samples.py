@@ -28,7 +28,7 @@ ODD = """storm's "europe" $HOME `id` \\n {0} %s é 洪水"""
 #: Code after a sample in Python that prints the texts of its hits, or the number of its vectors.
 FOUND = "\nimport json; print(json.dumps([hit['text'] for hit in hits] if 'hits' in globals() else len(vectors)))\n"
 
-#: For the name of a search, the part of the page's address that asks for it.
+#: The part of the page's address that asks for each search, by the search's name.
 ASKED = {
     "words": "#search?query={}&mode=lexical&group=topic",
     "filtered": '#search?query={}&filter={{"topic":{{"in":["storm","rain"]}}}}&diversity=0.5',

@@ -1,4 +1,4 @@
-"""Ends of single runs of a long job, on a real Redis, also if the job belongs to another worker or Redis fails."""
+"""The ends of single runs of a long job, on a real Redis, even if another worker has the job or Redis fails."""
 
 import logging
 import signal
@@ -125,7 +125,7 @@ def test_the_first_retry_is_at_once_and_another_program_gives_a_job_no_more_retr
     assert int(pool.fields()[b"retries_left"]) == len(run.job.kind.retry_after_s) - 1
 
 
-#: Ends of a run that has lost its job. Each returns True if it changes the job.
+#: Ways to end a run that has lost its job. Each returns True if it changes the job.
 LATE_ENDS: dict[str, Callable[[Run], object]] = {
     "report": lambda run: run.progress.report(TaskProgress(rows=99)),
     "succeed": Run.succeed,
@@ -166,7 +166,7 @@ def test_the_last_request_of_the_submitter_is_done(pool: Pool) -> None:
             assert pool.connection.zcard(pool.queue.started_job_registry.key) == 0
     pool.renew()
     pool.jobs.cancel(pool.job_id)
-    assert pool.begin().execution is None  # it was cancelled when it was taken
+    assert pool.begin().execution is None  # the job was cancelled before its run began
     assert pool.status == "cancelled"
 
 
@@ -272,7 +272,7 @@ def test_a_job_that_makes_progress_has_all_its_retries_again_and_keeps_its_progr
     run.die(is_stopped=True)
     status = pool.jobs.status(pool.job_id)
     assert (status.status, status.progress.rows) == ("queued", 5)
-    assert report(pool.begin(), 5) == 1  # no progress since the earlier run
+    assert report(pool.begin(), 5) == 1  # this run makes no new progress
 
 
 def test_the_retry_of_a_webhook_comes_after_the_other_webhooks(pool: Pool) -> None:
@@ -287,7 +287,7 @@ def test_the_retry_of_a_webhook_comes_after_the_other_webhooks(pool: Pool) -> No
 
 def test_a_worker_that_was_away_itself_watches_for_a_while_before_it_takes_a_job_over(pool: Pool) -> None:
     pool.maintenance.run()
-    pool.connection.delete(pool.begin().execution.key)  # as if its heartbeat had expired
+    pool.connection.delete(pool.begin().execution.key)  # as if the worker's heartbeat had expired
     for later_s, status in ((0, "running"), (LOOK_FIRST_S / 2, "running"), (LOOK_FIRST_S, "queued")):
         pool.now_s = 200.0 + later_s
         pool.maintenance.run()
@@ -295,7 +295,7 @@ def test_a_worker_that_was_away_itself_watches_for_a_while_before_it_takes_a_job
 
 
 def test_a_maintenance_that_is_killed_keeps_the_lock_for_seconds(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool.queue, "release_maintenance_lock", lambda: None)  # as if it was killed before this call
+    monkeypatch.setattr(pool.queue, "release_maintenance_lock", lambda: None)  # the process dies before this call
     pool.maintenance.run()
     assert 0 < pool.connection.ttl(pool.queue.registry_cleaning_key) <= LOCK_S
 
@@ -319,7 +319,7 @@ def test_a_fault_of_the_maintenance_is_logged_once_until_mended(pool: Pool, capl
 
 
 def test_a_worker_stops_even_if_the_signal_comes_during_a_log_call(pool: Pool) -> None:
-    with suppress(Exception):  # a log call suppresses it too
+    with suppress(Exception):  # a log call suppresses this exception too
         pool.worker.request_stop(signal.SIGTERM, None)
     with pytest.raises(StopRequested):
         pool.worker.dequeue_job_and_maintain_ttl(1)

@@ -118,11 +118,11 @@ def test_an_idempotency_key_belongs_to_its_client(jobs: LongJobs, rq: Rq, keys: 
     with pytest.raises(InvalidRequest, match="used for another long job"):
         jobs.submit("embed_file", {"source": "b.csv", "out": "a"}, idempotency_key="a", client="ann")
     names = [*rq.connection.scan_iter(f"{keys.once('*').replace('{', '?').replace('}', '?')}")]
-    for value in (b"\xff\xfe", b"a/b", b"mine", b"x" * 1_000):  # values from another program, none of them an id
+    for value in (b"\xff\xfe", b"a/b", b"mine", b"x" * 1_000):  # values that another program wrote, none of them an id
         for name in names:
             rq.connection.set(name, value, keepttl=True)
         assert submit(jobs, idempotency_key="a", client="ann") not in (first, "mine")
-    rq.connection.delete(*names)  # as after a day
+    rq.connection.delete(*names)  # as if a day had passed
     assert submit(jobs, idempotency_key="a", client="ann") != first
 
 
@@ -208,7 +208,7 @@ def test_the_status_shows_the_outcome_of_the_webhook(jobs: LongJobs, rq: Rq) -> 
     assert jobs.status(job_id).webhook == about
     error = {"code": "unavailable", "message": "no answer"}
     rq.set(sender := f"{job_id}-webhook", meta=MsgpackSerializer.dumps({"error": error}))
-    assert jobs.status(job_id).webhook == about | {"error": error}  # it is sent again later
+    assert jobs.status(job_id).webhook == about | {"error": error}  # the webhook is sent again later
     rq.set(sender, status="failed")
     assert jobs.status(job_id).webhook == about | {"status": "failed", "error": error}
     rq.connection.delete(f"rq:job:{sender}")

@@ -1,4 +1,4 @@
-"""The runner of long jobs, as real processes on a real Redis that are killed and stopped at any moment."""
+"""The runner of long jobs: real processes on a real Redis, killed or stopped at any moment."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 class Place:
-    """A Redis for one test, the long jobs in it, and the runners that do them."""
+    """A Redis for one test, the long jobs in it, and the runners that run them."""
 
     def __init__(self, server: RedisServer, folder: Path):
         self.server, self.folder = server, folder
@@ -162,7 +162,7 @@ def test_a_running_job_is_paused_resumed_and_cancelled(place: Place) -> None:
     place.wait(job_id, "cancelled")
     assert place.jobs.retry(job_id) == "queued"
     place.finish(job_id)
-    died = place.wait(place.submit("recover", times=9, dies=True), "failed")  # the worker did not kill this one
+    died = place.wait(place.submit("recover", times=9, dies=True), "failed")  # the worker did not kill this process
     assert died.error is not None
 
 
@@ -182,7 +182,7 @@ def test_a_job_goes_on_when_a_process_was_killed(place: Place, whom: str) -> Non
     if "runner" in whom:
         runner.wait()
         place.start()
-    wait_until(lambda: has_ended(process))  # else it might finish the job before the kill reaches it
+    wait_until(lambda: has_ended(process))  # otherwise the process might finish the job before the kill reaches it
     assert place.finish(job_id).error is None
 
 
@@ -236,7 +236,7 @@ def test_a_job_is_tried_again_a_few_times(place: Place) -> None:
     lost = place.wait(place.submit("recover", times=9, dies=False), "failed")
     assert lost.error
     assert (lost.error["code"], len(place.lines("tries"))) == ("unavailable", 4)
-    assert place.jobs.retry(lost.id) == "queued"  # with all its retries
+    assert place.jobs.retry(lost.id) == "queued"  # the job then has all its retries
     place.wait(lost.id, "failed")
     assert len(place.lines("tries")) == 8
 

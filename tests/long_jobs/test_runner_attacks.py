@@ -74,7 +74,7 @@ def right(place: Place) -> list[Any]:
 
 
 def assert_goes_on(place: Place) -> None:
-    """Check that the runner does another job, and that no attack has succeeded."""
+    """Check that the runner runs another job, and that no attack has succeeded."""
     job_id = place.submit("recover", times=0, dies=False)
     assert place.wait(job_id, "done").result == "done"
     assert not (place.folder / TOUCHED).exists()

@@ -1,4 +1,4 @@
-"""The tasks of long jobs, called without a runner, with a worker that serves."""
+"""The functions of long jobs, called without a runner, beside a worker that serves."""
 
 import json
 import os
@@ -94,7 +94,7 @@ def test_an_index_is_built_managed_and_stored(settings: Settings, tmp_path: Path
     first = do(settings, "build_index", report=reports.append, name="news", source=source)
     assert (first["count"], first["is_published"]) == (len(WORDS), True)
     assert ((reports[-1].step, reports[-1].rows) == ("uploading", len(WORDS))) is has_store
-    assert do(settings, "build_index", name="news", source=source) == first  # again, as after the kill of its process
+    assert do(settings, "build_index", name="news", source=source) == first  # again, as if the process had died
     source = write(settings, *WORDS[1:])
     second = do(settings, "build_index", "b" * 24, name="news", source=source)
     assert (second["num_embedded"], current_version(folder).name) == (0, second["version"])
@@ -120,7 +120,7 @@ def test_a_build_folds_in_the_changes_of_its_index(queue: Queue, settings: Setti
     last = log.append("news", change(["newer"], made_at=200.0))
     dropped = do(settings, "build_index", "b" * 24, drop_changes_before=200, **arguments)
     assert (dropped["count"], dropped["num_changed"]) == (len(WORDS) + 1, 1)
-    assert queue.redis.xlen(queue.keys.changes("news")) == 1  # the version before still needs this change
+    assert queue.redis.xlen(queue.keys.changes("news")) == 1  # the previous version still needs this change
     do(settings, "manage_index", name="news", action="delete", version=result["version"])
     assert queue.redis.xlen(queue.keys.changes("news")) == 0
     assert log.since("news", last).has_position

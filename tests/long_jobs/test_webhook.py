@@ -30,7 +30,7 @@ def test_a_runner_reports_the_end_of_each_job(own_redis: RedisServer, tmp_path: 
     canned.answers = [Canned(503), Canned(302, headers={"Location": url}), Canned()]
     arguments = {"folder": str(tmp_path), "times": 0, "dies": False}
     ids = [place.jobs.submit(kind, arguments, webhook=url) for kind in ("recover", "refuse", "count")]
-    places = [f"http://{host}:1/reports" for host in ("127.0.0.2", "127.0.0.1")]  # forbidden, and without a server
+    places = [f"http://{host}:1/reports" for host in ("127.0.0.2", "127.0.0.1")]  # one is forbidden, one has no server
     lost = [place.jobs.submit("recover", arguments, webhook=f"{where}?a=b") for where in places]
     pending = {"url": places[0], "status": "pending", "answer": None, "error": None}
     assert place.jobs.status(lost[0]).webhook == pending

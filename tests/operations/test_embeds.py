@@ -1,4 +1,4 @@
-"""Embeds by a worker: several outputs in one pass, outputs that a model lacks, and texts that are cut or are chunks."""
+"""Embeds by a worker: several outputs in one pass, outputs that a model lacks, truncated texts, and chunks."""
 
 import json
 import shutil
@@ -60,7 +60,7 @@ def of_three(
 def late(
     tiny_source: Path, tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, NDArray[np.float32]]
 ) -> Encoder:
-    """The tiny transformer as a late-interaction model of Stanford's form."""
+    """The tiny transformer as a late-interaction model in Stanford's form."""
     folder = tmp_path_factory.mktemp("late")
     (folder / "model").mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -107,7 +107,7 @@ def test_one_pass_makes_every_output_of_its_jobs(queue: Queue, of_three: Encoder
     for weights, same in zip(whole.sparse, sparse.sparse, strict=True):
         np.testing.assert_allclose(weights.values, same.values, atol=1e-5)
         assert weights.indices.tolist() == same.indices.tolist()
-    assert not len(whole.sparse[1].indices)  # only special tokens
+    assert not len(whole.sparse[1].indices)  # an empty text has only special tokens
     assert (sparse.vectors, raw.vectors, plain.sparse, plain.multivectors) == (None, None, None, None)
     alone = of_three.encoded(texts[:1], Options(output="sparse"), "")[0].made["sparse"]
     np.testing.assert_allclose(whole.sparse[0].values, alone.values, atol=1e-5)
@@ -134,7 +134,7 @@ def test_queries_and_documents_of_a_late_interaction_model_are_read_in_their_own
     assert [len(rows) for rows in query.multivectors] == query.tokens == [10, 10]
     assert document.tokens[0] > 30
     assert (query.truncated, document.truncated) == ([True, False], [False, False])
-    assert "has more than the 10 tokens of the model's context length" in error(long).message  # read by cognee
+    assert "has more than the 10 tokens of the model's context length" in error(long).message  # cognee reads this text
     assert whole.error is None
 
 
@@ -147,7 +147,7 @@ def test_vectors_of_tokens_are_bounded_by_the_bytes_of_a_reply(queue: Queue, of_
 
 
 def test_weights_of_words_are_bounded_by_the_bytes_of_a_reply(queue: Queue, of_three: Encoder) -> None:
-    texts = [f"{n} " + "storm " * 100 for n in range(300)]  # several passes
+    texts = [f"{n} " + "storm " * 100 for n in range(300)]  # the job needs several passes
     (many,) = computed(queue, of_three, job(*texts, output="sparse"), max_reply_bytes=512)
     assert error(many).code == "too_large"
     assert "weights of words, and a reply has room for 64" in error(many).message
@@ -230,13 +230,13 @@ class TestChunked:
         assert reply.chunks is None
 
     def test_chunks_with_prompt_and_special_tokens_must_fit_into_the_model(self, worker: Worker) -> None:
-        joined = "e\u200d" * 3_000  # no chunk ends within it
+        joined = "e\u200d" * 3_000  # no chunk ends within this word
         assert embed(worker, f"{joined} storm", "storm", chunk_tokens=10).truncated == [True, False]
         assert embed(worker, TEXT, chunk_tokens=46).error is None
         assert embed(worker, TEXT, chunk_tokens=45, prompt_name="query").error is None
         refused = error(embed(worker, TEXT, chunk_tokens=46, prompt_name="query"))
         assert isinstance(refused, InvalidRequest)
-        assert "takes 48 tokens, 3 of them special ones and the prompt's, so it takes at most 45" in refused.message
+        assert "takes 48 tokens, 3 of them for special tokens and the prompt, so it takes at most 45" in refused.message
 
     def test_more_chunks_than_a_reply_has_room_for_are_refused(self, queue: Queue, encoder: Encoder) -> None:
         consumer = Consumer(queue.broker, queue.keys, "w", max_reply_bytes=4 * 32 * 20)
@@ -291,7 +291,7 @@ class TestChunked:
         assert (num_answered, reply.status) == (0, "expired")
         assert 0 < worker.counters["batches"] < job.num_lane_texts / 5
 
-    def test_a_chunk_on_which_the_engine_fails_harms_only_its_own_job(self, queue: Queue, encoder: Encoder) -> None:
+    def test_a_chunk_that_the_engine_fails_on_harms_only_its_own_job(self, queue: Queue, encoder: Encoder) -> None:
         worker = Worker(queue.consumer(), engine := Noting(encoder), {}, Bucketing(256))
 
         def choke(texts: Sequence[TokenizedText]) -> None:

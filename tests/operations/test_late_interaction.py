@@ -1,4 +1,4 @@
-"""A late-interaction model as the reranker: its scores equal the library's, and a job reads its query once."""
+"""A late-interaction model as the reranker: its scores equal the library's, and a job encodes its query once."""
 
 import json
 import os
@@ -191,7 +191,7 @@ class TestStoredTokenVectors:
 
     @pytest.fixture
     def folder(self, tmp_path: Path, encoder: Encoder, late: LateReranker) -> Path:
-        """Return the folder of an index with token vectors, of which two documents are equal and one is empty."""
+        """Return the folder of an index with token vectors. Two of its documents are equal, and one is empty."""
         self.build(tmp_path, (*self.TEXTS, self.TEXTS[0], "the"), encoder, late)
         return tmp_path / "index"
 
@@ -199,7 +199,7 @@ class TestStoredTokenVectors:
         self, folder: Path, texts: Sequence[str], encoder: Encoder, late: LateReranker, **options: Any
     ) -> BuildResult:
         path, lines = folder / "texts.csv", "id,text\n" + "".join(f"{n},{text}\n" for n, text in enumerate(texts))
-        if not path.exists() or path.read_text() != lines:  # a build of a changed file begins anew
+        if not path.exists() or path.read_text() != lines:  # an interrupted build of a changed file begins anew
             path.write_text(lines)
         return build(Source(path), folder / "index", LocalEncoder(encoder), late=late, **options)
 
@@ -215,7 +215,7 @@ class TestStoredTokenVectors:
         for found in hits(reply):
             assert {hit["id"] for hit in found} == {*map(str, range(len(self.TEXTS) + 2)), "new"}
         assert sum(counting.num_queries) == len(ASKED)
-        assert sum(counting.passes) == len(ASKED) + 1  # the document that was added
+        assert sum(counting.passes) == len(ASKED) + 1  # reads only the document that was added
         find = Index.open(folder).find(Search(["storm"]), vectors)  # vectors of another model are not used
         assert len(find.token_codes(late.token_digest)) == 5
         assert find.token_codes("") == find.token_codes("f" * 32) == {}

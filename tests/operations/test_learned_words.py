@@ -47,7 +47,7 @@ DOCUMENTS = {str(n): f"{first} {second}" for n, (first, second) in enumerate(pai
 
 @pytest.fixture(scope="module")
 def sparse_encoder(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    """Return the tiny model with a layer for sparse vectors beside its vector, as BGE-M3 has it."""
+    """Return the tiny model with a layer for sparse vectors besides its vector, like BGE-M3."""
     folder = tmp_path_factory.mktemp("sparse")
     source = Path(shutil.copytree(tiny_source, folder / "model"))
     draw = np.random.default_rng(3)
@@ -58,7 +58,7 @@ def sparse_encoder(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def words_encoder(sparse_encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    """Return the same model without its vector, as SPLADE has none."""
+    """Return the same model without a vector of a text, like SPLADE."""
     prepared = next(path.parent for path in tmp_path_factory.getbasetemp().glob("sparse*/home/models/*/model.json"))
     folder = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("words") / "model"))
     about = json.loads((folder / "model.json").read_text())
@@ -174,7 +174,7 @@ def test_a_model_without_sparse_vectors_is_refused(
     assert error(refused).code == "index_mismatch"
     assert "learned weights, and this worker's model makes no sparse vectors" in error(refused).message
     assert len(hits(dense)[0]) == len(DOCUMENTS)
-    assert json.loads((learned.folder / LEXICAL).read_text())["version"] == 2  # earlier releases refuse it too
+    assert json.loads((learned.folder / LEXICAL).read_text())["version"] == 2  # earlier releases refuse this layout too
     (tmp_path / "texts.txt").write_text("storm\n")
     with pytest.raises(Unsupported, match=r"makes no sparse vectors, which the language learned needs: build"):
         build(Source(tmp_path / "texts.txt"), tmp_path / "index", LocalEncoder(encoder), language="learned")

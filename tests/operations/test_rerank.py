@@ -56,7 +56,7 @@ QUERY, TOP_N = "storm in europe", 20
 DOCUMENTS = ["the storm rises", "market falls", "", "rain in the market and a change of climate", "Zürich 価格 😀"]
 LONG, LONGER = "rain and change " * 20, "the storm of europe falls in " * 30
 
-#: Pairs in which neither text is too long, one text is, or both are; and pairs with a text that is read in part.
+#: Pairs of two short texts, with one long text, or with two; and pairs with a text that is read in part.
 PAIRS = [
     *((QUERY, text) for text in DOCUMENTS),
     *((first, second) for first in (QUERY, LONG, LONGER) for second in (LONG, LONGER, "a")),
@@ -217,7 +217,7 @@ def rerank(*texts: str, query: str = QUERY, **fields: Any) -> Rerank:
 
 
 def search(*queries: str, options: Options | None = None, k: int = 5, **fields: Any) -> Search:
-    """Return a search whose best hits are reranked; `fields` may have other options of the search."""
+    """Return a search whose best hits are reranked; `fields` may have further options of the search."""
     about = {"reply_to": "me"} | {name: fields.pop(name) for name in ("reply_to", "deadline") if name in fields}
     asked = SearchOptions(**{"rerank": {"top_n": TOP_N}} | fields)
     return Search(list(queries), options or Options(), k=k, search=asked, **about)
@@ -343,7 +343,7 @@ def test_a_job_and_its_reply_are_packed_and_unpacked() -> None:
     with pytest.raises(InvalidText, match=r"^query: "):
         Rerank(["a"], query="\ud83d").pack()
     assert sigmoid(np.array([-1e4, 0, 1e4], np.float32)).tolist() == [0, 0.5, 1]
-    data = Embed(["a"], id="x").pack()  # an embed ignores the fields of a rerank
+    data = Embed(["a"], id="x").pack()  # an embed job ignores the fields of a rerank
     assert operations.unpack(msgpack.packb(msgpack.unpackb(data) | {"query": "b", "raw_scores": True})).pack() == data
 
 
@@ -446,7 +446,7 @@ def test_a_search_that_is_cancelled_or_expires_between_two_passes_is_computed_no
     step_while(small_passes, lambda: not noting.passes)
     assert small_passes.scheduler.works
     assert queue.cancel(cancelled.id) == "cancelled"
-    small_passes.admission._next_check = 0.0  # else the worker would look a quarter of a second later
+    small_passes.admission._next_check = 0.0  # otherwise the worker would look a quarter of a second later
     small_passes.clock._ahead_s += 7_200  # as if two hours had passed
     assert drive(small_passes) == 0
     assert len(noting.passes) <= 2

@@ -1,4 +1,4 @@
-"""Searches with options find the same hits as scoring all documents, before and after changes of the index."""
+"""Searches with options find the hits that scoring all documents finds, before and after changes of the index."""
 
 import math
 import random
@@ -65,7 +65,7 @@ TEXTS = st.lists(st.sampled_from(["rain", "storm", "storms", "sun", "wind and ra
 
 @dataclass(frozen=True)
 class Scene:
-    """An index with a change. `made` has its documents in order, `left` the version's rows that are not deleted."""
+    """An index with a change. `made` has its documents in order; `left` has the version's rows that are not deleted."""
 
     index: Index
     made: Made
@@ -114,7 +114,7 @@ class Scene:
         return [group[: search.group_size if search.group_by else 1] for group in groups.values()]
 
     def lists(self, job: Search, vectors: Vectors) -> Iterator[list[Place]]:
-        """Yield for each list of hits the places of all documents that may be hits, best first."""
+        """Yield, for each list of hits, the positions of all documents that may be hits, best first."""
         documents, search = self.made.documents, job.search
         eligible = [matches(search.filter or {}, one.fields) for one in documents]
         for number, (vector, excluded) in enumerate(self._queries(job, vectors)):
@@ -259,7 +259,7 @@ def check_pages(scene: Scene, job: Search, vectors: Vectors, groups: list[list[H
 
 
 def check_second_stage(index: Index, job: Search, vectors: Vectors, lists: list[list[list[Hit]]]) -> None:
-    """Assert that the best groups get new scores, many equal, and that the best groups by these are returned."""
+    """Assert that the best groups get new scores, many of them equal, and are returned in the order of these scores."""
     search = replace(job.search, rerank={"top_n": job.k + 3, "query": "storm"})
     stage = index.find(replace(job, search=search), vectors)
     scores = [0.1 * (7 * number % 5) for number in range(len(stage.pairs()))]
@@ -337,7 +337,7 @@ def refusal(index: Index, job: Search, vectors: Vectors) -> str:
     ("options", "words"),
     [
         ({"group_by": "topic"}, 'group_by: there is no field "topic": the index has "group", "n"'),
-        ({"group_by": "text"}, 'group_by: there is no field "text": text is no field with values'),
+        ({"group_by": "text"}, 'group_by: there is no field "text": text is not a field with values'),
         ({"fields": ["id", "n", "topic"]}, 'fields[2]: there is no field "topic": the index has "group", "n"'),
         ({"facets": ["n", "topic"]}, 'facets[1]: there is no field "topic": the index has "group", "n"'),
         ({"group_size": 3}, "group_size is 3, without group_by: name the field"),
@@ -381,7 +381,7 @@ QUERY = unit_vectors(1, DIMENSION, 99)[0]
 
 
 def scene_of(folder: Path, fields: list[Fields], num_added: int = 0, num_deleted: int = 0) -> Scene:
-    """Return an index of documents with these fields. The last ones were added and the first ones deleted later."""
+    """Return an index of documents with these fields. The last documents were added, and the first deleted, later."""
     documents = [Document(str(n), f"text {n}", one) for n, one in enumerate(fields)]
     deleted = [str(n) for n in range(num_deleted)]
     return Scene.of(folder, documents, near_ties(len(documents), 0), len(documents) - num_added, deleted)
@@ -389,7 +389,7 @@ def scene_of(folder: Path, fields: list[Fields], num_added: int = 0, num_deleted
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    """Return an index of 3,000 documents with few values, of which 100 were added and 50 deleted later."""
+    """Return an index of 3,000 documents with few values. 100 of them were added later, and 50 were deleted."""
     fields: list[Fields] = [{"year": n % 3, "tag": f"t{n % 7}", "and": "x"} for n in range(3_000)]
     return scene_of(tmp_path_factory.mktemp("many") / "v1", fields, 100, 50)
 
@@ -408,7 +408,7 @@ def test_a_boost_by_the_largest_numbers_is_exact(tmp_path: Path) -> None:
     assert all(hit["score"] == pytest.approx(hit["explain"]["cosine"] + hit["explain"]["boost"]) for hit in hits)
 
 
-def test_the_least_score_is_compared_alike_with_and_without_an_order(tmp_path: Path) -> None:
+def test_the_least_score_is_compared_equally_with_and_without_an_order(tmp_path: Path) -> None:
     scene = scene_of(tmp_path / "v1", [{"year": 1}])
     score = scene.answer(QUERY).hits[0][0]["score"]
     for least, num in ((score, 1), (math.nextafter(score, 2), 0)):

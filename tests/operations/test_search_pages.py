@@ -61,7 +61,7 @@ def test_a_page_begins_behind_as_many_hits_as_were_shown_whatever_changes(tmp_pa
         assert [one for page in pages(scene, cursor, 7, **options) for one in page] == whole[10:]
 
 
-def test_later_pages_are_ranked_as_of_the_time_of_the_first(tmp_path: Path) -> None:
+def test_later_pages_are_ranked_for_the_time_of_the_first_page(tmp_path: Path) -> None:
     documents = [Document(str(n), "storm", {"day": f"20{n:02}-01-01"}) for n in range(20)]
     scene = Scene.of(tmp_path / "v1", documents, unit_vectors(20, DIMENSION), 20)
     options: dict[str, Any] = {"boost": [{"field": "day", "weight": 5, "half_life_days": 30}], "explain": True}
@@ -83,7 +83,7 @@ def test_a_text_that_no_search_has_answered_is_refused(tmp_path: Path) -> None:
     for text in (*(replace(cursor, **values).pack() for values in forged), "!", "gaFjkwECAw", "ä" * 10):
         said = refusal(index, Search(["a"], search=SearchOptions(cursor=text)), QUERY[None])
         assert said.startswith("cursor is ")
-        assert "which no search has answered" in said
+        assert "which no search has returned" in said
 
 
 def test_the_pages_of_one_search_may_differ_in_their_traces_and_in_the_order_of_keys_alone(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_pages_of_one_search_may_differ_in_their_traces_and_in_the_order_of_
     others: list[dict[str, Any]] = [{"texts": ["b"]}, {"index": "other"}, {"search": replace(options, min_score=0.5)}]
     for changed in others:
         other = replace(Search(["storm"], search=options), **changed)
-        assert "of another search or index" in refusal(scene.index, other, QUERY[None])
+        assert "belongs to another search or index" in refusal(scene.index, other, QUERY[None])
 
 
 @pytest.mark.parametrize("sort", [None, [{"field": "n", "order": "desc"}]])

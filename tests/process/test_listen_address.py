@@ -1,4 +1,4 @@
-"""Addresses on which a server listens, URLs of webhooks, and paths of long jobs: what leads elsewhere is refused."""
+"""Addresses to listen on, URLs of webhooks, and paths of long jobs are refused if they lead elsewhere."""
 
 import socket
 from pathlib import Path

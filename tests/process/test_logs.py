@@ -1,4 +1,4 @@
-"""Log lines: words or JSON, one for each job, with its id, its client and its trace, and never a text or a secret."""
+"""Log lines: in words or JSON, one for each job, with its id, client and trace, and without texts or secrets."""
 
 import json
 import logging

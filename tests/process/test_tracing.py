@@ -90,7 +90,7 @@ def test_a_job_has_a_valid_trace_on_the_wire() -> None:
     assert operations.unpack(job.pack()) == job
     for other in (Embed(["a"]), Embed(["a"], traceparent="no")):
         assert "traceparent" not in msgpack.unpackb(other.pack())
-        assert job.digest() == other.digest()  # the trace is no part of the question
+        assert job.digest() == other.digest()  # equal searches may have different traces
 
 
 def test_a_thread_belongs_to_the_trace_that_it_continues(spans: Spans) -> None:
@@ -250,7 +250,7 @@ def test_a_collector_that_does_not_answer_causes_no_error(
 @pytest.mark.wide
 def test_without_opentelemetry_a_process_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "opentelemetry").mkdir()
-    (tmp_path / "opentelemetry" / "__init__.py").touch()  # an empty package takes its place
+    (tmp_path / "opentelemetry" / "__init__.py").touch()  # an empty package replaces OpenTelemetry
     path = os.pathsep.join([str(tmp_path), *sys.path])
     monkeypatch.setenv("PYTHONPATH", path)
     for command in ("api", "worker"):
@@ -262,7 +262,7 @@ def test_without_opentelemetry_a_process_says_what_to_install(tmp_path: Path, mo
 
 @pytest.mark.wide
 def test_no_library_for_spans_is_loaded_if_tracing_is_off() -> None:
-    """Only the parts for spans are looked for: redis-py itself loads OpenTelemetry's metrics if they are installed."""
+    """Only modules for spans count, because redis-py itself loads OpenTelemetry's metrics if they are installed."""
     script = (
         "import sys, shoal_api.app, shoal_workers.service.service, shoal_workers.long_jobs.runner\n"
         "from shoal.settings import DEFAULTS\n"

@@ -41,7 +41,7 @@ FAILURES, ALL_FAIL = LOST.replace('_refused": 0', '_refused": 51'), OUTPUT.repla
 UNIT = np.eye(2, 3, dtype=np.float32)
 
 
-def test_rate_and_latencies_are_read_from_what_wrk_prints_unless_a_run_with_failures_measures_nothing() -> None:
+def test_rate_and_latencies_are_read_from_the_output_of_wrk_but_not_of_a_failed_run() -> None:
     measured = Measured.parse(OUTPUT, cpu_s=0.5)
     assert measured.requests_per_s == pytest.approx(2451 / 2.01)
     assert (measured.p50_ms, measured.p90_ms, measured.p99_ms, measured.cpu_s) == (0.512, 6.0, 9.13, 0.5)
@@ -65,7 +65,7 @@ def test_trials_run_in_turns_and_only_figures_of_whole_runs_count() -> None:
 
         return Trial(case, "shoal", once)
 
-    plan = Plan(Texts("none", [], [], []), 2, 5, [], [], 1)  # with two runs of five seconds
+    plan = Plan(Texts("none", [], [], []), 2, 5, [], [], 1)  # two runs of five seconds each
     rows = plan.interleave("embed", [trial("a"), trial("b", without_figures=1), trial("c", fails=True)])
     first, *others = [("a", 2, 0), ("b", 2, 0)], [("a", 5, 1), ("b", 5, 1)], [("a", 5, 2), ("b", 5, 2)]
     assert seen == [*first, ("c", 2, 0), *others[0], *others[1]]
@@ -94,7 +94,7 @@ def test_tables_have_median_lowest_and_highest_and_ratios_compare_medians_of_the
     assert ratios(rows).splitlines()[2:] == ["| a | requests/s (higher is better) | old | 100 | 110 | 1.100 |"]
 
 
-def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
+def test_cases_that_cannot_be_measured_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="run scripts/check"):
         Checkout.at(tmp_path)
     done = subprocess.run([*BENCH, "swim"], capture_output=True, text=True)
@@ -159,7 +159,7 @@ def test_processes_of_a_service_have_names_memory_and_processor_time() -> None:
             children.append(stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE)))
         try:
             found = [psutil.Process(child.pid) for child in children]
-            wait_until(lambda: all(process.cmdline() for process in found))  # empty while a program begins
+            wait_until(lambda: all(process.cmdline() for process in found))  # a program that begins has no name yet
             by_name = named(found)
             processes = Processes(by_name)
             wait_until(lambda: processes.cpu_s()["worker"] > 0)
@@ -174,7 +174,7 @@ def test_processes_of_a_service_have_names_memory_and_processor_time() -> None:
 
 @pytest.mark.wide
 @pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
-def test_scripts_bench_prints_and_saves_what_it_measured(tiny_source: Path, home: Path, tmp_path: Path) -> None:
+def test_scripts_bench_prints_and_saves_its_measurements(tiny_source: Path, home: Path, tmp_path: Path) -> None:
     saved = tmp_path / "figures.json"
     measured = subprocess.run(
         [*BENCH, "cache", "--runs", "1", "--seconds", "1", "--json", saved],

@@ -73,7 +73,7 @@ def audit(queue: Queue, encoder: Encoder, index: Index, tmp_path: Path) -> Audit
 
 @pytest.fixture
 def job_id(serving: Any, client: Client, audit: Audit) -> str:
-    """Return the id of the one job: a worker has answered it, and its result was not read."""
+    """Return the id of the only job. A worker has answered it, and its result was not read."""
     handle = client.submit(CASE.op, CASE.texts)
     wait_until(lambda: handle.status() == "done")
     audit.outcomes.accepted[handle.id] = CASE

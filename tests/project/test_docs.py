@@ -1,4 +1,4 @@
-"""README.md and the pages under docs/ say what the code says."""
+"""README.md and the pages under docs/ agree with the code."""
 
 import asyncio
 import json
@@ -69,11 +69,11 @@ def test_every_option_is_listed_with_its_default() -> None:
         assert [word for word in allowed if word and f"`{word}`" not in rows[f"`{name}`"][1]] == []
     of_search = table("docs/http.md", "search option")
     listed = {name.strip("`"): json.loads(default.strip("`")) for name, (default, _) in of_search.items()}
-    assert listed.pop("negative") is None  # texts, which the wire counts as num_negative
+    assert listed.pop("negative") is None  # a list of texts, which a job counts in num_negative
     assert listed == {name: default for name, default in SEARCH_DEFAULTS.items() if name != "num_negative"}
 
 
-#: Fields in Cohere's `meta` and in a `usage`, which clients of other services alone read.
+#: Fields in Cohere's `meta` and in a `usage`, which only clients of other services read.
 UNNAMED = {"api_version", "is_experimental", "billed_units", "input_tokens", "completion_tokens"}
 
 

@@ -29,7 +29,7 @@ _SHARED = (
 )
 FILES = ("scripts/install.py", "pyproject.toml", *(f"shared/shoal/{name}.py" for name in _SHARED))
 
-#: A replacement for the Python of .venv: it reports `VERSION`, and as pip it reads the file `gate` to its end.
+#: A replacement for the Python of .venv. It reports `VERSION`; called as pip, it reads the file `gate` to its end.
 PYTHON = """#!/bin/sh
 case "$*" in *"-m pip"*) env >{folder}/environment; touch {folder}/started; exec cat {folder}/gate ;; esac
 echo '{version}'
@@ -38,7 +38,7 @@ echo '{version}'
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a copy of the files that the script needs, with an environment of another Python without any parts."""
+    """Return a copy of the files that the script needs, with an empty environment of another Python."""
     for name in FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -70,7 +70,7 @@ def test_pip_holds_the_lock_of_an_installation_that_was_killed(folder: Path) -> 
     with (folder / "pyproject.toml").open() as lock:
         with (folder / "gate").open("w"), pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(lock, fcntl.LOCK_EX)  # waits until pip has ended
+        fcntl.flock(lock, fcntl.LOCK_EX)  # this waits until pip has ended
 
 
 def test_variables_that_are_meant_for_other_projects_do_not_reach_pip(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The rooms of the code: their imports and sizes, the homes of the libraries, and the lightness of the client."""
+"""The rooms of the code: their imports and sizes, the modules that may import libraries, and the light client."""
 
 import ast
 import importlib
@@ -25,7 +25,7 @@ PARTS = {
     *("shoal_workers.model.heads", "shoal_workers.encoding.engines"),
 }
 
-#: Modules that import more, or are imported by more, than their neighbours. Each is a room of its own.
+#: Modules that import more rooms than their neighbours, or are imported by more. Each is a room of its own.
 SINGLE_MODULES = {
     *("shoal.__main__", "shoal_api.viewers.pool_state", "shoal_api.context"),
     *("shoal_api.errors", "shoal_api.enqueue", "shoal_api.long_jobs.long_job", "shoal_api.app"),

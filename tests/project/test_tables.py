@@ -1,4 +1,4 @@
-"""The tables of settings, error codes and metrics in docs/ say what the code says; `scripts/tables` writes them."""
+"""The tables of settings, error codes and metrics in docs/ agree with the code; `scripts/tables` writes them."""
 
 import re
 from dataclasses import fields
@@ -27,7 +27,7 @@ def test_every_setting_is_listed_with_its_default_and_help() -> None:
 
 
 def test_every_error_code_is_listed_with_its_status() -> None:
-    """The columns on when a code occurs and what to do are written by hand."""
+    """The columns with the occasion and the remedy of a code are written by hand."""
     listed = table(ERRORS, "Code")
     rows = []
     for code in dict.fromkeys([*STATUS, *BY_CODE]):

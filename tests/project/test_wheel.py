@@ -18,7 +18,7 @@ from shoal_workers.kernel.library import TARGETS, path
 print(all(path(target).exists() for target in TARGETS))
 """
 
-#: A kernel that compiles at once. Its function of glibc exists from 2.25 on.
+#: A kernel that compiles at once. It needs a function that glibc has since 2.25.
 SOURCE = """#include <unistd.h>
 int one() { char byte; return getentropy(&byte, 1); }
 """
@@ -50,7 +50,7 @@ def build(code: Path, **variables: str) -> Path:
 
 
 def installed_kernel_exists(wheel: Path) -> bool:
-    """Install the wheel into a folder; return True if it brought the compiled kernel of its source."""
+    """Install the wheel into a folder; return True if the wheel had the compiled kernel of its source."""
     site = wheel.parent.with_name("site")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
     subprocess.run([*pip, "--target", site, wheel], check=True)

@@ -222,7 +222,7 @@ def test_a_reply_that_is_odd_or_of_no_caller_stops_no_other(queue: Queue, dispat
     assert pending.result(PATIENCE_S).status == "done"
 
 
-def test_large_jobs_do_not_delay_those_of_others(queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked) -> None:
+def test_large_jobs_do_not_delay_other_jobs(queue: Queue, dispatcher: ThreadDispatcher, producer: Hooked) -> None:
     is_sending, is_through = asyncio.Event(), asyncio.Event()
 
     async def send_slowly(puts: Sequence[PackedJobs]) -> None:
@@ -251,7 +251,7 @@ def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(
 ) -> None:
     waiting = [dispatcher.send("interactive", [Embed(["storm"])])[0] for _ in range(3)]
     wait_until(lambda: queue.backlog()["interactive"] == 3)
-    for _ in range(5):  # also new connections
+    for _ in range(5):  # new connections break too
         queue.redis.client_kill_filter(_type="normal", skipme=True)
     answer_all(queue)
     assert {pending.result(PATIENCE_S).status for pending in waiting} == {"done"}
@@ -273,7 +273,7 @@ def submit(queue: Queue, num_jobs: int = 1) -> list[str]:
 
 @contextmanager
 def waits(queue: Queue, ids: list[str], *dispatchers: ThreadDispatcher) -> Iterator[list[Future[Reply | None]]]:
-    """Start a thread for each job and dispatcher that waits for the result; give their futures once all wait."""
+    """For each job and dispatcher, start a thread that waits for the result; return the futures once all wait."""
     with ThreadPoolExecutor(len(ids) * len(dispatchers)) as threads:
         found = [threads.submit(one.wait_result, job_id, PATIENCE_S) for job_id in ids for one in dispatchers]
         wait_until(lambda: all(num_watchers(queue, job_id) >= len(set(dispatchers)) for job_id in ids))

@@ -1,4 +1,4 @@
-"""Odd heartbeats that no worker wrote: whatever they contain, everything that shows the pool goes on."""
+"""Odd heartbeats that no worker wrote. All routes and commands that show the pool work despite them."""
 
 import json
 import math
@@ -83,7 +83,7 @@ def test_everything_that_shows_the_pool_goes_on(app: Flask, stub: StubWorker) ->
         stub.pool.announce(name, about)
     names = {worker["id"] for worker in look(app)["workers"]}
     assert names == {"stub", *found}
-    for name, about in found.items():  # with other numbers than before, so that rates are computed
+    for name, about in found.items():  # other numbers than before, so that rates are computed
         stub.pool.announce(name, about | {"counters": COUNTERS, "written_at": 1_790_000_000.0})
     assert {worker["id"] for worker in look(app)["workers"]} == names
 

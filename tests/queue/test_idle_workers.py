@@ -18,7 +18,7 @@ NUM_WORKERS = 12
 
 @contextmanager
 def idle_workers(queue: Queue) -> Iterator[list[Future[list[Delivery]]]]:
-    """Start workers that wait for a job, each in a thread; give the futures of the jobs that they take."""
+    """Start workers that wait for a job, each in a thread; yield the futures of the jobs that they take."""
     ending = threading.Event()
 
     def take(name: str) -> list[Delivery]:
@@ -48,7 +48,7 @@ def take_one_each(workers: list[Future[list[Delivery]]]) -> None:
     assert [len(worker.result(PATIENCE_S)) for worker in workers] == [1] * NUM_WORKERS
 
 
-def test_pushed_jobs_which_wake_no_worker_are_taken_at_the_next_look(queue: Queue) -> None:
+def test_pushed_jobs_that_wake_no_worker_are_taken_at_the_next_look(queue: Queue) -> None:
     with idle_workers(queue) as workers:
         queue.redis.script_flush()
         for _ in workers:
@@ -57,7 +57,7 @@ def test_pushed_jobs_which_wake_no_worker_are_taken_at_the_next_look(queue: Queu
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_one_job_wakes_one_worker_and_who_leaves_jobs_behind_wakes_the_next(own_queue: Queue, is_full: bool) -> None:
+def test_one_job_wakes_one_worker_and_a_worker_that_leaves_jobs_wakes_the_next(own_queue: Queue, is_full: bool) -> None:
     for _ in range(2):
         put(own_queue, 1, "bulk")
     if is_full:

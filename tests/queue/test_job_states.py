@@ -1,6 +1,6 @@
 """The states of a job (docs/architecture.md), on a real Redis, with connections that break at any command.
 
-A model says which jobs are unanswered and what a lane holds; after each step Redis must say the same.
+A model says which jobs are unanswered and which jobs a lane holds; after each step, Redis must agree.
 """
 
 import secrets
@@ -99,7 +99,7 @@ class Jobs(RuleBasedStateMachine):
                 self.called += [job.id for job in jobs]
         accepted = self.unanswered() & {job.id for job in jobs}
         assert len(accepted) in (0, len(jobs))
-        self.jobs |= {job.id: job for job in jobs if accepted}  # even if the producer does not know it
+        self.jobs |= {job.id: job for job in jobs if accepted}  # accepted, even if the producer does not know
 
     @rule(data=st.data(), breaks=BREAKS)
     def put_again(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
@@ -143,7 +143,7 @@ class Jobs(RuleBasedStateMachine):
     @rule(data=st.data(), leaves=st.booleans(), breaks=BREAKS)
     def give_back(self, data: st.DataObject, leaves: bool, breaks: tuple[str, int] | None) -> None:
         worker = data.draw(st.sampled_from(sorted(self.held)))
-        given, self.held[worker] = self.held[worker], []  # after a break, `reclaim` puts back jobs that it still has
+        given, self.held[worker] = self.held[worker], []  # after a break, `reclaim` puts back the jobs that are left
         before = self.unanswered()
         with self.attempt(breaks):
             if leaves:
@@ -196,7 +196,7 @@ class Jobs(RuleBasedStateMachine):
             return
         old, new = data.draw(st.sampled_from(busy)), f"w{self.num_workers}"
         left = self.held.pop(old)
-        if is_silent:  # it goes on with its jobs, and others think that it is dead
+        if is_silent:  # the worker goes on with its jobs, but others count it as dead
             self.silent[old] = left
         self.num_workers += 1
         self.held[new] = []
@@ -371,7 +371,7 @@ def test_a_job_is_answered_once_wherever_connections_break(redis_url: str) -> No
     with redis.Redis.from_url(redis_url) as connection:
         for script in (*vars(shoal.queue.consumer).values(), *vars(shoal.queue.producer).values()):
             if isinstance(script, Script):
-                connection.script_load(script.text)  # else the first call has more round trips, in which it may break
-    num_examples = settings().max_examples // 3  # each has many steps
+                connection.script_load(script.text)  # otherwise a first call may break in more round trips
+    num_examples = settings().max_examples // 3  # each case has many steps
     profile = settings(max_examples=num_examples, stateful_step_count=25, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Jobs, settings=profile)

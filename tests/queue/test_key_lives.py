@@ -32,7 +32,7 @@ LIVES: dict[str, str] = {}
 for _key, (*_, _life) in table(PAGE, "Key").items():
     LIVES[_key.strip("`")] = [*LIVES.values()][-1] if _life == "the same" else _life
 
-#: Longest time that the test may take, in seconds: a key may be so old when it is looked at.
+#: Longest time that the test may take, in seconds. A key may be that much older than expected.
 SLACK_S = 60
 
 Act = Callable[[Queue], object]
@@ -128,7 +128,7 @@ EXAMPLES: list[tuple[str, tuple[Act, ...], Callable[[Keys], str], int | None]] =
     ("changes:<index>", (changed,), lambda keys: keys.changes("news"), None),
     ("changed", (changed,), lambda keys: keys.changed, None),
     ("cache:<place>", (cached,), lambda keys: keys.cache("0"), 86_400),
-    (  # two windows: the one before counts in part
+    (  # two windows, because the previous one counts in part
         "rate",
         (lambda queue: RateLimits(queue.broker, queue.keys).count(ApiKey("web", "user", b"", "100/minute")),),
         lambda keys: f"{keys.rates}*",

@@ -76,7 +76,7 @@ class TestFairness:
         self, queue: Queue, owed: str
     ) -> None:
         queue.put("bulk", jobs(200), client="waits")
-        take(queue, 4, "bulk")  # its first turn
+        take(queue, 4, "bulk")  # the first turn of the client
         queue.redis.hset(queue.keys.of_lane("bulk", "credit"), "owed", owed)
         found = Counter[str]()
         for n in range(400):
@@ -219,9 +219,9 @@ class TestBounds:
         queue.redis.rpush(queue.keys.lane("bulk"), *[b"x"] * 300)
         for _ in range(2):
             queue.take("a", ["bulk"], 1)
-        assert queue.redis.llen(queue.keys.lane("bulk")) == 43  # of a flood, 256 jobs wait in the lane
+        assert queue.redis.llen(queue.keys.lane("bulk")) == 43  # the flood has 256 jobs waiting in the lane
         assert len(queue.take("a", ["bulk"], 1_000)) == 256
-        assert queue.redis.exists(queue.keys.of_lane("bulk", "wake"))  # for the rest
+        assert queue.redis.exists(queue.keys.of_lane("bulk", "wake"))  # a worker is woken for the remaining jobs
 
 
 class TestRetryAfter:
@@ -232,11 +232,11 @@ class TestRetryAfter:
         monkeypatch.setattr(producer, "SPEED_KNOWN_S", PATIENCE_S)
         set_limits(queue, LaneLimits(max_jobs=100))
         queue.put("bulk", jobs(80), client="flood")
-        for speed in (texts_per_s, 2.0):  # the second speed is not asked for yet
+        for speed in (texts_per_s, 2.0):  # the second speed is not read yet
             for name in "vw":
                 queue.pool.announce(name, {"state": "ready", "texts_per_s": speed / 2})
             with pytest.raises(Overloaded) as refusal:
-                queue.put("bulk", jobs(47), client="flood")  # it would have 127 and may have 88: 39 must be done first
+                queue.put("bulk", jobs(47), client="flood")  # 127 texts are 39 over the limit of 88
             assert refusal.value.retry_after_s == retry_after_s
 
 
@@ -269,7 +269,7 @@ class TestReplies:
         with pytest.raises(Unavailable):
             inbox.wait(0.01)
         queue.redis.delete(address)
-        queue.redis.xadd(address, {"reply": data}, id="7-7")  # from a new Redis, which has not used this id yet
+        queue.redis.xadd(address, {"reply": data}, id="7-7")  # in a new Redis, this id is new
         queue.redis.expire(address, 60)
         assert len(inbox.wait(0.01)) == 1
         assert inbox.wait(0.01) == []
@@ -299,7 +299,7 @@ class TestReplies:
         reads = []
         while found := inbox.wait(0.01):
             reads.append([reply.id for reply in found])
-            assert len(reads) < 20  # small ones are read many at a time
+            assert len(reads) < 20  # small replies are read many at a time
         assert [job_id for read in reads for job_id in read] == ["large"] * 30 + ["small"] * 200
         assert max(read.count("large") for read in reads) == 3
 

@@ -1,4 +1,4 @@
-"""The queue on a real Redis: jobs are put, taken, cancelled and reclaimed; each is answered once, and none is lost."""
+"""The queue on a real Redis: jobs are put, taken, cancelled and reclaimed. Each is answered once, and none is lost."""
 
 import numpy as np
 import pytest
@@ -97,7 +97,7 @@ def test_a_refused_push_with_the_id_of_a_job_under_way_does_not_touch_this_job(q
     assert queue.wait_result(job.id, 0)
 
 
-def test_what_dead_workers_held_waits_again_before_the_others_in_its_order(queue: Queue) -> None:
+def test_jobs_of_dead_workers_wait_again_in_order_before_the_others(queue: Queue) -> None:
     jobs = put(queue, 6)
     queue.pool.announce("alive")
     held = {worker: queue.take(worker, LANES, 2) for worker in ("dead", "alive")}
@@ -108,7 +108,7 @@ def test_what_dead_workers_held_waits_again_before_the_others_in_its_order(queue
         (delivery,) = queue.take("me", LANES, 9)
         assert (delivery.deaths, delivery.died) == (1, "dead")
         assert queue.take("me", LANES, 9) == []
-        assert found or queue.take("other", ["interactive"], 1)[0].key == jobs[4].id  # it takes no suspects
+        assert found or queue.take("other", ["interactive"], 1)[0].key == jobs[4].id  # this worker takes no suspects
         queue.answer([delivery])
         found.append(delivery.key)
     assert found == [job.id for job in jobs[:2]]
@@ -174,7 +174,7 @@ def test_after_a_silence_of_all_each_worker_has_time_for_a_heartbeat_before_it_c
     assert queue.consumer("b").reclaim(()) == (0, {})
     queue.may_look("b")  # the time is over
     queue.pool.announce("c")
-    queue.leave("b")  # a worker that leaves does not look: it would count no dead worker
+    queue.leave("b")  # a worker that leaves does not look for dead workers
     assert queue.consumer("b").reclaim(()) == (0, {"a": 1})
 
 
@@ -186,7 +186,7 @@ def test_one_worker_at_a_time_looks_for_dead_ones(queue: Queue) -> None:
     queue.take("a", LANES, 1)
     assert queue.consumer("c").reclaim(()) == (0, {})
     assert 0 < queue.redis.pttl(queue.keys.reclaimed) <= 900
-    queue.redis.pexpire(queue.keys.reclaimed, 3_600_000)  # as after the clock of Redis was set back
+    queue.redis.pexpire(queue.keys.reclaimed, 3_600_000)  # as if the clock of Redis had been set back
     assert queue.consumer("c").reclaim(()) == (0, {"a": 1})
     assert not queue.redis.exists(queue.keys.reclaimed)
     for n in range(9):

@@ -20,7 +20,7 @@ KEYS_BYTES = 1_024
 
 NOTHING = UnreadLoad(0, 0)
 
-#: Most results in one sweep.
+#: Largest number of results in one sweep.
 MAX_SWEPT = 500
 
 
@@ -89,7 +89,7 @@ class TestFreed:
     def test_a_worker_sweeps_results_that_are_gone(self, queue: Queue, worker: Worker) -> None:
         jobs = answered(queue, 3)
         assert queue.redis.blpop([queue.keys.result(jobs[0].id)], 1)
-        queue.redis.delete(queue.keys.result(jobs[1].id))  # as if it had expired
+        queue.redis.delete(queue.keys.result(jobs[1].id))  # as if the key had expired
         make_due(queue)
         worker.step(block_s=0)
         assert queue.unread.load() == (1, size_of(queue, jobs[2]))
@@ -182,9 +182,9 @@ class TestBound:
         for name in ("b", "c", "d", "e"):
             answered(queue, client=name)
         assert is_refused(queue, "flood")
-        queue.put("bulk", [Embed(["storm"], reply_to="me")], "flood")  # its reply does not become a result
+        queue.put("bulk", [Embed(["storm"], reply_to="me")], "flood")  # the reply does not become a result
 
-    def test_jobs_that_were_put_before_fill_redis_no_more_than_as_much_again(self, queue: Queue) -> None:
+    def test_jobs_that_were_put_before_fill_redis_at_most_twice_as_much(self, queue: Queue) -> None:
         limit, jobs = 100_000, [Embed(["storm"]) for _ in range(60)]
         queue.put("bulk", jobs, "flood")
         other = Embed(["storm"])
@@ -196,7 +196,7 @@ class TestBound:
             assert consumer.reply([Answer(delivery, Reply(job_id, vectors=vectors))]) == 1
         assert limit < queue.unread.load().num_bytes < 2 * limit + len(jobs) * 2 * KEYS_BYTES
         statuses = [queue.status(job.id)[0] for job in jobs]
-        assert statuses == sorted(statuses)  # done at first, then failed
+        assert statuses == sorted(statuses)  # the first are done, the others failed
         refused = queue.wait_result(jobs[-1].id, 0)
         assert refused is not None
         assert isinstance(refused.error, TooLarge)
@@ -209,7 +209,7 @@ class TestBound:
 
     def test_a_client_with_few_unread_bytes_is_not_refused_because_of_others(self, queue: Queue) -> None:
         set_limits(queue, LaneLimits(max_unread_bytes=200_000))
-        answered(queue, 200)  # one put, accepted because nothing is unread yet
+        answered(queue, 200)  # one put, which is accepted because nothing is unread yet
         assert queue.unread.load().num_bytes > 200_000
         assert is_refused(queue, "a")
         num_jobs = answer_until_refused(queue, "b")
@@ -258,7 +258,7 @@ class TestIdempotencyKeys:
         assert 80_000 <= float(due) - float(queue.redis.time()[0]) <= 86_400
         assert queue.redis.ttl(queue.keys.record(job.id)) > 86_300
         for name in queue.redis.scan_iter(queue.keys.once("*")):
-            queue.redis.delete(name)  # as if it had expired
+            queue.redis.delete(name)  # as if the key had expired
         sweep(queue)
         assert queue.redis.exists(queue.keys.unread, queue.keys.unread_load) == 0
 

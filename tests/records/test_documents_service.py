@@ -69,7 +69,7 @@ def test_the_program_of_the_page_on_long_jobs_runs(place: Running) -> None:
     exec(program.replace('"redis://127.0.0.1:6390/0"', url), {})
     with Client(**place.settings) as client:
         client.index("news").add([{"id": "after", "text": "calm"}])
-    place.wait("calm", "calm".__eq__)  # the changes before are applied too
+    place.wait("calm", "calm".__eq__)  # earlier changes are applied too
     place.wait("Edition 21: calm returns to Brittany", "Edition 21: calm returns to Brittany".__ne__)
 
 

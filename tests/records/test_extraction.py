@@ -57,7 +57,7 @@ class TestWebPages:
             *("  kept", "   as is ", "", "one", "two"),
         ]
         page = "<body>Menu<main><p>Storm</main><article>One</article><article>Other</article>"
-        assert read(reader, "html", page.encode()).text == "Storm"  # the main element, if there is one
+        assert read(reader, "html", page.encode()).text == "Storm"  # a main element has the text, if there is one
         assert read(reader, "html", page.replace("main", "div").encode()).text.split("\n") == [
             *("Menu", "", "Storm", "", "One", "", "Other")
         ]

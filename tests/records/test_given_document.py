@@ -1,4 +1,4 @@
-"""Documents and ids that programs and requests give: the message names each bad one and the remedy."""
+"""Documents and ids from programs and requests: an error names each bad document or id, and the remedy."""
 
 import json
 import math
@@ -60,7 +60,7 @@ class Unread(list[Any]):
 
 
 def test_documents_with_too_many_values_are_refused_before_the_values_are_read() -> None:
-    few = {"id": "8", "text": "rain", "numbers": list(range(84))}  # 4 and 3, 4 and 84
+    few = {"id": "8", "text": "rain", "numbers": list(range(84))}  # 4 + 84 values, and GOOD has 4 + 3
     assert len(documents_of([few], 10, 100, 95)) == 1
     long = few | {"numbers": {"of": Unread()}}
     whole = Document("8", "rain", {"numbers": Unread()})

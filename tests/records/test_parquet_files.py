@@ -101,7 +101,7 @@ def test_values_become_values_of_json(save: Save) -> None:
     }
     assert second.fields == {**dict.fromkeys(first.fields), "x": 0.5, "tags": [None]}
     last = pyarrow.table({"text": ["one"], "until": [datetime.datetime(9999, 12, 31)]})
-    parquet.write_table(last, path, use_deprecated_int96_timestamps=True)  # as Spark does
+    parquet.write_table(last, path, use_deprecated_int96_timestamps=True)  # Spark writes such times
     assert [row.fields for row in Source(path)] == [{"until": "9999-12-31 00:00:00"}]
 
 
@@ -110,7 +110,7 @@ def test_times_before_1970_of_an_old_pyarrow_stay_as_they_are(tmp_path: Path) ->
     plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
     parquet.write_table(pyarrow.table(table), path, use_deprecated_int96_timestamps=True, **plain)
     writer = f"parquet-cpp-arrow version {pyarrow.__version__[:2]}".encode()
-    # Nanoseconds of a day, and the day. Before version 23, they could be less than 0.
+    # The nanoseconds of a day, and the day. Before version 23, the nanoseconds could be below 0.
     now, old = struct.pack("<qi", 86_399 * 10**9, 2_440_587), struct.pack("<qi", -(10**9), 2_440_588)
     data = path.read_bytes()
     path.write_bytes(data.replace(now, old).replace(writer, writer[:-2] + b"22"))

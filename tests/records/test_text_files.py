@@ -27,7 +27,7 @@ from shoal.task_progress import MAX_SHOWN
 
 Write = Callable[[str, str | bytes], Path]
 
-#: Python has it since 3.14. Earlier versions need a package.
+#: Python has zstd since 3.14. Earlier versions need a package.
 zstd = pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 #: Only the kernel of Linux reports the most memory that a program has used since its start.
@@ -124,7 +124,7 @@ class TestFormats:
         path.unlink()
         with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read"):
             list(source)
-        if Path("/proc/self/mem").exists():  # its first byte cannot be read
+        if Path("/proc/self/mem").exists():  # the first byte of this file cannot be read
             path.symlink_to("/proc/self/mem")
             with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read \("):
                 list(source)
@@ -171,7 +171,7 @@ class TestColumns:
         ):
             path = write("a.csv", f"{header}\n{header}\n")
             assert f'"{taken}"' in refusal(path, **columns)
-            assert len(rows(path, **columns, reserved=frozenset())) == 1  # allowed if there are no hits
+            assert len(rows(path, **columns, reserved=frozenset())) == 1  # allowed if documents never become hits
         path = write("b.csv", "id,score\nk,one\n")
         assert list(Source(path, text_column="id", id_column="score")) == [Document("one", "k", {})]
 
@@ -322,7 +322,7 @@ class TestLimits:
             bytearray(2**29)
         bytearray(2**29)
         held = bytearray(2**29)
-        with limited_memory(2**27):  # more than the process has already
+        with limited_memory(2**27):  # more memory than the process has already
             assert len(held) > len(bytearray(2**26))
 
 
@@ -362,8 +362,8 @@ def test_a_link_from_below_a_root_stays_below_it(write: Write, tmp_path: Path) -
     for use in (source.fingerprint, lambda: list(source)):
         with pytest.raises(PathNotAllowed, match=r"root/a.txt is a link to a file that is below none"):
             use()
-    assert rows(path) == ["secret"]  # there is no root
-    assert rows(other, rules=rules) == ["secret"]  # the caller has allowed it
+    assert rows(path) == ["secret"]  # no root limits this source
+    assert rows(other, rules=rules) == ["secret"]  # the caller has allowed this root
     path.unlink()
     path.symlink_to(write("root/b.txt", "two\n"))
     assert [document.text for document in source] == ["two"]

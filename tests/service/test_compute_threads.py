@@ -1,4 +1,4 @@
-"""A new number of compute threads for a worker: its engines are made in the background and used between two passes."""
+"""A new number of compute threads: engines are made in the background, and replace the old ones between two passes."""
 
 import threading
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def test_an_engine_can_be_resized_while_it_computes(encoder_of_two_threads: Enco
         assert np.array_equal(one.embed(TEXTS, Options(), ""), expected)
         resizing.close()
     resizing.take()
-    assert one.engine.threads == 3  # the last one is used
+    assert one.engine.threads == 3  # the engine of the last resize is used
 
 
 def test_a_failed_resize(encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ PRIVILEGES |= {"group_add", "volumes_from"}
 
 
 def instructions(name: str, target: str = "") -> list[str]:
-    """Return the instructions that make an image, each on one line, from its stage and the stages that it extends."""
+    """Return the instructions of an image, each on one line: of its stage and of the stages that it extends."""
     lines = re.sub(r"\\\n", "", DOCKERFILES[name].read_text()).splitlines()
     lines = [line for line in lines if line and not line.startswith("#")]
     stages: dict[str, list[str]] = {}
@@ -71,7 +71,7 @@ def test_profiles_only_add_services_and_only_this_machine_reaches_the_ports() ->
 
 
 @pytest.mark.parametrize(("name", "target"), [("api", ""), ("workers", ""), ("workers", "runner"), ("workers", "gpu")])
-def test_an_image_contains_only_what_its_build_made(name: str, target: str) -> None:
+def test_an_image_contains_only_files_that_its_build_made(name: str, target: str) -> None:
     stage = instructions(name, target)
     copies = [line for line in stage if line.startswith(("COPY", "ADD"))]
     assert copies
@@ -87,7 +87,7 @@ def test_the_modules_that_an_image_names_exist(name: str) -> None:
     assert all(map(find_spec, named))
 
 
-def test_a_build_sees_only_what_it_needs() -> None:
+def test_a_build_sees_only_the_files_that_it_needs() -> None:
     first, *others = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] not in ("#", "")]
     assert first == "*"
     wanted = [line[1:] for line in others if line.startswith("!")]

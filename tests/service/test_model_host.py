@@ -1,4 +1,4 @@
-"""`shoal host`: several models on one machine, each while jobs come for it, within a budget of memory."""
+"""`shoal host`: several models on one machine run while jobs come for them, within a budget of memory."""
 
 import os
 import signal
@@ -95,7 +95,7 @@ def test_models_take_turns_and_sleep(settings: Settings, broker: Broker, tiny_mo
             assert embed(settings, pool) == 1
             wait_until(lambda: sorted(states(host)) == ["asleep", "ready"])
             assert [model.name for model in host.models if model.state == "ready"] == [pool]
-            # Clients see what the sleeping model serves.
+            # Clients see the model and the indexes of the sleeping worker.
             assert sorted(state for (state,) in ready_states(host, broker, settings.key_prefix)) == ["asleep", "ready"]
         host.idle_s = 0
         wait_until(lambda: states(host) == ["asleep", "asleep"])
@@ -112,7 +112,7 @@ def test_models_take_turns_and_sleep(settings: Settings, broker: Broker, tiny_mo
 
 
 class PlannedModel(HostedModel):
-    """A model of the pool `name` without a worker: the host's decisions change its state, and the test the rest."""
+    """A model of the pool `name` without a worker. The host's decisions change its state; the test changes the rest."""
 
     def __init__(self, broker: Broker, settings: Settings, name: str, **about: Any):
         super().__init__(broker, replace(settings, pool=name))
@@ -133,8 +133,8 @@ class PlannedModel(HostedModel):
 
 BUSY = {"state": "ready", "num_jobs": 1}
 
-#: Models a, b and c, of which two have room, and the states after each step of the host at a time. A word in place of
-#: the time is what became of model b.
+#: Steps of a host with models a, b and c and room for two: a time and the states afterwards. A word in place of the
+#: time says what happened to model b.
 STEPS: dict[str, tuple[list[dict[str, Any]], list[tuple[float | str, str]]]] = {
     "an idle model sleeps": (
         [{"state": "ready", "used_at": 5.0}, {"state": "ready", "used_at": 6.0}],
@@ -144,7 +144,7 @@ STEPS: dict[str, tuple[list[dict[str, Any]], list[tuple[float | str, str]]]] = {
         [{"state": "ready", "used_at": 2.0}, {"state": "ready", "used_at": 1.0}, {"num_jobs": 1}],
         [
             (3.0, "ready stopping asleep"),
-            (3.1, "ready stopping asleep"),  # its memory is free soon
+            (3.1, "ready stopping asleep"),  # the memory of b is free soon
             ("asleep", "ready asleep asleep"),
             (3.2, "ready asleep starting"),
         ],
@@ -315,7 +315,7 @@ def test_the_host_says_once_for_each_pool_that_redis_is_away(
 def test_numbers_that_are_not_finite_are_refused(flags: list[str]) -> None:
     found = CliRunner().invoke(host_command, ["a=m", *flags])
     assert found.exit_code == 2
-    assert "is no finite number" in found.output
+    assert "is not a finite number" in found.output
 
 
 def test_failed_models(settings: Settings, broker: Broker, tiny_model: Path, tiny_source: Path, tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_failed_models(settings: Settings, broker: Broker, tiny_model: Path, tin
 
 def test_models_are_pairs_and_each_pool_has_indexes_of_its_own(settings: Settings) -> None:
     for models in (["e5"], ["e5="], ["=m"], ["a=m", "a=n"]):
-        with pytest.raises(BadSetting, match="is no POOL=MODEL"):
+        with pytest.raises(BadSetting, match="is not POOL=MODEL"):
             settings_of_models(settings, models)
     settings = replace(settings, indexes="default=/own", model_aliases="x=m", workers=3)
     own, other = settings_of_models(settings, ["a=m", "b=n"])

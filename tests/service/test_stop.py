@@ -1,4 +1,4 @@
-"""Servers and workers that are stopped or replaced under load lose no request, at any moment and with any signals."""
+"""Servers and workers that are stopped or replaced under load lose no request, whatever the moment and the signals."""
 
 import json
 import select
@@ -75,7 +75,7 @@ class TestApi:
     def test_a_signal_during_the_start_ends_the_api(self, settings: Settings, tmp_path: Path) -> None:
         where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
         with Process(tmp_path / "api.log", "api", "--port", free_port(), **where) as api:
-            wait_until(lambda: "listening on" in api.output)  # its server process has not started yet
+            wait_until(lambda: "listening on" in api.output)  # the API's server process has not started yet
             assert api.terminate() == 0
             assert "Traceback" not in api.output
 

@@ -1,4 +1,4 @@
-"""`shoal serve` starts and watches its processes, and leaves none after its end, whatever the cause of the end."""
+"""`shoal serve` starts and watches its processes, and leaves no process behind, however it ends."""
 
 import fcntl
 import json
@@ -39,7 +39,7 @@ from shoal.supervisor.serve import print_summary
 from shoal.supervisor.supervisor import MAX_RETRIES, Supervisor, is_ready
 from shoal_workers.model.model import prepared_folder
 
-#: A program that fails the first times that it is started, and then becomes the command in its arguments.
+#: A program that fails the first few times, and then becomes the command in its arguments.
 FAIL = """
 import os, pathlib, sys
 starts, times, words = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -100,8 +100,8 @@ def assert_refused(done: "subprocess.CompletedProcess[str]", code: str) -> None:
 
 
 def test_a_service_in_the_background(settings: dict[str, Any], client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # not used for addresses of this machine
-    (settings["home"] / PID_FILE).write_text("9" * 20)  # of an earlier service
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # a proxy, which is not used for addresses of this machine
+    (settings["home"] / PID_FILE).write_text("9" * 20)  # a file of an earlier service
     (settings["home"] / "serve.log").write_text("earlier\nstop:   Ctrl-C\n")
     done = run("serve", "--detach", **settings)
     try:
@@ -110,7 +110,7 @@ def test_a_service_in_the_background(settings: dict[str, Any], client: Client, m
         assert "earlier" not in done.stdout
         assert len(search(settings)) == 3
         pid = int((settings["home"] / PID_FILE).read_text())
-        assert os.getsid(pid) == pid  # a hang-up of the terminal does not end it
+        assert os.getsid(pid) == pid  # the end of the terminal does not end the service
         assert_refused(run("serve", "--detach", **settings), "bad_setting")
         own = {name: settings[name] for name in ("redis_url", "key_prefix", "pool")}
         with LongJobs(Settings(**own)) as jobs:
@@ -288,7 +288,7 @@ def test_own_workers_must_be_ready(settings: dict[str, Any], client: Client, pre
 
 
 def test_a_log_may_have_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
-    log = tmp_path / "serve.log"  # it has the name of the home folder
+    log = tmp_path / "serve.log"  # the log contains the name of the home folder
     log.write_bytes(f"\n{background.LAST_LINE}".encode() + b"/caf\xe9")
     with subprocess.Popen(["sleep", str(PATIENCE_S)]) as process:
         try:
@@ -418,7 +418,7 @@ def test_starts_are_repeated(caplog: pytest.LogCaptureFixture, tmp_path: Path, m
         supervisor.ask_to_stop()
     service.stop()
     watching.result()
-    assert caplog.text.count("(why), and is started again") > 1  # the reason stays known
+    assert caplog.text.count("(why), and is started again") > 1  # the reason is kept
 
 
 def test_a_stop_ends_the_processes_that_a_process_has_left(tmp_path: Path) -> None:

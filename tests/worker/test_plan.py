@@ -1,4 +1,4 @@
-"""`shoal plan`: the simulation of workers against closed forms, the least numbers, and the costs that it measures."""
+"""`shoal plan`: the simulation of workers compared with closed forms, the least numbers, and the measured costs."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ pytest_plugins = ["cli_fixtures"]
 
 COSTS = Costs(0.03, 0.012, 0.000_33, 0.000_09)
 
-#: A question to the command, and all costs.
+#: Arguments of the command, and all costs.
 ASKED = ["--rate", "2000", "--p99", "10s", "--tokens", "12", "--json"]
 GIVEN = ["--pass-us", "30000", "--token-us", "1000"]
 
@@ -62,7 +62,7 @@ def test_the_plan_has_the_least_number_of_workers() -> None:
     assert at_limit <= 0.5 < np.quantile(latencies(1.03 * made.limits["workers"], made.numbers, COSTS), 0.99)
 
 
-def test_a_rate_above_that_of_a_redis_is_divided() -> None:
+def test_a_rate_above_the_limit_of_a_redis_is_divided() -> None:
     made = capacity.plan(1_000_000, 0.5, Costs(0.001, 0.007, 0.000_33, 0.000_09))
     assert (made.numbers["redis"], made.numbers["api"]) == (129, 472)
     assert made.numbers["workers"] % 129 == 0
@@ -70,12 +70,12 @@ def test_a_rate_above_that_of_a_redis_is_divided() -> None:
     assert min(made.limits.values()) >= 1_000_000
 
 
-def test_however_long_requests_may_take_workers_answer_no_more_than_full_passes() -> None:
+def test_the_highest_rate_of_workers_is_the_rate_of_full_passes() -> None:
     made = capacity.plan(5_000, 1_000.0, Costs(30.0, 12.0, 0, 0))
     assert 5_000 <= made.limits["workers"] <= 1.001 * made.numbers["workers"] / (30 / MAX_TAKEN + 12)
 
 
-def test_a_time_below_that_of_a_pass_is_refused() -> None:
+def test_a_time_below_the_time_of_a_pass_is_refused() -> None:
     with pytest.raises(BadSetting, match=r"--p99 is 5 ms, and .* up to 42\.7 ms, 42 of it in a pass of one text: "):
         capacity.plan(300, 0.005, COSTS)
 
@@ -86,13 +86,13 @@ def test_costs_are_fitted_to_passes_of_different_sizes() -> None:
     sums = [len(sizes), *(float(values.sum()) for values in (sizes, sizes**2, seconds, sizes * seconds))]
     assert fit(sums) == pytest.approx((0.03, 0.001))
     for too_few in ([number / 10 for number in sums], [100, 1_200, 14_400, 4.2, 50.4]):
-        with pytest.raises(BadSetting, match="too few or of one size: send single requests"):
+        with pytest.raises(BadSetting, match="too few or too similar in size: send single requests"):
             fit(too_few)
 
 
 def test_costs_come_from_the_running_pool(shoal: CliRunner, worker: Worker, queue: Queue) -> None:
     worker.pool.announce(worker.id, about(worker))
-    assert "tell of 0 passes" in str(shoal.invoke(plan, ASKED).exception)
+    assert "report 0 passes" in str(shoal.invoke(plan, ASKED).exception)
     for n in range(80):
         queue.put("interactive", [Embed([f"storm {n} {k}"], reply_to="me") for k in range(8 if n % 2 else 1)])
         drive(worker)
@@ -125,6 +125,6 @@ def test_people_get_a_table(shoal: CliRunner) -> None:
     assert "\nredis          3           3     3.2 GiB  23,333 requests/s\n" in shown
     assert "\neach of the 3 Redis servers has a pool of its own, with as many workers\n" in shown
     assert "\npass_us: 30,000.0, from the flag\n" in shown
-    assert "50 is no time" in shoal.invoke(plan, ["--rate", "9", "--p99", "50", "--tokens", "12"]).output.replace(
+    assert "50 is not a time" in shoal.invoke(plan, ["--rate", "9", "--p99", "50", "--tokens", "12"]).output.replace(
         "'", ""
     )

@@ -106,7 +106,7 @@ def build(
     if source is None:
         source, fields["text_column"] = str(SAMPLE), "headline"
     on_bad = "skip" if skip_bad else "raise"
-    fields["field_kinds"] = list(fields["field_kinds"])  # from the tuple of the option, for JSON
+    fields["field_kinds"] = list(fields["field_kinds"])  # JSON has no tuples
     request = BuildIndex(name or folder.name, source, on_bad=on_bad, publish=not no_publish, **fields)
     if detach:
         if name is None or source == str(SAMPLE) or local:
@@ -123,7 +123,7 @@ def build_here(settings: Settings, request: "BuildIndex", folder: Path, local: b
     from shoal_workers.index.store.store_process import check_store
 
     check_store(settings)
-    request.open_source(settings)  # raises errors of the source and the folder before the model is opened
+    request.open_source(settings)  # errors of the source and the folder are raised before the model is opened
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         client = None
@@ -214,5 +214,5 @@ def _unix_seconds(time: str | None) -> float | None:
         is_number = time.replace(".", "", 1).isdecimal() and len(time) > len("YYYYMMDD")
         return float(time) if is_number else datetime.fromisoformat(time).timestamp()
     except (ValueError, OverflowError) as error:
-        message = f"{excerpt(time)} is no time: write it like 2026-11-22T03:00, or in Unix seconds"
+        message = f"{excerpt(time)} is not a time: write it like 2026-11-22T03:00, or in Unix seconds"
         raise click.BadParameter(message) from error

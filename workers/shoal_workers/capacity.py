@@ -24,10 +24,10 @@ MAX_TAKEN, MAX_WAITING = 32, 64
 #: Largest share of the time in which an API process or a Redis is busy.
 MAX_BUSY = 0.7
 
-#: To find the highest rate that the workers serve, at most `NUM_STEPS` rates are tried, each `STEP` times the last.
+#: The workers' highest rate is looked for among `NUM_STEPS` rates, each `STEP` times the previous one.
 STEP, NUM_STEPS = 1.02, 512
 
-#: Costs are fitted only to at least this number of passes, whose sizes have at least this standard deviation / mean.
+#: Least number of passes to fit costs to, and least standard deviation / mean of their sizes.
 MIN_PASSES, MIN_SPREAD = 50, 0.2
 
 #: Number of simulated requests. The first tenth is not counted, because the simulation begins without load.
@@ -72,7 +72,7 @@ def fit(sums: Sequence[float]) -> tuple[float, float]:
     spread = num * tokens_squared - tokens**2
     if num < MIN_PASSES or spread < (MIN_SPREAD * tokens) ** 2:
         raise BadSetting(
-            f"the workers tell of {num:,.0f} passes, which are too few or of one size: send single requests and many "
+            f"the workers report {num:,.0f} passes, too few or too similar in size: send single requests, and many "
             "at a time for a minute, or name --pass-us and --token-us"
         )
     token_s = max(0.0, (num * token_seconds - tokens * seconds) / spread)
@@ -80,7 +80,7 @@ def fit(sums: Sequence[float]) -> tuple[float, float]:
 
 
 def in_line(came: Times, seconds: float) -> Times:
-    """Return the time at which each request leaves a server that serves one at a time, `seconds` each."""
+    """Return when each request leaves a server that serves one request at a time, for `seconds` each."""
     served = np.arange(1, len(came) + 1) * seconds
     return served + np.maximum.accumulate(came + seconds - served)
 
@@ -101,7 +101,7 @@ def in_passes(came: Times, num_workers: int, costs: Costs, max_taken: int = MAX_
         while room > 0 and times[num_taken] <= now_s:
             jobs.append(num_taken)
             num_taken, room = num_taken + 1, room - 1
-        if batch := [jobs.popleft() for _ in range(min(costs.max_pass, len(jobs)))]:  # otherwise no job will come
+        if batch := [jobs.popleft() for _ in range(min(costs.max_pass, len(jobs)))]:  # empty if no job is left
             now_s += costs.pass_s + len(batch) * costs.text_s
             left[batch] = now_s
             heappush(free, (now_s, worker))
@@ -136,7 +136,7 @@ def plan(rate: float, p99_s: float, costs: Costs) -> Plan:
             f"{1e3 * best_s:.3g} ms, {1e3 * (costs.pass_s + costs.text_s):.3g} of it in a pass of one text: allow "
             "more, or make passes quicker by --precision int8, more threads or shorter texts"
         )
-    full_s = max(1e-9, costs.pass_s / min(costs.max_pass, MAX_TAKEN) + costs.text_s)  # of each text in a full pass
+    full_s = max(1e-9, costs.pass_s / min(costs.max_pass, MAX_TAKEN) + costs.text_s)  # time of a text in a full pass
     least = int(rate / numbers["redis"] * full_s) + 1
     num = bisect_left(range(NUM_REQUESTS), True, least, key=lambda num: quantiles(num)[1] <= p99_s)
     step = bisect_left(range(NUM_STEPS), True, 1, key=lambda step: quantiles(num, rate * STEP**step)[1] > p99_s)

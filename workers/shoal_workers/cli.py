@@ -41,7 +41,7 @@ def worker(settings: Settings) -> None:
 
 def _check_finite(context: click.Context, parameter: click.Parameter, number: float) -> float:
     if not math.isfinite(number):
-        raise click.BadParameter(f"{number} is no finite number")
+        raise click.BadParameter(f"{number} is not a finite number")
     return number
 
 
@@ -66,7 +66,7 @@ def _check_finite(context: click.Context, parameter: click.Parameter, number: fl
 def host(settings: Settings, models: tuple[str, ...], memory_gb: float, idle_s: float) -> None:
     """Run workers of several models, within a budget of memory.
 
-    Each POOL is a pool of the API (SHOAL_POOLS), and MODEL is what `shoal worker --model` takes. Each model runs once
+    Each POOL is a pool of the API (SHOAL_POOLS), and MODEL is a value of `shoal worker --model`. Each model runs once
     at the start. From then on, a model runs while jobs come for its pool, and the first job starts it.
     """
     from shoal_workers.service.model_host import run_host
@@ -84,9 +84,9 @@ def host(settings: Settings, models: tuple[str, ...], memory_gb: float, idle_s: 
     *LOG_SETTINGS,
 )
 def jobs(settings: Settings) -> None:
-    """Do long jobs until it is told to stop (SIGTERM or Ctrl-C).
+    """Run long jobs until told to stop (SIGTERM or Ctrl-C).
 
-    Jobs that are not done by then go on when the command is started again. It runs no model: workers embed for it.
+    Unfinished jobs go on when the command is started again. The command runs no model: workers embed for it.
     """
     from shoal_workers.process.processors import limit_native_threads
 

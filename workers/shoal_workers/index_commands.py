@@ -98,7 +98,7 @@ def remove(settings: Settings, index_name: str, ids: tuple[str, ...]) -> None:
 @click.option("--to", required=True, metavar="URL", help="Address of the engine, such as postgresql://host/database.")
 @settings_options(*REDIS_SETTINGS, *CHANGE_SETTINGS, "kept_versions", "engine_password")
 def push(settings: Settings, index_name: str, to: str) -> None:
-    """Copy INDEX into a vector engine, and publish the version there: workers keep nothing of it.
+    """Copy INDEX into a vector engine, and publish the version there: workers keep no files of it.
 
     The version is the current one, or the newest one if the current one is in an engine already. After an
     interruption, the same command goes on. Older versions there are removed.
@@ -181,10 +181,10 @@ def delete(settings: Settings, index_name: str, version: str) -> None:
 @click.argument("index_name", metavar="INDEX")
 @settings_options(*CHANGE_SETTINGS)
 def upload(settings: Settings, index_name: str) -> None:
-    """Write the versions of an index to the store again, where some of their files are damaged or missing."""
+    """Write the versions of an index to the store again, because files there are damaged or missing."""
     folder = _folder(settings, index_name)
     if not upload_changes(settings, folder, is_anew=True):
-        raise InvalidRequest(f"{folder} goes to no store: set SHOAL_INDEX_STORE, for an index in SHOAL_INDEX_HOME")
+        raise InvalidRequest(f"{folder} has no store: set SHOAL_INDEX_STORE, for an index in SHOAL_INDEX_HOME")
 
 
 @index.command("info")

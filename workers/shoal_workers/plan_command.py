@@ -44,13 +44,13 @@ class Measured(NamedTuple):
 
 def _seconds(context: click.Context, parameter: click.Parameter, text: str) -> float:
     if not (found := re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(m?)s", text)):
-        raise click.BadParameter(f"{text!r} is no time: write it like 50ms or 0.5s")
+        raise click.BadParameter(f"{text!r} is not a time: write it like 50ms or 0.5s")
     return float(found[1]) / (1_000 if found[2] else 1)
 
 
 @click.command(short_help="How many processes a rate of requests needs.")
 @click.option("--rate", type=click.IntRange(1, 10**7), required=True, help="Requests a second, each with one text.")
-@click.option("--p99", required=True, callback=_seconds, help="Most time of 99 % of the requests, such as 50ms.")
+@click.option("--p99", required=True, callback=_seconds, help="Longest wait of 99 % of the requests, such as 50ms.")
 @click.option("--tokens", type=click.IntRange(3, 10**5), required=True, help="Tokens of a text, special ones included.")
 @click.option("--pass-us", type=_US, help="Microseconds of a pass without texts.  [default: measured]")
 @click.option("--token-us", type=_US, help="Microseconds of a token in a pass.  [default: measured]")
@@ -62,10 +62,10 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str) -> f
 def plan(
     settings: Settings, rate: int, p99: float, tokens: int, local: bool, as_json: bool, **given: int | None
 ) -> None:
-    """Say how many workers, API processes and Redis servers a rate of requests needs, and which breaks next.
+    """Say how many workers, API processes and Redis servers a rate needs, and which reaches its limit first.
 
-    The costs of passes come from the running pool, whose texts should be about as long; without a pool, passes are
-    measured in this process, with one thread. The way of requests that come at random is simulated.
+    The costs of passes come from the running pool, whose texts should be as long as --tokens; without a pool, passes
+    are measured in this process, with one thread. Requests that come at random are simulated.
     """
     from shoal_workers import capacity  # imported here, because it loads numpy
 

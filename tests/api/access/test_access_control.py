@@ -27,7 +27,7 @@ from shoal_api.request import json_request
 pytest_plugins = ["api_fixtures"]
 
 
-#: Longest wait for a worker, in seconds. There is no worker.
+#: Longest wait for a worker, in seconds. No worker runs.
 SHORT_S = 0.05
 
 
@@ -66,7 +66,7 @@ def test_a_key_is_a_bearer_token_or_a_header_of_its_own(make_app: MakeApp, keys_
     wrong = ("Bearer", "Bearer x", "Basic dXNlcjp4", "", "Bearer \xff")
     for headers in ({"X-API-Key": secret[:-1]}, *({"Authorization": value} for value in wrong)):
         response = guarded.post("/embed", data=b"no json", headers=headers)
-        assert error_of(response, 401)[0] == "unauthorized"  # before the body is read
+        assert error_of(response, 401)[0] == "unauthorized"  # refused before the body is read
         assert response.headers["WWW-Authenticate"] == 'Bearer realm="shoal"'
 
 
@@ -121,7 +121,7 @@ class TestRates:
             wait_until(partial(is_answered, status))
         assert "0" not in waits
 
-    def test_without_redis_a_key_needs_no_rate(
+    def test_without_redis_only_keys_without_a_rate_are_served(
         self, make_app: MakeApp, keys_file: KeysFile, own_redis: RedisServer
     ) -> None:
         slow = keys_file.make("slow", rate="5/hour")
@@ -156,7 +156,7 @@ class TestShares:
 
 
 class TestBytes:
-    """A process here accepts 4 * (1,000 + 2.5 * 2**20) bytes of requests and responses, of a client half as many."""
+    """A process here accepts 4 * (1,000 + 2.5 * 2**20) bytes of requests and responses, a client half of that."""
 
     MOST = 4 * (1_000 + 5 * 2**19)
 
@@ -198,20 +198,20 @@ class TestBytes:
         response = api.post("/embed", json={"inputs": "a"})
         assert (error_of(response, 429)[0], response.headers["Retry-After"]) == ("overloaded", "1")
         assert api.get("/health").status_code == 200
-        assert api.get("/ready").status_code == 503  # for lack of a worker, not because of the bytes
+        assert api.get("/ready").status_code == 503  # there is no worker; bytes do not matter
 
 
 class TestBrowsers:
-    """Web pages of other sites, which could use an API without keys through the browser of their reader."""
+    """Web pages of other sites, which could use an API without keys through the browser of a user."""
 
-    def test_it_answers_by_the_names_of_this_machine_or_by_any(self, make_app: MakeApp, keys_file: KeysFile) -> None:
+    def test_it_answers_to_the_names_of_this_machine_or_to_any(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         api = make_app(host="Shoal.test").test_client()
         for host in ("localhost", "LOCALHOST", "127.0.0.1:8080", "[::1]:8080", "[::1]", "shoal.test:1"):
             assert api.get("/info", headers={"Host": host}).status_code == 200
         for host in ("evil.example", "localhost.evil.example", "10.0.0.1:8080", ""):
             code, message = error_of(api.get("/info", headers={"Host": host}), 403)
             assert (code, "--allow-anonymous anywhere" in message) == ("forbidden", True)
-        assert api.get("/docs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 302  # by a link
+        assert api.get("/docs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 302  # the user follows a link
         for app in (make_app(allow_anonymous="anywhere"), make_app(api_keys_file=str(keys_file.path))):
             asked = app.test_client().get("/info", headers={"Host": "my.example", **keys_file.user})
             assert asked.status_code == 200
@@ -309,7 +309,7 @@ def test_a_change_that_keeps_the_size_is_noticed(path: Path, replaces: bool) -> 
     changed = path.with_name("other") if replaces else path
     changed.write_text(f"web user {hashlib.sha256(b'another').hexdigest()}\n")
     os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns + (not replaces)))
-    changed.replace(path)  # another file may be as old as the one before
+    changed.replace(path)  # the new file may have the same time as the old one
     assert path.stat().st_size == before.st_size
     wait_until(lambda: keys.find("another"))
     assert keys.find(first) is None

@@ -94,7 +94,7 @@ class TestSlowCallers:
                 stack.enter_context(closing(api.begin())).sendall(b"{")
             answers = [api.ask("POST", "/embed", GOOD, source="127.0.0.2").status for _ in range(50)]
             assert (answers, api.ask("GET", "/health").status) == ([200] * 50, 200)
-            api.server.suspend()  # it finds the next request and the end of the others at the same time
+            api.server.suspend()  # the server notices the next request and the end of the others together
         wait_until(lambda: num_connections(api) == 0)
         body = json.dumps(GOOD).encode()
         with closing(api.begin(len(body))) as connection:
@@ -189,7 +189,7 @@ class TestOtherSites:
     PREFLIGHT: ClassVar = {
         "origin": "https://app.example",
         "access_control_request_method": "POST",
-        "access_control_request_headers": "authorization,content-type,x-stainless-os",  # as OpenAI's client asks
+        "access_control_request_headers": "authorization,content-type,x-stainless-os",  # what OpenAI's client sends
     }
 
     def test_a_named_site_may_send_a_key_and_read_costs(
@@ -285,7 +285,7 @@ def test_bodies_that_no_route_reads_are_read_and_dropped(make_app: MakeApp) -> N
     for size, headers, num_read in (
         (most, {}, most),
         (most + 1, {}, most),
-        (20, {"Expect": "100-continue"}, 20),  # a WSGI server may have asked for the body before
+        (20, {"Expect": "100-continue"}, 20),  # a WSGI server may have asked for the body already
         (20, {"Transfer-Encoding": "chunked"}, 20),
         (most + 1, {"Transfer-Encoding": "chunked"}, most),
     ):
@@ -324,5 +324,5 @@ def test_a_late_body_costs_neither_the_response_nor_the_connection(start_api: St
             assert exchange(connection, method, path, secret) == status, (method, path)
     head = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n"
     with closing(api.send(head)) as connection:
-        assert connection.recv(12) == b"HTTP/1.1 401"  # and not 100: no body is asked for
+        assert connection.recv(12) == b"HTTP/1.1 401"  # not 100, because no body is asked for
     assert api.process.terminate() == 0

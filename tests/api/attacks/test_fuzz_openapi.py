@@ -1,8 +1,8 @@
-"""Every route of the OpenAPI document at a running service, asked by schemathesis.
+"""Every route of the OpenAPI document, tested by schemathesis at a running service.
 
 It makes good and bad requests from the document, and follows jobs from their submit. No answer may be a defect, and the
-document has every answer. The test suite runs a few cases for each route, the same ones every time. `scripts/fuzz` runs
-many more, with every case that a limit or a type of the document leads to.
+document must describe every answer. The test suite runs a few cases for each route, the same ones every time.
+`scripts/fuzz` runs many more, with a case for every limit and type in the document.
 """
 
 import os
@@ -66,7 +66,7 @@ def test_described_service(running: tuple[Service, list[str]], tmp_path: Path, p
     command += [*arguments, *(["--generation-deterministic"] if seed is None else ["--seed", str(seed)])]
     command += ["--phases", "examples,fuzzing,stateful" + (",coverage" if FACTOR > 1 else "")]
     command += ["--max-examples", str(DRAWN_PER_ROUTE * FACTOR), "--request-timeout", f"{PATIENCE_S}", "--no-color"]
-    environment = os.environ | {"PYTHONPATH": f"{HERE}"}  # for the hooks
+    environment = os.environ | {"PYTHONPATH": f"{HERE}"}  # schemathesis imports its hooks from here
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (num_cases,) = re.findall(r"(\d+) generated", done.stdout)

@@ -23,7 +23,7 @@ PACKAGES = [ROOT / "shared" / "shoal", ROOT / "api" / "shoal_api", ROOT / "worke
 #: Modules that make objects from bytes, or run code in them.
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "code", "runpy"}
 
-#: Functions that do the same, or that give a command to a shell.
+#: Functions that make objects from bytes, run code, or give a command to a shell.
 FORBIDDEN_CALLS = {
     "eval",
     "exec",
@@ -197,7 +197,7 @@ def test_a_version_outside_of_the_index_is_refused(folder: Path) -> None:
     shutil.copytree(current_version(folder), folder.parent / "other")
     for name in ("..", ".", "../other", "/", "/etc", "a/b", "v/../v", "", " "):
         (folder / CURRENT).write_text(name)
-        with pytest.raises(IndexCorrupt, match="which is no version"):
+        with pytest.raises(IndexCorrupt, match="which is not a version"):
             Index.open(folder)
 
 

@@ -82,7 +82,7 @@ def test_claims_are_counted_and_suspects_among_them(scrape: Scrape, worker: Work
         put(queue, "interactive", "storm")
     assert len(queue.take("gone", LANES, 2)) == 2
     assert len(queue.take("left", LANES, 1)) == 1
-    queue.leave("left")  # an orderly end, so that its job is no suspect
+    queue.leave("left")  # leaves in order, so that its job does not become a suspect
     queue.may_look(worker.id)
     assert sum(drive(worker) for _ in range(4)) == 3
     assert counts(scrape, "claims_total", "redeliveries_total") == [2, 2]
@@ -147,7 +147,7 @@ def test_requests_are_timed_and_counted_by_route_and_status(api: FlaskClient, sc
         assert f"\nshoal_{line}\n" in text
 
 
-def test_what_redis_does_not_tell_is_left_out(make_app: MakeApp, own_redis: RedisServer, queue: Queue) -> None:
+def test_values_that_redis_lacks_are_left_out(make_app: MakeApp, own_redis: RedisServer, queue: Queue) -> None:
     api = make_app(redis_url=own_redis.url).test_client()
     with Queue.connect(own_redis.url, queue.keys).redis as connection:
         connection.execute_command("ACL", "SETUSER", "default", "-info")
@@ -174,7 +174,7 @@ def test_no_heartbeat_spoils_the_lines_of_others(api: FlaskClient, stub: StubWor
     assert found["shoal_worker_wait_seconds_count", odd].labels["lane"] == odd
     assert found["shoal_worker_engine_info", odd].labels["engine"] == odd
     stub.pool.leave(odd)
-    stub.announce(waits={}, batches={}, memory_bytes=None)  # as a worker of an older version
+    stub.announce(waits={}, batches={}, memory_bytes=None)  # a heartbeat of an older version
     text = api.get("/metrics").text
     assert 'shoal_worker_jobs_total{worker="stub"} 7.0\n' in text
     assert "shoal_worker_wait_seconds_count" not in text

@@ -1,4 +1,4 @@
-"""The files of the page: who gets them, with which headers, and where other projects' files come from."""
+"""The files of the page: which clients get them, their headers, and the origins of other projects' files."""
 
 import gzip
 import re
@@ -101,7 +101,7 @@ class TestFiles:
         assert sum(min(len(file), len(gzip.compress(file))) for file in data) <= MAX_PACKED_BYTES
         assert len(OWN) > 10
         text = "".join(OWN.values())
-        assert set(re.findall(r"https?://[\w.]+", text)) == {"http://www.w3.org"}  # the name of SVG's format
+        assert set(re.findall(r"https?://[\w.]+", text)) == {"http://www.w3.org"}  # SVG's namespace, not a link
         unsafe = r"unsafeHTML|innerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function"
         assert re.findall(unsafe, text) == []
 

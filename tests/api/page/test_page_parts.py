@@ -1,4 +1,4 @@
-"""The parts of the page that need no browser, run by node: what they compute, draw and ask the API."""
+"""The parts of the page that need no browser, run by node: their results, drawings and requests."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from shoal_api.routes.pages import FOLDER
 
 pytestmark = needs_node
 
-#: A browser as far as the modules need it, the modules, and `text`, which returns a drawing as HTML.
+#: The parts of a browser that the modules need, the modules, and `text`, which returns a drawing as HTML.
 BEFORE = """
 globalThis.document = { createComment() {}, createTreeWalker() {}, baseURI: "http://localhost:8080/" };
 globalThis.sessionStorage = new Map();
@@ -112,7 +112,7 @@ def test_a_request_ends_in_its_time_and_is_sent_again_with_a_key_that_is_new(run
     assert (keys, code, num_refused) == (["", "Bearer new"], "away", 0)
 
 
-def test_a_view_that_is_left_asks_no_more(run: Run) -> None:
+def test_a_view_that_the_user_has_left_sends_no_requests(run: Run) -> None:
     is_ended = run("""
     let asked;
     pool.enter({ api: { get: (path, { signal }) => new Promise(() => (asked = signal)) }, render() {} });

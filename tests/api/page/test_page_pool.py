@@ -38,7 +38,7 @@ pytest_plugins = ["browser_fixtures", "long_job_fixtures"]
 
 pytestmark = pytest.mark.wide
 
-#: Number of rows in a file. A runner still embeds this file when a test looks at the job.
+#: Number of rows in a file, which a runner still embeds when a test looks at the job.
 NUM_ROWS = 50_000
 
 
@@ -66,7 +66,7 @@ def bury(queue: Queue, reason: str, texts: tuple[str, ...] = (HOSTILE, "storm"))
     queue.redis.xadd(queue.keys.dead, fields | {"worker": HOSTILE, "deliveries": "3", "traceback": "line 1"})
 
 
-def test_an_operator_sees_what_happens(open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue) -> None:
+def test_an_operator_sees_the_work(open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue) -> None:
     page = open_page(pool_url)
     expect(page.get_by_role("heading", name="The pool")).to_be_visible()
     expect(page.get_by_text("No job was answered yet.")).to_be_visible()
@@ -178,7 +178,7 @@ def test_it_fits_a_phone_in_the_dark(open_page: OpenPage, pool_url: str, page_wo
         assert faults_in_both_colours(page, name) == []
 
 
-def test_a_chart_draws_what_is_known_with_gaps_between(open_page: OpenPage, page_url: str) -> None:
+def test_a_chart_draws_the_known_values_with_gaps_between(open_page: OpenPage, page_url: str) -> None:
     draw = """async (given) => {
       const { render } = await import("/page/vendor/lit-html.js");
       const { chart } = await import("/page/parts/chart.js");

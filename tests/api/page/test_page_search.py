@@ -52,7 +52,7 @@ def search(page: "Page", words: str) -> None:
     expect(page.locator("#query")).to_be_focused()
     page.keyboard.type(words)
     expect(page).to_have_url(re.compile(re.escape(urlencode({"query": words}))))
-    wait_until_drawn(page)  # the sign of a busy page
+    wait_until_drawn(page)  # the page then shows whether it is busy
     expect(page.locator(".search")).to_have_attribute("aria-busy", "false")
 
 

@@ -94,7 +94,7 @@ class TestSlashes:
     @pytest.mark.parametrize("prefix", ["", "/ai/{}"])
     def test_no_path_is_redirected_except_the_docs(self, make_app: MakeApp, prefix: str) -> None:
         protocols = ",".join(f"{name}={prefix.format(name)}".rstrip("=") for name in PROTOCOLS)
-        app = make_app(protocols=protocols, request_timeout_s=0.01)  # the map's route asks a worker
+        app = make_app(protocols=protocols, request_timeout_s=0.01)  # the route with a parameter asks a worker
         api, redirected = app.test_client(), set()
         for rule in app.url_map.iter_rules():
             path = re.sub("<.+>", "a", rule.rule).rstrip("/")
@@ -134,7 +134,7 @@ ROUTES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 ]
 
 
-#: Options of an embed under Shoal's own names, each with another value than its default.
+#: Options of an embed under Shoal's own names, each with a value that is not its default.
 ALL: dict[str, Any] = {"normalize": False, "pooling": "max", "dimensions": 2, "prompt_name": "query"}
 ALL |= {"truncate": False, "truncation_side": "left"}
 QUERY: dict[str, Any] = {"prompt_name": "query"}

@@ -79,7 +79,7 @@ class TestAnswers:
         assert body["usage"] == {"prompt_tokens": 10, "total_tokens": 10}
         assert re.fullmatch("[0-9a-f]{24}", body["id"])  # Mistral's clients need an id
         assert [item["object"] for item in body["data"]] == ["embedding"] * 2
-        sent: dict[str, Any] = {"truncate_prompt_tokens": -1, "drop_params": True}  # by vLLM's clients and by RAGFlow
+        sent: dict[str, Any] = {"truncate_prompt_tokens": -1, "drop_params": True}  # vLLM's clients and RAGFlow send it
         response = post(api, input=LONG, **sent)
         assert response.get_json()["usage"]["prompt_tokens"] == 8
         assert (response.headers["X-Tokens"], response.headers["X-Truncated"]) == ("8", "1")
@@ -135,7 +135,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "/pooling", "input": 5}, "input is 5"),
 ]
 
-#: Fields by which a body is Voyage's or Jina's, and words of the error that refuses them.
+#: Fields that only Voyage or Jina has, and words of the error that refuses them.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"output_dtype": "float64"}, "output_dtype is"),
     ({"output_dtype": "binary"}, "the vectors have 4 numbers"),

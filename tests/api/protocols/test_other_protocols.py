@@ -44,7 +44,7 @@ class TestSimilar:
             lines = ["Item:document 0 (index: 0 score:1.0)", "Item:document 1 (index: 1 score:0.9)"]
             assert response.get_json() == {"text": lines}
             assert response.headers["X-Tokens"] == "6"
-        assert len(api.post("/similar", json={"text": "a"}).get_json()["text"]) == 3  # all documents, up to 5
+        assert len(api.post("/similar", json={"text": "a"}).get_json()["text"]) == 3  # all documents, at most 5
 
     @pytest.mark.usefixtures("serving")
     def test_the_items_are_the_hits_of_a_search(self, api: FlaskClient) -> None:
@@ -105,7 +105,7 @@ class TestWeaviate:
     ) -> None:
         asked = {"text": TEXTS[0], "config": {"pooling_strategy": "masked_mean", "task_type": ""}}
         for more in ({}, {"config": None}, {"config": {"task_type": None, "dimensions": None}}, {"texts": ["b", "c"]}):
-            body = api.post("/vectors", data=json.dumps(asked | more)).get_json()  # without a content type
+            body = api.post("/vectors", data=json.dumps(asked | more)).get_json()  # this request has no content type
             assert np.array_equal(np.array(body["vector"], np.float32), VECTORS[0])
             assert (body["text"], body["dims"], body["dim"]) == (TEXTS[0], 4, 4)
             assert body.keys().isdisjoint(("texts", "vectors"))
@@ -193,14 +193,14 @@ def test_texts_are_embedded_at_a_cost_and_options_reach_the_worker(
     api: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = itertools.count()
-    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading takes a second
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading of the clock takes a second
     for name in ("stub", "stub:latest"):
         asked: dict[str, Any] = {"model": name, "input": ["a", "b c"], "options": {"num_ctx": 8}, "keep_alive": "5m"}
         body = api.post("/api/embed", json=asked | {"truncate": None}).get_json()
         assert np.array_equal(np.array(body["embeddings"], np.float32), [vector_of("a"), vector_of("b c")])
         assert (body["model"], body["prompt_eval_count"], body["load_duration"]) == ("stub", 7, 0)
         assert divmod(body["total_duration"], 10**9) == (1, 0)
-    for dimensions, size in ((2, 2), (4, 4), (5, 4)):  # a larger number means all
+    for dimensions, size in ((2, 2), (4, 4), (5, 4)):  # a larger number asks for all
         asked = {"model": "stub", "input": "a", "dimensions": dimensions}
         assert np.shape(api.post("/api/embed", json=asked).get_json()["embeddings"]) == (1, size)
     body = api.post("/api/embeddings", json={"model": "stub", "prompt": "a", "keep_alive": 5}).get_json()

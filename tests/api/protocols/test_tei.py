@@ -45,7 +45,7 @@ def test_texts_and_token_ids_have_their_vectors(make_app: MakeApp, path: str) ->
     assert np.array_equal(rows(api.post(path, json={"inputs": [5, 6]})), decoded[:1])
 
 
-OWN = {"truncation_direction": "Right"}  # by which POST /embed recognises a client of this protocol
+OWN = {"truncation_direction": "Right"}  # POST /embed recognises a client of this protocol by this field
 PAIR = {"source_sentence": "sea", "sentences": ["a", 5]}
 
 #: Paths, a body that they refuse, the status and a part of the error's message.

@@ -128,7 +128,7 @@ class TestState:
         monkeypatch.setattr(app.own.long_jobs, "status", lambda job_id: (next(looks), status(job_id))[1])
         app.own.access._requests.acquire("127.0.0.1", 1_000)
         assert app.test_client().get(f"{place}/result?wait=0.5").status_code == 202
-        assert next(looks) <= 3  # at the beginning and at the end; a clock may be early
+        assert next(looks) <= 3  # looks at the beginning and at the end, and one more if a clock is early
 
     def test_it_shows_nothing_of_the_machine_and_lists_begin_with_the_newest(
         self, api: FlaskClient, rq: Rq, files: Path

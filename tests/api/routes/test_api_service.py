@@ -26,7 +26,7 @@ pytest_plugins = ["api_fixtures"]
 
 
 class TestInfo:
-    def test_it_describes_what_is_served(self, api: FlaskClient, stub: StubWorker) -> None:
+    def test_it_describes_the_served_model_and_indexes(self, api: FlaskClient, stub: StubWorker) -> None:
         info = api.get("/info").get_json()
         assert (info["version"], info["model"], info["dimension"], info["max_tokens"]) == (__version__, "stub", 4, 8)
         assert info["matryoshka_dimensions"] == [2, 4]
@@ -84,7 +84,7 @@ class TestDescription:
         assert ["Left", "Right"] in choices
         assert [names for names in choices if len({name.lower() for name in names}) < len(names)] == []
 
-    def test_choices_are_those_of_the_contract(self) -> None:
+    def test_choices_equal_the_choices_of_the_contract(self) -> None:
         fields = JobBody.model_json_schema()["properties"]
         assert set(OPTION_NAMES) <= set(fields)
         for name, choices in CHOICES.items():
@@ -143,7 +143,7 @@ UNDESCRIBED |= {f"X-{what}-Time" for what in ("Total", "Tokenization", "Queue", 
 
 @pytest.fixture
 def asked(api: FlaskClient, stub: StubWorker) -> list[tuple[str, dict[str, Any]]]:
-    """Return the path and an example of a body for each route whose answer has a cost, and each of its protocols."""
+    """Return the path and an example of a body for each route whose answer has a cost, in each protocol."""
     stub.announce(model="sentence-transformers/all-MiniLM-L6-v2")
     paths = api.get("/openapi.json").get_json()["paths"]
     found = [(path, body) for path, body in examples(api) if "X-Tokens" in described(paths, path)["headers"]]

@@ -158,7 +158,7 @@ def test_a_deletion_leaves_nothing_of_its_job_whatever_happens_meanwhile(
 
     place, folder = finished()
     with monkeypatch.context() as patch:
-        patch.setattr(long_jobs, "delete", Mock(side_effect=JobNotEnded("job is queued")))  # it was retried
+        patch.setattr(long_jobs, "delete", Mock(side_effect=JobNotEnded("job is queued")))  # the job was retried
         assert error_of(api.delete(place), 409)[0] == "job_not_ended"
         assert sorted(path.name for path in folder.iterdir()) == ["news.csv", "vectors"]
         assert upload(api, key="a").headers["Location"] == place
@@ -214,7 +214,7 @@ class TestSpace:
         self, api: FlaskClient, jobs: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (MB, hard))  # as a quota on the disk would
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MB, hard))  # like a quota on the disk
         try:
             code, message = error_of(upload(api, data=b"x" * 2 * MB), 507)
         finally:
@@ -358,7 +358,7 @@ def test_it_is_fetched_once_the_job_is_done(api: FlaskClient, settings: Settings
     assert api.head(f"{place}/files/part-00000.npy").content_length == 2_000_000
     (out / "bad-rows.jsonl").write_text(f'{{"row": 1, "reason": "{settings.files_folder}/a.csv, line 1: é"}}\n')
     with api.get(f"{place}/files/bad-rows.jsonl") as told:
-        assert lasting.held("127.0.0.1") == 0  # a small file is no download
+        assert lasting.held("127.0.0.1") == 0  # a small file does not count as a download
         assert told.get_json(force=True)["reason"] == "a.csv, line 1: é"
     (out / "link").symlink_to("bad-rows.jsonl")
     (out / "folder").mkdir()

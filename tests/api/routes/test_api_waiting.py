@@ -31,15 +31,15 @@ def post(api: FlaskClient, path: str, **body: Any) -> TestResponse:
 @pytest.mark.usefixtures("stub")
 def test_any_text_is_embedded_and_hits_have_the_documents_fields(api: FlaskClient) -> None:
     row = post(api, "/embed", inputs="a storm").get_data(as_text=True).strip("[]\n").split(",")
-    assert row == [str(number) for number in vector_of("a storm")]  # as short as float32 allows
+    assert row == [str(number) for number in vector_of("a storm")]  # numbers have only the digits that float32 needs
     headers = post(api, "/embed", inputs=["a b", "a b c d e f g h"]).headers
     steps = enumerate(("queue", "tokenize", "encode", "search"), 1)
     assert headers["Server-Timing"] == ", ".join(f"{step};dur={n}.000" for n, step in steps)
     assert (headers["X-Tokens"], headers["X-Truncated"]) == ("12", "1")
     for text in ("", "a\x00b", "naïve 海 🌊", " "):
-        response = api.post("/embed", data=json.dumps({"inputs": text}))  # without a content type
+        response = api.post("/embed", data=json.dumps({"inputs": text}))  # this request has no content type
         assert np.array_equal(np.array(response.get_json(), np.float32), [vector_of(text)])
-    options = {"wait_for_model": True}  # of Hugging Face's clients
+    options = {"wait_for_model": True}  # Hugging Face's clients send these
     assert post(api, "/embed", inputs="a", options=options).status_code == 200
     error = post(api, "/embed", inputs=5, options=options).get_json()
     assert (error["error_type"], error["error"][:11]) == ("Validation", "inputs is 5")
@@ -47,14 +47,14 @@ def test_any_text_is_embedded_and_hits_have_the_documents_fields(api: FlaskClien
     results = post(api, "/search", queries=["sea", "land"], k=2).get_json()["results"]
     assert [len(hits) for hits in results] == [2, 2]
     assert results[0][0] == {"id": "0", "score": 1.0, "text": "document 0", "topic": "sea"}
-    assert len(post(api, "/search", queries="sea", k=1000).get_json()["results"][0]) == 3  # as many as the index has
+    assert len(post(api, "/search", queries="sea", k=1000).get_json()["results"][0]) == 3  # all documents of the index
 
 
 @pytest.mark.usefixtures("stub")
 @pytest.mark.parametrize("changes", [{}, {"protocols": ""}], ids=["all protocols", "none"])
 def test_scores_come_in_the_order_of_the_texts(make_app: MakeApp, changes: dict[str, str]) -> None:
     api = make_app(**changes).test_client()
-    texts = ["rain in the sea", "a storm"] * 50  # several jobs
+    texts = ["rain in the sea", "a storm"] * 50  # the texts make several jobs
     raw = [float(raw_score_of("storm", text)) for text in texts]
     response = post(api, "/score", query="storm", inputs=texts, raw_scores=True)
     assert response.get_json() == {"scores": pytest.approx(raw, rel=1e-5)}
@@ -84,7 +84,7 @@ class TestLargeRequests:
         assert words in refused.get_data(as_text=True)
         assert path == "/v2/embed" or api.post(path, json={name: ["a"] * 100, "dimensions": 4}).status_code == 200
         assert api.post("/search", json={"queries": ["a"] * 100}).status_code == 200
-        stub.announce(state="loading")  # its dimension is known
+        stub.announce(state="loading")  # the API knows the dimension of the vectors
         assert api.post(path, json={name: ["a"] * 5}).status_code == 413
 
     def test_vectors_count_before_a_worker_reports_their_dimension(self, make_app: MakeApp, stub: StubWorker) -> None:
@@ -98,7 +98,7 @@ class TestLargeRequests:
         app = make_app(max_response_mb=1, max_request_bytes=2**20)
         stub.announce(dimension=65_536)
         stub.pause()
-        large = {"inputs": ["a"] * 4}  # each counts for 2.5 MB of 14
+        large = {"inputs": ["a"] * 4}  # each response counts for 2.5 MB of 14 MB
         with ThreadPoolExecutor(16) as pool:
             waiting = [pool.submit(post, app.test_client(), "/embed", **large) for _ in range(8)]
             wait_until(lambda: any(answer.done() for answer in waiting))
@@ -225,7 +225,7 @@ def test_a_body_over_the_limit_is_refused_and_no_other_is_kept_beside_its_values
     assert (code, "1,000 bytes" in message) == ("too_large", True)
     response = api.post("/embed", data=b"{}", environ_overrides={"CONTENT_LENGTH": "9" * 5_000})
     assert error_of(response, 413)[0] == "too_large"
-    body = io.BytesIO(b"x" * 2_000)  # a WSGI server may have asked for it before
+    body = io.BytesIO(b"x" * 2_000)  # a WSGI server may have asked for the body already
     refused = api.post("/embed", input_stream=body, content_length=2_000, headers={"Expect": "100-continue"})
     assert (refused.status_code, body.tell()) == (413, 2_000)
 
@@ -324,7 +324,7 @@ def test_bad_bodies_are_refused_with_the_errors_of_json(api: FlaskClient, make_a
     for body, status, code, words in REFUSED_MSGPACK:
         found, message = error_of(send(api, body), status)
         assert (found, words in message) == (code, True), message
-    for claim in CLAIMS:  # lengths beyond the body
+    for claim in CLAIMS:  # lengths that exceed the body
         assert send(api, b"\x81" + packed("inputs") + claim).status_code in (400, 413, 422)
     for encoding in ("gzip", "br, gzip"):
         body = gzip.compress(b'{"inputs": "a"}')

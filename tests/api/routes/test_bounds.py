@@ -111,7 +111,7 @@ HUGE: dict[str, Any] = {
 #: tests check the options, and a traceparent that cannot be read is dropped.
 OTHERS = {"texts", "query", "traceparent", "options", "search"}
 
-#: The fields of a job beside its text or in place of it, by its operation.
+#: The fields of a job besides its texts, or in place of texts, by operation.
 GIVEN: dict[str, dict[str, Any]] = {"rerank": {"texts": ["a"], "query": "a"}}
 
 
@@ -243,7 +243,7 @@ def test_a_list_of_wrong_elements_gives_a_short_message_about_one(api: FlaskClie
         assert response.status_code in (400, 422)
         assert len(response.get_data()) < 400
     many: dict[str, Any] = {"queries": "a", "sort": [{str(n): n for n in range(100_000)}]}
-    assert SearchBody.model_validate(many).sort == many["sort"]  # pydantic has not made an error for each
+    assert SearchBody.model_validate(many).sort == many["sort"]  # pydantic did not make an error for each element
     told = 'sort[0] has "0": it takes field, order'
     for wrong, message in ((many, told), ({"k": "many", "alpha": "none"}, 'alpha is "none": it takes a number')):
         response = api.post("/search", json={"queries": "a"} | wrong)

@@ -34,7 +34,7 @@ def workers(redis_url: str, keys: Keys) -> Iterator[Workers]:
     found = {pool: StubWorker(redis_url, Keys(keys.prefix, pool)) for pool in (keys.pool, OTHER)}
     with ExitStack() as stack:
         for worker, model in zip(found.values(), ("small", "org/large-en"), strict=True):
-            for key in worker.queue.redis.scan_iter(f"{worker.queue.keys.root}:*"):  # of an earlier test
+            for key in worker.queue.redis.scan_iter(f"{worker.queue.keys.root}:*"):  # keys of an earlier test
                 worker.queue.redis.delete(key)
             worker.start(model=model, reranker="reranker" if model == "small" else "judge")
             stack.callback(worker.stop)
@@ -152,7 +152,7 @@ def test_models_are_listed_while_redis_refuses_a_pool(api: FlaskClient, workers:
     redis.delete(*names)
 
 
-def test_no_pool_answers_for_one_of_unknown_model(make_app: MakeApp, workers: Workers, keys: Keys) -> None:
+def test_no_pool_answers_for_a_pool_with_an_unknown_model(make_app: MakeApp, workers: Workers, keys: Keys) -> None:
     workers[OTHER].announce(state="loading", model="org/large-en")
     api = make_app(pools=OTHER, model_aliases="*").test_client()
     for name, model in (("small", "small"), (keys.pool, "small"), ("large", "org/large-en")):
@@ -269,12 +269,12 @@ def test_the_choice_of_a_pool_waits_for_no_redis(alike: AsyncFlask, workers: Wor
     assert alike.loop.run(num_ready) == 1
     reader.usable_s, reader.max_wait_s = PATIENCE_S, 0.0
     workers[OTHER].announce(state="loading")
-    assert alike.loop.run(num_ready) == 1  # the state before, while the next one is read
+    assert alike.loop.run(num_ready) == 1  # the last known state, while the next one is read
     wait_until(lambda: alike.loop.run(num_ready) == 0)
-    alike.loop.run(reader.read)  # no reading from before the next change goes on
+    alike.loop.run(reader.read)  # wait for readings that began before the next change
     workers[OTHER].announce()
     reader.usable_s = 0.0
-    assert alike.loop.run(num_ready) == 0  # no state is known, and Redis does not tell one in no time
+    assert alike.loop.run(num_ready) == 0  # no state is known, and Redis needs time to answer
     reader.max_wait_s = PATIENCE_S
     assert alike.loop.run(num_ready) == 1
 

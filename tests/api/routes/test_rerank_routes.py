@@ -54,7 +54,7 @@ class TestTei:
 
     def test_raw_scores_and_texts_come_if_they_are_asked_for(self, api: FlaskClient) -> None:
         asked = {"raw_scores": True, "return_text": True, "truncate": None, "truncation_direction": "left"}
-        body = {"query": QUERY, "texts": TEXTS, "top_n": 2, "model": "any/name"}  # LiteLLM and rerankers send these
+        body = {"query": QUERY, "texts": TEXTS, "top_n": 2, "model": "any/name"}  # fields of LiteLLM and rerankers
         found = api.post("/rerank", json=body | asked).get_json()
         expected = [
             {"index": TEXTS.index(text), "score": pytest.approx(RAW[text], rel=1e-5), "text": text}
@@ -70,7 +70,7 @@ class TestTei:
         words = "the query has 1,000,000, in each of 34 jobs: 34,001,057 bytes at a time exceed"
         assert words in found.get_json()["error"]
         assert api.post("/rerank", json={"query": query, "texts": ["a"] * TEXTS_PER_JOB}).status_code == 200
-        shares.acquire("127.0.0.1", shares._total // 2 - 20 * 2**20)  # the body is let in
+        shares.acquire("127.0.0.1", shares._total // 2 - 20 * 2**20)  # the body is accepted
         found = api.post("/rerank", json={"query": query, "texts": ["a"] * 32 * TEXTS_PER_JOB})
         assert (found.status_code, found.get_json()["error_type"]) == (429, "Overloaded")
 
@@ -122,7 +122,7 @@ class TestCohere:
         assert api.post("/v1/rerank", json=body).get_json()["results"] == results()
 
     @pytest.mark.parametrize("path", ["/v1/rerank", "/cohere/v1/rerank"])
-    def test_the_older_route_reads_the_named_fields_which_are_few(self, make_app: MakeApp, path: str) -> None:
+    def test_the_older_route_reads_a_few_named_fields(self, make_app: MakeApp, path: str) -> None:
         api = make_app(protocols="cohere=/cohere" if "cohere" in path else "cohere,jina").test_client()
         body = {"query": QUERY, "documents": [{"title": "a", "body": "b"}, "c"], "rank_fields": ["body", "title"]}
         found = {item["index"]: item for item in api.post(path, json=body).get_json()["results"]}

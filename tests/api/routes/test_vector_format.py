@@ -214,7 +214,7 @@ class TestAccept:
             response = api.post("/embed", json={"inputs": "a"}, headers={"Accept": header})
             assert (header, response.status_code, response.content_type) == (header, 200, media_type)
             assert response.headers["Vary"] == "Accept"
-        api = make_app(token_ids="own", request_timeout_s=0.1).test_client()  # there is no worker to decode them
+        api = make_app(token_ids="own", request_timeout_s=0.1).test_client()  # no worker can decode them
         for header in NOT_ACCEPTED:
             response = api.post("/embed", json={"inputs": [5, 6]}, headers={"Accept": header})
             code, message = error_of(response, 406)
@@ -251,7 +251,7 @@ class TestNumberTypes:
         assert np.all((np.abs(found["embeddings"].astype(int)).max(axis=1) == 127) | (largest < 1e-37))
 
     def test_edges_of_each_type(self) -> None:
-        least = np.finfo(np.float32).smallest_subnormal  # its scale is rounded
+        least = np.finfo(np.float32).smallest_subnormal  # the scale is rounded
         found = convert(np.array([[0, 0, 0], [190 * least, -190 * least, 0]], np.float32), "int8")
         assert found["embeddings"].tolist() == [[0, 0, 0], [127, -127, 0]]
         assert found["scales"].tolist() == [0.0, least]
@@ -311,7 +311,7 @@ def rounded(vectors: list[Any]) -> list[Any]:
 
 
 def check_packed(found: dict[str, Any]) -> None:
-    """Check the sparse vectors and multivectors of an answer in msgpack."""
+    """Check the sparse vectors and the multivectors in an answer in msgpack."""
     sparse, multivector = found["sparse"], found["multivector"]
     assert (sparse["lengths"], multivector["lengths"]) == ([2, 3, 0], [2, 4, 0])
     expected = [np.concatenate(arrays) for arrays in zip(*map(sparse_of, TEXTS), strict=True)]

@@ -91,7 +91,7 @@ def counts_of(server: ApiProcess) -> dict[int, Path]:
     """Return the file in which each process that has answered a request counts requests."""
     names: list[str] = []
     for pid in pids_of(server):
-        with suppress(psutil.Error):  # the process is just ending
+        with suppress(psutil.Error):  # the process is ending now
             names += [file.path for file in psutil.Process(pid).open_files()]
     return {int(Path(name).stem.rpartition("_")[2]): Path(name) for name in names if "/histogram_" in name}
 
@@ -111,7 +111,7 @@ def num_counted(server: ApiProcess) -> float:
 
 def embed(server: ApiProcess) -> bool:
     """Return True if a request on a connection of its own is answered; the system chooses the process."""
-    with suppress(OSError):  # the process died with it
+    with suppress(OSError):  # the process died with the request
         return server.ask("POST", "/embed", b'{"inputs": "a"}').status == 200
     return False
 
@@ -139,11 +139,11 @@ class TestSeveralProcesses:
         assert [embed(server) for _ in range(50)] == [True] * 50
         assert {num_counted(server) for _ in range(20)} == {before + 50}
         assert {scrape(server, "shoal_worker_jobs_total") for _ in range(20)} == {COUNTERS["jobs"]}
-        (folder / f"counter_{os.getpid()}.db").write_bytes(bytes(8))  # as if this process had the number of a dead one
+        (folder / f"counter_{os.getpid()}.db").write_bytes(bytes(8))  # as if a dead process had this one's id
         sizes = [sum(psutil.Process(pid).memory_info().rss for pid in pids) for _ in range(2)]
         assert 0.8 * min(sizes) <= scrape(server, "process_resident_memory_bytes") <= 1.2 * max(sizes)
         assert scrape(server, "shoal_build_info") == 1
-        assert scrape(server, "process_start_time_seconds") < time.time() + 1  # of the first
+        assert scrape(server, "process_start_time_seconds") < time.time() + 1  # the start of the first process
         assert scrape(server, "process_max_fds") == psutil.Process(max(pids)).rlimit(psutil.RLIMIT_NOFILE)[0]
         assert server.process.terminate() == 0
         assert not folder.exists()
@@ -188,7 +188,7 @@ def test_a_port_in_use_is_named(start_api: StartApi) -> None:
     assert result.stderr.endswith("[port_in_use]\n")
 
 
-def test_a_server_stops_though_it_cannot_see_its_connections(
+def test_a_server_stops_even_if_it_cannot_see_its_connections(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended, stopping = threading.Event(), threading.Event()

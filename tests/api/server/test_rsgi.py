@@ -1,4 +1,4 @@
-"""The application in an event loop, Granian's or its own: how requests reach it, count, and end."""
+"""The application in Granian's event loop or its own: how requests reach it, are counted, and end."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ MANY = ["a"] * 25_000
 
 
 def send(server: ApiProcess, body: dict[str, Any]) -> socket.socket:
-    """Return a connection on which a request to embed was sent, and whose kernel keeps little of an answer."""
+    """Return a connection that has sent a request to embed, and that buffers little of an answer."""
     data = json.dumps(body).encode()
     head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     return server.send_to_slow_reader(head.encode() + data)
@@ -88,18 +88,18 @@ def test_no_other_header_passes_for_a_key_and_no_refused_body_is_kept(
     head = "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n"
     for method, path in (("OPTIONS", "/embed"), ("GET", "/health"), ("POST", "/embed")):
         with closing(guarded.send(head.format(method=method, path=path).encode())) as connection:
-            assert connection.recv(65_536).startswith(b"HTTP/1.1 ")  # at once: it waits for no body
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 ")  # at once, because it waits for no body
 
 
 def test_paths_queries_and_bodies_are_read_as_they_are_sent(shared_api: ApiProcess) -> None:
     for path in ("/v1/jobs/%C3%A9", "/v1/jobs/%FF%FE", "/v1/jobs/%00", "//v1/jobs/a", "/v1/jobs/a%2Fb"):
         status, body, _ = shared_api.ask("GET", path)
         assert (status, list(body)) == (404, ["error"]), path
-    for index in ("%C3%BCbersicht", "übersicht", "€"):  # curl sends what is typed
+    for index in ("%C3%BCbersicht", "übersicht", "€"):  # curl sends the path as it is typed
         head = f"GET /ready?index={index} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         with closing(shared_api.send(head.encode())) as connection, connection.makefile("rb") as answer:
             assert unquote(index).encode() in answer.read(), index
-    for path in ("/v1/embeddings?api-version=2024-10-21", "/v1/embeddings?name=a.jsonl"):  # as Azure's clients send it
+    for path in ("/v1/embeddings?api-version=2024-10-21", "/v1/embeddings?name=a.jsonl"):  # Azure's clients send this
         assert shared_api.ask("POST", path, {"input": "a", "model": "stub"}).status == 200
     status, body, _ = shared_api.ask("POST", "/embed?x=1", {"inputs": "a"})
     assert (status, body["error"]["code"]) == (422, "invalid_request")
@@ -108,7 +108,7 @@ def test_paths_queries_and_bodies_are_read_as_they_are_sent(shared_api: ApiProce
 
 
 def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api: StartApi, stub: StubWorker) -> None:
-    """With as many numbers as the worker announces, each counts for 225 MB of 1,140 MB: a client may have two."""
+    """For the announced numbers, each answer counts for 225 MB of 1,140 MB: a client may have two."""
     server = start_api(receive_timeout_s=3_600)
     stub.announce(dimension=900)
     large = {"inputs": MANY}
@@ -163,7 +163,7 @@ def test_a_header_that_is_not_ascii_or_comes_twice_still_counts_as_sent(
 
 
 class Protocol:
-    """Granian's protocol of a request whose client stays; counts how often its disconnect was waited for."""
+    """Granian's protocol of a request whose client stays. It counts the waits for the client's disconnect."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -201,7 +201,7 @@ async def test_a_client_is_watched_until_its_answer(
     server._sending[scope.client] = read
     await server.__rsgi__(cast(Scope, scope), cast(HTTPProtocol, protocol))
     assert (read.is_set(), len(server._sending)) == (True, 0), "the client has read its response before"
-    await asyncio.sleep(0.01)  # a watch that was to begin would have begun
+    await asyncio.sleep(0.01)  # by now, a watch would have begun
     assert (protocol.status, protocol.num_watches) == (200, num_watches)
     assert addresses == ["::1"] * num_watches
     assert asyncio.all_tasks() == before
@@ -240,7 +240,7 @@ def test_views_run_in_the_loop_or_in_threads_and_uploads_in_their_own(
     assert api.get("/blocks?name=a").text.startswith("a in shoal-view_")
     assert api.post("/v1/bulk?name=news.csv", data=b"text").text.startswith("news.csv in shoal-upload")
     assert api.post("/v1/bulk", json={"source": "news.csv"}).text.startswith("None in shoal-view")
-    all_read = threading.Barrier(NUM_THREADS)  # as many bodies are read at the same time
+    all_read = threading.Barrier(NUM_THREADS)  # this number of bodies is read at the same time
 
     async def read() -> list[int]:
         return await asyncio.gather(*(asyncio.to_thread(all_read.wait, 60) for _ in range(NUM_THREADS)))

@@ -1,4 +1,4 @@
-"""The meter of a pool: what it computes from lanes, and from heartbeats that are made up here."""
+"""The meter of a pool: the figures that it computes from lanes and from made-up heartbeats."""
 
 import tracemalloc
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ START_S = 1_790_000_000.0
 #: Heartbeats by the ids of their workers.
 Beats = dict[str, dict[str, Any]]
 
-#: Measures a pool at several times, each with the heartbeats of its workers; returns the last figures.
+#: A function that measures a pool at several times, each with heartbeats, and returns the last figures.
 Measure = Callable[..., Any]
 
 
@@ -87,9 +87,9 @@ class TestRates:
         assert rates["cache_hit_rate"] == (10 + 90) / (10 + 90 + 30)
         assert rates["cached_texts_per_s"] == 2 + 90 / 6
         back = measure({}, {}, {}, times=(START_S, START_S - 3_600, START_S - 3_595), num_cached=(0, 50, 60))
-        assert back["rates"]["cached_texts_per_s"] == 2.0  # anew, once the clock was set back
+        assert back["rates"]["cached_texts_per_s"] == 2.0  # rates begin anew once the clock was set back
 
-    def test_counters_that_fell_are_new_or_have_no_time_measure_what_is_known(self, measure: Measure) -> None:
+    def test_counters_that_fell_are_new_or_lack_a_time_give_only_known_rates(self, measure: Measure) -> None:
         found = measure(*({"old": {"state": "ready", "counters": {"jobs": jobs}}} for jobs in (0, 50)))
         (worker,) = found["workers"]
         assert (worker["state"], worker["jobs_per_s"], worker["written_at"]) == ("ready", None, None)
@@ -147,7 +147,7 @@ class TestRecentJobs:
         assert found["recent"][0] == recent("3", 30.0) | {"worker": "a"}
 
 
-def test_a_meter_keeps_only_what_it_measures_by() -> None:
+def test_a_meter_keeps_only_the_values_that_it_needs() -> None:
     meter = WorkerMeter()
     tracemalloc.start()
     try:
@@ -159,4 +159,4 @@ def test_a_meter_keeps_only_what_it_measures_by() -> None:
         tracemalloc.stop()
     assert meter.work is not None
     assert meter.work.rise("texts") == 10
-    assert kept_bytes < 1_000_000  # one heartbeat has 100,000 of them
+    assert kept_bytes < 1_000_000  # one heartbeat has 100,000 jobs

@@ -1,4 +1,4 @@
-"""The pool over HTTP: `/v1/pool` shows what a key may see, and `/ready` says that requests will be answered."""
+"""The pool over HTTP: `/v1/pool` shows what a key may see, and `/ready` says whether requests will be answered."""
 
 import pytest
 from api_stub import INDEX, MakeApp, StubWorker, error_of

@@ -111,7 +111,7 @@ class Builds:
         return subprocess.run(command, capture_output=True, text=True, env=environment)
 
     def same_as_in_full(self, texts: Iterable[str], **options: Any) -> bool:
-        """Return True if the files of the current version are as after a build of these texts in another folder."""
+        """Return True if the current version's files equal the files of a build of these texts in another folder."""
         build(self.source(texts), full := self.folder / "full", MadeVectors(), **options)
         pairs = [(self.current / name, current_version(full) / name) for name in FILES]
         return all(one.read_bytes() == other.read_bytes() for one, other in pairs)
@@ -143,7 +143,7 @@ def stopping(before: int, digest: str = "a" * 64) -> MadeVectors:
     return MadeVectors(digest, breaks=Unavailable("stop"), before=before)
 
 
-#: The program of a process that builds. It ends at its 4,500th text, or writes no file of over `sys.argv[3]` bytes.
+#: A program that builds an index. It ends at its 4,500th text, or writes no file of over `sys.argv[3]` bytes.
 PROGRAM = """
 import os, resource, signal, sys
 from shoal.errors import DiskFull
@@ -160,7 +160,7 @@ except DiskFull as error:
     print(error)
 """
 
-#: Texts of which an interrupted build saves the first `SYNC_EVERY`.
+#: Texts for a build that is interrupted after it has saved the first `SYNC_EVERY`.
 MANY = [f"text {n}" for n in range(SYNC_EVERY + 100)]
 
 
@@ -187,11 +187,11 @@ def test_an_index_has_the_documents_in_their_order_with_their_vectors(builds: Bu
 
 def test_only_new_and_changed_texts_are_embedded_and_the_version_equals_a_full_one(builds: Builds) -> None:
     builds.run(["storm"])
-    builds.run(MANY[:200], publishes=False)  # its vectors are reused all the same
+    builds.run(MANY[:200], publishes=False)  # the vectors of this version are reused all the same
     changed = ["new first", *MANY[50:200], "new last", "new first"]
     result = builds.run(changed, encoder := MadeVectors())
     assert (result.num_embedded, result.num_reused, result.num_repeated) == (2, 150, 1)
-    assert encoder.num_texts == 2 + 20  # the texts of the validation
+    assert encoder.num_texts == 2 + 20  # the validation embeds texts too
     assert builds.same_as_in_full(changed)
 
 
@@ -212,7 +212,7 @@ def test_all_texts_are_embedded_if_the_former_version_cannot_be_used(
     fingerprint = {"settings": "f2", "unknown settings": ""}.get(why, "f1")
     encoder = MadeVectors("b" * 64 if why == "model" else "a" * 64, fingerprint=fingerprint)
     assert builds.run(MANY[:200], encoder, reuses=why != "asked").num_embedded == 200
-    said = "it was built with another engine, precision, prompt or length of texts, or does not say"
+    said = "it was built with another engine, precision, prompt or length of texts, or does not name"
     assert (said in caplog.text) == ("settings" in why)
 
 
@@ -221,7 +221,7 @@ def test_learned_words_are_reused_with_their_vectors_unless_they_are_damaged(bui
     learned: dict[str, Any] = {"language": "learned"}
     builds.run(texts, first := MadeVectors(), **learned)
     builds.run(["wind", *texts], second := MadeVectors(), **learned)
-    assert (first.num_texts, second.num_texts) == (3 + 4, 1 + 5)  # with the texts of the validation
+    assert (first.num_texts, second.num_texts) == (3 + 4, 1 + 5)  # includes the texts of the validation
     build(builds.source(["wind", *texts]), full := builds.folder / "full", MadeVectors(), **learned)
     one, other = (
         index.lexical.scores(index.lexical.weigh_learned([letters_of("rain or storm")]))
@@ -232,7 +232,7 @@ def test_learned_words_are_reused_with_their_vectors_unless_they_are_damaged(bui
     assert builds.run(["wind", *texts], **learned).is_unchanged
     data = (path := builds.current / IMPACTS).read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert builds.run(["wind", *texts], **learned).num_embedded == 1  # an older version has the rest
+    assert builds.run(["wind", *texts], **learned).num_embedded == 1  # an older version provides the rest
 
 
 def test_all_texts_are_encoded_again_to_learn_words_because_one_pass_makes_both(builds: Builds) -> None:
@@ -266,7 +266,7 @@ def test_a_build_goes_on_from_every_step(builds: Builds, step: str) -> None:
 
 
 @pytest.mark.parametrize("error", [Unavailable, DiskFull, Internal, Cancelled])
-def test_a_build_leaves_nothing_only_if_it_cannot_go_on(builds: Builds, error: type[ShoalError]) -> None:
+def test_only_a_build_that_cannot_go_on_leaves_nothing(builds: Builds, error: type[ShoalError]) -> None:
     with pytest.raises(error):
         builds.run(["storm"], MadeVectors(breaks=error("stop")))
     assert builds.out.exists() == (error is not Cancelled)
@@ -288,7 +288,7 @@ def test_the_texts_that_an_interrupted_build_saved_are_embedded_again_only_if_th
     assert builds.same_as_in_full(MANY, language=language)
 
 
-def test_an_interrupted_build_of_another_model_takes_away_what_was_saved(builds: Builds) -> None:
+def test_an_interrupted_build_of_another_model_removes_the_saved_outputs(builds: Builds) -> None:
     texts = MANY[: SYNC_EVERY - 64]
     builds.fail(texts[:32], report=stop_at("quantising"))
     builds.fail(texts, stopping(len(texts) - 64, "b" * 64))
@@ -305,7 +305,7 @@ def test_an_interrupted_build_is_of_use_to_a_build_of_other_documents_with_other
     assert builds.same_as_in_full(changed, **options)
 
 
-# What cannot be built
+# Builds that fail
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_bad_rows_are_left_out_if_that_is_asked_for(builds: Builds, tmp_path: Pa
     assert 'has the id "a" already' in left_out[2]["reason"]
     path.write_text(path.read_text() + "{worse\n")
     again = build(Source(path), builds.out, MadeVectors(), skips_bad=True)
-    assert (again.is_unchanged, again.num_bad) == (False, 4)  # a version has the list of its own bad rows
+    assert (again.is_unchanged, again.num_bad) == (False, 4)  # each version lists its own bad rows
     path.write_text('{"text": "one", "score": 1}\n')
     with pytest.raises(BadDocument, match=r'there are no documents in it; .*: a hit has its own "score"'):
         build(Source(path), builds.out, MadeVectors(), skips_bad=True)
@@ -378,7 +378,7 @@ def test_a_search_that_misses_documents_is_noticed(builds: Builds) -> None:
 
 
 def test_vectors_that_do_not_belong_to_their_texts_are_noticed(builds: Builds) -> None:
-    """Workers may have been started with other weights of the same digest, or with another text of a prompt."""
+    """Workers may have other weights with the same digest, or another text for a prompt."""
     before = builds.run(MANY[:100])
 
     class Others(MadeVectors):
@@ -436,7 +436,7 @@ def test_a_build_with_another_option_or_of_a_damaged_version_makes_a_version(bui
         assert builds.current.name == again.version not in names
         names.append(again.version)
     assert Index.open(builds.out).documents.document(0)["text"] == "storm"
-    for name, line in (("a.txt", "storm"), ("a.jsonl", '{"id": "0", "text": "storm"}')):  # ids for positions
+    for name, line in (("a.txt", "storm"), ("a.jsonl", '{"id": "0", "text": "storm"}')):  # ids in place of positions
         (builds.folder / name).write_text(line)
         assert not build(Source(builds.folder / name), builds.out, MadeVectors()).is_unchanged
 

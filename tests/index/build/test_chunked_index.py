@@ -1,4 +1,4 @@
-"""Indexes whose rows are chunks of documents, and migrations to another model, which cut the chunks anew."""
+"""Indexes whose rows are chunks of documents, and migrations to another model, which cut new chunks."""
 
 import json
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ LONG = " ".join(f"Storm {n} brings rain. The market falls in Europe." for n in r
 
 
 class Chunked:
-    """An index of chunks with 20 tokens, of which neighbours share 4, if a build does not say otherwise."""
+    """An index of chunks of 20 tokens, with an overlap of 4 tokens, unless a build has other options."""
 
     def __init__(self, folder: Path, encoder: Encoder):
         self.out = folder / "index"
@@ -145,14 +145,14 @@ def test_a_long_job_cuts_with_the_tokenizer_of_the_model(tmp_path: Path, encoder
     for folder, name in ((home, model.model.name), (tmp_path, str(tmp_path))):
         with pytest.raises((ModelNotFound, ModelMismatch), match="build where a worker is, or without chunk_tokens"):
             Cutter.open(folder, replace(model.model, name=name, digest="f" * 64), request.options())
-    cutter = Cutter.open(tmp_path / "other", model.model, request.options())  # which prepares the model
+    cutter = Cutter.open(tmp_path / "other", model.model, request.options())  # this prepares the model
     assert cutter is not None
     assert [part.text for part in cutter.cut(Document("a", "Storm. Rain.", {}))] == ["Storm. Rain."]
-    with pytest.raises(InvalidRequest, match="takes 48 tokens, 2 of them special ones and the prompt's"):
+    with pytest.raises(InvalidRequest, match="takes 48 tokens, 2 of them for special tokens and the prompt"):
         Cutter.open(tmp_path / "other", model.model, Options(chunk_tokens=47))
 
 
-# Searches, in which each document is one hit
+# Searches: each document is one hit
 
 
 def hits(index: Index, encoder: Encoder, **options: Any) -> list[dict[str, Any]]:
@@ -174,7 +174,7 @@ def test_a_hit_is_the_best_chunk_of_its_document(chunked: Chunked, encoder: Enco
     found = hits(index, encoder, group_by="", filter={"document": "a", "start": {"gte": 1}})
     assert {(hit["id"], hit["start"] > 0) for hit in found} == {("a", True)}
     assert len(found) == len(index.documents.rows_of(["a"])) - 1
-    added = tuple(Document(name, "storm rain", {}) for name in ("x", "y", "a"))  # hits of their own
+    added = tuple(Document(name, "storm rain", {}) for name in ("x", "y", "a"))  # each is a hit of its own
     vectors = encoder.embed([one.text for one in added], Options(), "")
     change = Change(added, vectors, ("c",), index.manifest.digest, 0.0)
     index.live = index.live.after([change], "1-0", index.documents.rows_of)
@@ -237,7 +237,7 @@ def test_changes_since_are_kept_and_another_migration_takes_later_ones(queue: Qu
     log.append("news", change(["two"], ["4"], made_at=1.0))
     assert migrate(out, changes=changes).num_changed == 4
     assert {row["id"] for row in documents(out)} == {row["id"] for row in ROWS} - {"3", "4"} | {"one", "two"}
-    log.append("news", change(["three"], made_at=2.0))  # with the vectors of the former model
+    log.append("news", change(["three"], made_at=2.0))  # the change has vectors of the former model
     again = migrate(out, changes=changes)
     assert (again.num_embedded, again.num_reused) == (1, 30)
     assert documents(out)[-1]["id"] == "three"

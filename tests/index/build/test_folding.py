@@ -46,7 +46,7 @@ class News:
         self.source = Source(path)
 
     def build(self, report: Report = print, encoder: Any = None, **options: Any) -> BuildResult:
-        """Build a version, with the changes if the options do not say otherwise."""
+        """Build a version, with the changes unless the options leave them out."""
         options = {"changes": self.changes} | options
         return build(self.source, self.out, encoder or MadeVectors(), report, **options)
 
@@ -177,9 +177,7 @@ def test_a_version_without_a_document_is_not_built(news: News) -> None:
     assert news.version.name == before.version
 
 
-def test_in_place_of_damaged_changes_the_version_before_is_folded_in(
-    news: News, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_if_changes_are_damaged_the_version_before_is_folded_in(news: News, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("one", "two"):
         news.append({name: "storm"})
         news.build()
@@ -191,7 +189,7 @@ def test_in_place_of_damaged_changes_the_version_before_is_folded_in(
 
 
 def test_a_build_with_the_key_of_another_returns_the_version_of_that_build(news: News) -> None:
-    """The process of a job may be killed after its build has ended and before the job has."""
+    """The process of a job may be killed after its build has ended and before the job has ended."""
     first = news.build(key="other")
     left = news.build(key="job", publishes=False, reuses=False)
     again = news.build(encoder=(encoder := MadeVectors()), key="job")
@@ -222,7 +220,7 @@ def test_a_build_that_is_killed_while_it_publishes_is_published_by_the_next_try(
     assert (again.is_published, news.version.name) == (True, again.version)
     assert {path.name for path in news.version.iterdir()} == {*FILES, MANIFEST, BAD_ROWS, BUILD}
     assert rollback(news.out) == first
-    assert not news.build(key="job").is_published  # it was rolled back
+    assert not news.build(key="job").is_published  # the version was rolled back
 
 
 # Redis
@@ -239,9 +237,7 @@ def test_redis_keeps_all_changes_for_a_version_that_cannot_be_read_now(news: New
     assert [position for position, lines in news.changes.since(START) if lines] == made
 
 
-def test_changes_that_redis_has_no_more_are_reported(
-    news: News, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changes_that_redis_lacks_are_reported(news: News, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The index may be built on another machine, its folder may be restored, or it may be new."""
     news.build()
     shutil.copytree(news.out, tmp_path / "other")
@@ -281,7 +277,7 @@ def test_a_redis_that_does_not_answer_fails_nothing_that_was_done(news: News, ca
 
 
 def test_every_version_shows_all_changes(news: News) -> None:
-    """Each version, with the changes since it in Redis, has the documents that all changes so far leave."""
+    """A version, with the later changes in Redis, has the documents that all changes so far leave."""
     drawn = random.Random(0)
     wanted = {f"d{n}": f"text {n}" for n in range(10)}
     news.build()

@@ -47,13 +47,13 @@ DIMENSION, COUNT = 12, 1_200
 
 Numbers = NDArray[np.float32]
 
-#: Values of fields, with odd ones.
+#: Values of fields, some of them odd.
 ODD = VALUES | {"tag": [*VALUES["tag"], 'q"\\\x00'], "year": [*VALUES["year"], 1e300, 1e-7, -0.0]}
-ODD["day"] = [*VALUES["day"], 30_000_000_000]  # in the year 2920, where float64 has no single microseconds
+ODD["day"] = [*VALUES["day"], 30_000_000_000]  # in the year 2920, in which float64 cannot hold every microsecond
 
 
 def pushed_to(engine: Engine, folder: Path, documents: list[Document], vectors: Numbers) -> EngineIndex:
-    """Return an index of these documents in an engine; there is the same index of files in the folder."""
+    """Return an index of these documents in an engine; the folder has the same index in files."""
     write_version(folder / "v1", documents, vectors, kinds=KINDS)
     make_current(folder, "v1")
     pushed = open_version(folder / push(folder, engine.url, PASSWORD, ignore), password=PASSWORD)
@@ -70,7 +70,7 @@ def hits_of(pushed: EngineIndex, query: Numbers, k: int = 10, **options: Any) ->
 
 
 class Scene(NamedTuple):
-    """An index in an engine, the same index in files, and its documents, of which some have lists of values or none."""
+    """An index in an engine, the same index in files, and its documents. Some have lists of values, others none."""
 
     has_lists: bool
     pushed: EngineIndex
@@ -106,7 +106,7 @@ def test_plain_searches_of_several_jobs_find_the_nearest_documents(scene: Scene)
             assert hits == own
 
 
-@example(wanted={"day": {"gt": "2001-05-03"}})  # a time within that day is not later
+@example(wanted={"day": {"gt": "2001-05-03"}})  # a time within a day is not later than the day
 @example(wanted={"year": {"gt": 1999, "lt": 2001}, "tag": {"in": ["b", "c"]}})
 @example(wanted={"year": {"in": [1e300, 1e-7, 0]}})
 @example(wanted={"year": {"gte": 0}})
@@ -194,7 +194,7 @@ def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: 
     version = push(folder, url, PASSWORD, lambda *report: reports.append(report))
     assert reports == [(2 * ROWS_AT_ONCE, NUM_PUSHED), (NUM_PUSHED, NUM_PUSHED)]
     make_current(folder, version)
-    assert push(folder, url, PASSWORD, ignore) == version  # the version of files again
+    assert push(folder, url, PASSWORD, ignore) == version  # pushes the version in files again
 
     publish(folder, "v2", 3)
     newer = push(folder, url, PASSWORD, ignore)
@@ -210,11 +210,11 @@ def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: 
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("http://localhost", "is no address of an engine: it begins with postgresql://, redis://, "),
+        ("http://localhost", "is not an address of an engine: it must begin with postgresql://, redis://, "),
         ("postgresql://:secret@localhost", "has a password: set SHOAL_ENGINE_PASSWORD"),
-        ("postgresql://localhost:99999999", "is no address of an engine: Port out of range"),
+        ("postgresql://localhost:99999999", "is not an address of an engine: Port out of range"),
         ("postgresql:folder", "it names no host"),
-        ("lance://folder", "the path of a folder begins with /"),
+        ("lance://folder", "the path of a folder must begin with /"),
         ("redis://localhost/news", "the Redis URL cannot be read"),
         ("redis://:secret@localhost", "has a password"),
         ("postgresql://:secret@localhost:port", "has a password"),
@@ -222,7 +222,7 @@ def test_a_push_that_was_interrupted_goes_on_and_old_tables_are_removed(engine: 
         ("rediss://localhost?ssl_password=secret", "has a password"),
         ("redis://user:a#secret@localhost", "has a password"),
         ("postgresql://localhost/my db", "has white space"),
-        ("postgresql://localhost/db#news", "after the # are"),
+        ("postgresql://localhost/db#news", "after the # there must be"),
         ("postgresql://localhost/db?secrets=1", "cannot hold the index: invalid URI query parameter"),
     ],
 )
@@ -232,11 +232,11 @@ def test_a_bad_address_is_refused_with_a_sentence(url: str, reason: str, tmp_pat
         push(tmp_path / "news", url, "", ignore)
     assert "secret@" not in raised.value.message
     assert "=secret" not in raised.value.message
-    assert len(remove_tables(tmp_path / "news", "")) == ("secrets" in url)  # the next push ends, also with such a table
+    assert len(remove_tables(tmp_path / "news", "")) == ("secrets" in url)  # even such a table ends no push
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "redis"])
-def test_what_cannot_be_pushed_is_named(scheme: str, tmp_path: Path, queue: Queue) -> None:
+def test_an_index_that_cannot_be_pushed_is_named(scheme: str, tmp_path: Path, queue: Queue) -> None:
     news, chunks, url = tmp_path / "news", tmp_path / "chunks", f"{scheme}://127.0.0.1:{free_port()}"
     publish(news, "v1")
     publish(chunks, "v1", chunk_tokens=8)
@@ -325,7 +325,7 @@ def test_after_an_outage_searches_fail_without_a_call_for_a_while(
         engine.start()
 
 
-#: Searches that an engine does not take, each with the part of the message that names its option.
+#: Searches that an engine refuses, each with the part of the message that names the option.
 REFUSED: list[dict[str, Any]] = [
     {"mode": "lexical"},
     {"sort": [{"field": "n"}]},
@@ -374,7 +374,7 @@ def test_an_index_in_an_engine_is_searched_like_any_other(
         assert f"{name}, which has the index, does not answer" in answer.body["error"]["message"]
         assert pool.ask("POST", "/search", body | {"index": "files"}).status == 200
         engine.start()
-        engine.change_documents(f'"x":{2**64},')  # no reply can have such documents: a search for them fails alone
+        engine.change_documents(f'"x":{2**64},')  # no reply can contain these documents, so only searches for them fail
         texts = {"queries": ["storm"], "index": "pushed", "fields": ["text"]}
         wait_until(lambda: pool.ask("POST", "/search", texts).status == 200)
         answer = pool.ask("POST", "/search", body | {"index": "pushed"})
@@ -395,7 +395,7 @@ def check_options(pool: Service, engine: str) -> None:
         answer = pool.ask("POST", "/search", body | option)
         (name,) = option
         assert answer.status == 422, answer.body
-        assert answer.body["error"]["message"].startswith(f"{name} does not go with this index, which is in {engine}")
+        assert answer.body["error"]["message"].startswith(f"{name} does not work with this index, which is in {engine}")
     documents = {"documents": [{"id": "new", "text": "storm"}]}
     answer = pool.ask("POST", "/v1/indexes/pushed/documents", documents)
     assert (answer.status, "gets whole versions" in answer.body["error"]["message"]) == (422, True)

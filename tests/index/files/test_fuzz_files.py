@@ -1,6 +1,6 @@
 """A file with any content is read as a valid one, or refused with one of Shoal's own errors.
 
-The checksums of a damaged index are made to fit its files, as an attacker would do.
+A damaged index gets the checksums of its files, as an attacker would do.
 """
 
 import ast
@@ -79,9 +79,9 @@ def rewritten(path: Path, data: bytes, check: Callable[[], None]) -> None:
 
 
 def use(folder: Path, *, is_signed: bool = False) -> None:
-    """Open the index and search it; assert that it has as many hits as asked for, or is refused.
+    """Open the index and search it; assert that the search finds the wanted number of hits, or is refused.
 
-    If `is_signed`, the manifest gets the checksums of the files as they are.
+    If `is_signed`, the manifest gets the checksums of the changed files.
     """
     if is_signed:
         version = current_version(folder)

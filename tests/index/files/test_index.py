@@ -46,7 +46,7 @@ def columns_of(values: Sequence[Any], kinds: Mapping[str, str] | None = None, *,
     return Columns({column.name: column for column in fields.columns()}, fields.num_left_out)
 
 
-#: By kind, values, and the function that returns the term of a value.
+#: The values of each kind, and the function that returns the term of a value.
 KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any]]] = {
     "number": (NUMBERS, float),
     "date": (DATES, lambda value: date_span(value)[0]),
@@ -179,7 +179,7 @@ def test_fields_whose_texts_would_fill_the_memory_are_stored(monkeypatch: pytest
         list(map(fields.add, documents))
 
 
-def test_fields_for_which_there_is_no_column_are_counted() -> None:
+def test_fields_without_a_column_are_counted() -> None:
     fields = DocumentFields({})
     for n in range(3):
         fields.add({f"f{m}": 1 for m in range(n, MAX_COLUMNS + n)})
@@ -290,7 +290,7 @@ def test_a_folder_without_an_index_and_a_pointer_to_nothing_are_refused(copy: Pa
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(IndexNotFound, match="shoal index build"):
             Index.open(folder)
-    no_name = "which is no version|does not name a version"
+    no_name = "which is not a version|does not name a version"
     for content, said in ((b"", no_name), (b"../x", no_name), (b"\xff\xfe", no_name), (b"nowhere\n", MANIFEST)):
         (copy / CURRENT).write_bytes(content)
         with pytest.raises(IndexCorrupt, match=said):

@@ -56,7 +56,7 @@ def scores(index: LexicalIndex, query: str) -> list[float]:
 
 
 def plain_scores(texts: Sequence[str], query: str) -> list[float]:
-    """Return BM25 by its formula, with impacts in steps, for texts with spaces between their words."""
+    """Return BM25 by its formula, with impacts in steps, for texts whose words are separated by spaces."""
     documents = [Counter(text.split()) for text in texts]
     average = max(1.0, sum(document.total() for document in documents) / len(documents))
     found = [0.0] * len(texts)

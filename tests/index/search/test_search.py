@@ -48,7 +48,7 @@ def grouped(count: int, dimension: int, seed: int = 0) -> Vectors:
 
 
 def by_scoring_all(vectors: Vectors, queries: Vectors, k: int, eligible: NDArray[np.bool_] | None = None) -> TopK:
-    """Return the eligible rows of highest score in a full sort of all scores."""
+    """Return the eligible rows with the highest scores, from a full sort."""
     left = np.arange(len(vectors)) if eligible is None else np.flatnonzero(eligible)
     scores = np.array([np.vecdot(vectors[left], query) for query in queries]).reshape(len(queries), len(left))
     places = np.argsort(-scores, axis=1, kind="stable")[:, :k]
@@ -56,7 +56,7 @@ def by_scoring_all(vectors: Vectors, queries: Vectors, k: int, eligible: NDArray
 
 
 def check(vectors: Vectors, queries: Vectors, *ks: int, eligible: NDArray[np.bool_] | None = None) -> None:
-    """Assert that rows and scores are as by scoring all vectors, whether rows are not eligible or hidden."""
+    """Assert that a search finds what scoring all vectors finds, with ineligible rows and with hidden rows."""
     quantised = quantise(vectors)
     for threads, k in product((1, 2), ks):
         search = ExactSearch(vectors, quantised, SearchThreads(threads))
@@ -102,7 +102,7 @@ def test_few_or_many_eligible_rows_are_searched(num_eligible: int) -> None:
     vectors[1_000:4_000] = vectors[5]
     vectors[5_999] = vectors[17]
     check(vectors, vectors[:3], 1, 1_000, eligible=np.random.default_rng(0).permutation(6_000) < num_eligible)
-    in_one_group = np.arange(6_000) % 188 == 5  # of bounds
+    in_one_group = np.arange(6_000) % 188 == 5  # all rows of one group of bounds
     check(vectors, vectors[:3], 1, 10, 50, eligible=in_one_group)
 
 
@@ -190,7 +190,7 @@ def products_of(codes: Codes, queries: Codes) -> NDArray[np.int32]:
 
 
 def excess(quantised: QuantisedVectors, vectors: Vectors, queries: Vectors) -> NDArray[np.float64]:
-    """Return by how much the upper bound of each vector's score for each query exceeds the score."""
+    """Return the upper bound of each vector's score for each query, minus the score."""
     encoded = quantised.basis.encode_queries(queries)
     bounds = products_of(quantised.codes, encoded.codes) * encoded.units + encoded.slacks
     return bounds - vectors.astype(np.float64) @ queries.astype(np.float64).T
@@ -212,7 +212,7 @@ def test_scores_that_rounding_takes_farthest_from_the_truth_are_bounded(length: 
     basis = QuantisationBasis.fit(generator.standard_normal((2_000, 60), np.float32) * np.float32(length))
 
     def of_codes(codes: NDArray[np.float64], unit: float) -> Vectors:
-        """Return the vectors that have these numbers of units, whole or not, in the basis."""
+        """Return the vectors with these coordinates in the basis, in units of the codes."""
         return (codes * unit @ basis.directions.T.astype(np.float64)).astype(np.float32)
 
     signs = generator.choice([-1.0, 1.0], (20, 60))
@@ -245,7 +245,7 @@ def test_vectors_outside_of_the_basis_are_bounded_by_their_tails() -> None:
     shorter = query * np.linspace(0.01, 1, 400, dtype=np.float32)[:, None]
     assert excess(encoded(quantised.basis, shorter), shorter, query).min() >= 0
     vectors = np.hstack([random(3_000, 60), np.zeros((3_000, 70), np.float32)])
-    vectors[:, -1] = np.linspace(0, 5e-4, 3_000)  # so short that float32 hides it in squared lengths
+    vectors[:, -1] = np.linspace(0, 5e-4, 3_000)  # so short that squared lengths in float32 lose it
     assert excess(quantise(vectors), vectors, np.eye(130, dtype=np.float32)[-1:]).min() >= 0
 
 

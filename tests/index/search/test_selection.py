@@ -60,7 +60,7 @@ def test_a_range_includes_its_ends_if_its_operators_say_so(name: str, values: li
 
 
 def rank_alike(selected: NDArray[np.bool_], most: int) -> TopK:
-    """Return the first selected documents. All have the same score."""
+    """Return the first selected documents, all with the same score."""
     rows = np.flatnonzero(selected)[:most]
     return TopK(rows, np.zeros(len(rows), np.float32))
 

@@ -174,7 +174,7 @@ def test_while_redis_is_away_the_former_version_stays_and_searches_of_new_indexe
     assert indexes.errors == {"news": "Redis does not answer"}
     with pytest.raises(Unavailable):
         indexes["faq"]
-    assert len(caplog.messages) == 2  # a warning of the index, and one of following; later ones are not repeated
+    assert len(caplog.messages) == 2  # one warning about the index and one about following; neither is repeated
     worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
     queue.put("interactive", [Search(["storm"], index="faq", reply_to="me")])
     log.num_commands = 0
@@ -239,7 +239,7 @@ def test_an_entry_with_the_last_possible_id_harms_no_search(following: Following
     assert following.indexes.errors == {}
 
 
-def test_changes_that_redis_has_lost_are_found_no_more(following: Following) -> None:
+def test_changes_that_redis_has_lost_are_no_longer_found(following: Following) -> None:
     before, redis, keys = ids(index := following.news), following.queue.redis, following.queue.keys
     following.append("a", "0")
     following.indexes.follow()
@@ -252,7 +252,7 @@ def test_changes_that_redis_has_lost_are_found_no_more(following: Following) -> 
     assert ids(index) == before | {"b"}
 
 
-def test_changes_that_redis_has_no_more_are_reported(following: Following) -> None:
+def test_changes_that_redis_lacks_are_reported(following: Following) -> None:
     """A worker may serve an old copy of an index, or a folder that was restored."""
     positions = [following.append(one) for one in "abc"]
     following.log.fold("news", positions[1], [positions[1]])
@@ -278,7 +278,7 @@ def test_a_fault_that_has_gone_is_no_longer_reported(following: Following) -> No
     assert following.indexes.errors == {}
     following.log.num_commands = 0
     following.indexes.follow()
-    assert following.log.num_commands == 1  # nothing is read again
+    assert following.log.num_commands == 1  # no change is read again
 
 
 def test_an_index_whose_changes_fail_stops_no_other_one(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Changes of indexes: packed changes are read as they were, and the log in Redis keeps order, sums and limits."""
+"""Changes of indexes: a packed change is read back unchanged, and the log in Redis keeps order, sums and limits."""
 
 import json
 from collections.abc import Callable
@@ -169,7 +169,7 @@ def test_a_change_that_could_not_be_read_is_never_packed(wrong: Change, error: t
 
 
 def fill(log: ChangeLog, num: int = MAX_CHANGES // MAX_CHANGE_IDS) -> list[str]:
-    """Append as many changes to the log as may be in no build; return their positions."""
+    """Append the largest number of changes that may be in no build; return their positions."""
     ids = list(map(str, range(MAX_CHANGE_IDS)))
     return [log.append("news", change(deleted=ids)) for _ in range(num)]
 
@@ -227,7 +227,7 @@ def test_the_changes_that_no_build_has_are_limited_in_number(log: ChangeLog) -> 
     assert positions_of(log) == positions
     log.fold("news", positions[-1], [positions[0]])
     log.append("news", change(deleted=["1"]))
-    log.fold("news", positions[1], [positions[1]])  # as after a rollback
+    log.fold("news", positions[1], [positions[1]])  # as if after a rollback
     log.append("news", change(deleted=["1"] * 999))
     check_full(log)
 
@@ -271,7 +271,7 @@ def test_changes_that_no_version_needs_are_removed(log: ChangeLog) -> None:
     positions = append(log, 6)
     log.fold("news", positions[4], [positions[4], positions[2]])
     assert positions_of(log, positions[2]) == positions[3:]
-    log.fold("news", positions[2], [positions[2]])  # as after a rollback
+    log.fold("news", positions[2], [positions[2]])  # as if after a rollback
     assert [entry.num for entry in log.since("news", positions[2]).entries] == [4, 5, 6]
     assert log.positions() == {"news": positions[-1]}
     log.fold("news", positions[5], [positions[5]])
@@ -335,7 +335,7 @@ def test_a_position_of_another_log_is_before_all_changes(log: ChangeLog, queue: 
     assert isinstance(next(log.since("news", first[2]).entries).change, MalformedJob)
 
 
-# What other programs write
+# Values that other programs write
 
 
 def test_a_line_that_is_lost_or_damaged_is_made_anew(log: ChangeLog, queue: Queue) -> None:

@@ -1,4 +1,4 @@
-"""Indexes on their way through a store: workers elsewhere only see whole versions, whatever fails and whenever."""
+"""Indexes on their way through a store: workers elsewhere only see whole versions, whatever fails at any moment."""
 
 import json
 import shutil
@@ -103,7 +103,7 @@ def scene(tmp_path: Path, index_folder: Path) -> Scene:
 
 @pytest.fixture
 def broken(scene: Scene) -> Path:
-    """Return the folder of v2 in the store, which is to be served next; the copy has v1."""
+    """Return the folder of v2 in the store, the version to serve next; the copy has v1."""
     scene.send()
     scene.look()
     scene.publish("v2")
@@ -128,14 +128,14 @@ class TestUpload:
         add_version(scene.news, scene.template, "v3")
         scene.send()
         assert scene.stored_version == "v2"
-        assert versions_in(scene.stored) == {"v1", "v2", "v3"}  # for a rollback
+        assert versions_in(scene.stored) == {"v1", "v2", "v3"}  # v1 allows a rollback
         written = scene.store.faults.paths("wb")
         assert written.index("news/current") < min(written.index(f"{other}/{VECTORS}") for other in ("v1", "v3"))
         scene.store.heal()
         scene.send()
         assert scene.store.faults.paths("wb") == ["news/current"]
         (scene.stored / "v2" / MANIFEST).unlink()
-        (scene.stored / "v2" / VECTORS).write_bytes(b"half")  # as after an upload that was interrupted
+        (scene.stored / "v2" / VECTORS).write_bytes(b"half")  # as if an upload had been interrupted
         scene.store.heal()
         scene.send()
         assert scene.store.faults.paths("wb") == [f"v2/{VECTORS}", f"v2/{MANIFEST}", "news/current"]
@@ -152,7 +152,7 @@ class TestUpload:
         scene.send()
         other = tmp_path / "other" / "news"
         add_version(other, scene.template, "w0")
-        upload(other, scene.store)  # it has no current version
+        upload(other, scene.store)  # the folder has no current version
         assert (scene.stored_version, versions_in(scene.stored)) == ("v1", {"v1", "w0"})
         publish_version(other, scene.template, "w1")
         upload(other, scene.store)
@@ -227,11 +227,11 @@ class TestCopies:
         scene.store.heal()
         for _ in range(2):
             scene.look()
-            assert (scene.served, scene.downloaded, scene.error) == ("v2", [], "")  # the version is there
+            assert (scene.served, scene.downloaded, scene.error) == ("v2", [], "")  # the copy has the version
         make_current(scene.news, "v3")
         scene.send()
         scene.look(1)
-        assert (scene.served, scene.downloaded) == ("v3", [])  # a version that was copied a moment ago
+        assert (scene.served, scene.downloaded) == ("v3", [])  # the version was copied a moment ago
 
     def test_other_files_than_indexes_are_left_alone(self, scene: Scene) -> None:
         scene.send()
@@ -320,16 +320,16 @@ class TestFaults:
                 (f"../{CURRENT}", data, "")
                 for data in (b"", b"v2", b"../v1\n", b".v1\n", b"\xff\n", b"v1\nv2\n", b"v" * 999)
             ),
-            (".", None, "v2 in the store of indexes is to be served"),
+            (".", None, "v2 in the store of indexes should be served"),
             (DOCUMENTS, None, "is missing: run `shoal"),
-            (MANIFEST, {"version": "../../evil"}, "is another version by its manifest"),
+            (MANIFEST, {"version": "../../evil"}, "is of another version"),
             (MANIFEST, {"checksums": {"../../../evil": "0" * 64}}, "cannot be read"),
             (MANIFEST, {"layout": 99}, "cannot be read"),
             (MANIFEST, {"source": "x" * 2**20}, "has more than 1,048,576 bytes"),
         ],
     )
     def test_a_missing_or_hostile_file(self, broken: Path, scene: Scene, file: str, data: Any, reason: str) -> None:
-        """`data` are other contents, or other entries of a manifest. Without them, the file is missing."""
+        """`data` is the wrong content, or wrong entries of a manifest; without `data`, the file is missing."""
         path, kept = broken / file, scene.store.folder / "kept"
         path.rename(kept)
         if isinstance(data, dict):
@@ -529,7 +529,7 @@ def test_a_command_repairs_the_store(settings: Settings, news: Path, tmp_path: P
     (tmp_path / "store" / "news" / "v1" / DOCUMENTS).unlink()
     assert command("--index-store", settings.index_store).exit_code == 0
     assert Index.open(tmp_path / "store" / "news").manifest.version == "v1"
-    assert "goes to no store" in command("--index-store", "").output
+    assert "has no store" in command("--index-store", "").output
     shutil.rmtree(tmp_path / "store")
     with pytest.raises(FileError, match=rf"no such file.*{news} is changed, and the store is not yet"):
         upload_index(settings, news)

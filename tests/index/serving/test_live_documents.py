@@ -75,7 +75,7 @@ def test_added_documents_that_differ_by_rounding_alone(tmp_path: Path) -> None:
     assert index.search(queries, 10) == by_scoring_all(made, queries, 10)
 
 
-def test_small_values_take_no_more_memory_than_they_have_bytes(tmp_path: Path) -> None:
+def test_small_values_take_no_more_memory_than_their_bytes(tmp_path: Path) -> None:
     pool = unit_vectors(30, DIMENSION)
     index = open_made(tmp_path / "v1", made_of(5, pool))
     fields: dict[str, Any] = {"many": [{}] * 4_000}

@@ -1,4 +1,4 @@
-"""The indexes of a worker: it serves what is published, forgets other versions, and keeps one after an error."""
+"""The indexes of a worker: it serves published versions, forgets other versions, and keeps a version after an error."""
 
 import json
 import math
@@ -82,7 +82,7 @@ def serving(tmp_path: Path, index_folder: Path, encoder: Encoder, queue: Queue) 
 
 @pytest.fixture
 def news(serving: Serving) -> Serving:
-    """The same with the version v1 of the index `news`, which is listed."""
+    """The same folder with the version v1 of the index `news`, which is listed."""
     serving.publish()
     serving.indexes.look(0)
     return serving
@@ -90,7 +90,7 @@ def news(serving: Serving) -> Serving:
 
 @pytest.fixture
 def opened(news: Serving, monkeypatch: pytest.MonkeyPatch) -> Serving:
-    """The same with the index opened. Every file counts as large, so that none of its files is checked yet."""
+    """The same folder with the index opened. Every file counts as large, so that none of its files is checked yet."""
     monkeypatch.setattr(shoal_workers.index.files.checksums, "LARGE_BYTES", 1)
     assert news.indexes["news"].count
     return news
@@ -106,7 +106,7 @@ def versions(indexes: OpenIndexes) -> dict[str, str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_the_memory_of_the_old_version_is_given_back(news: Serving) -> None:
-    """Not at once: a running search with the last reference would have to free it before it answers."""
+    """The memory is not freed at once: otherwise a running search might have to free it before it answers."""
     indexes = news.indexes
     query = (first := indexes["news"]).vectors[:1]
     indexes.look(1)
@@ -170,7 +170,7 @@ def test_a_worker_starts_if_any_index_of_its_settings_can_be_served(serving: Ser
     assert (dict(indexes), set(indexes.errors)) == ({}, {"a"})
     serving.publish("v2", "good")
     indexes = serving.from_settings(indexes=f"good={tmp_path / 'good'}", index_home=serving.folder)
-    assert versions(indexes) == {"good": "v1"}  # a name in the settings goes before the folder of that name
+    assert versions(indexes) == {"good": "v1"}  # a name in the settings has priority over a folder of that name
 
 
 def test_searches_have_all_threads_that_the_worker_has(serving: Serving) -> None:
@@ -235,7 +235,7 @@ def test_a_version_that_cannot_be_served_changes_nothing(
 def test_a_version_is_withdrawn_until_its_files_are_right_again(
     opened: Serving, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Clients see the name of the index, and the log its folder."""
+    """Clients see the name of the index, and the log shows its folder."""
     caplog.set_level("INFO")
     indexes, path = opened.indexes, opened.v1 / DOCUMENTS
     opened.publish("v1", "other", digest="f" * 64)
@@ -269,7 +269,7 @@ def test_a_version_is_withdrawn_until_its_files_are_right_again(
 
 def test_a_failure_that_ends_meanwhile_harms_no_search(news: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[Failure | None] = []
-    removed = property(lambda _: failures.pop() if failures else None)  # as if the thread of checks removed it
+    removed = property(lambda _: failures.pop() if failures else None)  # another thread may remove it
     monkeypatch.setattr(ServedVersion, "failure", removed, raising=False)
     for find in (lambda: news.indexes.find("news"), lambda: news.indexes.errors["news"]):
         failures.append(Failure(IndexCorrupt("wrong"), None, 0))
@@ -303,7 +303,7 @@ def test_a_file_that_cannot_be_read_withdraws_nothing(opened: Serving) -> None:
     away.rename(path)
     indexes.check_files(RETRY_AFTER_S - 1)
     files = indexes["news"].files
-    files.check_rest(lambda: False)  # a check that is not wanted any more
+    files.check_rest(lambda: False)  # the check is no longer wanted
     assert not files.is_done
     indexes.check_files(RETRY_AFTER_S)
     assert files.is_done
@@ -402,7 +402,7 @@ class TestOpening:
         news.indexes.look(0)
         path.rename(whole := path.with_suffix(".away"))
         os.mkfifo(path)  # opening waits until this pipe is written
-        worker.clock.measure()  # otherwise the job has expired before it is admitted
+        worker.clock.measure()  # otherwise the job would expire before it is admitted
         expiring = Search(["storm"], id="late", index="slow", reply_to="late", deadline=worker.clock.now() + 0.5)
         jobs = [Search(["storm"], id=name, index=name, reply_to=name) for name in ("slow", "news")]
         queue.put("interactive", [expiring, *jobs])

@@ -100,7 +100,7 @@ def test_a_rollback_goes_back_version_by_version_until_there_is_none(out: Path, 
     first, second, third, deleted = (built(num_kept=9) for _ in range(4))
     publish(out, first)
     delete(out, deleted)
-    assert [rollback(out), rollback(out)] == [third, second]  # in the order of publishing
+    assert [rollback(out), rollback(out)] == [third, second]  # in the order of their publication
     with pytest.raises(InvalidRequest, match=f"no version before {second} to go back to: publish one that"):
         rollback(out)
     (out / HISTORY).unlink()
@@ -151,7 +151,7 @@ def test_a_rollback_of_a_long_job_is_done_once_and_goes_on_where_it_was_broken_o
     publish(out, last)
     assert rollback(out, None, "two") == second
     assert current(out) == last
-    (out / ROLLBACK).write_text(f"three {last} {first}\n")  # as it is just before the current version changes
+    (out / ROLLBACK).write_text(f"three {last} {first}\n")  # the state just before the current version changes
     assert rollback(out, None, "three") == current(out) == second
 
 

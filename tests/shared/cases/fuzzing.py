@@ -1,6 +1,6 @@
 """Strategies for fuzz tests, and the number of cases that each test runs.
 
-The test suite always runs the same few cases. `scripts/fuzz` runs SHOAL_FUZZ times as many, with another seed, and
+The test suite always runs the same few cases. `scripts/fuzz` runs SHOAL_FUZZ times as many cases with another seed. It
 loads this module as a plugin of pytest, which prints the number of cases.
 """
 
@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from shoal.errors import ShoalError
 
-#: Factor by which a test runs more cases than in the test suite.
+#: Factor of the number of cases; 1 in the test suite.
 FACTOR = int(os.environ.get("SHOAL_FUZZ", "1"))
 
 #: Number of cases of each test so far.
 RAN: Counter[str] = Counter()
 
-#: Largest number of characters in the message of an error for any input. Replies, logs and answers have the message.
+#: Largest number of characters in an error's message, for any input. Replies, logs and answers contain the message.
 MAX_MESSAGE = 1_000
 
 #: Odd msgpack: values that end too early, NaN, infinity, extension types and deep nesting.

@@ -1,4 +1,4 @@
-// The plainest calls by a generated client; prints what they answered.
+// Makes a few plain calls with a generated client, and prints the answers.
 import createClient from "openapi-fetch";
 import type { paths } from "./shoal.d.ts";
 

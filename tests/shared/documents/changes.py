@@ -1,4 +1,4 @@
-"""Functions that make changes of indexes for tests."""
+"""Functions that make index changes for tests."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Versions of an index: copies of one version, whose documents name their version."""
+"""Versions of an index for tests: copies of one version, in which each document names its version."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Tests without waits for the disk. None of their files has to survive a power failure."""
+"""Tests do not wait for the disk, because their files need not survive a power failure."""
 
 import ctypes
 import platform

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-#: Largest excess of a pause that the next pause makes up for, in seconds. On a busy machine, a pause lasts too long.
+#: Largest overrun of a pause that the next pause makes up for, in seconds. On a busy machine, pauses overrun.
 MAX_LATE_S = 0.25
 
 

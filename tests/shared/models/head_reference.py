@@ -27,7 +27,7 @@ from tiny_model import edit, word_piece
 TEXTS = ["storm in europe", "", "a", "rain " * 80, "the market falls and rises", "climate a b, change 12"]
 BGE_TEXTS = [*TEXTS, "rain [CLS] in [SEP] europe"]
 
-#: A width for which Shoal's own kernel computes heads.
+#: A width of vectors that Shoal's own kernel supports.
 WIDE = BERT | {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64}
 
 #: Models of SPLADE: the class, its settings, and the settings of the pooling.

@@ -24,7 +24,7 @@ from shoal_workers.model import weights
 from shoal_workers.model.architecture import with_usual_names
 from shoal_workers.model.transformer import read_transformer
 
-#: Number of positions: more than 128, the farthest distance that MPNet distinguishes. RoBERTa can use two fewer.
+#: Number of positions: over 128, the farthest distance that MPNet distinguishes. RoBERTa can use two positions less.
 POSITIONS = 202
 
 BERT: dict[str, Any] = {
@@ -156,10 +156,10 @@ def main(folder: Path) -> None:
 
 
 def make(kind: str, settings: dict[str, Any]) -> PreTrainedModel:
-    """Return a model with random weights and biases everywhere: by default, many would be 0 or 1."""
+    """Return a model whose weights and biases are all random. By default, many would be 0 or 1."""
     cls = getattr(transformers, kind)
     model: PreTrainedModel = cls(cls.config_class(**settings)).eval()
-    scale = 0.0 if model.config.model_type == "gemma3_text" else 1.0  # mean of norms' weights: Gemma adds 1
+    scale = 0.0 if model.config.model_type == "gemma3_text" else 1.0  # mean weight of norms; Gemma adds 1
     for name, weight in model.named_parameters():
         torch.nn.init.normal_(weight, scale if "norm" in name.lower() and name.endswith("weight") else 0.0, 0.3)
     return model

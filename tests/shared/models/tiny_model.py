@@ -42,7 +42,7 @@ def save(folder: Path) -> None:
 def save_reranker(folder: Path) -> None:
     """Save a cross-encoder with one label that takes 48 tokens.
 
-    Its weights are larger than a new model's weights, or all scores would be about the same.
+    Its weights are larger than a new model's, because otherwise all scores would be about the same.
     """
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(11)

@@ -19,7 +19,7 @@ from shoal.task_progress import Report, TaskProgress
 from shoal_workers.long_jobs.runner import Runner
 from shoal_workers.long_jobs.tasks import functions
 
-#: A user's text, which must be kept nowhere.
+#: A user's text, which nothing may store.
 TEXT = "the quick brown fox"
 
 
@@ -56,7 +56,7 @@ def refuse(arguments: Mapping[str, Any], job_id: str, report: Report) -> None:
 
 
 def recover(arguments: Mapping[str, Any], job_id: str, report: Report) -> str:
-    """Fail, or die, as often as the arguments say; then succeed."""
+    """Fail or die the number of times that the arguments say; then succeed."""
     tries = Path(arguments["folder"]) / "tries"
     with tries.open("a") as file:
         file.write(f"{os.getpid()}\n")

@@ -50,7 +50,7 @@ def gorge() -> None:
         taken.append(bytearray(2**24))
 
 
-#: The function that each text calls. The texts have different lengths, and so different tokens.
+#: The function that each text calls. The texts differ in length, and so in tokens.
 HARM: dict[str, Callable[[], None]] = {
     "storm " * (20 + n): harm for n, harm in enumerate((abort, kill, hang, fail, panic, gorge))
 }

@@ -47,7 +47,7 @@ class Queue(BlockingProducer):
 
     @property
     def redis(self) -> Any:
-        """Return redis-py's client, for looking at keys and for breaking things."""
+        """Return redis-py's client, with which tests look at keys and break them."""
         return redis.Redis(connection_pool=self.broker.connection_pool)
 
     def ping(self) -> None:

@@ -39,7 +39,7 @@ def make_app(settings: Settings, queue: Queue) -> Iterator[MakeApp]:
 
     def make(**changes: Any) -> AsyncFlask:
         changed = replace(settings, **changes)
-        if LANE_SETTINGS & changes.keys():  # as workers with these settings would announce them
+        if LANE_SETTINGS & changes.keys():  # the limits that workers with these settings would announce
             set_limits(queue, LaneLimits.from_settings(changed))
         made.append(create_app(changed))
         made[-1].own.pool.max_age_s = 0.0  # so that tests see each change at once

@@ -13,7 +13,7 @@ def certificate(folder: Path, name: str, signed_by: str = "", names: str = "IP:1
         made += ["-CA", f"{signed_by}.pem", "-CAkey", f"{signed_by}.key", "-addext", f"subjectAltName={names}"]
         made += ["-addext", "basicConstraints=critical,CA:FALSE"]
     else:
-        made += ["-addext", "keyUsage=critical,keyCertSign"]  # Python 3.13 trusts no authority without it
+        made += ["-addext", "keyUsage=critical,keyCertSign"]  # Python 3.13 trusts no authority without this extension
     subprocess.run(made, cwd=folder, check=True, capture_output=True)
 
 

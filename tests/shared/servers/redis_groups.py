@@ -31,7 +31,7 @@ class RunningGroup(RedisGroup):
 
 @contextmanager
 def running_group(kind: str, folder: Path) -> Iterator[RunningGroup]:
-    """Run a complete group while the context lasts."""
+    """Run a group of servers while the context lasts."""
     folder.mkdir(parents=True, exist_ok=True)
     group = RunningGroup(kind, folder)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Bucketing puts every text into one batch, within the budget, and costs no more than one pass for all texts."""
+"""Bucketing puts every text into one batch. Batches keep the budget, and cost no more than one pass for all texts."""
 
 from dataclasses import dataclass
 
@@ -51,7 +51,7 @@ def test_batches_never_cost_more_than_one_pass_for_all(rows: list[Text], bucketi
         (True, [500, 5, 5], [[5, 5, 500]]),
         (True, [500, *[5] * 100], [[5] * 100, [500]]),
         (True, [100] * 12, [[100] * 10, [100] * 2]),
-        (True, [7] * 143, [[7] * 142, [7]]),  # one token over the budget
+        (True, [7] * 143, [[7] * 142, [7]]),  # this text is one token over the budget
         (False, [500, 5, 5], [[5, 5], [500]]),
     ],
 )

@@ -1,4 +1,4 @@
-"""Chunks cover their text, have the tokens of their own characters, and do not depend on the pieces that are read."""
+"""Chunks cover their text, have the tokens of their own characters, and do not depend on the pieces of the text."""
 
 import itertools
 import re
@@ -125,7 +125,7 @@ def is_one(text: str) -> bool:
 
 @given(text=TEXTS, repeat=st.integers(1, 20), size=SIZES, overlap=st.integers(0, 20))
 def test_pieces_change_no_chunk(word_piece: Tokenizer, text: str, repeat: int, size: int, overlap: int) -> None:
-    text = re.sub("[^\\s]{60,}", "storm", text * repeat)  # without longer words, which a piece may split
+    text = re.sub("[^\\s]{60,}", "storm", text * repeat)  # the text has no longer words, which a piece may split
     found = []
     for piece_chars in (1, 10**7):
         with pytest.MonkeyPatch.context() as patch:
@@ -153,11 +153,11 @@ def test_chunks_have_the_most_tokens_and_the_overlap_that_are_allowed(word_piece
     text = " ".join(["storm", "rain", "europe"][n % 3] for n in range(1_000))
     assert [len(chunk.tokens.ids) for chunk in check(word_piece, text, 40)] == [42] * 25
     chunks = check(word_piece, text, 40, 10)
-    assert [len(chunk.tokens.ids) for chunk in chunks] == [42] * 33  # each begins 30 tokens after the previous one
+    assert [len(chunk.tokens.ids) for chunk in chunks] == [42] * 33  # each chunk begins 30 tokens after the last one
     shared = [text[after.start : before.stop] for before, after in itertools.pairwise(chunks)]
     assert {len(word_piece.offsets(part)) for part in shared} == {10}
     prompted = check(word_piece, "rain europe market falls " * 50, 20, prompt="storm storm: ")
-    assert {len(chunk.tokens.ids) for chunk in prompted} == {20 + 2 + 3}  # the prompt is in each, and does not count
+    assert {len(chunk.tokens.ids) for chunk in prompted} == {20 + 2 + 3}  # the prompt of each chunk does not count
     assert len({chunk.tokens.ids[:4] for chunk in prompted}) == 1
 
 

@@ -1,4 +1,4 @@
-"""The encoder makes the vectors of Sentence Transformers in any batch, and refuses an engine with other vectors."""
+"""The encoder makes Sentence Transformers' vectors in any batch, and refuses an engine with other vectors."""
 
 import json
 import os
@@ -119,7 +119,7 @@ def test_the_fingerprint_changes_with_everything_that_vectors_depend_on(
     ]
     assert len({other.fingerprint for other in [encoder, *others]}) == 1 + len(others)
     renamed, fingerprint = replace(encoder.model, name="other", source="elsewhere"), encoder.fingerprint
-    monkeypatch.setattr("shoal_workers.encoding.encoder.KERNEL_VERSION", -1)  # which other engines depend on
+    monkeypatch.setattr("shoal_workers.encoding.encoder.KERNEL_VERSION", -1)  # other engines depend on this version
     assert Encoder(renamed, encoder.tokenizer, encoder.engine).fingerprint == fingerprint
 
 
@@ -158,7 +158,7 @@ class WatchedEngine(OpenVinoEngine):
 @pytest.mark.parametrize(
     ("texts", "num_weights", "passes"),
     [
-        (["storm"], 10_000, 1),  # for a short text, the threads' waits for each other cost more than they save
+        (["storm"], 10_000, 1),  # for a short text, waits between threads cost more than they save
         (["climate change " * 20], 10_000, 1),
         (["storm"], 10_000_000, 0),
         (["storm"], 0, 0),  # the number of weights is unknown
@@ -248,7 +248,7 @@ def test_passes_aside_and_resizes_use_the_opened_model(own_source: Path, tmp_pat
     expected, fingerprint = encoder.embed(TEXTS, NOT_NORMALISED, ""), encoder.fingerprint
     tensors = load_file(own_source / "model.safetensors")
     save_file({name: -tensor for name, tensor in tensors.items()}, own_source / "model.safetensors")
-    prepare("tiny", own_source, folder)  # a worker that starts meanwhile does this
+    prepare("tiny", own_source, folder)  # as a worker that starts meanwhile would do
     for num_threads in (2, 3):
         passes = encoder.start_aside(texts := tokenized(encoder, TEXTS))
         encoder.finish(passes)

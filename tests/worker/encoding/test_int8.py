@@ -27,7 +27,7 @@ needs_vnni = pytest.mark.skipif(not processors.has_vnni(), reason="the processor
 
 
 def activations() -> Array:
-    """Return activations whose inputs have very different ranges, none of them around 0, as after a layer norm."""
+    """Return activations whose inputs have very different ranges, none centred on 0, as after a layer norm."""
     generator = np.random.default_rng(0)
     sizes = np.float32(10) ** np.linspace(-1, 1, WIDTH, dtype=np.float32)
     return (generator.normal(0.5, 1, (1, 200, WIDTH)) * sizes).astype(np.float32)
@@ -118,7 +118,7 @@ class TestUnsuitableRanges:
         assert not found.engine.resized(1).fixed_steps
         with monkeypatch.context() as patch:
             patch.setattr(parity, "MIN_COSINE_INT8", 1.1)
-            with pytest.raises(ModelMismatch, match=r"under 1\.1"):  # it fails too
+            with pytest.raises(ModelMismatch, match=r"under 1\.1"):  # this check fails too
                 Encoder.open(bad, "openvino", "int8", 1)
         monkeypatch.undo()
         assert Encoder.open(tiny_model, "openvino", "int8", 1).fingerprint != found.fingerprint
@@ -169,7 +169,7 @@ class TestRanges:
         load_ranges(own_model, 1)
         assert len(counted) == 3
 
-    def test_a_worker_starts_though_its_folder_cannot_be_written(self, own_model: Path, tiny_model: Path) -> None:
+    def test_a_worker_starts_even_if_its_folder_cannot_be_written(self, own_model: Path, tiny_model: Path) -> None:
         (own_model / "cache").write_bytes(b"a file instead of a folder")
         opened = [Encoder.open(folder, "openvino", "int8", 1) for folder in (own_model, tiny_model)]
         assert len({encoder.fingerprint for encoder in opened}) == 1

@@ -62,7 +62,7 @@ _reason = missing(OWN)
 needs_kernel = pytest.mark.skipif(bool(_reason), reason=_reason)
 needs_bf16 = pytest.mark.skipif(bool(_reason) or not HAS_BF16, reason=_reason or "the processor lacks BF16")
 
-#: Least mean and least lowest cosine between a token's vectors in a precision and in f32. Random models are far more
+#: Least mean cosine and least single cosine of a token's vectors in a precision and in f32. Random models are far more
 #: sensitive than trained ones.
 COSINES = {"f32": (0.9999, 0.999), "bf16": (0.9998, 0.99), "int8": (0.997, 0.94)}
 
@@ -91,8 +91,8 @@ class Sizes(NamedTuple):
 
 SMALL, UNTILED, LARGE = Sizes(64, 2, 128), Sizes(96, 3, 96), Sizes(384, 12, 1536)
 
-#: Together they have every activation, both widths of heads, several groups of inputs, and panels that are not full.
-#: AMX has no tiles for groups of 96 in int8.
+#: Sizes that together have every activation, both widths of heads, several groups of inputs, and panels that are not
+#: full. AMX has no tiles for groups of 96 in int8.
 SIZES = [
     SMALL,
     Sizes(64, 1, 192, "gelu_tanh", types=2),
@@ -205,7 +205,7 @@ class TestVectors:
             alone = run(opened(made, "f32", 1, target=target), texts()[:1])
             assert np.array_equal(found[: len(alone)], alone)
         for precision in {"int8", "bf16"} - {*target.precisions}:
-            with pytest.raises(ValueError, match="does not take the model"):
+            with pytest.raises(ValueError, match="does not support the model"):
                 opened(made, precision, target=target)
 
     def test_int8_has_the_same_bits_wherever_attention_is_f32(self) -> None:
@@ -227,7 +227,7 @@ class TestVectors:
 
     @pytest.mark.parametrize("activation", ["gelu_tanh", "silu"])
     def test_activations_far_below_0_make_no_subnormal_products(self, activation: str) -> None:
-        """Otherwise a pass in f32 would take up to ten times as long."""
+        """Subnormal products would make a pass in f32 take up to ten times as long."""
         made, signs = transformer(Sizes(64, 2, 64, activation)), np.resize(np.array([1, -1], np.float32), 64)
         zeros, nothing = np.zeros(64, np.float32), np.zeros((64, 64), np.float32)
         layer = made.layers[1]._replace(
@@ -241,7 +241,7 @@ class TestVectors:
 
     @needs_bf16
     def test_amx_alters_no_bit_of_products_in_int8(self) -> None:
-        """The only token of a text attends to itself alone, so attention rounds nothing differently."""
+        """Each text has a single token, which attends to itself alone, so attention does not change the rounding."""
         made, ids = transformer(Sizes(192, 6, 384)), [[word] for word in range(NUM_WORDS)]
         with_amx, without = (run(opened(made, "int8", 1, may_use_amx), ids) for may_use_amx in (True, False))
         assert np.array_equal(with_amx, without)
@@ -286,12 +286,12 @@ class TestHostile:
                 continue
             shape = Shape(*(getattr(weights.shape, name) for name, *_ in Shape._fields_))
             setattr(shape, field, value)
-            with pytest.raises(ValueError, match=r"of other sizes|does not take the model"):
+            with pytest.raises(ValueError, match=r"have other sizes|does not support the model"):
                 KernelModel(load(library.path(OWN)), weights._replace(shape=shape))
 
     @pytest.mark.parametrize("part", ["words", "positions", "norms", "panels", "scales"])
     def test_truncated_weights_are_refused(self, weights: KernelWeights, part: str) -> None:
-        with pytest.raises(ValueError, match=r"of other sizes|does not take the model"):
+        with pytest.raises(ValueError, match=r"have other sizes|does not support the model"):
             KernelModel(load(library.path(OWN)), weights._replace(**{part: getattr(weights, part)[:-1]}))
 
     def test_damaged_weights_are_refused(self) -> None:
@@ -351,8 +351,8 @@ def test_a_deleted_pass_is_waited_for() -> None:
     del pool
 
 
-#: Programs, and what each prints. The model's folder is in argv[1], and the seconds after which a fork is ended in
-#: argv[2]. Linux does not permit AMX to threads of the last one, as the stack that one has for signals is too small.
+#: Programs, and the output of each. The model's folder is in argv[1], and the seconds after which a fork is ended in
+#: argv[2]. Linux does not permit AMX to the last program, because one of its threads has too small a stack for signals.
 PROGRAMS = {
     "its end during a pass": (
         """
@@ -639,7 +639,7 @@ class TestLibrary:
         self, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_read_only: bool
     ) -> None:
         def refuse(*_: object, **__: object) -> None:
-            raise OSError(errno.EROFS, "Read-only file system")  # even for a missing file
+            raise OSError(errno.EROFS, "Read-only file system")  # fails even for a missing file
 
         if is_read_only:
             monkeypatch.setattr(Path, "unlink", refuse)

@@ -26,7 +26,7 @@ def test_every_text_is_whole_and_attends_only_to_itself(texts: list[list[int]], 
         assert packing.positions[row, own].tolist() == list(range(size))
         assert shares_rows or column == 0
         expected[row, own, own], padding[row, own] = 0, False
-    expected[padding[:, :, None] & padding[:, None, :]] = 0  # the attention of padding does not matter
+    expected[padding[:, :, None] & padding[:, None, :]] = 0  # the attention of padding tokens does not matter
     assert np.array_equal(packing.bias[:, 0], expected)
 
 

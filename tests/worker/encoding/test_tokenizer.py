@@ -1,4 +1,4 @@
-"""Token ids are the same as from the tokenizers library alone, for long and odd texts, and whichever end is cut."""
+"""Token ids equal the ids of the tokenizers library, for long and odd texts, and for both sides of truncation."""
 
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def test_no_text_is_read_beyond_its_limit(ours: Tokenizer, plain: tokenizers.Tok
 @pytest.mark.parametrize("side", SIDES)
 def test_models_of_low_and_high_limits(tiny_source: Path, plain: tokenizers.Tokenizer, side: str) -> None:
     low, high = (Tokenizer(tiny_source / "tokenizer.json", max_tokens) for max_tokens in (9, 8_192))
-    for length in (37, 60, 500):  # of one word
+    for length in (37, 60, 500):  # the text is one word
         assert low.encode(["日" * length], side) == [Tokens(tuple(plain.encode("日" * 7).ids), True, 7)]
     assert high.max_chars == 16 * 8_192
     (tokens,) = high.encode(["internationalisation " * 20_000], side)

@@ -60,7 +60,7 @@ class Engine(Encoder):
 
 @pytest.fixture(autouse=True)
 def overdue_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no pass aside take so long that the worker only waits for its end."""
+    """Let no pass aside become overdue, because the worker would then only wait for its end."""
     monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
 
 
@@ -76,7 +76,7 @@ def worker(queue: Queue, engine: Engine) -> Worker:
 
 @pytest.fixture
 def held(worker: Worker, queue: Queue, engine: Engine) -> Engine:
-    """Return the encoder while it computes a batch aside, with 40 texts of a bulk job, which does not end by itself."""
+    """Return the encoder while it computes a batch aside: 40 texts of a bulk job. The batch does not end by itself."""
     engine.released.clear()
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     assert worker.step(block_s=0) == 0
@@ -87,7 +87,7 @@ def test_interactive_jobs_are_answered_before_a_bulk_pass(worker: Worker, queue:
     urgent = [put(queue, text) for text in ("storm", "rain")]
     assert worker.step(block_s=0) == 2
     assert list(replies(queue)) == [job.id for job in urgent]
-    assert worker.counters["busy_s"] == 0  # the time is counted with the pass that is under way
+    assert worker.counters["busy_s"] == 0  # this time counts for the pass that is under way
     held.released.set()
     assert drive(worker) == 1
     assert worker.counters["busy_s"] > 0
@@ -119,7 +119,7 @@ def test_a_job_wakes_the_worker(worker: Worker, queue: Queue, held: Engine, monk
 
 
 def test_long_and_failing_passes(worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watchdog notices if it hangs."""
+    """The watchdog notices a pass that hangs."""
 
     def fail(*_: object) -> bool:
         raise RuntimeError("the engine chokes")
@@ -155,7 +155,7 @@ def test_a_worker_that_stops_answers_a_batch_aside_and_takes_no_other_job(
     worker.run()
     consumer.broker.close()
     assert engine.passes == [("aside", 40), ("finish", 40)]
-    assert (len(replies(queue, "bulk")), replies(queue, "later")) == (int(not is_away), {})  # else it waits again
+    assert (len(replies(queue, "bulk")), replies(queue, "later")) == (int(not is_away), {})  # else that job waits again
 
 
 def test_a_suspect_does_not_run_aside(worker: Worker, queue: Queue, engine: Engine) -> None:
@@ -180,7 +180,7 @@ def test_the_next_texts_are_tokenized_while_a_pass_runs_aside(worker: Worker, qu
 def test_a_document_that_is_put_again_aside(worker: Worker, queue: Queue, engine: Engine, output: str) -> None:
     engine.released.clear()
     options = Options(output=output, chunk_tokens=8)
-    for _ in range(2):  # the second job comes while all chunks of the first are computed
+    for _ in range(2):  # the second job comes while all chunks of the first job are computed
         put(queue, "storm in europe and rain in the market", lane="bulk", reply_to="bulk", options=options)
         assert worker.step(block_s=0) == 0
     engine.released.set()

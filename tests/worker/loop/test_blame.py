@@ -1,4 +1,4 @@
-"""Workers that die at any point of a step, by a harmful job or by accident. Only harmful jobs become poisoned."""
+"""Workers that die at any point of a step, of a harmful job or by accident. Only harmful jobs become poisoned."""
 
 import itertools
 from collections import Counter
@@ -28,10 +28,10 @@ from shoal_workers.loop.worker import Worker
 
 NUM_JOBS, NUM_WORKERS = 80, 3
 
-#: Most steps of a run. A run with more would never end.
+#: Largest number of steps of a run. A run with more steps would never end.
 MAX_STEPS = 2_000
 
-#: Share of the steps in which the worker dies by accident, and in which its connection breaks.
+#: Share of the steps in which the worker dies by accident, and of the steps in which its connection breaks.
 SHARE_DEATHS, SHARE_BREAKS = 0.2, 0.1
 
 #: The step at which a worker dies of a harmful job, by the job's number.
@@ -119,7 +119,7 @@ class MortalWorkers:
 
     def _bury(self, worker: Worker, death: Died) -> None:
         held = self._held(worker)
-        blamed = self.suspects & held or held  # a suspect ran alone
+        blamed = self.suspects & held or held  # the suspect ran alone
         if death.args[0] in HARM:
             self.harmed[death.args[0]] += 1
             assert death.args[0] in blamed, "a suspect was not alone"

@@ -46,7 +46,7 @@ def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tokenize(texts: Sequence[str], side: str, is_query: bool = False) -> list[Tokens]:
-    """Return a token for each word; of a text with over 100 words, the first or the last 100 remain."""
+    """Return a token for each word; a text is cut to its first or last 100 words."""
     cut = [text.split()[:100] if side == "right" else text.split()[-100:] for text in texts]
     return [
         Tokens(tuple(crc32(word.encode()) for word in words), len(words) < len(text.split()))
@@ -70,7 +70,7 @@ def words(num_words: int) -> str:
 
 
 class Chooser(Scheduler):
-    """A scheduler that sets the pipeline of each added job to its own one for embeddings or for reranks."""
+    """A scheduler that gives each added job its pipeline for embeddings or for reranks."""
 
     def __init__(self, embeds: Pipeline, **options: Any):
         super().__init__(embeds, **options)
@@ -135,7 +135,7 @@ def test_equal_texts_are_computed_once_unless_their_options_differ() -> None:
 def rerank(*texts: str) -> Work:
     job = Rerank(list(texts), query="w")
     made = RerankWork(make_delivery(INTERACTIVE, f"{next(numbers)}", job.pack()), job, pipeline())
-    made.inputs = [("w", text) for text in texts]  # as a cross-encoder has them
+    made.inputs = [("w", text) for text in texts]  # inputs as a cross-encoder has them
     made.untokenized.extend(range(len(texts)))
     return made
 
@@ -167,7 +167,7 @@ def test_a_pass_contains_the_oldest_text_and_keeps_its_budget() -> None:
 
 def test_a_chunk_that_is_encoded_before_an_earlier_one_is_encoded_once() -> None:
     job, chunks, chosen = Embed(["a b c"], Options(chunk_tokens=64)), [], scheduler()
-    for start, num_words in ((0, 50), (2, 60), (4, 1)):  # the last shares a pass with the first
+    for start, num_words in ((0, 50), (2, 60), (4, 1)):  # the last chunk shares a pass with the first
         chunks.append(TokenizedChunk(start, start + 1, *tokenize([words(num_words)], "right")))
     chunker: Any = SimpleNamespace(cut=lambda text, start, covered: (chunks, None))
     chosen.add([ChunksWork(make_delivery(INTERACTIVE, "a", job.pack()), job, pipeline(), chunker=chunker)])
@@ -189,7 +189,7 @@ def test_a_pass_that_interactive_jobs_wait_for_fills_its_time_limit(tokens_per_s
         finish(chosen, batch, took[-1])
     assert max(took) <= MAX_PREEMPTIBLE_S
     assert took[-1] >= MAX_PREEMPTIBLE_S - 2 * num_words / tokens_per_s
-    finish(chosen, choose(chosen), 1_000.0)  # of an engine that is slow by now, a pass has a minimum of tokens
+    finish(chosen, choose(chosen), 1_000.0)  # even on a slow engine, a pass has a minimum of tokens
     assert choose(chosen).num_tokens == num_words * (MIN_PREEMPTIBLE_TOKENS // num_words or 1)
 
 
@@ -206,7 +206,7 @@ def test_once_an_interactive_job_has_come_no_more_bulk_is_tokenized(has_come: bo
     st.lists(st.integers(5, 90), min_size=1, max_size=12),
     st.sampled_from([100, 200]),
 )
-def test_each_kind_is_served_what_earlier_kinds_owe_it(kinds: list[str], lengths: list[int], max_tokens: int) -> None:
+def test_each_kind_gets_the_share_that_it_has_earned(kinds: list[str], lengths: list[int], max_tokens: int) -> None:
     chosen = scheduler(max_tokens)
     for kind in kinds:
         texts = itertools.islice(itertools.cycle(lengths), 10_000 // sum(lengths) * len(lengths))
@@ -261,7 +261,7 @@ def test_tokenizing_before_a_pass_is_bounded() -> None:
     chosen = scheduler(100, one_token)
     chosen.add([work(*("x" * 8_000 for _ in range(500)))])
     assert chosen.next_batch()
-    assert sum(sizes) <= MAX_PORTIONS * MAX_TOKENIZED_CHARS  # however few tokens come of it
+    assert sum(sizes) <= MAX_PORTIONS * MAX_TOKENIZED_CHARS  # even if these characters make few tokens
     long, chosen = work(*(words(10) for _ in range(10_000))), scheduler()
     chosen.add([long])
     chosen.next_batch()

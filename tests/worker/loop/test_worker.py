@@ -44,7 +44,7 @@ from shoal_workers.service.service import limits_of
 
 
 class Engine(Noting):
-    """The real encoder. It notes its passes, calls `before` ahead of each step, and fails on `poison` and `untold`."""
+    """The real encoder. It notes its passes, calls `before` ahead of each pass, and fails on `poison` and `untold`."""
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder)
@@ -145,7 +145,7 @@ def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queu
     assert "timeout_s is 0, so the job expired" in str(reply.error)
     assert code(replies(queue)[late.id]) == "expired"
     assert queue.status(late_submitted.id)[0] == "expired"
-    assert "passed 0.0 s" not in str(queue.wait_result(late_submitted.id, 0))  # but since 1970
+    assert "passed 0.0 s" not in str(queue.wait_result(late_submitted.id, 0))  # the deadline was in 1970
     assert code(queue.wait_result(cancelled.id, 0)) == "cancelled"
 
 
@@ -210,7 +210,7 @@ class WatchedIndex(Index):
         return super().search(queries, k)
 
 
-def test_much_to_tokenize_is_refused(queue: Queue, engine: Engine) -> None:
+def test_a_job_with_too_many_characters_to_tokenize_is_refused(queue: Queue, engine: Engine) -> None:
     worker = Worker(queue.consumer(), engine, {}, Bucketing(4_096))
     for op, text, num_texts in (("tokenize", "x" * 8_000, 9), ("decode", "1 " * 4_000, 132)):
         much, fitting = ask(worker, *(job_class(op)([text] * n) for n in (num_texts, 1)))
@@ -224,7 +224,7 @@ def test_a_search_for_many_hits_costs_others_nothing(queue: Queue, engine: Engin
     assert counting.num_hits == 2 * (3 * 10 + 11 + 1_000)
 
 
-def test_what_cannot_be_served_is_refused(worker: Worker, engine: Engine) -> None:
+def test_jobs_that_cannot_be_served_are_refused(worker: Worker, engine: Engine) -> None:
     refused: list[tuple[Job, str]] = [
         (Search(["storm"], index="other"), "unknown_index"),
         (Search(["storm"] * 100, k=101), "too_large"),
@@ -277,7 +277,7 @@ def test_a_deadly_job_is_buried_alone(worker: Worker, queue: Queue, engine: Engi
     assert replies(queue)[neighbour.id].error is None
 
 
-def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engine) -> None:
+def test_a_job_that_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engine) -> None:
     worker = Worker(queue.consumer(), engine, {}, Bucketing(30))
     deadline = time.time() + 0.5
     engine.before = once("encode", lambda: wait_until(lambda: worker.clock.now() > deadline))
@@ -329,7 +329,7 @@ def test_a_worker_that_stops_leaves_no_suspects_also_while_redis_is_away(
     engine.before = once("encode", stop)
     worker.run()
     consumer.broker.close()
-    assert [taken.deaths for taken in queue.take("next", LANES, 1)] == [0] * num_left  # at once: it did not die
+    assert [taken.deaths for taken in queue.take("next", LANES, 1)] == [0] * num_left  # the worker did not die
 
 
 @pytest.mark.parametrize("lane", LANES)
@@ -411,7 +411,7 @@ def test_a_job_that_is_cancelled_between_two_passes_is_computed_no_further(queue
     worker.admission._next_check = 0.0
     worker.step(block_s=0)
     assert queue.cancel(job.id) == "cancelled"
-    worker.admission._next_check = 0.0  # now, not a quarter of a second later
+    worker.admission._next_check = 0.0  # the worker looks now, not a quarter of a second later
     assert drive(worker) == 0
     assert sum(engine.passes) <= 4
     assert code(queue.wait_result(job.id, 0)) == "cancelled"
@@ -431,7 +431,7 @@ def test_a_worker_that_holds_a_job_does_not_wait_for_another(queue: Queue, engin
 
 def test_timings_of_steps(worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
-    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading takes a second
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading of the clock takes a second
     engine.before = lambda what: [next(clock) for _ in range(100 if what == "tokenize" else 10_000)]
     long = put(queue, *distinct(60), lane="bulk", reply_to="bulk")
     search = Search(["europe storm"], k=3, reply_to="me")
@@ -448,7 +448,7 @@ def test_timings_of_steps(worker: Worker, queue: Queue, engine: Engine, monkeypa
 
 def test_a_job_whose_reply_cannot_be_made_has_an_error(encoder: Encoder) -> None:
     delivery, pipeline = Delivery("bulk", "a", b"", "w", 0), Pipeline(encoder, Bucketing(64))
-    work = EmbedWork(delivery, Embed(["storm"]), pipeline)  # its text is not encoded
+    work = EmbedWork(delivery, Embed(["storm"]), pipeline)  # the text of this job is not encoded
     assert work.answer() is None
     assert isinstance(work.error, Internal)
 

@@ -16,7 +16,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.loop.worker import Worker
 
-#: One job of each kind, awaited, submitted, a search, expired and refused, and the status of each.
+#: The status of each job: awaited, submitted, a search, expired, refused, and bulk.
 STATUSES = ("done", "done", "done", "expired", "unknown_index", "done")
 
 
@@ -36,7 +36,7 @@ def put_all(queue: Queue) -> list[Job]:
 
 
 def has_jobs_to_reclaim(worker: Worker, queue: Queue) -> bool:
-    """Return True if jobs are unanswered. The worker then looks for jobs of dead workers now, not a second later."""
+    """Return True if jobs are unanswered. The worker then looks for jobs of dead workers at once, not in a second."""
     queue.may_look(worker.id)
     worker.admission._next_reclaim = 0.0
     return any(queue.backlog().values())

@@ -1,4 +1,4 @@
-"""The architectures that Shoal computes itself: random models of each compute what transformers computes."""
+"""The architectures that Shoal computes itself: random models of each have the outputs of transformers."""
 
 import json
 import re
@@ -31,10 +31,10 @@ NAMES = (
     *("deberta-v2", "deberta-v2, masked", "deberta-v2, scores"),
 )
 
-#: The types of layers, of which a model may have both.
+#: The two types of layers that a model may have.
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
-#: Lowest cosine and largest error of f32 numbers of about 1, computed in another order.
+#: Lowest cosine and largest error if f32 numbers of about 1 are computed in another order.
 MIN_COSINE, MAX_ERROR = 0.99999, 1e-4
 
 
@@ -53,7 +53,7 @@ def read(folder: Path, **changes: object) -> Transformer:
 
 
 def run(transformer: Transformer, expected: ExpectedOutputs, numbers: list[int]) -> tuple[float, float]:
-    """Return the largest error and the lowest cosine of the OpenVINO graph, of these texts in shared rows."""
+    """Return the largest error and the lowest cosine of the OpenVINO graph for these texts in shared rows."""
     compiled = core().compile_model(build_graph(transformer), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     packing, spans = expected.pack(numbers, transformer.num_positions)
     return expected.errors(numbers, spans, compiled(packing)[0])
@@ -61,7 +61,7 @@ def run(transformer: Transformer, expected: ExpectedOutputs, numbers: list[int])
 
 @pytest.mark.wide
 @pytest.mark.parametrize("name", NAMES)
-def test_token_vectors_and_scores_are_those_of_transformers(models: Path, name: str) -> None:
+def test_token_vectors_and_scores_equal_the_outputs_of_transformers(models: Path, name: str) -> None:
     expected, transformer = ExpectedOutputs(models / name), read(models / name)
     longest = max(range(len(expected.texts)), key=lambda n: len(expected.texts[n]))
     for numbers in (list(range(len(expected.texts))), [0], [1], [longest]):
@@ -72,7 +72,7 @@ def test_token_vectors_and_scores_are_those_of_transformers(models: Path, name: 
     assert json.loads((models / "packed.json").read_text())[name] < MAX_ERROR  # the pass of the torch engine
 
 
-#: Settings that change the arithmetic, by model, and the name of the setting that is refused if it is another one.
+#: Settings that change the arithmetic, by model, and the name of the setting in the error, if it is another one.
 UNSUPPORTED: dict[str, list[tuple[Any, ...]]] = {
     "bert": [
         *[("model_type", kind) for kind in ("gpt2", ["bert"])],
@@ -100,7 +100,7 @@ UNSUPPORTED: dict[str, list[tuple[Any, ...]]] = {
         ("architectures", ["NomicBertForSequenceClassification"]),
         ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}),
     ],
-    "gte, scores": [("type_vocab_size", 2)],  # of a reranker whose token types have no positions
+    "gte, scores": [("type_vocab_size", 2)],  # a reranker whose token types have no positions
     "new": [
         ("auto_map", {"AutoModel": "acme/code.NewModel"}),
         ("rope_scaling", {"type": "ntk", "factor": 8.0, "mixed_b": 0.6}),
@@ -138,7 +138,7 @@ UNSUPPORTED: dict[str, list[tuple[Any, ...]]] = {
 
 
 def config_of(models: Path, name: str) -> dict[str, Any]:
-    """Return the config.json of a model; of "new" as gte-base-en-v1.5 has it, which was not at hand."""
+    """Return the config.json of a model. For "new", it is like the file of gte-base-en-v1.5, which was not at hand."""
     if name != "new":
         found: dict[str, Any] = json.loads((models / name / "config.json").read_text())
         return found
@@ -160,7 +160,7 @@ def test_a_setting_that_changes_the_arithmetic_is_unsupported(models: Path, mode
 
 
 def test_settings_in_other_forms_are_read_too(models: Path) -> None:
-    unread = config_of(models, "modernbert") | {"position_embedding_type": "sans_pos"}  # as mmBERT's files have it
+    unread = config_of(models, "modernbert") | {"position_embedding_type": "sans_pos"}  # mmBERT's files have this form
     assert architecture.find_unsupported(architecture.with_usual_names(unread)) == ""
     newer = read(models / "modernbert")
     older = {"rope_parameters": None, "layer_types": None, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000}
@@ -175,7 +175,7 @@ def test_settings_in_other_forms_are_read_too(models: Path) -> None:
 
 
 def test_a_config_with_former_names_is_read_as_one_of_now(models: Path) -> None:
-    """As the repositories of nomic-embed-text have it, from knowledge: they were not at hand."""
+    """The repositories of nomic-embed-text have such a file. This one was written from memory."""
     now = json.loads((models / "nomic_bert/config.json").read_text())
     names = architecture.ARCHITECTURES["nomic_bert"].names
     former = {old: now[new] for old, new in names.items() if new in now}
@@ -221,7 +221,7 @@ ROTARY = "norms before attention and gates and rotary positions"
 def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
     models: Path, own_source: Path, tmp_path: Path, name: str, pooling: str, blocks: str
 ) -> None:
-    """The texts are longer than what a token of the local layers sees."""
+    """The texts are longer than the window of local layers."""
     for file in ("config.json", weights.FILE):
         shutil.copyfile(models / name / file, own_source / file)
     (own_source / "1_Pooling/config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
@@ -232,7 +232,7 @@ def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
     assert (model.shares_rows, model.max_tokens, model.type_offset) == (True, 150, 0)
     vectors = {}
     for engine, precision in (("openvino", "f32"), ("auto", "bf16"), ("torch", "f32"), ("auto", "int8")):
-        encoder = Encoder.open(folder, engine, precision, 2)  # which compares its vectors with those in f32
+        encoder = Encoder.open(folder, engine, precision, 2)  # opening compares vectors with vectors in f32
         assert encoder.engine.name == ("torch" if engine == "torch" else "openvino")
         vectors[engine, precision] = encoder.embed(parity.TEXTS, Options(), "")
     cosines = (vectors["torch", "f32"] * vectors["openvino", "f32"]).sum(axis=1)
@@ -263,7 +263,7 @@ def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
         ("modernbert", {"local_attention": 1}, "local_attention in config.json is 1: it must be a number from 2"),
         ("modernbert", {"num_hidden_layers": 5, "layer_types": None}, "lack tensor layers.4.attn.Wqkv.weight"),
         ("modernbert", {"intermediate_size": 23}, "mlp.Wi.weight is [48, 32], and config.json says [46, 32]"),
-        ("qwen3", {"num_key_value_heads": 3}, "4 heads of queries are no multiple of 3 of keys"),
+        ("qwen3", {"num_key_value_heads": 3}, "4 query heads are not a multiple of 3 key heads"),
         ("qwen3", {"num_key_value_heads": 4}, "k_proj.weight is [24, 32], and config.json says [48, 32]"),
         ("qwen3", {"head_dim": None}, "head_dim in config.json is null: it must be a number"),
         ("qwen3", {"head_dim": 9}, "heads have 9 numbers, and rotary positions need pairs"),

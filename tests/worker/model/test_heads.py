@@ -1,4 +1,4 @@
-"""Heads: sparse weights and vectors of tokens are those of Sentence Transformers, alone and packed with other texts."""
+"""Heads make the sparse weights and vectors of tokens of Sentence Transformers, for texts alone and packed together."""
 
 import json
 import re
@@ -84,7 +84,7 @@ def test_sparse_weights_are_right(models: Path, name: str, precision: str, monke
     assert encoder.model.outputs == ("sparse",)
     assert encoder.model.dimension == expected["sparse"].shape[1]
     check(outputs_of(encoder, "sparse", TEXTS), [*expected["sparse"]], LOWEST[precision])
-    monkeypatch.setattr(open_head, "MAX_VALUES", 2 * open_head.GROUP * encoder.model.dimension)  # a text in many parts
+    monkeypatch.setattr(open_head, "MAX_VALUES", 2 * open_head.GROUP * encoder.model.dimension)  # texts have many parts
     for n, text in enumerate(TEXTS):
         check(outputs_of(encoder, "sparse", [text]), [expected["sparse"][n]], LOWEST[precision])
 
@@ -118,8 +118,8 @@ def test_a_model_makes_all_three_outputs_in_one_pass(models: Path) -> None:
 
 @pytest.mark.wide
 @pytest.mark.usefixtures("torch_reference")
-def test_outputs_of_long_texts_are_those_of_sentence_transformers(tmp_path: Path) -> None:
-    """Of thousands of tokens, the rounding of weights to 16 bits moves a few by more than that of few tokens."""
+def test_outputs_of_long_texts_equal_the_outputs_of_sentence_transformers(tmp_path: Path) -> None:
+    """With thousands of tokens, the rounding of weights to 16 bits moves a few outputs farther than with few tokens."""
     folder, texts = tmp_path, LONG_TEXTS
     run_reference("head_reference.py", folder, "long")
     for name in ("sparse", "multivector", "bge"):
@@ -204,13 +204,13 @@ def test_heads_follow_the_number_of_threads_and_are_part_of_the_fingerprint(mode
             "late, fixed",
             "2_MultiVectorMask/config.json",
             {"skiplist_tasks": ["query"]},
-            'skips words of ["query"] alone',
+            'skips words only in ["query"]',
         ),
         *[
             ("late, fixed", "sentence_bert_config.json", {"query_expansion": {"strategy": "fixed"} | more}, words)
             for more, words in (
                 ({"length": 10**6}, "fills queries to 1000000 tokens"),
-                ({"length": 9, "token": "nobody"}, 'fills queries by "nobody", which is no token'),
+                ({"length": 9, "token": "nobody"}, 'fills queries by "nobody", not a token'),
                 ({"length": "9"}, "query_expansion"),
                 ({"length": 9, "strategy": "most"}, "query_expansion"),
                 ({"length": 2}, "cuts texts to 2 tokens, 2 of them special"),

@@ -34,14 +34,14 @@ TEXTS = ["", "storm", "rain in europe and a change of climate", "the market fall
 
 @pytest.fixture
 def source(own_source: Path) -> Path:
-    """The tiny model, of an architecture that Shoal does not know."""
+    """The tiny model, with an architecture that Shoal does not know."""
     edit(own_source / "config.json", model_type="novel")
     return own_source
 
 
 @pytest.fixture
 def with_graph(source: Path) -> Path:
-    """The same with a graph of its own."""
+    """The same model with its own graph."""
     settings = Original(source).config | {"model_type": "bert"}
     (source / "openvino").mkdir()
     ov.save_model(usual_inputs(build_graph(read_transformer(settings, weights.read(source)))), source / FILES[0])
@@ -187,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def hub(source: Path) -> Iterator[Hub]:
-    """Serve the files of a model, and those that must not be fetched."""
+    """Serve the files of a model, and further files that must not be fetched."""
     files = {str(path.relative_to(source)): path.read_bytes() for path in source.rglob("*") if path.is_file()}
     server = Hub(files | {name: b"\x80\x04." for name in (*OFFERED, *OWN_GRAPH)})
     with running(server):
@@ -202,8 +202,8 @@ def prepare_from(endpoint: str, home: Path) -> "subprocess.CompletedProcess[str]
 
 
 @pytest.mark.wide
-def test_a_hub_is_asked_for_no_more_than_is_needed(tiny_source: Path, source: Path, tmp_path: Path) -> None:
-    """The graph of its own is needed only for an architecture that Shoal does not compute."""
+def test_a_hub_is_asked_only_for_files_that_are_needed(tiny_source: Path, source: Path, tmp_path: Path) -> None:
+    """A model's own graph is needed only for an architecture that Shoal does not compute."""
     for original, fetched, folder in ((tiny_source, set(), "known"), (source, {*OWN_GRAPH}, "novel")):
         with hub(original) as server:
             done = prepare_from(f"http://127.0.0.1:{server.server_port}", tmp_path / folder)
@@ -218,4 +218,4 @@ def test_a_hub_that_cannot_be_asked_is_named_in_one_sentence(tmp_path: Path) -> 
     done = prepare_from("http://127.0.0.1:9", tmp_path)
     assert done.returncode != 0
     (line,) = done.stderr.strip().splitlines()
-    assert 'model "acme/tiny" is no local folder and cannot be had from the hub' in line
+    assert 'model "acme/tiny" is not a local folder and cannot be had from the hub' in line

@@ -33,7 +33,7 @@ print(prepare_if_needed(Path(sys.argv[1]), sys.argv[2]))
 assert not {"torch", "sentence_transformers", "transformers"} & set(sys.modules)
 """
 
-#: A program that writes the vectors that Sentence Transformers makes of the texts of the check.
+#: A program that writes Sentence Transformers' vectors of the texts of the parity check.
 REFERENCE = """
 import sys
 import numpy as np
@@ -59,7 +59,7 @@ def test_the_default_model_has_the_vectors_of_sentence_transformers_and_needs_no
     assert found == pytest.approx(load_file(EXPECTED)["vectors"], abs=1e-5)
 
 
-def test_a_wait_for_another_process_that_prepares_the_model_is_said(tmp_path: Path) -> None:
+def test_a_wait_for_another_process_that_prepares_the_model_is_logged(tmp_path: Path) -> None:
     folder = prepared_folder(tmp_path, PACKAGED)
     folder.parent.mkdir(parents=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
@@ -176,7 +176,7 @@ def test_dense_layers_that_do_more_or_do_not_fit_are_refused(own_source: Path, t
 
 @pytest.mark.wide
 @pytest.mark.usefixtures("torch_reference")
-def test_the_expected_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
+def test_the_expected_vectors_equal_the_vectors_of_sentence_transformers(tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     run(REFERENCE, find_source(PACKAGED), path).communicate()
     assert load_file(EXPECTED)["vectors"] == pytest.approx(np.load(path), abs=1e-5)
@@ -184,7 +184,7 @@ def test_the_expected_vectors_are_those_of_sentence_transformers(tmp_path: Path)
 
 def test_one_of_several_prepares_a_model(own_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = prepared_folder(tmp_path, str(own_source))
-    left = folder.with_name(f".{folder.name}.new")  # by a process that was killed
+    left = folder.with_name(f".{folder.name}.new")  # left by a process that was killed
     left.mkdir(parents=True)
     (left / "openvino.xml").write_text("half")
     with ThreadPoolExecutor(3) as threads:
@@ -197,7 +197,7 @@ def test_a_changed_model_takes_the_place_of_the_old_one(own_source: Path, tmp_pa
     edit(own_source / "sentence_bert_config.json", max_seq_length=1_000)
     folder = prepare_if_needed(tmp_path, str(own_source))
     model = Model.open(folder)
-    assert (model.max_tokens, model.activation) == (64, "")  # its number of positions
+    assert (model.max_tokens, model.activation) == (64, "")  # the number of positions
     (folder / "cache").mkdir()
     for name in ("chat_template.jinja", "artifact.metadata"):
         assert is_prepared(folder)
@@ -207,7 +207,7 @@ def test_a_changed_model_takes_the_place_of_the_old_one(own_source: Path, tmp_pa
     edit(own_source / "1_Pooling/config.json", pooling_mode="cls")
     edit(own_source / "config.json", hidden_act="gelu_new")
     (own_source / "sentence_bert_config.json").unlink()
-    (own_source / "sentence_roberta_config.json").write_text(json.dumps({"max_seq_length": 19}))  # an old name
+    (own_source / "sentence_roberta_config.json").write_text(json.dumps({"max_seq_length": 19}))  # an old file name
     assert prepare_if_needed(tmp_path, str(own_source)) == folder
     model = Model.open(folder)
     assert (model.pooling, model.max_tokens, model.activation) == ("cls", 19, "gelu_tanh")
@@ -260,13 +260,13 @@ ADDED = {"id": 78, "content": "storms"} | dict.fromkeys(
 HOPELESS = {"type": "Replace", "pattern": {"Regex": r"(a+)+$|(\w+\s?)+[!]{9}|(.*)*x{9}"}, "content": "b"}
 
 
-#: For each file, what becomes of it and the words of the error: its settings are changed, or it has another content, or
-#: it is missing.
+#: For each file, its change and the words of the error. Its settings change, or it has another content, or it is
+#: missing.
 FAULTS: dict[str, list[tuple[dict[str, Any] | str | None, str]]] = {
     "config.json": [
         (None, "config.json is missing: fetch the model again"),
         ("{}", "lacks the setting or layer 'hidden_size': fetch the model again"),
-        *(({"matryoshka_dimensions": named}, "is no model that Shoal knows") for named in (8, [8, "16"])),
+        *(({"matryoshka_dimensions": named}, "is not a model that Shoal knows") for named in (8, [8, "16"])),
     ],
     "modules.json": [
         (None, "modules.json is missing"),
@@ -329,8 +329,8 @@ def test_a_model_of_too_many_weights_is_refused(
 
 
 def test_files_that_disagree_about_capital_letters_are_refused(own_source: Path, tmp_path: Path) -> None:
-    edit(own_source / "tokenizer_config.json", do_lower_case=False)  # which transformers follows
-    for lower in (False, True):  # with True, accents would differ still
+    edit(own_source / "tokenizer_config.json", do_lower_case=False)  # transformers follows this file
+    for lower in (False, True):  # with True, accents would still differ
         edit(own_source / "sentence_bert_config.json", do_lower_case=lower)
         with pytest.raises(ModelMismatch, match=r"do_lower_case is false in tokenizer_config\.json, and true in tok"):
             prepare_if_needed(tmp_path, str(own_source))
@@ -341,7 +341,7 @@ def test_files_that_disagree_about_capital_letters_are_refused(own_source: Path,
 
 @pytest.mark.parametrize("normalizer", [None, {"type": "NFC"}])
 def test_texts_are_made_lower_case(own_source: Path, tmp_path: Path, normalizer: dict[str, str] | None) -> None:
-    """As the files of bge-base-en-v1.5 say, beside a tokenizer that does so too."""
+    """The files of bge-base-en-v1.5 ask for it, although their tokenizer does so too."""
     edit(own_source / "tokenizer.json", normalizer=normalizer)
     edit(own_source / "sentence_bert_config.json", do_lower_case=True)
     encoder = Encoder.open(prepare_if_needed(tmp_path, str(own_source)), "openvino", "f32", 1)
@@ -369,7 +369,7 @@ def test_a_pipe_a_loop_or_a_folder_in_place_of_a_file_is_refused(own_source: Pat
 
 def test_huge_files_are_not_read(own_source: Path, tmp_path: Path) -> None:
     for name, limit in (("tokenizer.json", "67,108,864"), ("config.json", "8,388,608")):
-        os.truncate(own_source / name, 10**11)  # which takes no room on the disk
+        os.truncate(own_source / name, 10**11)  # a sparse file takes no room on the disk
         with pytest.raises(ModelMismatch, match=f"{name} .* over the limit of {limit}"):
             prepare_if_needed(tmp_path, str(own_source))
 

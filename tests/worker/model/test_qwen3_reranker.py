@@ -1,4 +1,4 @@
-"""Decoders that score a pair after a chat template, as Qwen3-Reranker does, give the scores of CrossEncoder."""
+"""Decoders that score pairs in a chat template, like Qwen3-Reranker, give the scores of CrossEncoder."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Static models: a text's vector is the mean of its tokens' rows of a table, as the library of each format has it."""
+"""Static models: a text's vector is the mean of its tokens' rows of a table, as in the library of each format."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_model2vec_leaves_unknown_words_out(model2vec: Path, rows: NDArray[np.fl
     for precision, error in (("f32", 1e-3), ("bf16", 0.02), ("int8", 0.02)):
         found = embed(model2vec, precision)
         np.testing.assert_allclose(found, expected, atol=error)
-        assert not found[[0, 1, 5]].any()  # texts without a word that is known
+        assert not found[[0, 1, 5]].any()  # texts without a known word
 
 
 def test_model2vec_may_share_rows_and_weigh_tokens(tmp_path: Path, rows: NDArray[np.float32]) -> None:
@@ -106,7 +106,7 @@ def test_a_text_counts_its_tokens_and_one_before_them_and_is_pooled_by_the_mean_
         ({"embeddings": (30,)}, "has no table of vectors"),
         ({"embeddings": (77, 4)}, "makes ids up to 78, and the model has 78 words"),
         ({"embeddings": (78, 4), "weights": (9,)}, "has weights of"),
-        ({"embeddings": (60, 4), "mapping": (78,)}, "maps tokens to rows that the table has not"),
+        ({"embeddings": (60, 4), "mapping": (78,)}, "maps tokens to rows that the table lacks"),
     ],
 )
 def test_tables_that_cannot_be_used(tmp_path: Path, tensors: dict[str, tuple[int, ...]], message: str) -> None:
@@ -126,7 +126,7 @@ def test_other_engines_refuse_static_models(model2vec: Path, engine: str) -> Non
         Encoder.open(model2vec, engine, "auto", 1)
 
 
-def test_damaged_files_are_said(tmp_path: Path, rows: NDArray[np.float32]) -> None:
+def test_damaged_files_are_named_in_errors(tmp_path: Path, rows: NDArray[np.float32]) -> None:
     for name in ("model.safetensors", "tokenizer.json"):
         source = save_model2vec(tmp_path / name, embeddings=rows)
         (source / name).write_bytes((source / name).read_bytes()[:100])

@@ -66,7 +66,7 @@ def test_a_worker_starts_with_its_share_which_grows_soon_and_shrinks_later() -> 
 @pytest.mark.parametrize(
     ("of", "counts"),
     [
-        (share(2), [*[3] * int(SHRINK_AFTER_S - 1), 2]),  # a rolling restart, for the old worker
+        (share(2), [*[3] * int(SHRINK_AFTER_S - 1), 2]),  # the old worker in a rolling restart
         (share(2), [2, 1, 1, 2] * 10),  # a worker that is gone for a moment
         (share(2), [1, 4, 4] * 10),  # a larger share does not hasten a smaller one
         (share(1, 2), [1] * 60),  # a share leaves room for all workers of its supervisor
@@ -91,7 +91,7 @@ def test_heartbeats_count_the_workers_on_the_same_processors(queue: Queue) -> No
     heart.beat()
     assert counts == [1, 2, 1]
     assert share_of(settings, pool).threads == max(1, alone // 2)
-    Pool(pool.broker, pool.keys, alive_s=0.05).announce("this", group=GROUP)  # it dies, and counts until its time
+    Pool(pool.broker, pool.keys, alive_s=0.05).announce("this", group=GROUP)  # counts until it expires
     wait_until(lambda: not pool.sharing(GROUP))
     assert share_of(settings, pool).threads == alone
     for worker_id in ("this", "other"):
@@ -99,4 +99,4 @@ def test_heartbeats_count_the_workers_on_the_same_processors(queue: Queue) -> No
         queue.redis.zincrby(pool.keys.processors(GROUP), 20_000, worker_id)
     assert pool.announce("this", group=GROUP) == 2
     until_ms = dict(queue.redis.zrange(pool.keys.processors(GROUP), 0, -1, withscores=True))
-    assert until_ms[b"other"] == until_ms[b"this"]  # Redis's clock was set back, and no other counts for longer
+    assert until_ms[b"other"] == until_ms[b"this"]  # Redis's clock was set back, but no worker counts for longer

@@ -66,7 +66,7 @@ def test_the_pool_shows_the_jobs_of_a_heartbeat(queue: Queue, worker: Worker) ->
     for _ in range(2):
         pool.announce(worker.id, about(worker))
         found = meter.measure(read_pool(queue))
-        drive(worker)  # answers the job in the first round
+        drive(worker)  # the first round answers the job
     assert [(job["id"], job["worker"]) for job in found["recent"]] == [("a", worker.id)]
     (shown,) = found["workers"]
     assert (shown["state"], shown["model"]) == ("ready", worker.encoder.model.name)

@@ -17,7 +17,7 @@ from shoal_workers.process.watchdog import EXIT_STALLED, STALLED_AFTER_S
 from shoal_workers.service.service import about
 
 #: A program with a watchdog that runs the line `what`, and prints the watchdog's report. The age of its activity does
-#: not come from the clock: it is `age_s`, until the line sets another one.
+#: not come from the clock: it is `age_s`, until the line sets another age.
 WATCHED = """
 import ctypes, sys, threading
 from shoal_workers.process.watchdog import Activity, Watchdog
@@ -60,7 +60,7 @@ REPORT = "stalled while encoding, for 3601 s "
     ("what", "age_s"),
     [
         ("threading.Event().wait()", 3_601),
-        (f"{FAIL}; {LOOK}; activity._age_s = 3_601; threading.Event().wait()", 0),  # it had no memory for a moment
+        (f"{FAIL}; {LOOK}; activity._age_s = 3_601; threading.Event().wait()", 0),  # too little memory at first
     ],
 )
 def test_a_worker_that_hangs_reports_where_and_is_ended(what: str, age_s: float) -> None:
@@ -79,7 +79,7 @@ def test_a_worker_that_hangs_and_cannot_report_it_is_ended_too() -> None:
 
 def test_a_stalled_worker_is_not_ready(worker: Worker) -> None:
     assert about(worker)["state"] == "ready"
-    worker.activity.begun_s -= STALLED_AFTER_S  # as if its activity had begun earlier
+    worker.activity.begun_s -= STALLED_AFTER_S  # as if the activity had begun earlier
     assert about(worker)["state"] == "stalled"
     worker.pool.announce(worker.id, about(worker))
     assert worker.pool.ready() == {}
@@ -129,6 +129,6 @@ def test_a_worker_that_ends_with_an_exception_leaves_a_report(
         shutil.rmtree(tmp_path / "crashes")
     (tmp_path / "file").write_text("")
     reports = CrashReports(queue.broker, queue.keys, tmp_path / "file" / "crashes")
-    with reports.recorded("a") as file:  # in a folder that cannot be made
+    with reports.recorded("a") as file:  # the folder of reports cannot be made
         assert file is sys.stderr
     reports.forward_files()

@@ -22,7 +22,7 @@ from shoal_workers.process.processors import available
 Start = Callable[..., Process]
 NUM_JOBS = 60
 
-#: Number of indexes whose files are more than a worker may open at its start.
+#: Number of indexes with more files than a worker may open at its start.
 NUM_INDEXES = 60
 
 
@@ -49,7 +49,7 @@ def assert_all_done(client: Client, job_ids: list[str]) -> None:
 
 
 def suspend(client: Client, process: Process) -> None:
-    """Suspend the process, and return once Redis has executed all commands that it has sent."""
+    """Suspend the process, and return once Redis has executed all commands of the process."""
     process.send(signal.SIGSTOP)
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     queue_of(client).ping()
@@ -128,7 +128,7 @@ def test_a_restart_of_redis_under_load_loses_no_job(start: Start, own_redis: Red
         process.send(signal.SIGCONT)
         wait_until(lambda: "trying until it does" in process.output)
         own_redis.start()
-        wait_until(lambda: reaches_redis(client))  # a client tries that ten times a second
+        wait_until(lambda: reaches_redis(client))  # a client tries to connect ten times a second
         assert_all_done(client, job_ids)
         assert process.terminate() == 0
 

@@ -93,7 +93,7 @@ class Bucketing:
         return num_tokens if self.shares_rows else num_items * longest
 
     def _cheapest(self, ordered: Sequence[Item], ends: list[int], totals: list[int]) -> list[tuple[int, int]]:
-        """Return the start and the end of each batch. Dynamic programming tries each item where the length changes."""
+        """Return the start and the end of each batch. Dynamic programming tries each place where the length changes."""
         cost, cut_from = [0.0], [0]
         for n in range(1, len(ends)):
             longest = ordered[ends[n] - 1].num_tokens

@@ -178,12 +178,12 @@ class Chunker:
         return reach - int(late[::-1].argmax()) if late.size else reach
 
     def _following(self, found: Boundaries, first: int, last: int, most: int) -> int:
-        """Return the boundary where the chunk after `first` to `last` begins: if possible, before a word."""
+        """Return where the chunk after the chunk from `first` to `last` begins: before a word, if possible."""
         nearest = int(found.num_tokens.searchsorted(found.num_tokens[last] - self._overlap))
         begin = max(first + 1, nearest)
         words = np.flatnonzero(found.ranks[begin : last + 1] > WITHIN_WORD)
         begin += int(words[0]) if words.size else 0
-        while begin < last and self._reach(found, begin, most) <= last:  # such a chunk would add nothing
+        while begin < last and self._reach(found, begin, most) <= last:  # a chunk from `begin` would add nothing
             begin += 1
         return begin
 
@@ -195,7 +195,7 @@ def open_chunker(tokenizer: Tokenizer, model: str, options: Options, prompt: str
     if (most := tokenizer.max_tokens - chunker.num_added) < options.chunk_tokens:
         raise InvalidRequest(
             f"chunk_tokens is {options.chunk_tokens:,}: {model} takes {tokenizer.max_tokens:,} tokens, "
-            f"{chunker.num_added} of them special ones and the prompt's, so it takes at most {most:,}"
+            f"{chunker.num_added} of them for special tokens and the prompt, so it takes at most {most:,}"
         )
     return chunker
 

@@ -152,6 +152,6 @@ def _fill(lengths: Sequence[int], row_length: int) -> tuple[int, list[int]]:
 
 
 def round_up(size: int) -> int:
-    """Round up to one of a few sizes, from 64 on by at most an eighth, because engines compile code for each size."""
+    """Round up to one of a few sizes, by at most an eighth from 64 on: engines compile code for each size."""
     step = max(8, 1 << max(0, size.bit_length() - 4))
     return max(MIN_ROW_LENGTH, -(-size // step) * step)

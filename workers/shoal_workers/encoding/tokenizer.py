@@ -70,7 +70,7 @@ class Tokenizer:
         }
 
     def encode(self, texts: Sequence[str], side: str = "right", num_chars: int | None = None) -> list[Tokens]:
-        """Return the tokens of each text, cut on `side` if too long. Of a longer text, `num_chars` are read first."""
+        """Return the tokens of each text, cut on `side` if too long. The first part that is read has `num_chars`."""
         short = num_chars or CHARS_PER_TOKEN * self.max_tokens
         encodings = self._tokenizer.encode_batch_fast([text if len(text) <= short else "" for text in texts])
         return [

@@ -64,7 +64,7 @@ class EngineIndex(Index):
         options, fields = jobs[0].search, self.fields_at(self.live)
         if refused := {name for name in options.to_map().keys() - OPTIONS if (name, options.mode) != ("mode", "dense")}:
             raise InvalidRequest(
-                f"{min(refused)} does not go with this index, which is in {self._engine}: leave it out, or search an "
+                f"{min(refused)} does not work with this index, which is in {self._engine}: leave it out, or search an "
                 "index that the workers have in files"
             )
         fields.check_hits(options.fields)

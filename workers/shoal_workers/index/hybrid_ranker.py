@@ -39,7 +39,7 @@ class Prior(NamedTuple):
 
 
 class Ranker:
-    """Ranks documents for the lists of hits of one job, in a version with the changes of one moment.
+    """Ranks documents for the lists of hits of one job, in a version with the changes up to one moment.
 
     `now` is the time of the search, in Unix seconds. `shared` has the products of codes for the texts of several jobs.
     """
@@ -105,7 +105,7 @@ class Ranker:
         elif self._options.mode == "hybrid" and query.texts:
             alpha, bm25 = self._options.alpha, self.words(query).scores
             alpha = ALPHA if alpha is None else alpha
-            prior = Prior(1.0, np.zeros_like(bm25))  # the cosine alone, if no document has a word
+            prior = Prior(1.0, np.zeros_like(bm25))  # no document has a word of the query
             if best := self.words(query).best(self.selection(query)):
                 prior = Prior(alpha, np.float32((1 - alpha) / np.float32(best)) * bm25)
         if self._options.boost is not None:
@@ -128,7 +128,7 @@ class Ranker:
         return FieldOrder(parse_sort(self._options.sort), self._index.fields_at(self._live))
 
     def _best(self, query: Query, selected: NDArray[np.bool_], num: int) -> TopK:
-        """Return the documents of highest score, best first; of equal scores, the lower row comes first."""
+        """Return the documents of highest score, best first; if scores are equal, the lower row comes first."""
         search, live, vector, count = self._index.exact_search, self._live, query.vector, self._index.manifest.count
         of_version, of_added = selected[:count], selected[count:]
         if prior := self._prior(query):

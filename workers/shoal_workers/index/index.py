@@ -154,7 +154,7 @@ class Index:
     def _naming_corruption(self) -> Iterator[None]:
         try:
             yield
-        except IndexError as error:  # the codes are of other vectors: under k bounds reach the k-th score
+        except IndexError as error:  # codes of other vectors: too few bounds reach the score
             raise IndexCorrupt(
                 f"{self.folder / QUANTISED} does not belong to {VECTORS}: build the index again"
             ) from error
@@ -204,7 +204,7 @@ def current_version(folder: Path) -> Path:
         version = read_current(folder).decode().strip()
         if not FOLDER_NAME.fullmatch(version):
             raise IndexCorrupt(
-                f"{folder / CURRENT} names {excerpt(version)}, which is no version: build the index again"
+                f"{folder / CURRENT} names {excerpt(version)}, which is not a version: build the index again"
             )
         return folder / version
     except UnicodeDecodeError as error:

@@ -211,7 +211,7 @@ def build_index(
 
 def _open_late(settings: Settings) -> "LateReranker":
     """Return the settings' late-interaction model. Raises InvalidRequest if they name none."""
-    from shoal_workers.encoding.reranker import LateReranker  # here, because no other long job needs a reranker
+    from shoal_workers.encoding.reranker import LateReranker  # imported here: other long jobs need no reranker
     from shoal_workers.model.prepare import prepare_if_needed
 
     if settings.reranker:
@@ -220,13 +220,13 @@ def _open_late(settings: Settings) -> "LateReranker":
             threads = settings.threads or processors.threads_for(1, processors.available())
             return LateReranker.open(folder, settings.engine, settings.precision, threads)
     raise InvalidRequest(
-        f"token vectors are asked for, and SHOAL_RERANKER is {excerpt(settings.reranker)}: set it to the "
+        f"token vectors are requested, but SHOAL_RERANKER is {excerpt(settings.reranker)}: set it to the "
         "workers' reranker, a late-interaction model (ColBERT)"
     )
 
 
 def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, key: str = "") -> dict[str, Any]:
-    """Do the action on the index in `folder`, and return its versions afterwards, the newest first.
+    """Run the action on the index in `folder`, and return its versions afterwards, the newest first.
 
     `pool_digest` is the digest of the model that the pool serves, or None if it serves none. Two rollbacks with the
     same `key` count as one; an empty key is ignored. Raises IndexNotFound, InvalidRequest for a delete of the current

@@ -62,7 +62,7 @@ class RankedList(NamedTuple):
 
 
 class RankedSearch:
-    """The search of one job in one version of an index, with the changes of this moment.
+    """The search of one job in one version of an index, with the changes up to now.
 
     `vectors` belong to the job's texts, float32 `[texts, dimension]`, and so do the `sparse` vectors that searches by
     learned words need. `going_on` is called for each list of hits. `shared` has the products of codes for the texts of
@@ -92,7 +92,7 @@ class RankedSearch:
         self._lists = self._find(vectors, sparse)
 
     def _find(self, vectors: NDArray[np.float32], sparse: Sequence[SparseVector]) -> list[RankedList]:
-        """Return the lists of hits that the job asks for, or longer lists if a later step chooses its hits."""
+        """Return the lists of hits that the job asks for, or longer lists for a later step to choose from."""
         self._job.check_rows(int(np.count_nonzero(self._ranker.eligible)))
         self._check_options()
         queries = queries_of(self._job, vectors, sparse, self._index, self._live)

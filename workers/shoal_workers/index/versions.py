@@ -106,8 +106,8 @@ def publish(folder: Path, name: str, digest: str | None = None) -> None:
 def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
     """Go back to the version that was published before the current one, and return its name.
 
-    `key` is a word without spaces. Of two calls with the same key, only one makes the index go back. Raises
-    InvalidRequest if there is no earlier version, and the errors of `publish`.
+    `key` is a word without spaces. Two calls with the same key make the index go back only once. Raises InvalidRequest
+    if there is no earlier version, and the errors of `publish`.
     """
     with changing(folder):
         current, there = current_name(folder), {version.name for version in list_versions(folder)}
@@ -203,7 +203,7 @@ def _check_usable(folder: Path, name: str, digest: str | None) -> None:
 
 
 def _history(folder: Path, current: str | None) -> list[str]:
-    """Return the names of the versions that were published, in order of their last time, up to the current one."""
+    """Return the names of published versions up to the current one, in the order of their last publication."""
     names = _published(folder)
     if current in names:
         names = names[: len(names) - names[::-1].index(current)]

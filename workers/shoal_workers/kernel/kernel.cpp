@@ -155,13 +155,13 @@ struct Scratch {
 
 // --- functions of vectors of numbers
 
-// A vector of 16 numbers. `first` replaces all numbers after the first `num`. `add_int8` and `add_bf16` add the products
-// of each 4 bytes of weights and numbers, which are the same 4 bytes 16 times. SURPLUS is the number that the kernel's
-// weights in int8 have too much: x86 multiplies unsigned weights with signed numbers, and ARM signed ones.
+// A vector of 16 numbers. `first` replaces all numbers after the first `num`. `add_int8` and `add_bf16` add the
+// products of 16 times 4 bytes of weights with the same 4 bytes of numbers. SURPLUS is added to the kernel's int8
+// weights, because x86 needs unsigned weights. ARM multiplies signed weights.
 #ifdef __AVX512F__
 using Floats = __m512;
 constexpr int SURPLUS = 128;
-constexpr int TILE_TOKENS = 9, TILE_VECTORS = 3, TILE_QUERIES = 6;  // the most for which there are registers
+constexpr int TILE_TOKENS = 9, TILE_VECTORS = 3, TILE_QUERIES = 6;  // the largest for which there are registers
 
 INLINE Floats all(float x) { return _mm512_set1_ps(x); }
 INLINE Floats load(const float* from) { return _mm512_loadu_ps(from); }
@@ -583,7 +583,7 @@ INLINE void add_products(const uint8_t* rows, int row_bytes, const uint8_t* weig
     }
 }
 
-// Multiplies M tokens with the outputs of a panel from `first_output` on, for which there are registers.
+// Multiplies M tokens with outputs of a panel, from `first_output` on, as many as there are registers for.
 template <class Kind, int M, bool FETCH>
 void tile(const Rounded& input, int group, int first, Cursor panel, int first_output, const Target& to, int column) {
     constexpr int J = TILE_VECTORS;
@@ -622,8 +622,8 @@ struct Ahead {
     int size;
 };
 
-// Multiplies the tokens of one or two tiles with a panel. Meanwhile prefetches, and finishes the sums `before`: to
-// finish sums between two products takes an eighth more time of a pass.
+// Multiplies the tokens of one or two tiles with a panel. Meanwhile prefetches, and finishes the sums `before`: if sums
+// were finished between two products, a pass would take an eighth longer.
 template <class Kind, int TILES>
 void multiply_amx(const Rounded& input, int group, int rows, Ahead ahead, Sums& sums, Sums& before, const Target& to) {
     constexpr int STRIDE = PANEL_OUTPUTS * 4, STEP = AMX_ROWS * STRIDE;
@@ -650,8 +650,8 @@ void multiply_amx(const Rounded& input, int group, int rows, Ahead ahead, Sums& 
     if constexpr (TILES == 2) store_tiles<3, 5>(sums.rows[rows], STRIDE);
 }
 
-// Does what `multiply_group` does. A chunk of panels is multiplied with two tiles of tokens at a time. Each step
-// prefetches its share of the weights that follow CHUNK_PANELS later.
+// Multiplies like `multiply_group`. A chunk of panels is multiplied with two tiles of tokens at a time. Each step
+// prefetches its share of the weights that lie CHUNK_PANELS panels ahead.
 template <class Kind>
 void multiply_group_amx(const Rounded& input, int group, int tokens, Cursor& next, const Target& to) {
     const int rows = tile_rows(tokens), both = 2 * rows, num_pairs = (tokens + both - 1) / both;
@@ -825,7 +825,7 @@ INLINE void transpose_pairs(const float* from, int stride_from, int num, float* 
     }
 }
 
-// Writes each two numbers of a head's keys as a row.
+// Writes every two numbers of a head's keys as a row of pairs, one for each key.
 template <int W>
 INLINE void transpose_keys(const float* key, int stride, int length, int padded, float* to) {
     for (int j = 0; j < length; j += 16) for (int n = 0; n < W; n += 32)

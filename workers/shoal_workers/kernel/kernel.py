@@ -47,13 +47,13 @@ class KernelModel:
         if [(one.size, str(one.dtype)) for one in arrays] != [
             (n * shape.width, kind) for n, kind in zip(rows, kinds, strict=True)
         ]:
-            raise ValueError("words, positions or norms are of other sizes than the shape says")
+            raise ValueError("words, positions or norms have other sizes than the shape says")
         pointers = (array.ctypes.data for array in arrays)
         buffers = ((ctypes.c_char * len(data)).from_buffer(data) for data in (panels, scales))
         sized = [value for buffer in buffers for value in (buffer, len(buffer))]
         handle = library.open_model(ctypes.byref(shape), *pointers, *sized, may_use_amx)
         if not handle:
-            raise ValueError("the kernel does not take the model, or there is no memory for it")
+            raise ValueError("the kernel does not support the model, or there is no memory for it")
         self.library, self.handle, self.width = library, handle, int(shape.width)
         self.uses_amx = bool(library.uses_amx(handle))
         self._close = _finalizer(self, library.close_model, handle, arrays)
@@ -77,7 +77,7 @@ class KernelThreads:
 
 
 class KernelPass:
-    """A forward pass for the vectors `tokens`, in blocks for `num_parts` threads. A text begins at each position 0."""
+    """A forward pass for the vectors `tokens`, in blocks for `num_parts` threads. Position 0 begins a new text."""
 
     def __init__(self, threads: KernelThreads, ids: NDArray[np.int32], positions: NDArray[np.int32], num_parts: int):
         model = threads.model
@@ -93,7 +93,7 @@ class KernelPass:
         self._waited_for = waited_for = Lock()
 
         def close(handle: int) -> None:
-            with waited_for:  # not during `ends_within`, because this frees the pass
+            with waited_for:  # not during `ends_within`, because closing frees the pass
                 library.close_pass(handle)
 
         self._close = _finalizer(self, close, self._handle, (threads, ids, positions, self.tokens))

@@ -48,7 +48,7 @@ _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")  #
 
 _X86 = "-mtune=znver3 -mprefer-vector-width=512 -march=x86-64"
 _VNNI, _BF16 = f"{_X86}-v4 -mavx512vnni", f"{_X86}-v4 -mavx512vnni -mavx512bf16"
-_ARM = "-fno-schedule-insns -march=armv8"  # without the first option, g++ 12 spills sums to memory
+_ARM = "-fno-schedule-insns -march=armv8"  # without -fno-schedule-insns, g++ 12 spills sums to memory
 
 BF16 = Target("avx512", ("bf16", "int8"), "AVX-512", _BF16, (*_AVX512, "avx512_vnni", "avx512_bf16"))
 AVX512_VNNI = Target("avx2", ("f32", "int8"), "AVX-512", _VNNI, (*_AVX512, "avx512_vnni"))
@@ -69,13 +69,13 @@ class CannotCompile(Exception):
 
 
 def own_targets() -> list[Target]:
-    """Return the targets that this processor runs, the fastest first, of the engine of the fastest."""
+    """Return the targets that this processor runs with its fastest engine, the fastest target first."""
     own = [target for target in TARGETS if not processors.lacking(target.flags)]
     return [target for target in own if target.engine == own[0].engine]
 
 
 def own_target() -> Target | None:
-    """Return the first of these targets that is compiled, or the first if none is, or None if there are none."""
+    """Return the fastest compiled target, or the fastest target if none is compiled; None if there is no target."""
     return max(own_targets(), key=lambda target: path(target).exists(), default=None)
 
 
@@ -114,7 +114,7 @@ def compile_kernel(target: Target) -> None:
 def main() -> None:
     """Compile the kernel for this processor, if it is a target, or print why that fails."""
     reasons: list[CannotCompile] = []
-    for target in own_targets():  # an old assembler may lack the instructions of the fastest
+    for target in own_targets():  # an old assembler may lack instructions of the fastest target
         if path(target).exists():
             return
         if not reasons:

@@ -69,12 +69,12 @@ class LongJobWorker(Worker):
     # Taking jobs
 
     def run(self) -> None:
-        """Do jobs until a signal asks the worker to end. Raises redis-py's errors, after which a new worker is needed.
+        """Run jobs until a signal asks the worker to end. Raises redis-py's errors, after which a new worker is needed.
 
         RQ's own loop would end with a traceback when Redis is full. Its start would listen to commands, by which any
         program with access to Redis could end this worker or its jobs.
         """
-        logging.getLogger("rq").setLevel(logging.ERROR)  # this worker logs the begin and the end of a job itself
+        logging.getLogger("rq").setLevel(logging.ERROR)  # this worker itself logs the start and the end of a job
         self.heartbeat()
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
         with suppress(StopRequested):
@@ -158,7 +158,7 @@ class LongJobWorker(Worker):
         if is_to_stop:
             self._has_killed = True
             self.kill_horse()
-        if self.should_run_maintenance_tasks:  # here too, because all workers may be busy with long jobs
+        if self.should_run_maintenance_tasks:  # maintained here too, because all workers may have long jobs
             self.run_maintenance_tasks()
 
     def handle_job_failure(
@@ -183,7 +183,7 @@ class LongJobWorker(Worker):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def perform_job(self, job: Any, queue: Queue, execution: Any) -> bool:
-        """Do the job, and write its result or error. Raises Unavailable or Overloaded if that cannot be written."""
+        """Run the job, and write its result or error. Raises Unavailable or Overloaded if that cannot be written."""
         progress = ProgressLog(job, execution.id, self._broker.translated)
         with continued(job.submission.traceparent), self._broker.translated():
             try:

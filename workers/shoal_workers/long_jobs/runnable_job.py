@@ -129,13 +129,13 @@ class RunnableJob(LongJob):
         return is_ended
 
     def _translated(self, error: BaseException) -> ShoalError:
-        """Return the error to keep. Messages of other libraries are left out, because they may contain a text."""
+        """Return the error to keep. Other libraries' messages are left out, because they may contain a user's text."""
         if isinstance(error, ShoalError):
             return error
         if isinstance(error, JobTimeoutException):
             return Timeout(f"the job took longer than {self.timeout} s, the limit of its kind")
         if isinstance(error, OSError) and error.errno in DiskFull.ERRNOS:
-            return DiskFull(f"no room to write {error.filename or 'the output'}: make some, and retry the job")
+            return DiskFull(f"no room to write {error.filename or 'the output'}: free some space, and retry the job")
         if isinstance(error, OSError) and error.filename:
             return FileError(f"{error.filename} cannot be used ({error.strerror}): check its name and permissions")
         return Internal(f"{type(error).__name__} in the job: the log of the runner has its traceback")

@@ -77,10 +77,10 @@ class Runner:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Do long jobs until SIGTERM or SIGINT."""
+        """Run long jobs until SIGTERM or SIGINT."""
         for number in STOPS:
             signal.signal(number, lambda *_: self._stopping.set())
-        log.info("this runner does %d long jobs at a time", self._settings.long_jobs)
+        log.info("this runner runs %d long jobs at a time", self._settings.long_jobs)
         try:
             while not self._stopping.is_set():
                 self._start_workers()
@@ -106,7 +106,7 @@ class Runner:
                 place.process = forked
 
     def _work(self, name: str, parent: int) -> None:
-        """Do the jobs of a queue. Runs in a process of its own."""
+        """Run the jobs of a queue. Called in a process of its own."""
         _exit_when_told()  # first, because the handlers inherited from the runner do not end this process
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         die_with_parent(signal.SIGTERM, parent)
@@ -145,6 +145,6 @@ class Runner:
 
 
 def _exit_when_told() -> None:
-    """Let signals end this process at once. It has no job."""
+    """Let signals end this process at once, because it has no job."""
     for number in STOPS:
         signal.signal(number, lambda *_: os._exit(0))

@@ -95,8 +95,8 @@ def made(kind: type[_Request], arguments: Mapping[str, Any]) -> _Request:
     """Return the request with these arguments. Raises InvalidRequest for an unknown, missing or wrong argument."""
     names = [item.name for item in fields(kind)]
     if unknown := sorted(arguments.keys() - set(names)):
-        raise InvalidRequest(f"there is no argument {excerpt(unknown[0])}: there are {', '.join(names)}")
+        raise InvalidRequest(f"there is no argument {excerpt(unknown[0])}: the arguments are {', '.join(names)}")
     try:
         return kind(**arguments)
     except TypeError as error:
-        raise InvalidRequest(f"an argument is missing: there are {', '.join(names)}") from error
+        raise InvalidRequest(f"an argument is missing: the arguments are {', '.join(names)}") from error

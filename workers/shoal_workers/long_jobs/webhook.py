@@ -60,7 +60,7 @@ def send(url: str, values: Mapping[str, Any], secret: str, private_hosts: Collec
     try:
         status = _post(url, private_hosts, body, headers)
     except (OSError, HTTPException) as error:
-        reason = str(error) if isinstance(error, OSError) else excerpt(str(error))  # may quote the receiver's bytes
+        reason = str(error) if isinstance(error, OSError) else excerpt(str(error))  # has the receiver's bytes
         raise Unavailable(f"{without_query(url)} does not answer ({reason or type(error).__name__})") from error
     except FileError as error:  # a DNS server may not have answered
         raise Unavailable(error.message) from error
@@ -75,7 +75,7 @@ def _post(url: str, private_hosts: Collection[str], body: bytes, headers: Mappin
     has_tls, host = parts.scheme == "https", parts.hostname or ""
     connection: Any = (HTTPSConnection if has_tls else HTTPConnection)(host, parts.port)
     with closing(connection):
-        connection.sock = _connected(addresses)  # not by name, because the name might have another address by now
+        connection.sock = _connected(addresses)  # not the name, which might have another address by now
         if has_tls:
             connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
         target = quote(f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}", safe=_SENT_AS_IS)

@@ -159,7 +159,7 @@ class Admission:
         if time.monotonic() >= self._next_reclaim or self._has_more_to_sweep:
             self._reclaim(held)
         skips_suspects = time.monotonic() < self._suspects_from
-        if not held:  # a sleep, because a waiting suspect ends each wait for a job at once
+        if not held:  # sleeps, because a suspect in the queue would end a wait for jobs at once
             time.sleep(max(self._pause_s, FIRST_PAUSE_S) if skips_suspects else self._pause_s)
         takes_suspects = takes_suspects and not skips_suspects
         works = self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects, MAX_JOBS))

@@ -102,7 +102,7 @@ class Worker:
             except (Unavailable, Overloaded) as error:
                 log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                 is_away = True
-                self._finish(self._aside)  # now, because the wait for Redis would count as time of the batch
+                self._finish(self._aside)  # before the wait for Redis, which would count as time of the batch
                 if self._stopping.is_set():
                     ends_by = min(ends_by, time.monotonic() + DRAIN_S)
                 time.sleep(RETRY_S)
@@ -126,7 +126,7 @@ class Worker:
             self._before_pass()
         if not goes_on:
             self._take(block_s)
-        if was_idle:  # a worker without jobs did no work until now
+        if was_idle:  # an idle worker did no work until now
             started = time.perf_counter()
         measurements, is_alone = self.log.measurements, not self._aside
         num_tokens = measurements.num_tokens
@@ -140,7 +140,7 @@ class Worker:
     def _warn_of_redis(self) -> None:
         if abs(self.clock.offset_s) > WRONG_CLOCK_S:
             log.warning(
-                "the clock of this machine is %.1f s ahead of Redis's: jobs go by Redis's, but set both right",
+                "the clock of this machine is %.1f s ahead of Redis's: deadlines use Redis's, but set both right",
                 self.clock.offset_s,
             )
         policy = self.consumer.eviction_policy()
@@ -240,5 +240,5 @@ class Worker:
                 self.counters["cache_refused"] += len(entries)
                 log.debug("%d texts could not be put into the cache: %s", len(entries), error)
         if failed := [(work.delivery, work.error) for work in works if work.error]:
-            num_answered += self.admission.refuse(failed, works)  # last, because it may raise an error
+            num_answered += self.admission.refuse(failed, works)  # done last, because it may raise an error
         return num_answered

@@ -105,12 +105,12 @@ class Architecture:
     `has_gate_last`, the tensor of `up` has its halves in the other order. With `scales_words`, word embeddings are
     multiplied by the square root of the width.
 
-    `activation` is the usual activation function of the layers. With `attention`, positions are rotary.
-    `neutral` has settings of this architecture with the values that Shoal supports. `names` maps keys of config.json to
-    BERT's keys, under which all are read; `defaults` has settings that config.json lacks. With `has_key_heads`,
-    config.json has the number of key heads and the size of a head. Attention scores are divided by the square root of
-    the setting `score_divisor`, or else of the size of a head. If a model comes with Python code, the code's names in
-    config.json must begin with `code`: that code computes the same as Shoal. A model with other code is not supported.
+    `activation` is the usual activation function of the layers. With `attention`, positions are rotary. `neutral` has
+    settings of this architecture with the values that Shoal supports. `names` maps keys of config.json to BERT's keys,
+    under which all settings are read; `defaults` has settings that config.json lacks. With `has_key_heads`, config.json
+    has the number of key heads and the size of a head. Attention scores are divided by the square root of the setting
+    `score_divisor`, or else of the size of a head. If a model comes with Python code, the code's names in config.json
+    must begin with `code`: that code computes the same as Shoal. A model with other code is not supported.
     """
 
     class_prefix: str
@@ -302,7 +302,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         names={"hidden_activation": "hidden_act", "norm_eps": "layer_norm_eps"},
         neutral={
             **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), (False, None)),
-            "position_embedding_type": ("absolute", "sans_pos", None),  # its code ignores this setting
+            "position_embedding_type": ("absolute", "sans_pos", None),  # ModernBERT's code ignores this setting
             "classifier_activation": ("gelu", None),
             "classifier_pooling": ("cls", "mean", None),
         },

@@ -18,20 +18,20 @@ SHORT_NAMES = {"ms-marco-minilm": "cross-encoder/ms-marco-MiniLM-L6-v2"}
 
 
 def find_source(name: str) -> Path:
-    """Return the folder of the original: a local one, an installed package's or the hub's. Raises ModelNotFound."""
+    """Return the folder of the original: local, in an installed package, or from the hub. Raises ModelNotFound."""
     if local := local_folder(name):
         return local
     if name == PACKAGED and (spec := find_spec(PACKAGED_MODULE)) and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0]) / "model"
     name = SHORT_NAMES.get(name, name)
     if Path(name).is_absolute() or name.startswith("."):
-        raise ModelNotFound(f"{name} is no folder of a model: it has neither modules.json nor config.json")
+        raise ModelNotFound(f"{name} is not a folder of a model: it has neither modules.json nor config.json")
     return _from_hub(name)
 
 
 def local_folder(name: str) -> Path | None:
     """Return the absolute path of a local folder with a model, or None if there is no such folder."""
-    with suppress(OSError):  # a name that no file can have
+    with suppress(OSError):  # the name is impossible for a file
         if any((Path(name) / file).exists() for file in ("modules.json", "config.json")):
             return Path(name).absolute()
     return None
@@ -52,6 +52,6 @@ def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
         return Path(snapshot_download(name, allow_patterns=[*wanted, *more]))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelNotFound(
-            f"model {excerpt(name)} is no local folder and cannot be had from the hub ({type(error).__name__}): "
+            f"model {excerpt(name)} is not a local folder and cannot be had from the hub ({type(error).__name__}): "
             "check the name, the network and HF_HUB_OFFLINE, or name a folder that holds it"
         ) from error

@@ -78,7 +78,7 @@ def core() -> ov.Core:
 
 
 def stored_transformer(path: Path) -> Transformer:
-    """Return the model of a stored graph without other blocks than BERT's, in f16 or f32. Raises ModelMismatch."""
+    """Return the model of a stored graph that has only BERT's blocks, in f16 or f32. Raises ModelMismatch."""
     graph = core().read_model(path)
     arrays = {
         node.friendly_name.removesuffix("_compressed"): node.data

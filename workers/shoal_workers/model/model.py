@@ -157,7 +157,7 @@ def head_file(output: str) -> str:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Return true if `folder` has a model of this layout, and its original is gone or has not changed since."""
+    """Return True if `folder` has a model of this layout, and its original is gone or has not changed since."""
     try:
         model = Model.open(folder)
     except ModelNotFound:

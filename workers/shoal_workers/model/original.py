@@ -208,7 +208,7 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
     except KeyError as error:
         raise ModelMismatch(f"{source} lacks the setting or layer {error!s:.200}: fetch the model again") from error
     except (TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
-        raise ModelMismatch(f"{source} is no model that Shoal knows ({error!r:.200}): use another model") from error
+        raise ModelMismatch(f"{source} is not a model that Shoal knows ({error!r:.200}): use another model") from error
 
 
 def _properties(name: str, original: Original) -> dict[str, Any]:

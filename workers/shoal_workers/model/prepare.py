@@ -119,7 +119,7 @@ def _save_own_graph(model: Model, original: Original, folder: Path, unknown: str
     _check_tokenizer(folder / "tokenizer.json", original.config.get("vocab_size"), model)
     numbers = path.with_suffix(".bin")  # the weights of an OpenVINO graph
     digest = weights.digest(others=[path, *([numbers] if path.suffix == ".xml" and numbers.is_file() else [])])
-    model = replace(model, digest=digest, weights_state=weights_state(original.folder))  # the graph may be just fetched
+    model = replace(model, digest=digest, weights_state=weights_state(original.folder))  # the graph may be new
     _save(model, own_graph.read(path, model.dimension), folder, {})
 
 

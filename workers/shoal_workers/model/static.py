@@ -32,7 +32,7 @@ def read_table(folder: Path) -> NDArray[np.float32]:
         rows = stored.get_tensor("mapping") if "mapping" in stored.keys() else None  # noqa: SIM118 - no dict
     if rows is not None:  # `rows` has the row of each token id; several ids may share a row
         if rows.ndim != 1 or rows.min() < 0 or rows.max() >= len(table):
-            raise ModelMismatch(f"{file} maps tokens to rows that the table has not: fetch the model again")
+            raise ModelMismatch(f"{file} maps tokens to rows that the table lacks: fetch the model again")
         table = table[rows]
     if (factors := tensors.get("weights")) is not None:
         if factors.shape != (len(table),):

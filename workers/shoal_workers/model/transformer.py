@@ -170,12 +170,12 @@ def read_words_head(config: Mapping[str, Any], tensors: dict[str, Array], words:
     """
     reader = _Reader(config, tensors, has_head=False)
     if (names := reader.architecture.words_head) is None:
-        raise ModelMismatch(f"a {config['model_type']} makes no weights of words here: use another model")
+        raise ModelMismatch(f"Shoal computes no weights of words for a {config['model_type']}: use another model")
     own = {part: f"{names.out}.decoder.{part}" for part in ("weight", "bias")}
     own = {part: name if name in reader.tensors else f"{names.out}.{part}" for part, name in own.items()}
     if config.get("tie_word_embeddings") is False:
         words = reader._take(own["weight"], *words.shape)
-    has_no_bias = config.get("decoder_bias") is False  # in ModernBERT
+    has_no_bias = config.get("decoder_bias") is False  # possible in ModernBERT
     return ScoreHead(
         reader._linear(names.dense, reader.width, reader.width),
         names.activation or ACTIVATIONS[config["hidden_act"]],
@@ -211,7 +211,7 @@ class _Reader:
                 self.num_key_heads = self._size("num_key_value_heads")
         if self.num_heads % self.num_key_heads:
             raise ModelMismatch(
-                f"{self.num_heads} heads of queries are no multiple of {self.num_key_heads} of keys: use another model"
+                f"{self.num_heads} query heads are not a multiple of {self.num_key_heads} key heads: use another model"
             )
         if self.architecture.attention and self.head_size % 2:
             raise ModelMismatch(
@@ -280,7 +280,7 @@ class _Reader:
         has_norm, how = n > 0 or architecture.has_first_norm, architecture.attention
         divisor = self._size(architecture.score_divisor) if architecture.score_divisor else self.head_size
         divisor *= 3 if names.distances else 1  # a score is then the sum of three products
-        scaling = np.float32(divisor**-0.5)  # for queries, after their norm if they have one
+        scaling = np.float32(divisor**-0.5)  # applied to queries, after their norm if any
         query_norm = self._norm(prefix, names.query_norm, self.head_size)
         query_norm = query_norm._replace(scale=query_norm.scale * scaling)
         scale = np.ones(len(qkv.bias), np.float32)
@@ -368,7 +368,7 @@ class _Reader:
 
     def _head(self, words: Array) -> ScoreHead | Linear:
         if (head := self.architecture.head) is None:
-            raise ModelMismatch(f"a {self.config['model_type']} scores nothing here: use another model")
+            raise ModelMismatch(f"Shoal computes no scores for a {self.config['model_type']}: use another model")
         num_labels = len(self.config.get("id2label") or (0, 1))
         if not head.dense and "true_token_id" in self.config:
             return self._difference_of_logits(words)
@@ -440,7 +440,7 @@ class _Reader:
 
     def _refuse_unknown(self) -> None:
         """Raise ModelMismatch for an unknown tensor, because the model may use it to compute something else."""
-        is_late = LATE_CLASS in (self.config.get("architectures") or ())  # these have a projection, "linear"
+        is_late = LATE_CLASS in (self.config.get("architectures") or ())  # with a projection, "linear"
         unused = (*self.architecture.unused, *(["linear."] if is_late else []))
         known = tuple(prefix + name for name in unused for prefix in ("", self.prefix))
         if unknown := sorted(name for name in self.tensors if not name.startswith(known)):

@@ -53,7 +53,7 @@ def _indexed(path: Path) -> list[str]:
 
 
 def digest(*folders: Path, others: Iterable[Path] = ()) -> str:
-    """Return the SHA-256 of the weights' files and of other files, one after the other. Raises as `files` does."""
+    """Return the SHA-256 of the weights' files and then of other files. Raises the errors of `files`."""
     found = hashlib.sha256()
     for path in chain(*map(files, folders), others):
         with path.open("rb") as file:

@@ -30,7 +30,7 @@ class ChunksWork(Work):
     """
 
     chunker: Chunker = field(kw_only=True)
-    _place: tuple[int, int] = field(default=(0, 0), init=False)  # in the current text: next start, end of last chunk
+    _place: tuple[int, int] = field(default=(0, 0), init=False)  # next start and last end in the current text
     _waiting: deque[tuple[int, TokenizedChunk]] = field(default_factory=deque, init=False)  # text number and chunk
     _rows: list[NDArray[np.float32]] = field(default_factory=list, init=False)
 

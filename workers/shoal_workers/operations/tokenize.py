@@ -22,7 +22,7 @@ class TokenizerWork(Work):
     reads_texts: ClassVar[bool] = False
 
     def begin(self) -> None:
-        """Do the job, or set the error. Record how long the job has waited."""
+        """Run the job, or set the error. Record how long the job has waited."""
         super().begin()
         started = time.perf_counter()
         try:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 #: Time for which a report is kept in Redis, in seconds.
 REPORT_TTL_S = 3_600
 
-#: Characters of a report after this number are dropped.
+#: Largest number of characters of a report; the rest is dropped.
 MAX_CHARS = 16_384
 
 #: Longest wait for the end of a dead worker's process, which may still be writing its report, and the interval between

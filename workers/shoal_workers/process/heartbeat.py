@@ -67,5 +67,5 @@ class Heartbeat:
             self.beat()
         except (Overloaded, Unavailable, MemoryError) as error:  # an encoder may need all memory for a moment
             log.debug("no heartbeat: %s", error)
-        except Exception as error:  # any, because a worker without this thread would look dead
+        except Exception as error:  # any error, because a worker without this thread would look dead
             log.error("no heartbeat: %s", logs.places(error))

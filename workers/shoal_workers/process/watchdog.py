@@ -72,7 +72,7 @@ class Watchdog:
                 # Each call postpones the time at which the C thread ends the process.
                 faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True, file=self._file)
             except (MemoryError, RuntimeError):  # no memory, or no C thread; the next try may succeed
-                log.debug("the watchdog could not look", exc_info=True)
+                log.debug("the watchdog could not check the worker", exc_info=True)
             self._stopped.wait(self._every_s)
 
     def _end(self) -> None:

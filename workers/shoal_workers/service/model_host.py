@@ -65,7 +65,7 @@ def settings_of_models(settings: Settings, models: Sequence[str]) -> list[Settin
     for text in models:
         pool, equals, model = text.partition("=")
         if not (pool and equals and model) or pool in found:
-            raise BadSetting(f"{excerpt(text)} is no POOL=MODEL with a pool of its own, such as e5=./models/e5")
+            raise BadSetting(f"{excerpt(text)} is not POOL=MODEL with a pool of its own, such as e5=./models/e5")
         found[pool] = replace(settings, pool=pool, model=model)
         if pool != settings.pool:
             found[pool] = replace(found[pool], indexes="", index_home=str(settings.home_folder / "pools" / pool))
@@ -188,7 +188,7 @@ class HostedModel:
 class ModelHost:
     """Runs models while their jobs come. `idle_s` after its last job, a model is sent to sleep.
 
-    A model with jobs starts when the budget has room. If the budget has none, the models that were not used for the
+    A model with jobs starts when the budget has room. If the budget has no room, the models that were not used for the
     longest time are sent to sleep: idle ones at once, busy ones after their turn of `TURN_S`.
     """
 
@@ -246,7 +246,7 @@ class ModelHost:
 
     def _send_one_to_sleep(self, now: float) -> None:
         if any(model.state == "stopping" for model in self.models):
-            return  # its memory will be free soon
+            return  # the memory of that model will be free soon
         ready = [model for model in self.models if model.state == "ready"]
         over = not self._have_room(ready)
         may_stop = [model for model in ready if over or not model.num_jobs or now - model.ready_at >= TURN_S]

@@ -85,7 +85,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         before_pass=resizing.take,
         tracer=tracer,
     )
-    with suppress(ShoalError):  # without Redis, leave it to a later worker on this machine
+    with suppress(ShoalError):  # without Redis, a later worker on this machine does it
         crash_reports.forward_files()
     with (
         closing(broker),

@@ -1,4 +1,4 @@
-"""Engines compute vectors from token ids. Each is a file with the one library it needs. Imports model and packing."""
+"""Engines compute vectors from token ids. Each module imports its one library. Imports model and packing."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ INT8_VERSION = 2
 #: Version of the vectors of the kernel's engines. A change that alters them by more than rounding raises it by one.
 KERNEL_VERSION = 1
 
-#: The kernel's engines, each with its name in fingerprints: avx2 and neon compute the same bits, so share a name.
+#: The kernel's engines, each with its name in fingerprints: avx2 and neon compute the same bits, so they share one.
 KERNEL_ENGINES = {"avx512": "avx512", "avx2": "avx2", "neon": "avx2"}
 
 #: The vectors of each pooling, as `shoal_workers.encoding.pooling.pool` returns them.
@@ -68,7 +68,7 @@ class Engine(Protocol):
 def open_engine(
     name: str, model: Model, folder: Path, precision: str, threads: int, may_fix_steps: bool = True
 ) -> Engine:
-    """Return the engine of that name with the model loaded, without `fixed_steps` unless `may_fix_steps`.
+    """Return the engine of that name with the model loaded; `fixed_steps` are used only if `may_fix_steps`.
 
     Raises BadSetting if the engine cannot run here, or does not compute the model.
     """

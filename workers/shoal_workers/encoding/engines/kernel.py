@@ -34,14 +34,14 @@ class KernelEngine:
         target = library.own_target()
         self.precision = _precisions(name, target)[0] if precision == "auto" else precision
         if (reason := _obstacle(name, self.precision)) or not target:
-            raise BadSetting(f"{name} {reason}: the engine auto takes another")
+            raise BadSetting(f"{name} {reason}: the engine auto chooses another")
         if not (reason := model.other_blocks):
             transformer = stored_transformer(folder / GRAPH)
             reason = find_unsupported(transformer)
         if reason:
             raise BadSetting(f"{name} does not compute {reason}, as {model.name} has: openvino does")
         head, weights = transformer.head, arrange(transformer, model.max_tokens, self.precision)
-        del transformer  # it takes as much memory as the kernel's weights
+        del transformer  # the transformer takes as much memory as the kernel's weights
         opened = KernelModel(load(library.path(target)), weights)
         log.info("%s multiplies with %s", name, "AMX" if opened.uses_amx else target.vectors)
         self._open(opened, head, threads)

@@ -43,8 +43,8 @@ class OpenVinoEngine:
         os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = _KEPT_BY_ONEDNN
         # The engine keeps this graph even if another process prepares another model in the folder.
         self._graph = core().read_model(folder / GRAPH)
-        # In int8, all steps except the products are computed in the fastest precision, but without fixed steps in f32,
-        # because bf16 then gives wrong vectors on AMX.
+        # In int8 with fixed steps, other operations than products run in the fastest precision. Without fixed steps
+        # they run in f32, because bf16 then gives wrong vectors on AMX.
         rest = fastest if self.fixed_steps else "f32"
         self._options: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": rest if precision == "int8" else self.precision,

@@ -34,8 +34,8 @@ class TorchEngine:
     is_ragged = True
 
     def __init__(self, model: Model, precision: str, threads: int):
-        # Torch keeps its number of compute threads separately for each calling thread. So it is set in the engine's
-        # thread and in this one.
+        # Torch keeps its number of compute threads separately for each calling thread. So the number is set in the
+        # engine's thread and in this thread.
         self._thread = ThreadPoolExecutor(1, "torch", torch.set_num_threads, (threads,))
         torch.set_num_threads(threads)
         self.threads = threads
@@ -92,7 +92,7 @@ def _pool(how: str, tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.T
 
 
 class Grid:
-    """A grid of tokens, with a row for each text and padding at the end of rows. A text begins at each position 0."""
+    """A grid of tokens, with a row for each text and padding at the end of rows. Position 0 begins a new text."""
 
     def __init__(self, positions: NDArray[np.int32], device: torch.device):
         starts = np.flatnonzero(positions == 0)

@@ -27,7 +27,7 @@ MAX_FIELD_BYTES = 64 * 2**20
 
 
 class Cutter:
-    """Cuts documents into chunks of at most `chunk_tokens` tokens. Neighbouring ones share at most `overlap`."""
+    """Cuts documents into chunks of at most `chunk_tokens` tokens. Neighbours share at most `overlap` tokens."""
 
     def __init__(self, chunker: Chunker, chunk_tokens: int, overlap: int):
         #: The largest number of tokens in a chunk, and the largest number that neighbouring chunks share.
@@ -84,7 +84,7 @@ class Cutter:
 
 def _open_model(home: Path, model: ModelInfo) -> tuple[Model, Path]:
     """Return a model and its prepared folder."""
-    from shoal_workers.model.prepare import prepare_if_needed  # here, because only builds with chunks need it
+    from shoal_workers.model.prepare import prepare_if_needed  # imported here, because only builds with chunks need it
 
     try:
         folder = prepare_if_needed(home, model.name)

@@ -1,4 +1,4 @@
-"""Encoding of the texts that a version does not share with the former version, in one pass, into files of the build."""
+"""Encoding of the texts that the former version lacks: one pass writes all their outputs into files of the build."""
 
 import shutil
 from collections.abc import Sequence

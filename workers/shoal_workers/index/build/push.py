@@ -58,7 +58,7 @@ def push(
         try:
             _write(index, table, report)
             if (count := table.count()) != index.manifest.count:
-                table.drop()  # so that the next push starts from the first row
+                table.drop()  # the next push then starts from the first row
         except table.outages as error:
             reason = f"({type(error).__name__}): start it, or check SHOAL_ENGINE_PASSWORD, and push again"
             raise Unavailable(f"{address} does not answer {reason}") from error

@@ -117,7 +117,7 @@ class _Reading:
             # In each new source, another document may have this id.
             if state.ids_are_positions and is_position(change["id"]):
                 raise InvalidRequest(
-                    f"{self.source.label.path} has no column of ids, so that documents are numbered, and the index "
+                    f"{self.source.label.path} has no column of ids, so documents are numbered, and the index "
                     f"has a change of id {excerpt(change['id'])}, which another document may have now: name a column "
                     "of ids (--id-column), or forget the changes (--drop-changes-before TIME)"
                 )

@@ -73,7 +73,7 @@ class Sample:
     def _are_nearest(
         self, vectors: NDArray[np.float32], quantised: QuantisedVectors, report: Callable[[float], object]
     ) -> NDArray[np.bool_]:
-        """Return for each row True if the search's best score for its text is the row's own score."""
+        """Return a mask of the rows whose own score is the best score in a search for the row's text."""
         try:
             best = np.full(len(self.rows), -np.inf, np.float32)
             for start in range(0, len(vectors), SEARCHED_AT_ONCE):

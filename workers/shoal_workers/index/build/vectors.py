@@ -62,7 +62,7 @@ class FormerVersion:
             elif replace(found, fingerprint=model.fingerprint) == model:
                 log.warning(
                     "no vectors are taken from %s: it was built with another engine, precision, prompt or length of "
-                    "texts, or does not say with which",
+                    "texts, or does not name them",
                     folder,
                 )
         return None
@@ -78,7 +78,7 @@ def model_of(manifest: Manifest) -> ModelInfo:
 class VectorPlan:
     """The source of each vector of a version.
 
-    `taken_from` has for each row a row of the `former` version, or -1 - n for the n-th embedded text; int64 `[count]`.
+    For each row, `taken_from` has a row of the `former` version, or -1 - n for the n-th embedded text; int64 `[count]`.
     The first `num_kept` of these texts were embedded by a killed build. `new_rows` are the rows whose texts are to be
     embedded: only the first of rows with equal texts.
     """

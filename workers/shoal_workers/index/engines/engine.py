@@ -68,17 +68,17 @@ def check_address(address: str) -> str:
     try:
         url = urlsplit(address)
         if url.scheme not in ENGINES:
-            raise ValueError(f"it begins with {', '.join(f'{scheme}://' for scheme in ENGINES)}")
+            raise ValueError(f"it must begin with {', '.join(f'{scheme}://' for scheme in ENGINES)}")
         if not (url.hostname or url.path.startswith("/")) or url.port == 0:
             raise ValueError("it names no host")
         if url.scheme == "lance" and url.hostname:
-            raise ValueError("the path of a folder begins with /, as in lance:///folder")
+            raise ValueError("the path of a folder must begin with /, as in lance:///folder")
         if not _TABLE.fullmatch(url.fragment):
-            raise ValueError("after the # are up to 63 letters, digits, points, hyphens and underscores")
+            raise ValueError("after the # there must be 1 to 63 letters, digits, points, hyphens or underscores")
         if re.search(r"\s", address):
             raise ValueError("it has white space: write %20")
     except ValueError as error:
-        raise InvalidRequest(f"{excerpt(address)} is no address of an engine: {error}") from error
+        raise InvalidRequest(f"{excerpt(address)} is not an address of an engine: {error}") from error
     return ENGINES[url.scheme]
 
 

@@ -111,7 +111,7 @@ class _Writer:
 
 
 def _bound(column: Column, operator: str, value: Value, place: str) -> Bound:
-    """Return a bound in numbers. A date is a span of time, so a later date begins after its end."""
+    """Return a bound in numbers. A date is a span of time; a date is later if it begins after the end of the span."""
     found = _converted(column, value, f"{place}.{operator}")
     if column.kind == "date":
         first, end = found
@@ -120,7 +120,7 @@ def _bound(column: Column, operator: str, value: Value, place: str) -> Bound:
 
 
 def _converted(column: Column, value: Value, place: str) -> Any:
-    """Return a value in the form of the column's terms; for a date, its start and its end, which differ."""
+    """Return a value in the form of the column's terms; for a date, its start and a later end."""
     try:
         if column.kind != "date":
             return CONVERTERS[column.kind](value)
@@ -135,7 +135,7 @@ def _term(kind: str, value: Any) -> str | float:
 
 
 def _number(value: float) -> float:
-    return float(value) + 0.0  # -0.0 becomes 0.0, which LanceDB tells apart
+    return float(value) + 0.0  # turns -0.0 into 0.0, because LanceDB tells them apart
 
 
 def _keys(columns: Columns) -> dict[str, str]:

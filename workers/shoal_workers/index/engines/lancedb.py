@@ -95,7 +95,7 @@ class Table:
         self._run(finish, is_limited=False)
 
     def search(self, queries: NDArray[np.float32], k: int, wanted: str | None) -> Found:
-        """Return the `k` nearest rows that match a filter, for each query. If the graph yields fewer, scan all."""
+        """Return the `k` nearest rows that match a filter, for each query. If the graph yields fewer rows, scan all."""
 
         async def search(database: Any) -> Found:
             self._table = self._table or await self._opened(database)

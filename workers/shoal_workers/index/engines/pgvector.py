@@ -111,7 +111,7 @@ class Table:
         self._run("ANALYZE {}", self._name, is_limited=False)
 
     def search(self, queries: NDArray[np.float32], k: int, wanted: str | None) -> Found:
-        """Return the `k` nearest rows that match a filter, for each query. If the graph yields fewer, scan all."""
+        """Return the `k` nearest rows that match a filter, for each query. If the graph yields fewer rows, scan all."""
         matching = sql.SQL("true" if wanted is None else "fields @@ %(path)s::jsonpath")
         values = {"queries": _vectors(queries), "k": k, "path": wanted}
         self._run(f"SET hnsw.ef_search = {max(k, EF_SEARCH)}")

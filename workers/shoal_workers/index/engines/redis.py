@@ -35,7 +35,7 @@ def _between(key: str, bounds: Sequence[Bound]) -> str:
 
 
 def _number(number: float) -> str:
-    """Return a number in Redis's notation, which has no signs of exponents. Raises InvalidRequest."""
+    """Return a number in Redis's notation, in which an exponent has no sign. Raises InvalidRequest."""
     text = repr(number).replace("e+", "e")
     if "e-" in text:
         text = format(Decimal(text), "f")
@@ -99,7 +99,7 @@ class Table:
         """Do nothing, because Redis indexes each vector when it is added."""
 
     def search(self, queries: NDArray[np.float32], k: int, wanted: str | None) -> Found:
-        """Return the `k` nearest rows that match a filter, for each query. If the graph yields fewer, scan all."""
+        """Return the `k` nearest rows that match a filter, for each query. If the graph yields fewer rows, scan all."""
         options = ("WITHSCORES", "COUNT", k, "EF", max(k, EF_SEARCH), *(("FILTER", wanted) if wanted else ()))
         for way in ((), ("TRUTH",)):
             searches = (("VSIM", self._vectors, "FP32", query.tobytes(), *options, *way) for query in queries)

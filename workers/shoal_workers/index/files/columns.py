@@ -208,7 +208,7 @@ def _read_fields(folder: Path) -> tuple[list[dict[str, Any]], int]:
             ):
                 raise ValueError(f"a field has no is_list, or its numbers are {numbers!r:.200}")
         if len({about["name"] for about in fields}) < len(fields) or type(num_left_out) is not int:
-            raise ValueError("a field comes twice, or num_left_out is no number")
+            raise ValueError("a field comes twice, or num_left_out is not a number")
         return fields, num_left_out
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise IndexCorrupt(f"{folder / FIELDS} cannot be read ({error!s:.200}): build the index again") from error

@@ -57,7 +57,7 @@ class HashTable:
         return found
 
     def first_rows(self) -> NDArray[np.int64]:
-        """Return for each row the first row with the same hash, int64 `[count]`."""
+        """Return, for each row, the first row with the same hash; int64 `[count]`."""
         is_first = np.ones(len(self.rows), bool)
         is_first[1:] = (self.firsts[1:] != self.firsts[:-1]) | (self.seconds[1:] != self.seconds[:-1])
         positions = np.maximum.accumulate(np.where(is_first, np.arange(len(self.rows)), 0))
@@ -66,7 +66,7 @@ class HashTable:
         return found
 
     def find_in(self, other: "HashTable") -> NDArray[np.int64]:
-        """Return for each row some row of the other table with the same hash, or -1 if it has none; int64 `[count]`."""
+        """Return, for each row, a row of the other table with the same hash, or -1 without one; int64 `[count]`."""
         positions = np.searchsorted(other.firsts, self.firsts)
         positions[positions == len(other.rows)] = 0
         is_equal = (other.firsts[positions] == self.firsts) & (other.seconds[positions] == self.seconds)
@@ -135,7 +135,7 @@ class Documents:
         """
         rows = self._ids.rows_of(b"".join(map(hash_of, ids)))
         if len(rows) and rows[-1] >= self._count:
-            raise IndexCorrupt(f"{self._folder / IDS} has rows that {DOCUMENTS} has not: build the index again")
+            raise IndexCorrupt(f"{self._folder / IDS} has rows that {DOCUMENTS} lacks: build the index again")
         return rows
 
 

@@ -42,11 +42,11 @@ def to_number(value: str | float) -> float:
     """
     if isinstance(value, str):
         if not _NUMBER.fullmatch(value):
-            raise ValueError("it is no number")
+            raise ValueError("it is not a number")
         value = float(value) if set(value) & set(".eE") else int(value)
     is_rounded = isinstance(value, int) and int(float(value)) != value
     if isinstance(value, bool) or not abs(value) < float("inf") or is_rounded:
-        raise ValueError("it is no number that float64 holds")
+        raise ValueError("it is not a number that float64 holds")
     return float(value)
 
 
@@ -70,12 +70,12 @@ def date_span(value: str | float) -> tuple[int, int]:
     its zone; a number, or a text of 9 to 11 digits without a leading 0, is in Unix seconds. Raises ValueError.
     """
     if isinstance(value, bool):
-        raise ValueError("it is no date")
+        raise ValueError("it is not a date")
     if isinstance(value, str) and _SECONDS.fullmatch(value):
         value = float(value)
     if not isinstance(value, str):
         if not abs(value) <= MAX_DATE_S:
-            raise ValueError("it is no time in Unix seconds")
+            raise ValueError("it is not a time in Unix seconds")
         moment = round(value * SECOND_US)
         return moment, moment + 1
     if found := _DATE.fullmatch(value):

@@ -201,14 +201,14 @@ class _FieldValues:
 def _column(
     name: str, kind: str, terms: Any, rows: NDArray[np.integer[Any]], codes: NDArray[np.integer[Any]], count: int
 ) -> Column:
-    """Return the column that has these codes in these rows, from pairs in any order, which may repeat."""
+    """Return the column that has these codes in these rows. Pairs may be in any order and may repeat."""
     order = np.lexsort((rows, codes))
     is_new = np.ones(len(rows), bool)
     is_new[1:] = (np.diff(rows[order]) != 0) | (np.diff(codes[order]) != 0)
     distinct_rows, distinct_codes = rows[order][is_new].astype(np.int32), codes[order][is_new].astype(np.int32)
     starts = np.searchsorted(distinct_codes, np.arange(len(terms) + 1)).astype(np.int64)
     ends = np.full((2, count), -1, np.int32)
-    ends[0, distinct_rows[::-1]] = distinct_codes[::-1]  # of several codes of a row, numpy keeps the last one
+    ends[0, distinct_rows[::-1]] = distinct_codes[::-1]  # numpy keeps the last of several codes of a row
     ends[1, distinct_rows] = distinct_codes
     return Column(name, kind, terms, starts, distinct_rows, ends if (ends[0] != ends[1]).any() else ends[:1])
 

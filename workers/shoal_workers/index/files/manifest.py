@@ -152,10 +152,10 @@ class Manifest:
         if self.count < 1 or (self.dimension < 1) != (self.quantised_width < 1):
             raise ValueError(
                 f"count is {self.count}, dimension {self.dimension} and quantised_width {self.quantised_width}; "
-                "all must be at least 1, or both of the last 0"
+                "all must be at least 1, or the last two 0"
             )
         if not POSITION.fullmatch(self.changes_through):
-            raise ValueError(f"changes_through is {excerpt(self.changes_through)}, which is no position")
+            raise ValueError(f"changes_through is {excerpt(self.changes_through)}, which is not a position")
 
     def check(self, folder: Path, names: Iterable[str], tick: Callable[[], None] = lambda: None) -> None:
         """Raise IndexCorrupt unless these files have the checksums of the version's files; call `tick` often."""

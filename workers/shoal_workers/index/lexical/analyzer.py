@@ -118,7 +118,7 @@ class Analyzer:
                 yield start, stop, terms[-1]
 
     def words(self, text: str) -> dict[int, str]:
-        """Return for each term of the text a word that has this term, as the text spells it."""
+        """Return a word for each term of the text, as the text spells the word."""
         characters = {self._terms[one][0]: one for run in _RUN.findall(text) for one in run}
         return characters | {term: text[start:stop] for start, stop, term in self.places(text)}
 

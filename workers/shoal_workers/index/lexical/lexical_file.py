@@ -88,7 +88,7 @@ def write_learned(
 ) -> None:
     """Write the lexical index of a version with learned words.
 
-    `taken_from` has for each row a row of the `former` version, whose postings are reused, or -1 - n for the text with
+    For each row, `taken_from` has a row of the `former` version, whose postings are reused, or -1 - n for the text with
     the number n in the file of the weights of new texts.
     """
     num_weights = (folder / WEIGHTS).stat().st_size // WEIGHT.itemsize

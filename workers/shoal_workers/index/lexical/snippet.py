@@ -20,8 +20,8 @@ def snippet(
 ) -> dict[str, Any]:
     """Return the best passage of a text: its words, where it starts and stops, and where it has words of the query.
 
-    `weights` are the weights of the query's terms. Of a long text, the first `num_read` characters are searched.
-    Positions are in characters; in `highlights` they count from the start of the passage.
+    `weights` are the weights of the query's terms. Only the first `num_read` characters are searched. Positions are in
+    characters; in `highlights` they count from the start of the passage.
     """
     matches = [match for match in analyzer.places(text[:num_read]) if match[2] in weights]
     first, last = _best(matches, weights, max_chars)
@@ -40,7 +40,7 @@ def snippet(
 def _best(matches: list[Match], weights: Mapping[int, float], max_chars: int) -> tuple[int, int]:
     """Return start and stop of the passage of at most `max_chars` whose matched terms have the largest total weight.
 
-    A term counts once; of equal passages, the first is chosen.
+    A term counts once; if passages are equal, the first is chosen.
     """
     best, span, total, begin = 0.0, (0, 0), 0.0, 0
     inside: Counter[int] = Counter()

@@ -47,7 +47,7 @@ def _check(boost: Boost, fields: Fields) -> None:
 
 
 def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -> NDArray[np.float64]:
-    """Return for each term of a column the share of the boost, between 0 and 1, that a document with this term gets."""
+    """Return, for each term of a column, the share of the boost, from 0 to 1, that a document with this term gets."""
     if boost.values is not None:
         shares = np.zeros(len(column.terms))
         for value in boost.values:
@@ -60,7 +60,7 @@ def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -
         with np.errstate(over="ignore"):  # an infinite number of half-lives gives the share 0
             return np.asarray(np.exp2(-np.abs(terms - origin) / half_life))
     least, largest = _range(boost.field, fields)
-    span = largest / 2 - least / 2  # half the span, because float64 may not hold the whole
+    span = largest / 2 - least / 2  # halved, because float64 may not hold the whole span
     # If all values are equal, their share is 0, and an added value that is larger by at least 1 has the share 1.
     return np.clip((terms / 2 - least / 2) / (span or 0.5), 0, 1)
 

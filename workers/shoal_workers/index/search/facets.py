@@ -9,7 +9,7 @@ from shoal_workers.index.files.columns import Column
 from shoal_workers.index.files.field_kinds import shown
 from shoal_workers.index.search.fields import Fields
 
-#: Largest number of values that an answer lists for a field. It lists the most frequent ones.
+#: Largest number of values that an answer lists for a field. It lists the most frequent values.
 MAX_FACET_VALUES = 100
 
 
@@ -23,7 +23,7 @@ def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[
     parts = [(column, selected[part]) for columns, part in fields.parts if (column := columns.get(name)) is not None]
     num_documents = sum(int(np.count_nonzero(mask & (column.lowest >= 0))) for column, mask in parts)
     counts = [_counts(column, mask) for column, mask in parts]
-    if len(parts) == 2:  # counts of terms that both have are added to the version's
+    if len(parts) == 2:  # add up the counts of terms that both parts have
         places, ends = fields.spans(name)
         is_known = ends > places
         counts[0][places[is_known]] += counts[1][is_known]
@@ -37,7 +37,7 @@ def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[
 
 
 def _counts(column: Column, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return for each term the number of documents in the mask that have it."""
+    """Return, for each term, the number of documents in the mask that have it."""
     if not column.is_list:
         return np.bincount(column.lowest[mask] + 1, minlength=len(column.terms) + 1)[1:]
     sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask[column.rows])])
@@ -45,7 +45,7 @@ def _counts(column: Column, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def _most(column: Column, counts: NDArray[np.int64]) -> list[tuple[Any, int]]:
-    """Return the most frequent terms of a column, and the count of each; of equally frequent terms, the first ones."""
+    """Return the most frequent terms of a column, and the count of each; if counts are equal, the first terms."""
     codes = np.flatnonzero(counts)
     if len(codes) > MAX_FACET_VALUES:
         counted = counts[codes]

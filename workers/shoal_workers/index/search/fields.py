@@ -18,9 +18,9 @@ MAX_LISTED = 10
 
 #: Advice about the parts of a hit that are not fields, keyed by the part's name.
 _NOT_FIELDS = {
-    "score": "score is no field of the documents: min_score leaves hits of a low score out",
-    "text": "text is no field with values: search for its words",
-    "id": "id is no field with values: give the documents a field with the same value",
+    "score": "score is not a field of the documents: use min_score to leave out hits of a low score",
+    "text": "text is not a field with values: search for its words",
+    "id": "id is not a field with values: give the documents a field with the same value",
 }
 
 #: The parts of a hit that are not fields.
@@ -73,7 +73,7 @@ class Fields:
         listed = ", ".join(excerpt(other) for other in names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
         reason = _NOT_FIELDS.get(name) or f"the index has {listed or 'no fields'}"
         if self.version.num_left_out:
-            reason += f", and {self.version.num_left_out:,} or more fields that are too many to be searched by"
+            reason += f", and {self.version.num_left_out:,} or more fields beyond the limit, which have no column"
         raise InvalidRequest(f"{place}: there is no field {excerpt(name)}: {reason}")
 
     def check_known(self, name: str, place: str) -> None:

@@ -84,7 +84,7 @@ class LiveDocuments:
         """Find the `k` eligible documents of highest score for one query.
 
         A score is `weight` times the cosine plus `prior`; `prior` and `eligible` are `[added]`. A row is a document's
-        position among the added documents. Of equal scores, the document that was added first comes first.
+        position among the added documents. If scores are equal, the document that was added first comes first.
         """
         rows = np.flatnonzero(eligible)
         return best_by_score(rows, scores_with_prior(self.vectors, rows, query, weight, prior[rows]), k)
@@ -92,9 +92,9 @@ class LiveDocuments:
     def top_k(self, queries: NDArray[np.float32], k: int, eligible: NDArray[np.bool_] | None = None) -> TopK:
         """Find the `k` added documents of highest score for each of the queries, or all documents if there are fewer.
 
-        `queries` is `[queries, dimension]`. A row is a document's position among the added documents. Of equal scores,
-        the document that was added first comes first. If `eligible`, `[added]`, is given, only eligible documents are
-        searched.
+        `queries` is `[queries, dimension]`. A row is a document's position among the added documents. If scores are
+        equal, the document that was added first comes first. If `eligible`, `[added]`, is given, only eligible
+        documents are searched.
         """
         rows = np.arange(len(self.ids)) if eligible is None else np.flatnonzero(eligible)
         vectors = self.vectors if len(rows) == len(self.ids) else self.vectors[rows]

@@ -58,10 +58,10 @@ class Cursor:
             if any(type(getattr(cursor, item.name)) is not item.type for item in fields(cls)):
                 raise TypeError("a value of another type")
             if not (math.isfinite(cursor.now) and 0 <= cursor.num_shown <= MAX_RANKED):
-                raise ValueError("a number that no search answers")
+                raise ValueError("a number that no search returns")
         except (binascii.Error, ValueError, TypeError, ShoalError) as error:
             raise InvalidRequest(
-                f"cursor is {excerpt(text)}, which no search has answered: take it from cursors, or begin with an "
+                f"cursor is {excerpt(text)}, which no search has returned: take it from cursors, or begin with an "
                 "empty one"
             ) from error
         return cursor

@@ -1,4 +1,4 @@
-"""The ranked documents of one list of hits, best first, found only as far as they are needed."""
+"""The ranked documents of one list of hits, best first. They are found only when they are needed."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

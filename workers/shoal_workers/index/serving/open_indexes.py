@@ -146,7 +146,7 @@ class OpenIndexes(Mapping[str, Index]):
         future's result raises the last two too, and Unavailable while Redis cannot be reached.
         """
         served = self._served[name]
-        if failure := served.failure:  # read once, because another thread may remove it
+        if failure := served.failure:  # read only once, because another thread may remove the version
             raise type(failure.error)(failure.error.message)
         return served.use()
 
@@ -157,7 +157,7 @@ class OpenIndexes(Mapping[str, Index]):
     def look(self, now: float) -> None:
         """Serve versions that were published since the last look, and forget removed indexes.
 
-        An index whose current version cannot be opened keeps the served one. `now` is on the monotonic clock.
+        An index whose current version cannot be opened keeps the served version. `now` is on the monotonic clock.
         """
         before, folders = self._served, self._find_folders()
         failures = {name: self._switch(name, folder, now) for name, folder in folders.items()}
@@ -202,7 +202,7 @@ class OpenIndexes(Mapping[str, Index]):
 
     def _repair(self, version: ServedVersion, is_wanted: Callable[[], bool]) -> None:
         """Try again to open a version that could not be opened or had a wrong file."""
-        if version.check:  # the wrong file first, so that not all files are read every ten seconds
+        if version.check:  # checks the wrong file first, so that not all files are read every ten seconds
             version.check.check_rest(is_wanted)
         version.keep(self._opener.open_with_changes(version.name, version.folder))
         version.failure = None
@@ -270,7 +270,7 @@ class OpenIndexes(Mapping[str, Index]):
             return self._opener.open_with_changes(name, folder)
         except ShoalError as error:
             fault, version = without_folder(error, name, folder.parent), self._served.get(name)
-            is_final = not isinstance(error, Unavailable | Overloaded)  # after others, the next search tries again
+            is_final = not isinstance(error, Unavailable | Overloaded)  # otherwise the next search tries again
             if is_final and version and version.folder == folder:
                 version.failure = self._failed(name, folder.parent, folder, error, time.monotonic())
         raise fault
@@ -340,7 +340,7 @@ def _follow(indexes: OpenIndexes) -> None:
 
 
 def _check(indexes: OpenIndexes) -> None:
-    if sys.platform == "linux":  # a thread of Linux has its own priority; searches go before checksums
+    if sys.platform == "linux":  # a thread has its own priority there; searches go first
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
     _repeat(indexes, LOOK_EVERY_S, lambda: indexes.check_files(time.monotonic()))
 

@@ -117,7 +117,7 @@ class VersionOpener:
                     index.live = live
             index.live = live
             index.needs_all_changes = False
-        except MalformedJob as error:  # the key in Redis is no log
+        except MalformedJob as error:  # the key in Redis is not a log
             index.needs_all_changes = True
             _report(name, index, error.message)
 

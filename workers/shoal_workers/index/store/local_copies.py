@@ -157,11 +157,11 @@ class Copies:
     def _manifest(self, scratch: Path, where: str) -> Manifest:
         data = self._store.read_small(f"{where}/{MANIFEST}")
         if data is None:
-            raise IndexNotFound(f"{shown(where)} is to be served, and is not there: publish it again")
+            raise IndexNotFound(f"{shown(where)} should be served, and is missing: publish it again")
         replace_file(scratch / MANIFEST, data.decode("utf-8", "replace"))
         manifest = Manifest.read(scratch)
         if manifest.version != Path(where).name:
-            raise IndexCorrupt(f"{shown(where)} is another version by its manifest: build the index again")
+            raise IndexCorrupt(f"the manifest of {shown(where)} is of another version: build the index again")
         return manifest
 
     def _download_file(self, path: str, to: Path, size: int, expected: str) -> None:

@@ -1,8 +1,8 @@
 """Vectors as int8 codes. The inner product of two codes, in a known unit, plus a slack, is an upper bound of a score.
 
 A basis has the directions in which the vectors of an index extend most. The part of a vector x inside the basis is y;
-the remainder outside the basis, called the tail, has the length t. For a query q, z is this part and u is the length of
-the tail. By the Cauchy-Schwarz inequality the inner product of the remainders is at most t·u, so
+the remainder outside the basis, called the tail, has the length t. For a query q, z is the part inside the basis and u
+is the length of the tail. By the Cauchy-Schwarz inequality the inner product of the remainders is at most t·u, so
 
     x·q  <=  y·z + t·u
 
@@ -61,7 +61,7 @@ class QuantisedQueries:
     slacks: NDArray[np.float64]
 
     def thresholds(self, scores: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Return for each query the lowest product of codes that a vector can have if its score reaches `scores`."""
+        """Return, for each query, the lowest product of codes of a vector whose score reaches `scores`."""
         products = np.floor((scores - self.slacks) / self.units)
         limits = np.iinfo(np.int32)
         return np.clip(products, limits.min + 1, limits.max).astype(np.int32)

@@ -117,7 +117,7 @@ class UpperBounds:
         return _reached_by(self._bounds, k)
 
     def candidates(self, thresholds: NDArray[np.int32]) -> Candidates:
-        """Return for each query the rows whose bounds reach the query's threshold."""
+        """Return, for each query, the rows whose bounds reach the query's threshold."""
         groups, queries = np.divmod(np.flatnonzero(self._highest >= thresholds), len(thresholds))
         blocks, offsets = np.divmod(groups, self._num_groups)
         rows = blocks * self._block + offsets + self._num_groups * np.arange(GROUP)[:, None]

@@ -16,7 +16,7 @@ class Head:
 
     For "ids" and "vectors", tokens with an id in `skipped` are left out; in queries only with `skips_queries`. The
     weight of a word is log(1 + x) of the number x, applied `num_logs` times. A text has at most `max_weights` weights;
-    0 is no limit.
+    0 means no limit.
     """
 
     kind: str

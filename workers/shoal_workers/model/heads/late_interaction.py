@@ -45,7 +45,7 @@ def read_late(
     words = (opened.token_to_id(word) for word in found.skiplist if isinstance(word, str))
     skipped = tuple(sorted({number for number in words if number is not None}))
     if "document" not in found.skiplist_tasks:
-        raise ModelMismatch(f"{model.name} skips words of {excerpt(found.skiplist_tasks)} alone: use another model")
+        raise ModelMismatch(f"{model.name} skips words only in {excerpt(found.skiplist_tasks)}: use another model")
     head = Head("vectors", len(layer.bias), skipped, skips_queries="query" in found.skiplist_tasks)
     most = min(found.document_length or model.max_tokens, transformer.num_positions)
     form = _query_form(found, model, original, opened, transformer.num_positions)
@@ -87,7 +87,7 @@ def _query_form(found: _Late, model: Model, original: Original, tokenizer: Token
     fillers = [tokenizer.token_to_id(name) for name in names if name]
     filler = next((number for number in fillers if number is not None), None)
     if filler is None:
-        raise ModelMismatch(f"{model.name} fills queries by {excerpt(names[0])}, which is no token: use another model")
+        raise ModelMismatch(f"{model.name} fills queries by {excerpt(names[0])}, not a token: use another model")
     most = length if strategy == "fixed" else max(length, most)
     return QueryForm(most, length, filler, bool(expansion.get("attend")))
 
