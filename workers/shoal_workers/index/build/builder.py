@@ -42,7 +42,7 @@ from shoal_workers.index.files.manifest import (
 )
 from shoal_workers.index.index import current_version
 from shoal_workers.index.lexical.lexical_file import language_of, write_learned, write_lexical
-from shoal_workers.index.lexical.lexical_index import LexicalIndex
+from shoal_workers.index.lexical.lexical_index import LexicalIndex, read_description
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
 
@@ -204,7 +204,7 @@ class _Version:
                 and manifest.ids_are_positions == state.ids_are_positions
                 and manifest.token_digest == (self.late.token_digest if self.late else "")
                 and checksum(folder / BAD_ROWS) == checksum(version / BAD_ROWS)
-                and json.loads((version / LEXICAL).read_text("utf-8"))["language"] == language_of(folder, self.language)
+                and read_description(version / LEXICAL)["language"] == language_of(folder, self.language)
             )
             if is_alike:
                 manifest.check(folder, (DOCUMENTS, IDS, CHANGES, FIELDS))  # all other files are derived from these
