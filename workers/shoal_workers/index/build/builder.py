@@ -17,7 +17,7 @@ from shoal.contract.languages import LEARNED
 from shoal.errors import IndexCorrupt, IndexNotFound, Unsupported
 from shoal.records.source import Source
 from shoal.task_progress import Report
-from shoal_workers.index.build.chunks import Cutter
+from shoal_workers.index.build.chunks import DOCUMENT, Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges, collect_changes
 from shoal_workers.index.build.new_texts import encode_texts, outputs_of
@@ -121,7 +121,8 @@ def build(
         version = _Version(state, source, encoder, cutter, language, late, reuses, key)
         collect_changes(state, out, changes, drop_changes_before)
         read_source(state, source, skips_bad, cutter, reuses)
-        fields = write_columns(state, kinds or {})
+        ids = {DOCUMENT: "keyword"} if cutter else {}  # as numbers, the ids 1.1 and 1.10 would be equal
+        fields = write_columns(state, ids | dict(kinds or {}))
         if reuses and (unchanged := version.find_unchanged(out)):
             shutil.rmtree(folder, ignore_errors=True)
             return replace(unchanged, fields=fields)
