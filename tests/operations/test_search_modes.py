@@ -479,6 +479,7 @@ def test_numbers_and_booleans_written_as_texts_are_equal_in_hits_and_facets(tmp_
     assert [one["value"] for one in facets["year"]["values"]] == [2.5, 7, 2001]
     assert [one["value"] for one in facets["new"]["values"]] == [False, True]
     assert isinstance(shown("number", 1e300), float)
+    assert str(shown("number", 2.0**60)) == "1152921504606846976"
 
 
 def test_fields_that_only_added_documents_have_can_be_used(tmp_path: Path) -> None:

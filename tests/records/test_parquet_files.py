@@ -45,6 +45,9 @@ def test_rows_are_documents(save: Save, tmp_path: Path) -> None:
     assert {*fractions} == {n * 1_024 / 5_000 for n in range(5)}
     assert source.fraction == 1.0
     assert rows(save({"text": pyarrow.array([], pyarrow.string())})) == []
+    for encoding in ("DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"):  # files of DuckDB and Spark have them
+        parquet.write_table(pyarrow.table({"text": ["a", "b"]}), path, use_dictionary=False, column_encoding=encoding)
+        assert rows(path) == ["a", "b"]
     parquet.write_table(pyarrow.Table.from_arrays([["a"], ["b"]], names=["text", "text"]), path)
     assert '"text"' in refusal(path)
 

@@ -104,11 +104,14 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
 
     metadata = parquet.ParquetFile(file.stream).metadata
     columns, writer = metadata.schema, re.match(r"parquet-cpp-arrow version (\d+)", metadata.created_by or "")
+    groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
     # Columns to read as dictionaries, because copies of repeated values in a small file could fill the memory.
+    # pyarrow cannot read the delta encodings so.
     repeatable = [
         column.path
-        for column in (columns.column(n) for n in range(len(columns)))
+        for n, column in enumerate(columns.column(n) for n in range(len(columns)))
         if column.physical_type == "BYTE_ARRAY" and column.logical_type.type in _REPEATABLE and "." not in column.path
+        if not any("DELTA" in encoding for group in groups for encoding in group.column(n).encodings)
     ]
     found = parquet.ParquetFile(
         file.stream,
@@ -123,7 +126,6 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     for n, column in enumerate(schema):
         if types.is_timestamp(column.type) and column.type.unit == "ns":  # Python's times have no nanoseconds
             schema = schema.set(n, column.with_type(pyarrow.timestamp("us", column.type.tz)))
-    groups = [found.metadata.row_group(n) for n in range(found.metadata.num_row_groups)]
     row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
     num_rows, num_done = found.metadata.num_rows, 0
     file.fraction = lambda: num_done / num_rows if num_rows else None

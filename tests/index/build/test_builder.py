@@ -42,8 +42,20 @@ from shoal_workers.index.build.scratch import SCRATCH, BuildState
 from shoal_workers.index.build.validation import SEARCHED_AT_ONCE, Sample
 from shoal_workers.index.build.vectors import EMBEDDED, texts_of
 from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.checksums import checksum
 from shoal_workers.index.files.documents import HashTable, hash_of
-from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, IDS, IMPACTS, MANIFEST, OFFSETS, QUANTISED
+from shoal_workers.index.files.manifest import (
+    BAD_ROWS,
+    DOCUMENTS,
+    FILES,
+    IDS,
+    IMPACTS,
+    LEXICAL,
+    MANIFEST,
+    OFFSETS,
+    QUANTISED,
+    Manifest,
+)
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import HISTORY, LOCK, rollback
 
@@ -435,6 +447,11 @@ def test_a_build_with_another_option_or_of_a_damaged_version_makes_a_version(bui
         assert not again.is_unchanged
         assert builds.current.name == again.version not in names
         names.append(again.version)
+    path, manifest = builds.current / LEXICAL, Manifest.read(builds.current)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 0}))  # of an earlier release
+    manifest.checksums[LEXICAL] = checksum(path)
+    manifest.save(builds.current)
+    assert not builds.run(["storm", "rain"], **options).is_unchanged
     assert Index.open(builds.out).documents.document(0)["text"] == "storm"
     for name, line in (("a.txt", "storm"), ("a.jsonl", '{"id": "0", "text": "storm"}')):  # ids in place of positions
         (builds.folder / name).write_text(line)

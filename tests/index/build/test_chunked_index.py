@@ -106,6 +106,8 @@ def test_a_document_with_the_id_of_another_is_one_bad_row(chunked: Chunked) -> N
     assert len((current_version(chunked.out) / BAD_ROWS).read_text().splitlines()) == 1
     assert {row["id"] for row in chunked.rows} == {"a", "b"}
     assert max(row["stop"] for row in chunked.rows) == len(LONG)
+    chunked.build({"id": "1.1", "text": "rain"}, {"id": "1.10", "text": "rain"})  # numbers of sections
+    assert Index.open(chunked.out).columns.kinds["document"] == "keyword"
 
 
 def test_changed_documents_are_folded_in_as_chunks(queue: Queue, chunked: Chunked) -> None:

@@ -100,6 +100,8 @@ def test_a_field_has_the_kind_that_all_its_values_have() -> None:
     for values, kind in fields:
         for order in (values, values[::-1]):
             assert columns_of(order)["f"].kind == kind, values
+    of_long_ids = columns_of([2**60, 2**60 + 1])["f"]  # float64 would round the second one only
+    assert [of_long_ids.value(code) for code in range(2)] == [b"1152921504606846976", b"1152921504606846977"]
 
 
 def test_a_build_makes_the_columns(tmp_path: Path) -> None:

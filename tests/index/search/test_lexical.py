@@ -299,6 +299,8 @@ def test_a_snippet_has_the_words_of_the_query(tmp_path: Path) -> None:
     assert of_words["text"].startswith("Repairs")
     of_runs = found("京都の寺", "b", 20)
     assert [of_runs["text"][start:stop] for start, stop in of_runs["highlights"]][-1] == "京都の寺"
+    of_one = found("寺", "b", 20)
+    assert [of_one["text"][start:stop] for start, stop in of_one["highlights"]] == ["寺"]
     beginning = found("unknown", "a", 60)
     assert (beginning["start"], beginning["highlights"]) == (0, [])
     assert found("unknown", "c", 240)["text"] == "..."

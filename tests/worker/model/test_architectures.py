@@ -322,8 +322,8 @@ def test_weights_that_are_no_finite_numbers_or_damaged_are_refused(tiny_source: 
 
     save(tmp_path, a=("F8_E4M3", bytes(8)))
     refuse(r'tensor "a" .* is of type F8_E4M3: use weights of type F32, F16, BF16, F64')
-    for number in (np.nan, -np.inf):
-        save_file({"a": np.array([1.0, number], np.float32)}, tmp_path / weights.FILE)
+    for number in (np.float32(np.nan), np.float32(-np.inf), np.float64(1e300)):
+        save_file({"a": np.array([1.0, number], number.dtype)}, tmp_path / weights.FILE)
         refuse(r'tensor "a" .* has numbers that are not finite')
     data = (tiny_source / weights.FILE).read_bytes()
     for part in (data[:-1], data[:100], b"", b"\xff" * 8 + data[8:], data + b"x"):

@@ -126,10 +126,16 @@ class QueryWords:
 
     @cached_property
     def weights(self) -> dict[int, float]:
-        """The weights of the query's words in snippets, keyed by term: all 1 if the index has learned words."""
+        """The weights of the query's words in snippets, keyed by term: all 1 if the index has learned words.
+
+        A character of a script without spaces has a weight only if it stands alone in the query.
+        """
+        places = (self.lexical.analyzer.places(text[:MAX_QUERY_CHARS]) for text in self.texts)
+        shown = {term: 1.0 for found in places for *_, term in found}
         if self.lexical.is_learned:
-            return dict.fromkeys(self._words, 1.0)
-        return dict(zip(self.terms.terms.tolist(), self.terms.weights.tolist(), strict=True))
+            return shown
+        weights = zip(self.terms.terms.tolist(), self.terms.weights.tolist(), strict=True)
+        return {term: weight for term, weight in weights if term in shown}
 
     @cached_property
     def _words(self) -> dict[int, str]:

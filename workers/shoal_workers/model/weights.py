@@ -102,9 +102,11 @@ def _read(path: Path) -> dict[str, NDArray[np.float32]]:
                 continue
             if kind == "BF16":
                 numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
+            with np.errstate(over="ignore"):  # F64 has numbers that are infinite as float32
+                numbers = numbers.astype(np.float32, copy=False)
             if not np.isfinite(numbers).all():
                 raise ModelMismatch(
                     f"tensor {excerpt(name)} in {path} has numbers that are not finite: fetch the model again"
                 )
-            tensors[name] = numbers.astype(np.float32, copy=False)
+            tensors[name] = numbers
     return tensors

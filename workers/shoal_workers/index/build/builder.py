@@ -18,7 +18,7 @@ from shoal.errors import IndexCorrupt, IndexNotFound, Unsupported
 from shoal.process.durable_file import replace_file, sync_files, sync_folder
 from shoal.records.source import Source
 from shoal.task_progress import Report
-from shoal_workers.index.build.chunks import Cutter
+from shoal_workers.index.build.chunks import DOCUMENT, Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges, collect_changes
 from shoal_workers.index.build.new_texts import encode_texts, outputs_of
@@ -42,7 +42,7 @@ from shoal_workers.index.files.manifest import (
 )
 from shoal_workers.index.index import current_version
 from shoal_workers.index.lexical.lexical_file import language_of, write_learned, write_lexical
-from shoal_workers.index.lexical.lexical_index import LexicalIndex
+from shoal_workers.index.lexical.lexical_index import LexicalIndex, read_description
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
 
@@ -120,7 +120,8 @@ def build(
         version = _Version(state, source, encoder, cutter, language, late, reuses, key)
         collect_changes(state, out, changes, drop_changes_before)
         read_source(state, source, skips_bad, cutter)
-        fields = write_columns(state, kinds or {})
+        ids = {DOCUMENT: "keyword"} if cutter else {}  # as numbers, the ids 1.1 and 1.10 would be equal
+        fields = write_columns(state, ids | dict(kinds or {}))
         if reuses and (unchanged := version.find_unchanged(out)):
             shutil.rmtree(folder, ignore_errors=True)
             return replace(unchanged, fields=fields)
@@ -203,7 +204,7 @@ class _Version:
                 and manifest.ids_are_positions == state.ids_are_positions
                 and manifest.token_digest == (self.late.token_digest if self.late else "")
                 and checksum(folder / BAD_ROWS) == checksum(version / BAD_ROWS)
-                and json.loads((version / LEXICAL).read_text("utf-8"))["language"] == language_of(folder, self.language)
+                and read_description(version / LEXICAL)["language"] == language_of(folder, self.language)
             )
             if is_alike:
                 manifest.check(folder, (DOCUMENTS, IDS, CHANGES, FIELDS))  # all other files are derived from these

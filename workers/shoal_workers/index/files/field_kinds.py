@@ -31,7 +31,7 @@ def to_keyword(value: str | float) -> bytes:
     if isinstance(value, bool):
         return b"true" if value else b"false"
     if not isinstance(value, str):
-        value = str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
+        value = str(int(value)) if value == int(value) and abs(value) < 2**63 else repr(value)
     return value.encode()
 
 
@@ -132,7 +132,7 @@ def shown(kind: str, term: Any) -> str | float | bool:
         return bool(term)
     if kind == "number":
         number = float(term)
-        return int(number) if number.is_integer() and abs(number) < 2**53 else number
+        return int(number) if number.is_integer() and abs(number) < 2**63 else number
     days, rest = divmod(int(term), DAY_US)
     day = date.fromordinal(min(max(days + _EPOCH_DAY, 1), date.max.toordinal())).isoformat()
     return day if not rest else f"{day}T{(_EPOCH + timedelta(microseconds=rest)).time().isoformat()}Z"

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import cache
 from hashlib import blake2b
 from itertools import chain
@@ -116,6 +116,17 @@ class Analyzer:
         for start, stop, word in find_words(text):
             if terms := self._terms[word]:
                 yield start, stop, terms[-1]
+
+    def matches(self, text: str, wanted: Container[int]) -> Iterator[tuple[int, int, int]]:
+        """Yield start, stop and term of each wanted word of a text, and of wanted characters in pairs."""
+        for start, stop, word in find_words(text):
+            terms = self._terms[word]
+            if terms and terms[-1] in wanted:
+                yield start, stop, terms[-1]
+                continue
+            for n, term in enumerate(terms[:-1]):
+                if term in wanted:
+                    yield start + n, start + n + 1, term
 
     def words(self, text: str) -> dict[int, str]:
         """Return a word for each term of the text, as the text spells the word."""

@@ -87,7 +87,7 @@ class LexicalIndex:
     @classmethod
     def open(cls, folder: Path, count: int) -> Self:
         """Memory-map the files of a version with `count` documents. Raises IndexCorrupt."""
-        about = _read(folder / LEXICAL)
+        about = read_description(folder / LEXICAL)
         num_terms, num_postings = about["num_terms"], about["num_postings"]
         starts = open_array(folder / STARTS, np.int64, (num_terms + 1,))
         if starts[0] != 0 or starts[-1] != num_postings or not (starts[1:] > starts[:-1]).all():
@@ -202,7 +202,8 @@ class LexicalIndex:
         return begins, ends - begins
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_description(path: Path) -> dict[str, Any]:
+    """Return the description of a lexical index from its file. Raises IndexCorrupt, also for another version."""
     try:
         about: dict[str, Any] = json.loads(path.read_text("utf-8"))
         known = LEARNED_VERSION if about["language"] == LEARNED else VERSION
