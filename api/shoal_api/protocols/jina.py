@@ -40,6 +40,9 @@ class JinaBody(Body):
     task: Task | None = Field(None, description="Kind of the texts: chooses the model's prompt for it, if there is one")
     dimensions: ShortenedTo = None
     embedding_type: Literal["float", "base64"] | None = Field(None, description="Lists of numbers, or base64 of floats")
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="The same, as OpenAI's clients send it"
+    )
     encoding_type: Literal["float"] | None = Field(None, description="What LlamaIndex sends; it changes nothing")
     normalized: bool = Field(True, description="Scale vectors to length 1")
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
@@ -69,10 +72,11 @@ async def embeddings(body: JinaBody) -> Response:
     )
     given = [body.input] if isinstance(body.input, str) else body.input
     texts = [item if isinstance(item, str) else item.text for item in given]
+    encoding = body.embedding_type or body.encoding_format
     if not body.return_multivector:
-        return await answer_vectors(texts, options, lambda reply: embedding_list(reply, body.embedding_type))
-    if body.embedding_type == "base64":
-        raise InvalidRequest("embedding_type is base64, and a multivector comes as lists of numbers: leave it out")
+        return await answer_vectors(texts, options, lambda reply: embedding_list(reply, encoding))
+    if encoding == "base64":
+        raise InvalidRequest("the format is base64, and a multivector comes as lists of numbers: ask for float")
     reply = await call(Embed(texts, replace(options, output="multivector")))
     return json_response(_multivector_list(reply), headers=cost_headers(reply))
 
