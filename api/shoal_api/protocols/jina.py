@@ -14,10 +14,10 @@ from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, call
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
-from shoal_api.protocols.openai import embedding_list, usage
+from shoal_api.protocols.openai import OpenAIError, embedding_list, usage
 from shoal_api.protocols.rerank import RerankBody, rank, ranking
 from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, example
-from shoal_api.schema.errors import UNSUPPORTED, one_field
+from shoal_api.schema.errors import UNSUPPORTED
 from shoal_api.schema.responses import ProtocolAnswer, ProtocolVectors
 
 Task = Literal["retrieval.query", "retrieval.passage", "text-matching", "classification", "separation"]
@@ -57,7 +57,13 @@ class JinaRerankBody(RerankBody):
     return_documents: bool = Field(True, description="Return the documents too")
 
 
-api = Blueprint("jina", __name__, "Jina", one_field("JinaError", "detail", UNSUPPORTED))
+class JinaError(OpenAIError):
+    """The body of a response with an error."""
+
+    statuses = UNSUPPORTED
+
+
+api = Blueprint("jina", __name__, "Jina", JinaError)
 
 
 @api.post("/v1/embeddings", responses={200: ProtocolVectors})

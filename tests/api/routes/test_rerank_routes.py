@@ -213,7 +213,8 @@ def test_infinity_and_weaviate(api: FlaskClient, make_app: MakeApp) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "fields"), [("/rerank", {"error", "error_type"}), ("/v1/rerank", {"detail"}), ("/v2/rerank", {"message"})]
+    ("path", "fields"),
+    [("/rerank", {"error", "error_type"}), ("/v1/rerank", {"detail", "error"}), ("/v2/rerank", {"message"})],
 )
 def test_an_unclear_body_is_answered_by_the_protocol_of_the_path(api: FlaskClient, path: str, fields: set[str]) -> None:
     for body in (b'{"query": "a"}', b"{"):
