@@ -86,7 +86,7 @@ DAMAGED: dict[str, tuple[str, bytes]] = {
     "deep": ("malformed_job", msgpack.packb(MINIMAL)[:-1].replace(b"\x84", b"\x85") + b"m\xa1x" + b"\x91" * 5_000),
     "a byte that is not UTF-8": ("invalid_text", msgpack.packb(MINIMAL).replace(b"storm", b"st\xf6rm")),
     "no version": ("unsupported_version", msgpack.packb({"id": "x"})),
-    "keys that are byte strings": ("malformed_job", msgpack.packb(MINIMAL | {b"colour": 1, "size": 2})),
+    "keys that are byte strings": ("malformed_job", msgpack.packb({b"v": 1, "id": "x", b"op": "embed"})),
     "a reply_to with spaces": ("invalid_request", msgpack.packb(MINIMAL | {"reply_to": "a b"})),
 }
 

@@ -81,6 +81,7 @@ class CohereFieldsBody(CohereRerankBody):
         None, description="Names of the fields to read from documents that are objects, each once; null: `text`"
     )
     max_chunks_per_doc: Ignored = None
+    overlap_tokens: Ignored = None
 
 
 api = Blueprint("cohere", __name__, "Cohere", one_field("CohereError", "message", BAD_REQUEST | UNSUPPORTED))

@@ -17,7 +17,6 @@ from shoal_api.protocols.model_routing import route_to_model, served_models
 from shoal_api.protocols.openai import OpenAIError, embedding_list, usage
 from shoal_api.protocols.rerank import RerankBody, rank
 from shoal_api.schema.body import Body, Ignored, Name, TextList, Texts, example
-from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED
 from shoal_api.schema.responses import ProtocolAnswer, ProtocolFacts, ProtocolVectors
 
 #: The name that Infinity's client sends if its user names no model.
@@ -48,13 +47,7 @@ class InfinityRerankBody(RerankBody):
     raw_scores: bool = Field(False, description="Return the reranker's scores unchanged")
 
 
-class InfinityError(OpenAIError):
-    """The body of a response with an error."""
-
-    statuses = BAD_REQUEST | UNSUPPORTED
-
-
-api = Blueprint("infinity", __name__, "Infinity", InfinityError)
+api = Blueprint("infinity", __name__, "Infinity", OpenAIError)
 
 
 @api.post("/embeddings", responses={200: ProtocolVectors})

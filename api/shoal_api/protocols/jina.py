@@ -14,10 +14,10 @@ from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, call
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
-from shoal_api.protocols.openai import embedding_list, usage
+from shoal_api.protocols.openai import OpenAIError, embedding_list, usage
 from shoal_api.protocols.rerank import RerankBody, rank, ranking
 from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, example
-from shoal_api.schema.errors import UNSUPPORTED, one_field
+from shoal_api.schema.errors import UNSUPPORTED
 from shoal_api.schema.responses import ProtocolAnswer, ProtocolVectors
 
 Task = Literal["retrieval.query", "retrieval.passage", "text-matching", "classification", "separation"]
@@ -40,6 +40,9 @@ class JinaBody(Body):
     task: Task | None = Field(None, description="Kind of the texts: chooses the model's prompt for it, if there is one")
     dimensions: ShortenedTo = None
     embedding_type: Literal["float", "base64"] | None = Field(None, description="Lists of numbers, or base64 of floats")
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="The same as embedding_type, in OpenAI's clients"
+    )
     encoding_type: Literal["float"] | None = Field(None, description="Sent by LlamaIndex; has no effect")
     normalized: bool = Field(True, description="Scale vectors to length 1")
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
@@ -54,7 +57,13 @@ class JinaRerankBody(RerankBody):
     return_documents: bool = Field(True, description="Return the documents too")
 
 
-api = Blueprint("jina", __name__, "Jina", one_field("JinaError", "detail", UNSUPPORTED))
+class JinaError(OpenAIError):
+    """The body of a response with an error."""
+
+    statuses = UNSUPPORTED
+
+
+api = Blueprint("jina", __name__, "Jina", JinaError)
 
 
 @api.post("/v1/embeddings", responses={200: ProtocolVectors})
@@ -69,10 +78,11 @@ async def embeddings(body: JinaBody) -> Response:
     )
     given = [body.input] if isinstance(body.input, str) else body.input
     texts = [item if isinstance(item, str) else item.text for item in given]
+    encoding = body.embedding_type or body.encoding_format
     if not body.return_multivector:
-        return await answer_vectors(texts, options, lambda reply: embedding_list(reply, body.embedding_type))
-    if body.embedding_type == "base64":
-        raise InvalidRequest("embedding_type is base64, but multivectors are lists of numbers: leave it out")
+        return await answer_vectors(texts, options, lambda reply: embedding_list(reply, encoding))
+    if encoding == "base64":
+        raise InvalidRequest("embedding_type is base64, but multivectors are lists of numbers: ask for float")
     reply = await call(Embed(texts, replace(options, output="multivector")))
     return json_response(_multivector_list(reply), headers=cost_headers(reply))
 

@@ -16,7 +16,7 @@ from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, as_texts
 from shoal_api.protocols.model_routing import model_heartbeat, route_to_model, served_models
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, TruncateTo, example
-from shoal_api.schema.errors import BAD_REQUEST, ErrorShape
+from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, ErrorShape
 from shoal_api.schema.requests import TextsOrIds
 from shoal_api.schema.responses import ProtocolFacts, ProtocolVectors
 
@@ -58,17 +58,17 @@ class OpenAIErrorDetail(BaseModel):
 class OpenAIError(ErrorShape):
     """The body of a response with an error."""
 
-    error: OpenAIErrorDetail
     detail: str = Field(description="The same message again, because clients of Voyage and Jina read this field")
+    error: OpenAIErrorDetail
 
-    statuses = BAD_REQUEST
+    statuses = BAD_REQUEST | UNSUPPORTED
 
     @classmethod
     def error_body(cls, code: str, message: str, status: int) -> dict[str, Any]:
         """Return the body of an error."""
         kind = "server_error" if status >= 500 else _KINDS.get(status, "invalid_request_error")
         error = {"message": message, "type": kind, "param": None, "code": code}
-        return {"error": error, "detail": message}
+        return {"detail": message, "error": error}
 
 
 api = Blueprint("openai", __name__, "OpenAI", OpenAIError)

@@ -13,10 +13,9 @@ from shoal_api.enqueue import call
 from shoal_api.protocols.cohere import formatted
 from shoal_api.protocols.infinity import InfinityRerankBody
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
-from shoal_api.protocols.openai import embedding_list, usage
+from shoal_api.protocols.openai import OpenAIError, embedding_list, usage
 from shoal_api.protocols.rerank import rank
 from shoal_api.schema.body import Body, Name, ShortenedTo, Texts, TopN, example
-from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, one_field
 from shoal_api.schema.requests import as_list
 from shoal_api.schema.responses import ProtocolAnswer
 
@@ -47,7 +46,7 @@ class VoyageRerankBody(InfinityRerankBody):
     truncation: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
 
 
-api = Blueprint("voyage", __name__, "Voyage", one_field("VoyageError", "detail", BAD_REQUEST | UNSUPPORTED))
+api = Blueprint("voyage", __name__, "Voyage", OpenAIError)
 
 
 @api.post("/v1/embeddings", responses={200: ProtocolAnswer})

@@ -243,8 +243,6 @@ class Job:
         if trace := values.get("traceparent"):
             known["traceparent"] = traceparent.valid(trace)
         ignored = values.keys() - _KNOWN.union(cls.own_names, cls.option_names)
-        if bytes in map(type, ignored):
-            raise MalformedJob("a key of the msgpack map is a byte string: write each key as a string")
         named = tuple(name[:MAX_IGNORED_CHARS] for name in sorted(ignored)[:MAX_IGNORED])
         job = cls(**known, **own, options=Options.from_map(values), ignored=named)
         if job.timeout_s is None:

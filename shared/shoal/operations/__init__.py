@@ -29,6 +29,8 @@ def unpack(data: bytes, put_s: float = 0.0, reply_to: str | None = "") -> Job:
     `MAX_VALUES` values.
     """
     values = wire.unpack(data, MAX_VALUES)
+    if bytes in map(type, values):
+        raise MalformedJob("a key of the msgpack map is a byte string: write each key as a string")
     if (version := values.get("v")) != wire.VERSION:
         raise UnsupportedVersion(f"the job has v {excerpt(version)}: this worker speaks version {wire.VERSION}")
     for name in ("id", "op", "texts"):

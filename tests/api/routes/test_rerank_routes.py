@@ -118,7 +118,7 @@ class TestCohere:
         answered = [item if isinstance(item, dict) else {"text": item} for item in documents]
         expected = results(document=lambda text: answered[TEXTS.index(text)])
         assert api.post("/v2/rerank", json=body | {"return_documents": True}).get_json()["results"] == expected
-        body = {"query": QUERY, "documents": TEXTS, "max_chunks_per_doc": 10, "priority": 1}
+        body = {"query": QUERY, "documents": TEXTS, "max_chunks_per_doc": 10, "overlap_tokens": 80, "priority": 1}
         assert api.post("/v1/rerank", json=body).get_json()["results"] == results()
 
     @pytest.mark.parametrize("path", ["/v1/rerank", "/cohere/v1/rerank"])
@@ -213,7 +213,8 @@ def test_infinity_and_weaviate(api: FlaskClient, make_app: MakeApp) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "fields"), [("/rerank", {"error", "error_type"}), ("/v1/rerank", {"detail"}), ("/v2/rerank", {"message"})]
+    ("path", "fields"),
+    [("/rerank", {"error", "error_type"}), ("/v1/rerank", {"detail", "error"}), ("/v2/rerank", {"message"})],
 )
 def test_an_unclear_body_is_answered_by_the_protocol_of_the_path(api: FlaskClient, path: str, fields: set[str]) -> None:
     for body in (b'{"query": "a"}', b"{"):
