@@ -82,7 +82,7 @@ async def embeddings(body: JinaBody) -> Response:
     if not body.return_multivector:
         return await answer_vectors(texts, options, lambda reply: embedding_list(reply, encoding))
     if encoding == "base64":
-        raise InvalidRequest("embedding_type is base64, but multivectors are lists of numbers: ask for float")
+        raise InvalidRequest("the format is base64, but multivectors are lists of numbers: ask for float")
     reply = await call(Embed(texts, replace(options, output="multivector")))
     return json_response(_multivector_list(reply), headers=cost_headers(reply))
 
