@@ -106,6 +106,7 @@ def test_plain_searches_of_several_jobs_find_the_nearest_documents(scene: Scene)
             assert hits == own
 
 
+@example(wanted={"day": {"gt": "2001-06", "gte": "2001-05-03"}})
 @example(wanted={"day": {"gt": "2001-05-03"}})  # a time within that day is not later
 @example(wanted={"year": {"gt": 1999, "lt": 2001}, "tag": {"in": ["b", "c"]}})
 @example(wanted={"year": {"in": [1e300, 1e-7, 0]}})

@@ -52,6 +52,10 @@ def _negation(condition: str) -> str:
     return f'{{"must_not": [{condition}]}}'
 
 
+def _exists(key: str) -> str:
+    return _negation(json.dumps({"is_empty": {"key": key}}))
+
+
 def _one_of(key: str, terms: Sequence[Any]) -> str:
     if isinstance(terms[0], str):
         return json.dumps({"key": key, "match": {"any": terms}})
@@ -68,9 +72,7 @@ class Table:
     """A collection, whose points have the numbers of the rows. A filter is the text of a condition in JSON."""
 
     outages, refusals = (ResponseHandlingException, ConnectionError), (UnexpectedResponse, LookupError)
-    language = Language(
-        _all_of, _any_of, _negation, '{{"must_not": [{{"is_empty": {{"key": "{}"}}}}]}}'.format, _one_of, _between, True
-    )
+    language = Language(_all_of, _any_of, _negation, _exists, _one_of, _between, compares_each=True)
 
     def __init__(self, url: str, name: str, password: str, timeout_s: int):
         parts = urlsplit(url)
