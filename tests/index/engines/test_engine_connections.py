@@ -14,7 +14,7 @@ import pytest
 from certificates import certificate, has_openssl
 from changes import unit_vectors
 from conftest import free_port, wait_until
-from redis import Redis
+from redis import Redis, ResponseError
 from test_engine_search import hits_of, ignore, publish
 from vector_engines import ENGINES, PASSWORD
 
@@ -33,7 +33,10 @@ def test_vector_sets_are_reached_by_tls(tmp_path: Path) -> None:
         files = {"tls-cert-file": "server.pem", "tls-key-file": "server.key", "tls-ca-cert-file": "ca.pem"}
         options: dict[str, Any] = {name: tmp_path / file for name, file in files.items()}
         options |= {"tls-auth-clients": "no", "tls-port": (port := free_port())}
-        connection.config_set(*[str(part) for option in options.items() for part in option])
+        try:
+            connection.config_set(*[str(part) for option in options.items() for part in option])
+        except ResponseError:
+            pytest.skip("this Redis has no TLS")
         url = f"rediss://127.0.0.1:{port}/0"
         with pytest.raises(Unavailable, match="does not answer"):
             push(tmp_path / "news", url, PASSWORD, ignore)
