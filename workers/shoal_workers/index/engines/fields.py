@@ -28,22 +28,26 @@ _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 
 class Language(NamedTuple):
-    """The language in which an engine takes filters: its words, and functions that write the condition on a field.
+    """The language in which an engine takes filters: functions that write a condition.
 
-    `all_of` and `any_of` stand between conditions, and `negation` stands before one. `exists` writes that a field has a
-    value, `one_of` that a value of it is one of some terms, and `between` that a value is within bounds. If
-    `compares_each` is False, `between` compares the greatest value with lower bounds, and the least with upper bounds.
+    `all_of` and `any_of` write that all or some of several conditions hold, which may be none, and `negation` that one
+    does not. `exists` writes that a field has a value, `one_of` that a value of it is one of some terms, and `between`
+    that a value is within bounds. If `compares_each` is False, `between` compares the greatest value with lower bounds,
+    and the least with upper bounds.
     """
 
-    all_of: str
-    any_of: str
-    negation: str
-    true: str
-    false: str
+    all_of: Callable[[Sequence[str]], str]
+    any_of: Callable[[Sequence[str]], str]
+    negation: Callable[[str], str]
     exists: Callable[[str], str]
     one_of: Callable[[str, Sequence[Any]], str]
     between: Callable[[str, Sequence[Bound]], str]
     compares_each: bool = False
+
+
+def joined(word: str, none: str) -> Callable[[Sequence[str]], str]:
+    """Return a function that writes conditions in brackets with a word between them, and `none` for no conditions."""
+    return lambda conditions: word.join(f"({one})" for one in conditions) or none
 
 
 def types_of(columns: Columns) -> dict[str, type]:
@@ -78,23 +82,24 @@ class _Writer:
         self._columns, self._keys, self._language = columns, _keys(columns), language
 
     def filter(self, wanted: Filter) -> str:
-        """Return the filter. Each condition is in brackets."""
+        """Return the filter."""
         language = self._language
         match wanted:
             case All(parts):
-                return language.all_of.join(f"({self.filter(part)})" for part in parts) or language.true
+                return language.all_of([self.filter(part) for part in parts])
             case AnyOf(parts):
-                return language.any_of.join(f"({self.filter(part)})" for part in parts) or language.false
+                return language.any_of([self.filter(part) for part in parts])
             case Not(part):
-                return f"{language.negation}({self.filter(part)})"
+                return language.negation(self.filter(part))
             case Exists(field, is_wanted):
-                return f"{'' if is_wanted else language.negation}({language.exists(self._keys[field])})"
+                exists = language.exists(self._keys[field])
+                return exists if is_wanted else language.negation(exists)
             case OneOf(field, values, place):
                 column = self._columns[field]
                 found = [_converted(column, value, place) for value in values]
                 if column.kind == "date" or not found:
-                    spans = (self._between(field, [(">=", first), ("<", end)], place) for first, end in found)
-                    return language.any_of.join(spans) or language.false
+                    spans = [[(">=", first), ("<", end)] for first, end in found]
+                    return language.any_of([self._between(field, span, place) for span in spans])
                 return language.one_of(self._keys[field], [_term(column.kind, one) for one in found])
             case Between(field, bounds, place):
                 column = self._columns[field]
@@ -107,7 +112,7 @@ class _Writer:
                 f"{place}: some documents have several values of {excerpt(field)}, and the engine of this index cannot "
                 "say whether one of several is between two bounds: give one bound, or search an index in files"
             )
-        return f"({self._language.between(self._keys[field], bounds)})"
+        return self._language.between(self._keys[field], bounds)
 
 
 def _bound(column: Column, operator: str, value: Value, place: str) -> Bound:

@@ -14,7 +14,7 @@ from lancedb.index import IvfHnswSq
 from numpy.typing import NDArray
 
 from shoal_workers.index.engines.engine import Found
-from shoal_workers.index.engines.fields import Bound, Language
+from shoal_workers.index.engines.fields import Bound, Language, joined
 
 #: Least number of candidates that a search of the graph keeps.
 EF_SEARCH = 100
@@ -39,7 +39,14 @@ class Table:
     """A table of LanceDB. A filter is a condition in SQL."""
 
     outages, refusals = (OSError, RuntimeError), (ValueError, LookupError)
-    language = Language(" AND ", " OR ", "NOT ", "true", "false", "array_length({}) > 0".format, _one_of, _between)
+    language = Language(
+        joined(" AND ", "true"),
+        joined(" OR ", "false"),
+        "NOT ({})".format,
+        "array_length({}) > 0".format,
+        _one_of,
+        _between,
+    )
 
     def __init__(self, url: str, name: str, password: str, timeout_s: int):
         self._folder = Path(unquote(url.removeprefix("lance://"))) if url.startswith("lance://") else None
@@ -95,22 +102,18 @@ class Table:
         self._run(finish, is_limited=False)
 
     def search(self, queries: NDArray[np.float32], k: int, wanted: str | None) -> Found:
-        """Return the `k` nearest rows that match a filter, for each query. If the graph yields fewer rows, scan all."""
+        """Return the `k` nearest rows that match a filter, for each query, from as many partitions as needed."""
 
         async def search(database: Any) -> Found:
             self._table = self._table or await self._opened(database)
-            for is_exact in (False, True):
-                query = self._table.query().nearest_to([*queries]).distance_type("dot").limit(k)
-                query = query.ef(max(REFINE_FACTOR * k, EF_SEARCH)).refine_factor(REFINE_FACTOR)
-                query = query.bypass_vector_index() if is_exact else query
-                query = query.where(wanted) if wanted else query
-                rows = (await query.select(["document", "_distance"]).to_arrow()).to_pydict()
-                lists: Found = [[] for _ in queries]
-                numbers = rows.get("query_index", [0] * len(rows["document"]))
-                for number, distance, document in zip(numbers, rows["_distance"], rows["document"], strict=True):
-                    lists[number].append((1 - distance, document))
-                if all(len(found) == k for found in lists):
-                    break
+            query = self._table.query().nearest_to([*queries]).distance_type("dot").limit(k)
+            query = query.ef(max(REFINE_FACTOR * k, EF_SEARCH)).refine_factor(REFINE_FACTOR).maximum_nprobes(0)
+            query = query.where(wanted) if wanted else query
+            rows = (await query.select(["document", "_distance"]).to_arrow()).to_pydict()
+            lists: Found = [[] for _ in queries]
+            numbers = rows.get("query_index", [0] * len(rows["document"]))
+            for number, distance, document in zip(numbers, rows["_distance"], rows["document"], strict=True):
+                lists[number].append((1 - distance, document))
             return lists
 
         return self._run(search)

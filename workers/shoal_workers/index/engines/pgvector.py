@@ -13,7 +13,7 @@ from psycopg import sql
 
 from shoal.errors import InvalidRequest
 from shoal_workers.index.engines.engine import Found
-from shoal_workers.index.engines.fields import Bound, Language
+from shoal_workers.index.engines.fields import Bound, Language, joined
 
 #: Largest dimension of vectors that pgvector indexes.
 MAX_DIMENSION = 2_000
@@ -72,7 +72,15 @@ class Table:
     """A table of PostgreSQL. A filter is a JSON path predicate."""
 
     outages, refusals = (psycopg.OperationalError, psycopg.InterfaceError), (psycopg.Error,)
-    language = Language(" && ", " || ", "!", "1 == 1", "1 == 2", "exists($.{}[*])".format, _one_of, _between, True)
+    language = Language(
+        joined(" && ", "1 == 1"),
+        joined(" || ", "1 == 2"),
+        "!({})".format,
+        "exists($.{}[*])".format,
+        _one_of,
+        _between,
+        True,
+    )
 
     def __init__(self, url: str, name: str, password: str, timeout_s: int):
         self._url, self._name, self._password, self._timeout_s = url, sql.Identifier(name), password, timeout_s

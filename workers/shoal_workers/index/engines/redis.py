@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shoal.broker.connections import open_pool
 from shoal.errors import InvalidRequest, Unavailable
 from shoal_workers.index.engines.engine import Found
-from shoal_workers.index.engines.fields import Bound, Language
+from shoal_workers.index.engines.fields import Bound, Language, joined
 
 #: Least number of candidates that a search of the graph keeps.
 EF_SEARCH = 100
@@ -58,7 +58,7 @@ class Table:
     """A vector set, whose elements are the numbers of the rows, and a hash with the document of each number."""
 
     outages, refusals = (redis.ConnectionError, redis.TimeoutError, Unavailable), (redis.RedisError, LookupError)
-    language = Language(" and ", " or ", "not ", "1", "0", ".{}".format, _one_of, _between)
+    language = Language(joined(" and ", "1"), joined(" or ", "0"), "not ({})".format, ".{}".format, _one_of, _between)
 
     def __init__(self, url: str, name: str, password: str, timeout_s: int):
         parts = urlsplit(url)
