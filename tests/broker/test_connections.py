@@ -38,8 +38,17 @@ class TestCommands:
         with pytest.raises(Unavailable, match="not an integer"):
             broker.run(Script.of("return cmsgpack.pack(redis.call('INCR', 'a'))"), [], {})
 
-    def test_an_error_of_the_server_is_translated_whatever_its_case(self, broker: Broker) -> None:
-        broker.execute("CONFIG", "SET", "replica-serve-stale-data", "no")
+    def test_an_error_of_the_server_is_translated_whatever_its_case(
+        self, broker: Broker, own_redis: RedisServer
+    ) -> None:
+        broker.pipeline(("SET", "text", "x"), ("XADD", "full", f"{2**64 - 1}-{2**64 - 1}", "a", "b"))
+        for command in (("LPUSH", "text", "y"), ("XADD", "full", "*", "a", "b")):
+            with pytest.raises(Unavailable, match="another program wrote a key of Shoal's: delete it"):
+                broker.execute(*command)
+        broker.execute("CONFIG", "SET", "maxclients", 1)
+        with closing(Broker.connect(own_redis.url)) as other, pytest.raises(Unavailable, match="raise its maxclients"):
+            other.ping()
+        broker.pipeline(("CONFIG", "SET", "maxclients", 100), ("CONFIG", "SET", "replica-serve-stale-data", "no"))
         broker.execute("REPLICAOF", "127.0.0.1", 1)
         with pytest.raises(Unavailable, match="promote it, or bring the primary back"):
             broker.execute("GET", "a")

@@ -123,6 +123,8 @@ def read(folder: Path, format_name: str = "safetensors") -> tuple[list[str], NDA
             vectors.append(np.array([row["vector"] for row in rows], np.float32))
         else:
             ids += rows
+            # The length of the header of safetensors, which begins the file, keeps the numbers aligned.
+            assert format_name == "npy" or part.read_bytes()[0] % 8 == 0
             vectors.append(np.load(part) if format_name == "npy" else load_file(part)["vectors"])
     return ids, np.concatenate(vectors)
 

@@ -357,6 +357,10 @@ class TestThreads:
         interrupting.join()
         wait_until(lambda: queue.backlog()["interactive"] == 0)
 
+    def test_a_deadline_over_a_year_ahead_is_refused_before_the_job_is_put(self, client: Client) -> None:
+        with pytest.raises(InvalidRequest, match="at most a year from now"):
+            client.put(Embed(["storm"], deadline=2e12))
+
     def test_a_call_from_the_clients_own_loop_is_refused(self, client: Client) -> None:
         async def embed(own: AsyncClient) -> None:
             client.embed("storm")

@@ -57,6 +57,8 @@ def test_a_job_survives_the_wire_and_its_parts_ask_the_same_together(job: Job, s
     assert all(1 <= len(part.texts) <= size for part in parts)
     firsts = accumulate((len(part.texts) for part in parts[:-1]), initial=0)
     assert [part.first_text for part in parts] == list(firsts)
+    names = [part.name_of(number) for part in parts for number in range(len(part.texts))]
+    assert names == list(map(job.name_of, range(len(job.texts))))
     assert len({part.id for part in parts}) == len(parts)
     assert all(replace(part, id=job.id, texts=job.texts, first_text=job.first_text) == job for part in parts)
 

@@ -87,6 +87,7 @@ DAMAGED: dict[str, tuple[str, bytes]] = {
     "a byte that is not UTF-8": ("invalid_text", msgpack.packb(MINIMAL).replace(b"storm", b"st\xf6rm")),
     "no version": ("unsupported_version", msgpack.packb({"id": "x"})),
     "keys that are byte strings": ("malformed_job", msgpack.packb({b"v": 1, "id": "x", b"op": "embed"})),
+    "a deadline in milliseconds": ("invalid_request", msgpack.packb(MINIMAL | {"deadline": 2e12})),
     "a reply_to with spaces": ("invalid_request", msgpack.packb(MINIMAL | {"reply_to": "a b"})),
 }
 

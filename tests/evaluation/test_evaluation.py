@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,8 @@ def test_a_setting_is_compared_with_the_first_one_and_tables_show_measures_times
     assert lines[4] == f"| rank=2 | 63.1 (63.1 to 63.1) | {one} | {half} | {half} | 1.25 | 2.50 |"
     assert "against" not in tables(evaluation_of(1))
     assert lines[-1] == "| rank=1 | +36.9 (+36.9 to +36.9) | < 0.001 | < 0.001 | 40 | 0 | 0 |"
+    known = replace(evaluation_of(2, 1), differences=[replace(better, p=0.001, p_of_all=0.0004)])
+    assert "| 0.001 | < 0.001 |" in tables(known)
 
 
 @pytest.fixture

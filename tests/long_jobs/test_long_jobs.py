@@ -75,7 +75,9 @@ def test_a_queued_job_is_paused_resumed_cancelled_and_retried(jobs: LongJobs, rq
     for change in (jobs.pause, jobs.resume):
         with pytest.raises(InvalidRequest, match="is cancelled: it cannot be"):
             change(job_id)
+    rq.set(job_id, retries_left="0")
     assert jobs.retry(job_id) == "queued"
+    assert rq.connection.hget(f"rq:job:{job_id}", "retries_left") == b"5"  # all of them again
     assert rq.connection.ttl(f"rq:job:{job_id}") == -1
     assert jobs.status(job_id).ended_at is None
     rq.set(job_id, status="started")
@@ -118,6 +120,7 @@ def test_an_idempotency_key_belongs_to_its_client(jobs: LongJobs, rq: Rq, keys: 
     with pytest.raises(InvalidRequest, match="used for another long job"):
         jobs.submit("embed_file", {"source": "b.csv", "out": "a"}, idempotency_key="a", client="ann")
     names = [*rq.connection.scan_iter(f"{keys.once('*').replace('{', '?').replace('}', '?')}")]
+    assert all(86_000 < rq.connection.ttl(name) <= 86_400 for name in names)
     for value in (b"\xff\xfe", b"a/b", b"mine", b"x" * 1_000):  # values that another program wrote, none of them an id
         for name in names:
             rq.connection.set(name, value, keepttl=True)

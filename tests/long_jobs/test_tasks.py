@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from shoal.errors import (
     ShoalError,
     Unavailable,
 )
-from shoal.job_folders import JobFolders, short_name
+from shoal.job_folders import LOOK_EVERY_S, JobFolders, short_name
 from shoal.long_jobs.submission import KINDS
 from shoal.settings import Settings
 from shoal.task_progress import Report, TaskProgress
@@ -64,8 +65,13 @@ def test_results_over_http_have_a_limit_and_the_job_goes_on_when_there_is_room(s
     settings = replace(settings, max_results_mb=2)
     source, folders = write(settings, *WORDS), JobFolders(settings)
     old, new = (folders.folder / f"{short_name('ann')}-{digit * 24}" / "vectors" for digit in "01")
+    look = folders.limited(short_name("ann"), lambda _: None, count(0.0, LOOK_EVERY_S / 2).__next__)
+    look(TaskProgress())
     old.mkdir(parents=True)
     (old / "part-00000.npy").write_bytes(b"x" * (2**20 + 1))
+    look(TaskProgress())  # too early for another look
+    with pytest.raises(DiskFull):
+        look(TaskProgress())
     with pytest.raises(DiskFull, match="of them for this client: delete jobs whose results are fetched"):
         do(settings, "embed_file", source=source, out=str(new))
     assert (old / "part-00000.npy").exists()

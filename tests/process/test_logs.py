@@ -53,6 +53,7 @@ def test_a_line_has_the_facts_as_words_or_as_fields() -> None:
     words, line = (formatter.format(record(**facts)) for formatter in FORMATTERS)
     shown = rf"job_id=a-1 client=web trace_id={TRACE} op=embed queue_s=0\.123457"
     assert re.fullmatch(rf"[-\d]+ [\d:,]+ DEBUG shoal\.test: job done {shown}", words)
+    assert FORMATTERS[0].format(record(**logs.about("a-1", 'b"c'))).endswith(r'client="b\"c"')
     values = json.loads(line)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", values.pop("time"))
     about = {"job_id": "a-1", "client": "web", "trace_id": TRACE, "op": "embed", "queue_s": 0.123457}

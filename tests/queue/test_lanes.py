@@ -70,6 +70,7 @@ class TestFairness:
             queue.put("bulk", jobs(100), client=f"new {n}")
         found = Counter(one.client for one in take(queue, 36, "bulk"))
         assert found == {f"new {n}": 4 for n in range(8)} | {"flood": 4}
+        assert [*found] == [*(f"new {n}" for n in range(8)), "flood"]
 
     @pytest.mark.parametrize("owed", ["0", "-1e300"])  # the second one was written by another program
     def test_a_new_name_for_each_job_does_not_keep_a_client_that_waits_from_its_turn(

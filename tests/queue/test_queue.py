@@ -204,6 +204,8 @@ def test_an_address_that_watches_a_job_again_takes_no_place_of_another(queue: Qu
         queue.broker.run(watch, [queue.keys.root], {"id": job.id, "address": address})
         nums.append(len(set((queue.redis.hget(queue.keys.record(job.id), "watchers") or b"").split())))
     assert nums == [1, 2, 2, *range(3, 65), 64]
+    queue.start("w", queue.take("w", LANES, 1))
+    assert queue.broker.run(watch, [queue.keys.root], {"id": job.id, "address": "d"})["is_open"]  # while it runs too
 
 
 def test_a_reply_over_the_limit_is_too_large(queue: Queue) -> None:

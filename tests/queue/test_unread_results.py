@@ -7,7 +7,7 @@ from queues import Queue, drive, set_limits
 
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
-from shoal.errors import Overloaded, TooLarge
+from shoal.errors import InvalidText, Overloaded, TooLarge
 from shoal.operations import Embed
 from shoal.queue.consumer import Answer, Consumer
 from shoal.queue.lane import LaneLimits, UnreadLoad
@@ -89,11 +89,13 @@ class TestFreed:
     def test_a_worker_sweeps_results_that_are_gone(self, queue: Queue, worker: Worker) -> None:
         jobs = answered(queue, 3)
         assert queue.redis.blpop([queue.keys.result(jobs[0].id)], 1)
-        queue.redis.delete(queue.keys.result(jobs[1].id))  # as if the key had expired
+        queue.redis.delete(queue.keys.result(jobs[1].id))  # as if it had expired
+        queue.redis.persist(queue.keys.result(jobs[2].id))  # by another program
         make_due(queue)
         worker.step(block_s=0)
         assert queue.unread.load() == (1, size_of(queue, jobs[2]))
         assert of_client(queue, "a") == size_of(queue, jobs[2])
+        queue.redis.delete(queue.keys.result(jobs[2].id))
 
     @pytest.mark.parametrize("number", ["x", "", "nan", "inf", "-inf", "1e300"])
     def test_sums_of_another_program_refuse_no_client_and_a_sweep_counts_anew(self, queue: Queue, number: str) -> None:
@@ -193,7 +195,9 @@ class TestBound:
         for delivery in sorted(consumer.take({"bulk": 100}), key=lambda one: one.client == "b"):
             job_id = delivery.job().id
             vectors = np.zeros((1, 300 if job_id in (jobs[-1].id, other.id) else 2_000), np.float32)
-            assert consumer.reply([Answer(delivery, Reply(job_id, vectors=vectors))]) == 1
+            error = InvalidText("small") if job_id == jobs[-2].id else None
+            reply = Reply.failure(job_id, error) if error else Reply(job_id, vectors=vectors)
+            assert consumer.reply([Answer(delivery, reply)]) == 1
         assert limit < queue.unread.load().num_bytes < 2 * limit + len(jobs) * 2 * KEYS_BYTES
         statuses = [queue.status(job.id)[0] for job in jobs]
         assert statuses == sorted(statuses)  # the first are done, the others failed
@@ -201,6 +205,9 @@ class TestBound:
         assert refused is not None
         assert isinstance(refused.error, TooLarge)
         assert (refused.status, "fetch them, then submit again" in str(refused.error)) == ("failed", True)
+        kept = queue.wait_result(jobs[-2].id, 0)  # for a small error there is always room
+        assert kept is not None
+        assert isinstance(kept.error, InvalidText)
         assert queue.status(other.id)[0] == "done"
         for job in jobs:
             queue.wait_result(job.id, 0)

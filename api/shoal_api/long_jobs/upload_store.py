@@ -28,9 +28,6 @@ log = logging.getLogger(__name__)
 #: The name of an incomplete upload.
 _PARTIAL = ".upload"
 
-#: Bytes of an upload between two checks of the total size of all uploads.
-_CHECK_EVERY_BYTES = 64 * 2**20
-
 #: Longest name of an upload, in bytes of UTF-8.
 _MAX_NAME_BYTES = 200
 
@@ -155,6 +152,7 @@ class JobFolder:
         self._store.check_space(self.owner, num_bytes)
         partial, body, request.is_read = self._path / _PARTIAL, request.environ["wsgi.input"], True
         with open(partial, "wb") as file:
+            file.truncate(num_bytes)  # so that it counts from its beginning, and other uploads leave room for it
             while (num_left := num_bytes - request.num_uploaded_bytes) > 0:  # in pieces, because the file may be large
                 piece = body.read(min(PIECE_BYTES, num_left))
                 request.num_uploaded_bytes += len(piece)
@@ -166,8 +164,6 @@ class JobFolder:
                 file.write(piece)
                 if is_stopping():
                     raise NotReady("this server was told to stop: upload the file again")
-                if request.num_uploaded_bytes % _CHECK_EVERY_BYTES < len(piece):
-                    self._store.check_space()
             file.flush()
             os.fsync(file.fileno())
         partial.replace(self._path / name)  # atomic, because a job of an earlier attempt may read the file now

@@ -266,8 +266,8 @@ def test_only_digests_of_keys_are_kept_and_comments_stay(path: Path) -> None:
     path.write_text("# for the shop\n\n")
     assert Keyring(path).find("") is None
     secret = api_keys.add(path, "shop", "user", "")
-    api_keys.add(path, "ops", "admin", "")
-    api_keys.drop(path, "ops")
+    api_keys.add(path, "sho", "admin", "")
+    api_keys.drop(path, "sho")
     assert path.read_text() == f"# for the shop\n\nshop user {hashlib.sha256(secret.encode()).hexdigest()}\n"
 
 

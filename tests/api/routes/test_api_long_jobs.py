@@ -18,8 +18,11 @@ from werkzeug.test import TestResponse
 
 from shoal.bulk.embed_file import BulkRequest
 from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_jobs.status import LongJobStatus
 from shoal.long_jobs.submission import KINDS, WEBHOOK
 from shoal.settings import Settings, variable
+from shoal_api.long_jobs.long_job import wait
+from shoal_api.routes import indexes
 from shoal_api.schema.indexes import BuildBody
 from shoal_workers.index.long_jobs import BuildIndex, ManageIndex
 from shoal_workers.long_jobs.webhook import sign
@@ -225,7 +228,16 @@ class TestIndexes:
             ):
                 assert "the index is" in error_of(response, 422)[1]
 
-    def test_versions_are_managed_by_the_runner_as_soon_as_there_is_one(self, make_app: MakeApp) -> None:
+    def test_versions_are_managed_by_the_runner_as_soon_as_there_is_one(
+        self, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        waits_s = list[float]()
+
+        async def noted(job_id: str, timeout_s: float) -> LongJobStatus:
+            waits_s.append(timeout_s)
+            return await wait(job_id, timeout_s)
+
+        monkeypatch.setattr(indexes, "wait", noted)
         api = make_app(request_timeout_s=0.1).test_client()
         for response, action, version in (
             (api.get("/v1/indexes/news/versions"), "list", None),
@@ -242,6 +254,7 @@ class TestIndexes:
         assert first == again != other
         publish = partial(api.post, "/v1/indexes/news/publish", headers={"Idempotency-Key": "a"})
         assert [publish(json={"version": version}).status_code for version in ("v1", "v2")] == [202, 202]
+        assert set(waits_s) == {0.0}  # no runner is alive, so the answers come without a further wait
 
 
 PAGE = "docs/long-jobs.md"

@@ -1,6 +1,7 @@
 """Files as the bodies of requests, and the files of results, over HTTP."""
 
 import fcntl
+import io
 import os
 import resource
 import shutil
@@ -18,14 +19,16 @@ from api_stub import MakeApp, error_of
 from conftest import wait_until
 from flask.testing import FlaskClient
 from long_job_callers import Rq, submit, submitted
+from werkzeug.test import EnvironBuilder
 
-from shoal.errors import JobNotEnded, Overloaded, Unavailable, UnknownJob
+from shoal.errors import JobNotEnded, NotReady, Overloaded, Unavailable, UnknownJob
 from shoal.job_folders import file_size
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 from shoal_api.access.access_control import MAX_TRANSFERS
 from shoal_api.long_jobs.upload_store import UploadStore
+from shoal_api.request import JsonRequest
 from shoal_api.server.async_flask import AsyncFlask
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
@@ -301,6 +304,20 @@ class TestOldFolders:
         states[A] = LongJobStatus(A, "embed_file", "done", {}, 0.0, ended_at=time.time())
         files.check_space(num_bytes=1)
         assert not upload.exists()
+
+    def test_an_upload_counts_from_its_beginning(self, files: UploadStore, settings: Settings) -> None:
+        files.max_upload_bytes = half = settings.max_uploads_mb * 2**19
+        environ = EnvironBuilder(method="POST", input_stream=io.BytesIO(b"x")).get_environ()
+        environ["CONTENT_LENGTH"] = str(half)
+
+        def is_stopping() -> bool:
+            with pytest.raises(Overloaded):
+                files.check_space(num_bytes=half + 1)
+            return True
+
+        with pytest.raises(NotReady), files.new("ann", A) as folder:
+            folder.receive(JsonRequest(environ), "a.csv", is_stopping)
+        files.check_space(num_bytes=half + 1)
 
     def test_folders_in_use_or_of_another_pool_stay(self, files: UploadStore, settings: Settings) -> None:
         path = self.make(files, A, 1e7)

@@ -151,7 +151,7 @@ PARTS: list[dict[str, Any]] = [
     {"boost": [{"field": NAME, "weight": 1}]},
     {"boost": [{"field": "tag", "weight": 1, "value": VALUE}]},
     {"boost": [{"field": "tag", "weight": 1, "value": ["a", VALUE]}]},
-    {"boost": [{"field": "tag", "weight": 1, "value": ["a"] * (MAX_BOOST_VALUES + 1)}]},
+    {"boost": [{"field": "tag", "weight": 1, "value": ["a"] * 1_001}]},
     {"boost": [{"field": "tag", "weight": 1, "value": ["a"] * 101}] * 10},
     {"boost": [{"field": "day", "weight": 1, "half_life_days": 1, "origin": VALUE}]},
     {"boost": [{"field": "tag", "weight": 1}] * (MAX_BOOSTS + 1)},

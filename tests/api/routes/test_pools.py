@@ -192,6 +192,8 @@ def test_searches_and_requests_with_a_pool_or_a_key_stay(alike: AsyncFlask, work
         assert again[0] == again[1]
         assert "." not in again[0]
     wait_until(lambda: list(map(len, asked)) == [40, 0])
+    known = {"json": job, "headers": {"Idempotency-Key": "0"}}
+    wait_until(lambda: api.post("/v1/jobs", **known).get_json()["status"] == "done")
     for n, pool in enumerate(workers):
         for _ in range(20):
             assert api.post(f"/pools/{pool}/embed", json={"inputs": "a"}).status_code == 200

@@ -115,7 +115,8 @@ def why_not(api: FlaskClient, path: str = "/ready") -> str:
 
 
 def test_not_ready_while_no_live_worker_is_ready_and_serves_the_indexes(make_app: MakeApp, stub: StubWorker) -> None:
-    api, other = make_app().test_client(), make_app(indexes="news=/a,faq=/b").test_client()
+    app, other = make_app(), make_app(indexes="news=/a,faq=/b").test_client()
+    api = app.test_client()
     assert api.get("/ready?index=default").status_code == 200
     assert 'the index "other":' in why_not(api, "/ready?index=other")
     for state in ("loading", "stalled"):
@@ -133,6 +134,9 @@ def test_not_ready_while_no_live_worker_is_ready_and_serves_the_indexes(make_app
     stub.pool.leave("stub")
     assert "no worker is alive" in why_not(api)
     assert api.get("/ready").headers["Retry-After"] == "1"
+    app.own.pool.max_age_s = 3_600.0
+    stub.announce()
+    assert api.get("/ready").status_code == 200  # the first worker is seen at once
 
 
 @pytest.mark.usefixtures("stub")

@@ -381,11 +381,11 @@ def test_a_search_that_misses_documents_is_noticed(builds: Builds) -> None:
     def lose_codes(progress: TaskProgress) -> None:
         if progress.step == "validating":
             codes = np.load(builds.out / SCRATCH / QUANTISED, mmap_mode="r+")
-            codes[::2] = 0
+            codes[:1] = 0
             codes.flush()
 
     with pytest.raises(IndexCorrupt, match="the new version is not published"):
-        builds.run(MANY[:100], report=lose_codes)
+        builds.run(MANY[:20], report=lose_codes)
     assert not (builds.out / CURRENT).exists()
 
 

@@ -26,7 +26,7 @@ from shoal.records.document import Document
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
 from shoal_workers.index.lexical.analyzer import Analyzer, find_language, find_words, split_words
 from shoal_workers.index.lexical.lexical_file import WEIGHTS, Runs, weights_of, write_learned, write_lexical
-from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, MAX_QUERY_CHARS, B, LexicalIndex
+from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, B, LexicalIndex
 from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
 
@@ -103,7 +103,7 @@ def test_words_that_differ_in_form_alone_are_one_term() -> None:
         assert len(Analyzer(language).terms("xylophones книги 東京")) == 5
 
 
-def test_words_take_memory_once_for_all_indexes() -> None:
+def test_words_take_memory_once_for_all_indexes_and_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     text, taken = " ".join(map(str, range(10**6, 10**6 + 10_000))), list[int]()
     for _ in range(2):
         analyzer = Analyzer(NO_LANGUAGE)
@@ -112,12 +112,15 @@ def test_words_take_memory_once_for_all_indexes() -> None:
         taken.append(tracemalloc.get_traced_memory()[0])
         tracemalloc.stop()
     assert taken[1] < 0.1 * taken[0]
+    monkeypatch.setattr("shoal_workers.index.lexical.analyzer._MAX_KEPT", 100)
+    analyzer.terms(text[::-1])
+    assert len(analyzer._terms) <= 100
 
 
 def test_words_show_the_language() -> None:
     unknown: list[list[str]] = [
         [],
-        ["the of and"],
+        ["the of and " * 16],  # too few words
         ["Lorem ipsum dolor sit amet consectetur " * 20],
         ["東京タワー" * 50],
     ]
@@ -158,7 +161,7 @@ class TestScores:
             assert int(np.argmax(scores(index, query))) == row
         assert scores(index, "寺")[1] > 0
         assert scores(index, "") == [0] * 6
-        assert scores(index, " bird " * (MAX_QUERY_CHARS // 6) + " fish " * 2**18)[4] == 0
+        assert scores(index, " bird " * (8_192 // 6) + " fish " * 2**18)[4] == 0
 
     def test_leave_out_terms_of_most_documents_if_there_are_too_many_postings(self) -> None:
         count, num_common = 140_000, 10
@@ -322,5 +325,7 @@ def test_a_snippet_marks_each_word_of_the_query_in_it_and_nothing_else(
     marked = [found["text"][start:stop] for start, stop in found["highlights"]]
     assert marked == [word for word in re.findall(r"\w+", found["text"]) if word in query]
     assert bool(marked) == any(word in query for word, _ in parts)
-    beginning = snippet("wind and storm", analyzer, dict.fromkeys(map(int, analyzer.terms("storm")), 1.0), 40, 8)
+    storm = dict.fromkeys(map(int, analyzer.terms("storm")), 1.0)
+    assert snippet("storm at sea, storm on land", analyzer, storm, 10, 27)["start"] == 0  # the first of equal passages
+    beginning = snippet("wind and storm", analyzer, storm, 40, 8)
     assert (beginning["text"], beginning["highlights"]) == ("wind and storm", [])

@@ -77,6 +77,11 @@ def test_added_documents_have_their_places_among_others_in_an_order(
     assert found.tolist() == sorted(range(len(values)), key=keys.__getitem__, reverse=order == "desc")
 
 
+def rank_few(selected: NDArray[np.bool_], most: int) -> TopK:
+    """Return the first selected documents among every 40th. All others are left out."""
+    return rank_alike(selected & (np.arange(len(selected)) % 40 == 0), most)
+
+
 def test_an_order_of_many_fields_with_many_values() -> None:
     generator = np.random.default_rng(0)
     documents = [{f"n{m}": float(generator.integers(3) * 1_000 + n % 90) for m in range(3)} for n in range(2_000)]
@@ -88,6 +93,8 @@ def test_an_order_of_many_fields_with_many_values() -> None:
     found, _ = FieldOrder(parse_sort(sorts), fields).top(np.ones(2_000, bool), 300, rank_alike)
     expected = sorted(range(2_000), key=lambda n: ([-documents[n][f"n{m}"] for m in range(3)], n))[:300]
     assert found.tolist() == expected
+    few, _ = FieldOrder(parse_sort(sorts[:1]), fields).top(np.ones(2_000, bool), 30, rank_few)
+    assert few.tolist() == sorted(range(0, 2_000, 40), key=lambda n: (-documents[n]["n0"], n))[:30]
 
 
 @given(BOTH, NAMES, st.data())

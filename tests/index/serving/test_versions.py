@@ -96,11 +96,16 @@ def test_an_unknown_a_damaged_and_another_models_version_are_not_published(out: 
 # Rollbacks
 
 
-def test_a_rollback_goes_back_version_by_version_until_there_is_none(out: Path, built: Build) -> None:
+def test_a_rollback_goes_back_version_by_version_until_there_is_none(
+    out: Path, built: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second, third, deleted = (built(num_kept=9) for _ in range(4))
     publish(out, first)
-    delete(out, deleted)
-    assert [rollback(out), rollback(out)] == [third, second]  # in the order of their publication
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)  # as if the process were killed before
+        delete(out, deleted)
+    assert deleted not in {version.name for version in list_versions(out)}
+    assert [rollback(out), rollback(out)] == [third, second]  # in the order of publishing
     with pytest.raises(InvalidRequest, match=f"no version before {second} to go back to: publish one that"):
         rollback(out)
     (out / HISTORY).unlink()

@@ -141,6 +141,6 @@ class QueryWords:
     def _words(self) -> dict[int, str]:
         """A word of the query for each term, as the query spells it."""
         found: dict[int, str] = {}
-        for text in reversed(self.texts):
+        for text in self.texts:
             found |= self.lexical.analyzer.words(text[:MAX_QUERY_CHARS])
         return found

@@ -94,9 +94,6 @@ def resident_bytes() -> int | None:
 #: Number of recent jobs in a heartbeat. Each takes some 250 bytes, and every reader of the pool reads all heartbeats.
 MAX_JOBS = 8
 
-#: Largest length of a client's name in a heartbeat, in characters. Longer names are cut.
-MAX_CLIENT_CHARS = 256
-
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
@@ -126,7 +123,7 @@ class EndedJob:
             "id": self.id,
             "op": self.op,
             "lane": self.delivery.lane,
-            "client": self.delivery.client[:MAX_CLIENT_CHARS],
+            "client": self.delivery.client,
             "num_texts": self.num_texts,
             "num_tokens": self.num_tokens,
             "num_cached": self.num_cached,

@@ -76,8 +76,7 @@ def _mark(wanted: Filter, columns: Columns, mask: NDArray[np.bool_]) -> None:
                 _mark_codes({span_of(column, value, place) for value in values}, column, mask)
         case Between(field):
             if (column := columns.get(field)) is not None:
-                first, last = _bounds(wanted, column)
-                _mark_codes({(first, max(first, last))}, column, mask)
+                _mark_codes({_bounds(wanted, column)}, column, mask)
 
 
 def _all(parts: tuple[Filter, ...], columns: Columns, count: int) -> NDArray[np.bool_]:

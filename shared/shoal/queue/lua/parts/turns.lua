@@ -21,7 +21,7 @@ local function give(id, lane)
   call('ZADD', held_by(args.worker), job.deaths and 0 or now + #jobs / 1024, id)
   call('HSET', record_of(id), 'worker', args.worker)
   jobs[#jobs + 1], bytes = job, bytes + #job.job
-  return math.max(1, tonumber(job.texts), math.ceil((job.size_bytes or #job.job) / TEXT_BYTES))
+  return math.max(1, tonumber(job.texts), math.ceil(#job.job / TEXT_BYTES))
 end
 
 -- Give jobs of the first client in a ring, until `last` jobs were given in total. If room runs out, the client goes on
