@@ -111,7 +111,9 @@ class TestUnsuitableRanges:
     ) -> None:
         found = Encoder.open(bad, "openvino", "int8", 2)
         (line,) = caplog.messages
-        assert "activations during the pass, which is slower: with ranges, the engine's vectors have cosine" in line
+        assert (
+            "activations during the pass, which is slower: with fixed ranges, the engine's vectors have cosine" in line
+        )
         exact = Encoder.open(bad, "openvino", "f32", 1).embed(["storm"], Options(), "")
         assert exact[0] @ found.embed(["storm"], Options(), "")[0] > 0.999
         assert (found.engine.precision, found.engine.fixed_steps) == ("int8", False)
@@ -131,7 +133,7 @@ class TestUnsuitableRanges:
 
         monkeypatch.setattr(int8, "quantise", fail)
         assert not Encoder.open(own_model, "openvino", "int8", 1).engine.fixed_steps
-        assert "with ranges, could not append an operation" in caplog.messages[-1]
+        assert "with fixed ranges, could not append an operation" in caplog.messages[-1]
 
 
 class TestRanges:

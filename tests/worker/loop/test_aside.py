@@ -149,7 +149,7 @@ def test_a_worker_that_stops_answers_a_batch_aside_and_takes_no_other_job(
         put(queue, "storm", lane="bulk", reply_to="later")
         stopping.set()
         if is_away:
-            plan.breaks("before", 1)
+            plan.breaks("before", 2)  # the first command asks for the maxmemory-policy
 
     engine.before_aside = stop
     worker.run()

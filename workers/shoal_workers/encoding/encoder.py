@@ -177,7 +177,9 @@ class Encoder:
             encoder = cls(model, tokenizer, opened(may_fix_steps=False), graphs, table)
             encoder.check_parity(folder, precision)
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].partition(": ")[0]
-            log.warning("%s rounds activations during the pass, which is slower: otherwise %s", model.name, reason)
+            log.warning(
+                "%s rounds activations during the pass, which is slower: with fixed ranges, %s", model.name, reason
+            )
         return encoder
 
     @property

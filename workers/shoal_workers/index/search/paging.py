@@ -41,7 +41,7 @@ class Cursor:
         cursor = cls.unpack(text)
         if cursor.digest != _digest_of(job):
             raise InvalidRequest(
-                "cursor is of another search or index: ask the same as for the page before, or begin anew"
+                "cursor belongs to another search or index: repeat the search of the previous page, or begin anew"
             )
         return cursor
 
