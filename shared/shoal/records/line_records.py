@@ -1,4 +1,4 @@
-"""Records of files of tables, JSON and text, packed or not. They are read line by line in constant memory."""
+"""Records of files of tables, JSON and text, compressed or not. They are read line by line in constant memory."""
 
 import csv
 import gzip
@@ -26,7 +26,7 @@ PACKED_ENDINGS = (".gz", ".zst")
 #: The byte order marks of UTF-16, as the decoder of UTF-8 returns them.
 _UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
 
-#: Longest line that is skipped as a bad row, in characters. At a longer line, reading of the file ends.
+#: Longest line that is skipped as a bad row, in characters. A longer line ends the reading of the file.
 MAX_LINE_CHARS = 2**28
 
 #: Largest number of characters in consecutive blank lines. While they are skipped, the caller can neither report nor

@@ -59,10 +59,10 @@ _WEIGHT_BYTES = {"int8": 1, "bf16": 2}
 class TokenizedText:
     """One text on its way through the model.
 
-    If `pooling` is None, the model's pooling is used. If the engine fails on the text, the text gets an `error`, else
+    If `pooling` is None, the model's pooling is used. The text gets an `error` if the engine fails on it, or else
     `vectors`, float32: `[1, dimension]`, or `[tokens, dimension]` with the output `tokens`, or `[0, …]` if heads make
-    all outputs. `made` has the output of each head, by the head's name. `num_tokens` includes special tokens.
-    Texts with equal keys can share one computation.
+    all outputs. `made` has the output of each head, by the head's name. `num_tokens` includes special tokens. Texts
+    with equal keys can share one computation.
     """
 
     tokens: Tokens

@@ -597,7 +597,7 @@ void tile(const Rounded& input, int group, int first, Cursor panel, int first_ou
 }
 
 #ifdef __AVX512BF16__
-// The sums of up to 32 tokens x 48 outputs that AMX has computed, their panel, and the first of their outputs.
+// Sums that AMX has computed, for up to 32 tokens and the 48 outputs of `panel`, which begin at the output `column`.
 struct Sums {
     alignas(64) int32_t rows[2 * AMX_ROWS][PANEL_OUTPUTS];
     int first, num = 0, num_finished = 0, column;
