@@ -130,7 +130,7 @@ def _marked(root: Any) -> str:
 
 
 def extract_markdown(data: bytes) -> Extracted:
-    """Return the text of a file without front matter and comments, and its title: of the front matter, or a heading.
+    """Return the text of a file without front matter and comments, and its title, from the front matter or a heading.
 
     Raises UnreadableFile.
     """

@@ -254,7 +254,7 @@ class Encoder:
         return found
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start to encode the texts, in one-thread passes side by side or, if quicker, in one pass on all threads."""
+        """Start encoding the texts, in one-thread passes side by side or, if quicker, in one pass on all threads."""
         parts = self._split(texts)
         sizes = [sum(text.num_tokens for text in part) for part in parts]
         longest, whole = round_up(max(sizes, default=0)), round_up(sum(sizes))
@@ -266,7 +266,7 @@ class Encoder:
         return self._start(parts, self.engine.start)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start to encode texts at low priority, beside the passes that `start` begins. Needs `runs_aside`."""
+        """Start encoding texts at low priority, beside the passes that `start` begins. Needs `runs_aside`."""
         return self._start(self._split(texts), self.engine.start_aside)
 
     def needs_pass(self, text: TokenizedText) -> bool:

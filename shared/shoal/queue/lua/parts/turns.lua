@@ -45,7 +45,7 @@ local function turn(lane, ring, room, last)
   return served, credit <= 0 or num_left == 0
 end
 
--- Give jobs of a lane until their texts reach the room, which the last job may exceed, or max_jobs are given.
+-- Give jobs of a lane until their texts fill the room, which the last job may exceed, or until max_jobs are given.
 local function serve(lane, room)
   local last = #jobs + args.max_jobs
   local rings, credits, served = {key_of(lane, 'new'), key_of(lane, 'old')}, key_of(lane, 'credit'), 0
