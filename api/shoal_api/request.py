@@ -144,7 +144,7 @@ class JsonRequest(Request):
                 )
 
     async def drop(self, num_bytes: int) -> None:
-        """Read and drop `num_bytes` of a refused body. Many clients read a response only after they have sent all."""
+        """Read and drop `num_bytes` of a refused body. Many clients read a response only after sending it all."""
         self.is_read = True
         async for piece in self.body:
             num_bytes -= len(piece)

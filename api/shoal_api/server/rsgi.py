@@ -23,7 +23,7 @@ from shoal_api.server.shutdown import OPEN_FILES, connections_on, listeners_on
 #: Age from which a request is watched for the disconnection of its client, in seconds.
 WATCH_AFTER_S = 1.0
 
-#: Seconds between two checks whether the client has read a large response.
+#: Seconds between two checks of whether the client has read a large response.
 LOOK_EVERY_S = 0.05
 
 #: Number of checks in a row that must find nothing left to send before a response counts as read. A file stays open for

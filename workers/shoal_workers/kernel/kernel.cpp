@@ -1158,9 +1158,9 @@ void close_pool(Pool* pool) {
     delete pool;
 }
 
-// Starts to compute the vectors `out`, [tokens, width], in blocks for `parts` threads. The caller must keep ids,
-// positions and vectors until the pass is closed. Returns null if the model does not accept a text, or if there is too
-// little memory.
+// Starts computing the vectors `out`, [tokens, width], in blocks for `parts` threads. The caller must keep ids, positions
+// and vectors until the pass is closed. Returns null if the model does not accept a text, or if there is too little
+// memory.
 Pass* start_pass(Pool* pool, const int32_t* ids, const int32_t* positions, int tokens, float* out, int parts) {
     const Shape& shape = pool->model.shape;
     if (parts < 1 || parts > MAX_SIZE || tokens > MAX_SIZE || !is_valid(shape, ids, positions, tokens)) return nullptr;

@@ -1,5 +1,5 @@
 -- The turns of clients, a part of take. Each client has a list of jobs, and each lane has two rings of clients that wait: new
--- clients, whose first turn is short, and old clients, which had a turn. An old client has a turn after each QUANTUM texts of
+-- clients, whose first turn is short, and old clients, which had a turn. An old client has a turn after every QUANTUM texts of
 -- new clients, so a client that invents new names does not get ahead of all. A client that took more than its turn has a debt.
 local QUANTUM, FIRST_QUANTUM, MOST_DEBT = 32, 4, 1024 -- texts
 local TEXT_BYTES = 4096 -- a job counts as at least one text per 4,096 bytes, so a wrong number of texts does little harm
