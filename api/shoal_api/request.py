@@ -88,7 +88,7 @@ class JsonRequest(Request):
     #: Bytes in memory that access control counts for the request: its body, and a large response.
     num_held_bytes = 0
 
-    #: True once the Accept header was read to choose the format of the response.
+    #: True once the Accept header has been read to choose the format of the response.
     is_negotiated = False
 
     #: The field names in the body, once the body is read.
