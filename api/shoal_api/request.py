@@ -88,7 +88,7 @@ class JsonRequest(Request):
     #: Bytes in memory that access control counts for the request: its body, and a large response.
     num_held_bytes = 0
 
-    #: True once the Accept header was read to choose the format of the response.
+    #: True once the Accept header has been read to choose the format of the response.
     is_negotiated = False
 
     #: The field names in the body, once the body is read.
@@ -144,7 +144,7 @@ class JsonRequest(Request):
                 )
 
     async def drop(self, num_bytes: int) -> None:
-        """Read and drop `num_bytes` of a refused body. Many clients read a response only after they have sent all."""
+        """Read and drop `num_bytes` of a refused body. Many clients read a response only after sending it all."""
         self.is_read = True
         async for piece in self.body:
             num_bytes -= len(piece)

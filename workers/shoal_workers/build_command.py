@@ -79,8 +79,8 @@ def build(
 ) -> None:
     """Build a version of an index from the documents in SOURCE.
 
-    SOURCE is a file (.csv, .tsv, .jsonl, .txt or .parquet), packed or not, a document (.html, .md, .pdf), or a folder
-    of documents. Without SOURCE, the sample headlines that come with Shoal are indexed.
+    SOURCE is a file (.csv, .tsv, .jsonl, .txt or .parquet, compressed or not), a document (.html, .md, .pdf), or a
+    folder of documents. Without SOURCE, the sample headlines that come with Shoal are indexed.
 
     If a pool answers, its workers embed the texts; otherwise, or with --local, this process embeds them. Texts that the
     version built last has are not embedded again, and if nothing has changed, the current version stays. A build that

@@ -44,8 +44,8 @@ def migrate(settings: Settings, index_name: str, no_publish: bool, local: bool, 
     """Embed the documents of INDEX anew, and publish the new version when it is done.
 
     The model is the pool's, or with --local the model of the settings. The source is the current version, which is
-    served until then; documents that were added and deleted since are folded in. After an interruption, the same
-    command goes on.
+    served meanwhile; additions and deletions since its build are folded in. After an interruption, the same command
+    goes on.
     """
     from shoal_workers.process.processors import limit_native_threads
 

@@ -153,7 +153,7 @@ class AccessControl:
         request.is_counted, request.num_held_bytes = False, 0
 
     def num_requests(self, request: JsonRequest) -> int:
-        """Return the number of requests under way of this request's client."""
+        """Return the number of requests of this request's client that are under way."""
         return self._requests.held(request.client_name)
 
     def count_transfer(self, request: JsonRequest) -> Callable[[], None]:

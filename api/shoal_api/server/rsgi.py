@@ -23,11 +23,11 @@ from shoal_api.server.shutdown import OPEN_FILES, connections_on, listeners_on
 #: Age from which a request is watched for the disconnection of its client, in seconds.
 WATCH_AFTER_S = 1.0
 
-#: Seconds between two checks whether the client has read a large response.
+#: Seconds between two checks of whether the client has read a large response.
 LOOK_EVERY_S = 0.05
 
-#: Number of these checks, one after the other, that find nothing to be sent before a response counts as read. A file
-#: stays open for longer, because Granian opens it again a moment later.
+#: Number of checks in a row that must find nothing left to send before a response counts as read. A file stays open for
+#: longer, because Granian opens it again a moment later.
 QUIET_LOOKS, QUIET_LOOKS_OF_FILE = 2, 20
 
 #: The entries of Flask's environment that are the same for all requests.

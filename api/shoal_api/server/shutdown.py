@@ -86,7 +86,7 @@ def _is_in_use(port: int) -> bool:
 
 
 def _is_idle(connection: socket.socket) -> bool:
-    """Return True if data has come and was read, and no data came or went in the last `IDLE_S`; else False."""
+    """Return True if data has come and been read, and none has come or gone in the last `IDLE_S`."""
     if not HAS_TCP_INFO:
         return False
     num_unread_bytes = struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))[0]

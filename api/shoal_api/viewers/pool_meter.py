@@ -182,8 +182,8 @@ def _rate(work: Iterable[Work], counter: str) -> float:
 def _busy(work: Iterable[Work]) -> float | None:
     """Return the share of the time in which engines computed, averaged over `work`.
 
-    A forward pass counts wholly between the two heartbeats around its end, although it may have begun earlier. So each
-    share is limited to 1.
+    A forward pass counts entirely toward the interval in which it ends, even if it began earlier. So each share is
+    limited to 1.
     """
     shares = [min(1.0, _rate([of_worker], "busy_s")) for of_worker in work]
     return _ratio(sum(shares), len(shares))

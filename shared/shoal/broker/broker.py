@@ -68,7 +68,7 @@ class Broker:
 
     Each thread that waits for an answer has a connection for itself.
 
-    Every method raises Overloaded if Redis is out of memory, Unavailable if Redis does not answer or refuses a command.
+    Every method raises Overloaded if Redis is out of memory, and Unavailable if it refuses a command or is silent.
     """
 
     def __init__(self, pool: ConnectionPool):

@@ -59,7 +59,7 @@ class Group:
 
     Once the job is answered, `errors` maps the number of each document that could not be embedded to its error.
     Documents are numbered within the group. `vectors` has the vectors of the other documents, float32 `[documents,
-    dimension]`, or stays None without other documents. With the output `sparse`, `sparse` has their sparse vectors.
+    dimension]`, or stays None if there are no others. With the output `sparse`, `sparse` has their sparse vectors.
     """
 
     rows: list[Row]

@@ -60,8 +60,8 @@ def embed(
 ) -> None:
     """Embed TEXTS, the lines of a file, or the lines of standard input. Print or save the vectors in the same order.
 
-    With --file and a folder as --out, a file of records of any size (.csv, .tsv, .jsonl, .txt or .parquet, packed or
-    not) is embedded in parts. After an interruption, the same command continues.
+    With --file and a folder as --out, a file of records of any size (.csv, .tsv, .jsonl, .txt or .parquet, compressed
+    or not) is embedded in parts. After an interruption, the same command continues.
     """
     options = {name: value for name, value in options.items() if value is not None}
     options |= {"normalize": False} if no_normalize else {}

@@ -185,7 +185,7 @@ def vectors(reply: Reply, options: Options) -> Any:
 
 
 def by_text(reply: Reply, options: Options) -> Any:
-    """Return the item of each text in an embed's reply; for a list of outputs, a dict with an item of each output."""
+    """Return the item of each text in an embed's reply; for a list of outputs, a dict with an item for each output."""
     found = vectors(reply, options)
     if isinstance(found, dict):
         return [dict(zip(found, items, strict=True)) for items in zip(*found.values(), strict=True)]

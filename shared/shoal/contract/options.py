@@ -49,9 +49,9 @@ ASCII_PER_TOKEN = 4
 class Options:
     """Options that say how a job's texts are embedded. Raises InvalidRequest for a value that an option cannot have.
 
-    `output` is a word, or a list of `LISTED_OUTPUTS`, which becomes a tuple. With `chunk_tokens`, a text is cut into
-    chunks of at most `chunk_tokens` tokens. Neighbouring chunks share at most `chunk_overlap` tokens. The vector of the
-    text is the mean of the chunks' vectors.
+    `output` is a word, or a list of words from `LISTED_OUTPUTS`, which becomes a tuple. With `chunk_tokens`, a text is
+    cut into chunks of at most `chunk_tokens` tokens. Neighbouring chunks share at most `chunk_overlap` tokens. The
+    vector of the text is the mean of the chunks' vectors.
     """
 
     normalize: bool = True

@@ -107,7 +107,7 @@ def _element_text(root: Any) -> str:
 
 
 def _marked(root: Any) -> str:
-    """Return the texts of an element with marks between them. Elements may be too deep for recursion."""
+    """Return the texts of an element with marks between them. Elements may be nested too deeply for recursion."""
     parts: list[str] = []
     node, is_done, num_pre, root_id = root, False, 0, root.mem_id
     while True:
@@ -130,7 +130,7 @@ def _marked(root: Any) -> str:
 
 
 def extract_markdown(data: bytes) -> Extracted:
-    """Return the text of a file without front matter and comments, and its title: of the front matter, or a heading.
+    """Return the text of a file without front matter and comments, and its title, from the front matter or a heading.
 
     Raises UnreadableFile.
     """

@@ -214,7 +214,7 @@ class LongJob(Job):
         self.enqueue(pipeline)
 
     def try_later(self, pipeline: "Pipeline") -> None:
-        """Let the job run again after its kind's pause. RQ's `retry` would write the status before the transaction."""
+        """Let the job run again after a pause. RQ's `retry` would write the status before the transaction."""
         pause_s = self.get_retry_interval()
         self.retries_left = (self.retries_left or 0) - 1
         if pause_s:

@@ -144,7 +144,7 @@ class Search(Job):
         return min(MAX_REQUEST_TEXTS, max(1, SPLIT_HITS // self.hits_per_list))
 
     def lane_sizes(self) -> list[int]:
-        """Return the weight of each query: 1, and more for hits, for hits to rerank and for further passes."""
+        """Return the weight of each query: 1, plus more for hits, for hits to rerank and for further passes."""
         num_texts = len(self.texts)
         num_more = self.num_pairs // max(1, num_texts) + self._texts_of_hits
         return [1 + num_more + TEXTS_PER_PASS * (self.search.num_passes - 1)] * num_texts

@@ -48,7 +48,7 @@ class Tokenize(TokenizerJob):
 
 @dataclass(frozen=True, slots=True)
 class Decode(TokenizerJob):
-    """A job that decodes ids: each text has decimal ids with spaces between. `special_tokens` keeps special tokens."""
+    """A job that decodes ids: each text has decimal ids, separated by spaces. `special_tokens` keeps special tokens."""
 
     op: ClassVar[str] = "decode"
     answer_name: ClassVar[str] = "decoded"

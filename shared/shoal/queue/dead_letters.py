@@ -120,8 +120,8 @@ class DeadLetters:
     async def retry(self, letter_id: str) -> str:
         """Put the job again, without its deadline, and return its new id. The result can be fetched by this id.
 
-        A letter always gives the same id, so two retries at once put one job. Raises UnknownJob, Overloaded, or another
-        ShoalError if the job cannot be read. A letter with such a job can only be dropped.
+        A letter always gives the same id, so two simultaneous retries put one job. Raises UnknownJob, Overloaded, or
+        another ShoalError if the job cannot be read. A letter with such a job can only be dropped.
         """
         letter = await self.get(letter_id)
         job = replace(

@@ -226,7 +226,7 @@ class Dispatcher:
     # Callers that wait
 
     def _note(self, job_id: str, outcome: ShoalError | None) -> None:
-        """Wake callers that wait for the job's result. They look for it, or raise `outcome` if that is an error."""
+        """Wake callers that wait for the job's result; each looks for it, or raises `outcome` if that is an error."""
         for note in self._watched.pop(job_id, []):
             if not note.done():  # the future of a cancelled task is done
                 note.set_result(outcome)

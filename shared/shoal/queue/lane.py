@@ -170,7 +170,7 @@ def num_query_bytes(job: Job) -> int:
 
 
 def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
-    """Return the error of a put for which even an empty lane has no room; `refusal` is the script's answer."""
+    """Return the error for a put for which even an empty lane has no room; `refusal` is the script's answer."""
     exceeded = refusal["exceeded"].decode()
     is_of_chunks = exceeded == "texts" and any(job.options.chunk_tokens is not None for job in put.jobs)
     chunks = ", chunks counted," if is_of_chunks else ""
@@ -182,7 +182,7 @@ def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
 
 
 def overloaded(lane: str, load: Mapping[str, Any], texts_per_s: float) -> Overloaded:
-    """Return the error of a put for which a lane has no room now; `load` is the script's answer.
+    """Return the error for a put for which a lane has no room now; `load` is the script's answer.
 
     `texts_per_s` is the speed of all workers together, 0 without workers.
     """
@@ -198,7 +198,7 @@ def overloaded(lane: str, load: Mapping[str, Any], texts_per_s: float) -> Overlo
 
 
 def too_much_unread(unread: Mapping[str, Any]) -> Overloaded:
-    """Return the error of a put whose client has too many unread bytes; `unread` is the script's answer."""
+    """Return the error for a put whose client has too many unread bytes; `unread` is the script's answer."""
     return Overloaded(
         f"the client has {unread['client_bytes']:,} bytes of results that were not read and of idempotency keys, and "
         f"may have less than {unread['most']:,} (SHOAL_MAX_RESULT_MB): fetch results, then submit again",

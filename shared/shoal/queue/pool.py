@@ -68,7 +68,7 @@ class AsyncPool:
 
 
 class Pool:
-    """The living workers of one pool, for workers, which also announce themselves here. Thread-safe."""
+    """The living workers of one pool, as workers see them; they also announce themselves here. Thread-safe."""
 
     def __init__(self, broker: Broker, keys: Keys, alive_s: float = ALIVE_S):
         self.broker = broker

@@ -25,7 +25,7 @@ Records = Iterator[tuple[int, Record | BadDocument]]
 #: Size limit of a record, in bytes. A larger record becomes a bad row.
 MAX_ROW_BYTES = 8 * 2**20
 
-#: Largest number of bad rows of a source. Each needs a line on disk, and a byte of a packed file can hold a thousand.
+#: Largest number of bad rows of a source. Each needs a line on disk; a byte of a compressed file can hold a thousand.
 MAX_BAD_ROWS = 10_000_000
 
 #: Largest number of column names that a message lists.

@@ -21,7 +21,7 @@ def documents_of(
 
     Raises BadDocument or InvalidText, whose message names the document by its position, counted from 0, and its id.
     Raises TooLarge for more than `most` documents, or if their lists and maps have more than `max_values` values. A
-    document is checked only after its values were counted.
+    document is checked only after its values have been counted.
     """
     num_values = 0
     columns = DocumentColumns("text", "id", RESERVED_NAMES, max_text_chars)

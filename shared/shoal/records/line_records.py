@@ -1,4 +1,4 @@
-"""Records of files of tables, JSON and text, packed or not. They are read line by line in constant memory."""
+"""Records of files of tables, JSON and text, compressed or not. They are read line by line in constant memory."""
 
 import csv
 import gzip
@@ -20,13 +20,13 @@ from shoal.process.extra import install_command
 from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
 from shoal.records.source_file import SourceFile
 
-#: The endings of the names of packed files. Python has zstd since 3.14; for earlier versions, the extra `zstd` has it.
+#: The endings of compressed files' names. Python has zstd since 3.14; for earlier versions, the extra `zstd` has it.
 PACKED_ENDINGS = (".gz", ".zst")
 
 #: The byte order marks of UTF-16, as the decoder of UTF-8 returns them.
 _UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
 
-#: Longest line that is skipped as a bad row, in characters. At a longer line, reading of the file ends.
+#: Longest line that is skipped as a bad row, in characters. A longer line ends the reading of the file.
 MAX_LINE_CHARS = 2**28
 
 #: Largest number of characters in consecutive blank lines. While they are skipped, the caller can neither report nor
@@ -70,8 +70,8 @@ class Line(NamedTuple):
 def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, None]:
     """Yield the lines of a UTF-8 file.
 
-    Raises BadDocument if a packed file is damaged, for UTF-16, and for over `MAX_BLANK_CHARS` of blank lines. Raises
-    MissingExtra for zstd without its package.
+    Raises BadDocument if a compressed file is damaged, for UTF-16, and for over `MAX_BLANK_CHARS` of blank lines.
+    Raises MissingExtra for zstd without its package.
     """
     number, num_blank, name = 0, 0, label.path.lower()
     packed, faults = _unpacked(file.stream, name)

@@ -106,7 +106,7 @@ def _batches(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     columns, writer = metadata.schema, re.match(r"parquet-cpp-arrow version (\d+)", metadata.created_by or "")
     groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
     # Columns to read as dictionaries, because copies of repeated values in a small file could fill the memory.
-    # pyarrow cannot read the delta encodings so.
+    # pyarrow cannot read delta encodings this way.
     repeatable = [
         column.path
         for n, column in enumerate(columns.column(n) for n in range(len(columns)))

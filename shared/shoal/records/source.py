@@ -70,7 +70,7 @@ class Source:
     position of the record, counted from 0. No other column may have one of the `reserved` names. The `rules` say which
     paths are allowed.
 
-    Once a row was read, `ids_are_positions` is True if the ids are positions.
+    Once a row has been read, `ids_are_positions` is True if the ids are positions.
 
     The constructor raises InvalidRequest if the file does not exist or its format is unknown, and for a URL. Iterating
     raises InvalidRequest for a column that cannot be used, BadDocument or InvalidRequest for a file that cannot be

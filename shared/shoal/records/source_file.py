@@ -43,7 +43,7 @@ class SourceRules:
 
 
 class SourceFile:
-    """An open file: a stream of its bytes, packed or not, its size, and the time of its last change in nanoseconds.
+    """An open file: a stream of its bytes, compressed or not, its size, and the time of its last change in nanoseconds.
 
     `fraction` returns the share that was read. A reader that does not read from beginning to end replaces this
     function.

@@ -59,10 +59,10 @@ _WEIGHT_BYTES = {"int8": 1, "bf16": 2}
 class TokenizedText:
     """One text on its way through the model.
 
-    If `pooling` is None, the model's pooling is used. If the engine fails on the text, the text gets an `error`, else
+    If `pooling` is None, the model's pooling is used. The text gets an `error` if the engine fails on it, or else
     `vectors`, float32: `[1, dimension]`, or `[tokens, dimension]` with the output `tokens`, or `[0, …]` if heads make
-    all outputs. `made` has the output of each head, by the head's name. `num_tokens` includes special tokens.
-    Texts with equal keys can share one computation.
+    all outputs. `made` has the output of each head, by the head's name. `num_tokens` includes special tokens. Texts
+    with equal keys can share one computation.
     """
 
     tokens: Tokens
@@ -254,7 +254,7 @@ class Encoder:
         return found
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start to encode the texts, in one-thread passes side by side or, if quicker, in one pass on all threads."""
+        """Start encoding the texts, in one-thread passes side by side or, if quicker, in one pass on all threads."""
         parts = self._split(texts)
         sizes = [sum(text.num_tokens for text in part) for part in parts]
         longest, whole = round_up(max(sizes, default=0)), round_up(sum(sizes))
@@ -266,7 +266,7 @@ class Encoder:
         return self._start(parts, self.engine.start)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start to encode texts at low priority, beside the passes that `start` begins. Needs `runs_aside`."""
+        """Start encoding texts at low priority, beside the passes that `start` begins. Needs `runs_aside`."""
         return self._start(self._split(texts), self.engine.start_aside)
 
     def needs_pass(self, text: TokenizedText) -> bool:

@@ -128,7 +128,7 @@ class Ranker:
         return FieldOrder(parse_sort(self._options.sort), self._index.fields_at(self._live))
 
     def _best(self, query: Query, selected: NDArray[np.bool_], num: int) -> TopK:
-        """Return the documents of highest score, best first; if scores are equal, the lower row comes first."""
+        """Return the documents with the highest scores, best first; if scores are equal, the lower row comes first."""
         search, live, vector, count = self._index.exact_search, self._live, query.vector, self._index.manifest.count
         of_version, of_added = selected[:count], selected[count:]
         if prior := self._prior(query):

@@ -110,9 +110,9 @@ class Index:
         return LiveDocuments.none(self.manifest.changes_through, self.manifest.dimension, self.lexical)
 
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
-        """Return the `k` documents of highest cosine for each normalised vector in `[queries, dimension]`, best first.
+        """Return the `k` documents most similar to each normalised vector in `[queries, dimension]`, best first.
 
-        The search is exact for any number of documents. Documents of equal score are in the order of the source;
+        The search is exact for any number of documents. Documents with equal scores are in the order of the source;
         documents that were added since the build come after them, in the order in which they were added. Raises
         IndexCorrupt for files that no build wrote.
         """
@@ -154,7 +154,7 @@ class Index:
     def _naming_corruption(self) -> Iterator[None]:
         try:
             yield
-        except IndexError as error:  # codes of other vectors: too few bounds reach the score
+        except IndexError as error:  # if the codes belong to other vectors, too few bounds reach the score
             raise IndexCorrupt(
                 f"{self.folder / QUANTISED} does not belong to {VECTORS}: build the index again"
             ) from error

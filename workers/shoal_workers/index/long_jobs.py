@@ -229,9 +229,9 @@ def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, ke
     """Run the action on the index in `folder`, and return its versions afterwards, the newest first.
 
     `pool_digest` is the digest of the model that the pool serves, or None if it serves none. Two rollbacks with the
-    same `key` count as one; an empty key is ignored. Raises IndexNotFound, InvalidRequest for a delete of the current
-    version or a rollback from the first one, IndexMismatch for a version that was not built with the pool's model, and
-    IndexCorrupt.
+    same `key` count as one; an empty key is ignored. Raises IndexNotFound, InvalidRequest for deleting the current
+    version or rolling back from the first one, IndexMismatch for a version that was not built with the pool's model,
+    and IndexCorrupt.
     """
     if request.action == "rollback":
         rollback(folder, pool_digest, key)

@@ -4,7 +4,7 @@
 // In f32, the kernel runs on 64-bit ARM with NEON and on x86-64 with AVX2, FMA and F16C, and uses AVX-512 if it is
 // compiled for AVX-512 (F, BW, DQ, VL). Int8 needs AVX-VNNI, AVX-512 VNNI or ARM's SDOT. Bf16 needs ARM's BFDOT, or
 // AVX-512 VNNI and AVX-512 BF16; with these two, the kernel multiplies with AMX if the processor has AMX. library.py
-// compiles the kernel for each kind of processors, weights.py arranges the weights, and kernel.py calls it.
+// compiles the kernel for each kind of processor, weights.py arranges the weights, and kernel.py calls it.
 //
 // One thread computes all layers of a block of texts, so threads wait for each other only at the end of a pass. The
 // weights are a stream of panels in the order of their use. A panel has the weights from one group of inputs to 48
@@ -493,7 +493,7 @@ INLINE void load_tile(const void* from, size_t stride) {
     asm volatile("tileloadd (%0,%1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(TILE) : "memory");
 }
 
-// Loads weights as data that the first-level cache need not keep, so that it keeps the tokens' numbers: a product takes
+// Loads weights as data that the first-level cache need not keep, so the tokens' numbers stay there: a product takes
 // a fifth less time.
 INLINE void load_weights(const void* from, size_t stride) {
     asm volatile("tileloaddt1 (%0,%1), %%tmm7" ::"r"(from), "r"(stride) : "memory");
@@ -583,7 +583,7 @@ INLINE void add_products(const uint8_t* rows, int row_bytes, const uint8_t* weig
     }
 }
 
-// Multiplies M tokens with outputs of a panel, from `first_output` on, as many as there are registers for.
+// Multiplies M tokens with as many outputs of a panel, from `first_output` on, as there are registers for.
 template <class Kind, int M, bool FETCH>
 void tile(const Rounded& input, int group, int first, Cursor panel, int first_output, const Target& to, int column) {
     constexpr int J = TILE_VECTORS;
@@ -597,7 +597,7 @@ void tile(const Rounded& input, int group, int first, Cursor panel, int first_ou
 }
 
 #ifdef __AVX512BF16__
-// The sums of up to 32 tokens x 48 outputs that AMX has computed, their panel, and the first of their outputs.
+// Sums that AMX has computed, for up to 32 tokens and the 48 outputs of `panel`, which begin at the output `column`.
 struct Sums {
     alignas(64) int32_t rows[2 * AMX_ROWS][PANEL_OUTPUTS];
     int first, num = 0, num_finished = 0, column;
@@ -862,7 +862,7 @@ INLINE void score_amx(const uint16_t* queries, const float* keys, int length, in
     }
 }
 
-// Adds the products of the shares in tile 6 and 32 tokens' values to the tiles from TILE to LAST.
+// Adds the products of the values of 32 tokens and the shares in tile 6 to the tiles from TILE to LAST.
 template <int TILE, int LAST>
 INLINE void add_values(const float* values, size_t stride) {
     load_weights(values, stride);
@@ -1158,9 +1158,9 @@ void close_pool(Pool* pool) {
     delete pool;
 }
 
-// Starts to compute the vectors `out`, [tokens, width], in blocks for `parts` threads. The caller must keep ids,
-// positions and vectors until the pass is closed. Returns null if the model does not accept a text, or if there is too
-// little memory.
+// Starts computing the vectors `out`, [tokens, width], in blocks for `parts` threads. The caller must keep ids, positions
+// and vectors until the pass is closed. Returns null if the model does not accept a text, or if there is too little
+// memory.
 Pass* start_pass(Pool* pool, const int32_t* ids, const int32_t* positions, int tokens, float* out, int parts) {
     const Shape& shape = pool->model.shape;
     if (parts < 1 || parts > MAX_SIZE || tokens > MAX_SIZE || !is_valid(shape, ids, positions, tokens)) return nullptr;

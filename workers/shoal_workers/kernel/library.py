@@ -19,7 +19,7 @@ from shoal_workers.process import processors
 
 SOURCE = Path(__file__).with_name("kernel.cpp")
 
-#: The options of the compiler for every target. Warnings are off, because the headers of g++ 12 give thousands. The
+#: The options of the compiler for every target. Warnings are off, because the headers of g++ 12 cause thousands. The
 #: compiler's libraries are linked into the file: only the used parts, hidden from other libraries of the process. Thus
 #: an older glibc suffices.
 FLAGS = "-O3 -std=c++20 -ffp-contract=fast -fno-math-errno -fno-trapping-math -w -shared -fPIC -pthread"

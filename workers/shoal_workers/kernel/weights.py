@@ -101,7 +101,7 @@ def _sizes(transformer: Transformer) -> tuple[int, int]:
 
 
 def _group(width: int, inner: int) -> int:
-    """Return the number of inputs of a panel, which divides both widths; 0 if no possible number does."""
+    """Return the number of inputs of a panel, which divides both widths; 0 if there is no such number."""
     sizes = range(MIN_GROUP, MAX_GROUP + 1, GROUP_STEP)
     return max((size for size in sizes if gcd(width, inner) % size == 0), default=0)
 

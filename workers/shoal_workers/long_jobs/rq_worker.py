@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
 #: Seconds between two heartbeats of a running job, and the age of the last heartbeat from which the job counts as
-#: abandoned. At each heartbeat, the worker also looks whether the job should stop.
+#: abandoned. At each heartbeat, the worker also checks whether the job should stop.
 HEARTBEAT_S, ALIVE_S = 1, 8
 
 #: Seconds that a worker waits for a job before its next heartbeat, and the age of the last heartbeat, in seconds, at

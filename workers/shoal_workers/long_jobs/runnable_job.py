@@ -78,7 +78,7 @@ class RunnableJob(LongJob):
 
         def write(pipeline: "Pipeline") -> None:
             self.ended_at, self._result = now(), result
-            self.meta.pop("error", None)  # an earlier try may have left an error
+            self.meta.pop("error", None)  # an earlier attempt may have left an error
             pipeline.hset(self.key, "meta", self.serializer.dumps(self.meta))
             self._handle_success(self.result_ttl, pipeline, worker, execution.id, execution.created_at, self.ended_at)
             self.cleanup(self.result_ttl, pipeline, remove_from_queue=False)

@@ -171,7 +171,7 @@ class Scheduler:
     def _fill(self, works: Sequence[Work], max_cost: float | None) -> None:
         """Tokenize inputs of one model's jobs, in order, for `WINDOW_PASSES` passes. Equal inputs become one text.
 
-        While interactive jobs are expected, only few texts are tokenized at a time, and none once such a job has come.
+        While interactive jobs are expected, few texts are tokenized at a time, and none once such a job has come.
         """
         known = {text.key: text for work in works for text in work.tokenized.values() if not text.is_done}
         enough_tokens = WINDOW_PASSES * (max_cost or works[0].pipeline.bucketing.max_batch_tokens)

@@ -73,7 +73,7 @@ class TensorNames:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The two linear layers that make scores of a token vector, and the function and the norm between them.
+    """The two linear layers that make scores from a token vector, and the function and the norm between them.
 
     Without `dense`, `out` alone makes the scores, and has no bias. `pooling` is the key of config.json that says
     whether the scores belong to the first token's vector or to the mean. If `activation` is empty, config.json names

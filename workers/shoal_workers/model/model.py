@@ -36,7 +36,7 @@ class Model:
     SHA-256 of the weights. `weights_state` shows whether the original's weights or settings have changed since.
     `shares_rows` is true if a row may have several texts.
 
-    `is_reranker` is true for a cross-encoder, which makes one score of a pair of texts. `type_offset` is added to the
+    `is_reranker` is true for a cross-encoder, which makes one score for a pair of texts. `type_offset` is added to the
     position of a token for each token type; it is 0 if there are no types. `num_weights` is the number of weights in
     the layers, or 0 if it is not known. `other_blocks` names, in words, the blocks that BERT lacks. With
     `ends_in_tanh`, a tanh is applied to pooled vectors. `activation` is the function in the layers if it is not the

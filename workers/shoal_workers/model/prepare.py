@@ -179,7 +179,7 @@ def _usable(what: str) -> Iterator[None]:
 
 
 def _adapt_tokenizer(path: Path, original: Original) -> None:
-    """Let the tokenizer make texts lower-case first, if Sentence Transformers does so. Raises ModelMismatch."""
+    """Let the tokenizer convert texts to lower case first, if Sentence Transformers does so. Raises ModelMismatch."""
     tokenizer = Tokenizer.from_file(str(path))
     named = original.tokenizer_config.get("truncation_side") or (tokenizer.truncation or {}).get("direction", "right")
     if str(named).lower() != "right":

@@ -78,7 +78,7 @@ class Layer(NamedTuple):
 
 
 class ScoreHead(NamedTuple):
-    """The layers that make scores of every token's vector: a linear layer, a function, a norm, a linear layer.
+    """The layers that compute scores from each token's vector: a linear layer, a function, a norm, a linear layer.
 
     With `is_of_mean`, each token's vector is first replaced by the mean of the vectors of its text.
     """

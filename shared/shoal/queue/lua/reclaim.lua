@@ -1,5 +1,5 @@
--- Put back jobs that their worker cannot answer. This worker's jobs are put back if it does not know them, because an answer
--- of Redis was lost, or if it leaves. Jobs of dead workers become suspects, because any of them may have ended its worker:
+-- Put back jobs that their worker cannot answer. This worker's jobs are put back if it leaves, or if it does not know them
+-- because an answer of Redis was lost. Jobs of dead workers become suspects, because any of them may have ended its worker:
 -- loop/admission.py refuses a job after MAX_DEATHS.
 -- If a dead worker held a suspect, which ran alone, only the suspect is blamed.
 -- A worker that has not announced itself for half of alive_ms looks for no dead workers, because Redis may have been away.

@@ -1,5 +1,5 @@
 -- Stop counting results and idempotency keys that have expired, or that a client popped. A result that still exists is
--- looked at again when its age has doubled, and when it expires; an idempotency key, when it expires or at some time before.
+-- looked at again when its age has doubled, and when it expires; an idempotency key, when it expires or earlier.
 -- Returns {more}: true if more members may be due.
 local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- members at a time, in half a millisecond
 local now = call('TIME')[1]

@@ -8,7 +8,7 @@
 local MOST_ADMITTED = 256 -- pushed jobs that wait in a lane; further ones stay in the program's list, and fill no lane for others
 
 -- Add jobs that programs have pushed without a script to the lane, all for the client ''. Their bytes are not read here: a
--- number is their id until a worker has read them. The first commands fail if another program wrote a key, so none is lost.
+-- number is their id until a worker has read them. The first commands fail if another program wrote a key, so no job is lost.
 local function admit(lane)
   local pushed = ROOT .. 'lane:' .. lane
   local num = math.min(call('LLEN', pushed), MOST_ADMITTED - call('LLEN', key_of(lane, 'of:')))

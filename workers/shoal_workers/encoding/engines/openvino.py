@@ -22,9 +22,9 @@ from shoal_workers.process.processors import at_low_priority
 #: again. With OpenVINO's higher default, a worker's memory doubles as the worker meets more shapes.
 _KEPT_BY_OPENVINO = 64
 
-#: oneDNN keeps no code that streams share, because a stream sometimes gets wrong code if that cache is full. Measured
-#: in f32 with two streams and rows of 64 tokens: wrong vectors in 33 of 286 passes with room for one primitive, in 3 of
-#: 324 with room for 32, and in none of 1,126 without a cache.
+#: oneDNN's cache of code is off, because all streams share it, and a stream sometimes gets wrong code if it is full.
+#: Measured in f32 with two streams and rows of 64 tokens: wrong vectors in 33 of 286 passes with room for one
+#: primitive, in 3 of 324 with room for 32, and in none of 1,126 without a cache.
 _KEPT_BY_ONEDNN = "0"
 
 

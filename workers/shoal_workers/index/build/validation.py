@@ -24,7 +24,7 @@ SEARCHED_AT_ONCE = 2**16
 SAMPLED_SHARE, MIN_SAMPLED, MAX_SAMPLED, MIN_FOUND = 0.005, 20, 1_000, 0.99
 
 #: Scores that differ by no more than this count as equal. The scores of one text that was embedded in different batches
-#: differ by less, and the scores of two documents with nearly the same text by little more.
+#: differ by less than that, and the scores of two documents with nearly the same text by little more.
 TOLERANCE = 0.01
 
 

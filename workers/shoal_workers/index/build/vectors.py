@@ -43,7 +43,7 @@ class FormerVersion:
         """Return the newest version of the index in `out` that was built with this model; None if there is none.
 
         Damaged versions are left out. If the build `learns_words`, versions without learned words are left out too,
-        because one pass of a text makes its words and its vector.
+        because one pass over a text makes both its words and its vector.
         """
         for version in find_versions(out):
             if not (manifest := version.manifest) or manifest.engine:

@@ -53,7 +53,7 @@ class Table(Protocol):
         """Add rows, numbered from `first`, that the table lacks. The `documents` are lines of JSON."""
 
     def finish(self) -> None:
-        """Prepare the table for searches after all rows were added. There is no time limit."""
+        """Prepare the table for searches after all rows have been added. There is no time limit."""
 
     def search(self, queries: NDArray[np.float32], k: int, wanted: str | None) -> Found:
         """Return the `k` nearest rows that match the filter `wanted`, for each query, or all if fewer match."""

@@ -30,10 +30,10 @@ _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 class Language(NamedTuple):
     """The language in which an engine takes filters: functions that write a condition.
 
-    `all_of` and `any_of` write that all or some of several conditions hold, which may be none, and `negation` that one
-    does not. `exists` writes that a field has a value, `one_of` that a value of it is one of some terms, and `between`
-    that a value is within bounds. If `compares_each` is False, `between` compares the greatest value with lower bounds,
-    and the least with upper bounds.
+    `all_of` and `any_of` write that all or some conditions of a list, perhaps an empty one, hold, and `negation` that
+    one does not. `exists` writes that a field has a value, `one_of` that it has one of some terms, and `between` that a
+    value is within bounds. If `compares_each` is False, `between` compares the greatest value with lower bounds, and
+    the least with upper bounds.
     """
 
     all_of: Callable[[Sequence[str]], str]
@@ -116,7 +116,7 @@ class _Writer:
 
 
 def _bound(column: Column, operator: str, value: Value, place: str) -> Bound:
-    """Return a bound in numbers. A date is a span of time; a date is later if it begins after the end of the span."""
+    """Return a bound in numbers. A date is a span of time; a later date is one that begins at its end or after."""
     found = _converted(column, value, f"{place}.{operator}")
     if column.kind == "date":
         first, end = found

@@ -29,7 +29,7 @@ from shoal_workers.index.engines.fields import Bound, Language
 #: Least number of candidates that a search of the graph keeps.
 EF_SEARCH = 100
 
-#: Most bytes of one call that adds rows, and bytes of a number in it. Qdrant refuses calls of more than 32 MB.
+#: Most bytes of a call that adds rows, and bytes per number in it. Qdrant refuses calls of more than 32 MB.
 MAX_CALL_BYTES, NUMBER_BYTES = 16_000_000, 24
 
 #: Time between two looks at a collection that Qdrant is indexing, in seconds.
@@ -79,7 +79,7 @@ class Table:
         if parts.username is not None or parts.query:
             raise InvalidRequest("the address of Qdrant has a host, a port and a path, and nothing else")
         url = parts._replace(scheme="https" if parts.scheme == "qdrants" else "http").geturl()
-        headers = {"api-key": password} if password else {}  # the client warns of its parameter `api_key` without TLS
+        headers = {"api-key": password} if password else {}  # the client warns if `api_key` is given without TLS
         self._client = QdrantClient(url=url, headers=headers, timeout=timeout_s, check_compatibility=False)
         self._name = name
 
@@ -100,7 +100,7 @@ class Table:
     def add(
         self, first: int, vectors: NDArray[np.float32], documents: Sequence[str], values: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Write rows, numbered from `first`, in calls that Qdrant takes. Rows that it has already are replaced."""
+        """Write rows, numbered from `first`, in calls small enough for Qdrant. Existing rows are replaced."""
         row_bytes = NUMBER_BYTES * vectors.shape[1] + max(len(json.dumps(document)) for document in documents)
         at_once = max(1, MAX_CALL_BYTES // row_bytes)
         for start in range(0, len(documents), at_once):
@@ -129,7 +129,7 @@ class Table:
     def _ask(self, call: Callable[..., T], *arguments: Any) -> T:
         """Return the result of a call about the collection.
 
-        Raises LookupError if there is no collection, and ConnectionError for a refused key or a server in trouble.
+        Raises LookupError if there is no collection, and ConnectionError for a refused key or a server that fails.
         """
         try:
             return call(self._name, *arguments)

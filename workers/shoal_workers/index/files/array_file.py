@@ -47,7 +47,7 @@ def open_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[
             if (extra_bytes := path.stat().st_size - array.offset - array.nbytes) > 0:
                 raise ValueError(f"it has {extra_bytes:,} bytes after its array")
             return np.asarray(array)
-    except Exception as error:  # numpy's parser of headers raises any error of Python's own parser
+    except Exception as error:  # numpy's header parser may raise any error of Python's parser
         raise IndexCorrupt(f"{path} cannot be read ({error!s:.200}): build the index again") from error
 
 

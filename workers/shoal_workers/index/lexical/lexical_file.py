@@ -89,7 +89,7 @@ def write_learned(
     """Write the lexical index of a version with learned words.
 
     For each row, `taken_from` has a row of the `former` version, whose postings are reused, or -1 - n for the text with
-    the number n in the file of the weights of new texts.
+    the number n in the file of new texts' weights.
     """
     num_weights = (folder / WEIGHTS).stat().st_size // WEIGHT.itemsize
     runs, order = Runs(folder / _RUNS, None), np.argsort(taken_from, kind="stable")

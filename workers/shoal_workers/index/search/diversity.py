@@ -21,8 +21,8 @@ def most_diverse(
     `scores`, `[hits]`, are in descending order, and `vectors`, `[hits, dimension]`, have length 1. The best hit is
     chosen first, and each time after it the hit with the highest
     `(1 - diversity) * relevance - diversity * similarity`. Relevance is the score divided by the best score, if that is
-    positive. Similarity is the highest cosine with a hit that was chosen. If values are equal, the hit of higher score
-    is chosen. This is maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998).
+    positive. Similarity is the highest cosine with a hit that was chosen. If values are equal, the hit with the higher
+    score is chosen. This is maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998).
     """
     if not len(scores):
         return np.empty(0, np.intp)

@@ -81,7 +81,7 @@ class LiveDocuments:
     def top_with_prior(
         self, query: NDArray[np.float32], k: int, weight: float, prior: NDArray[np.float32], eligible: NDArray[np.bool_]
     ) -> TopK:
-        """Find the `k` eligible documents of highest score for one query.
+        """Find the `k` eligible documents with the highest scores for one query.
 
         A score is `weight` times the cosine plus `prior`; `prior` and `eligible` are `[added]`. A row is a document's
         position among the added documents. If scores are equal, the document that was added first comes first.
@@ -90,7 +90,7 @@ class LiveDocuments:
         return best_by_score(rows, scores_with_prior(self.vectors, rows, query, weight, prior[rows]), k)
 
     def top_k(self, queries: NDArray[np.float32], k: int, eligible: NDArray[np.bool_] | None = None) -> TopK:
-        """Find the `k` added documents of highest score for each of the queries, or all documents if there are fewer.
+        """Find the `k` best-scoring added documents for each of the queries, or all documents if there are fewer.
 
         `queries` is `[queries, dimension]`. A row is a document's position among the added documents. If scores are
         equal, the document that was added first comes first. If `eligible`, `[added]`, is given, only eligible

@@ -1,4 +1,4 @@
-"""The pages of a list of hits: each page begins behind as many hits as the earlier pages have shown."""
+"""The pages of a list of hits: each page skips as many hits as the earlier pages have shown."""
 
 import binascii
 import json

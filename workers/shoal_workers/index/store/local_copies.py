@@ -33,8 +33,8 @@ DOWNLOAD = ".download-"
 #: Number of versions that stay: the current one, to which workers may still be switching, and the version before it.
 NUM_KEPT = 2
 
-#: Seconds after which a version is copied again: after a failure; after a wrong file, because a try costs a download;
-#: and after a complete copy, if a worker then finds the copy damaged and removes its manifest.
+#: Seconds after which a version is copied again: after a failure; after a wrong file, because each attempt costs a
+#: download; and after a complete copy, if a worker then finds the copy damaged and removes its manifest.
 RETRY_AFTER_S, WRONG_RETRY_AFTER_S, DAMAGED_RETRY_AFTER_S = 10.0, 600.0, 3_600.0
 
 #: The remedy for a damaged store, in messages.

@@ -93,7 +93,7 @@ class ExactSearch:
         hidden_rows: NDArray[np.int64] = NO_ROWS,
         eligible: NDArray[np.bool_] | None = None,
     ) -> TopK:
-        """Find the `k` rows of highest score for each query in `[queries, dimension]`, or all rows if there are fewer.
+        """Find the `k` best-scoring rows for each query in `[queries, dimension]`, or all rows if there are fewer.
 
         `hidden_rows`, `[hidden]` in ascending order, are left out. If `eligible`, `[count]`, is given, only eligible
         rows are searched, and `hidden_rows` is ignored. If scores are equal, the lower row comes first.
@@ -134,7 +134,7 @@ class ExactSearch:
         eligible: NDArray[np.bool_],
         shared: SharedProducts | None = None,
     ) -> TopK:
-        """Find the `k` eligible rows of highest score for one query. If scores are equal, the lower row comes first.
+        """Find the `k` best-scoring eligible rows for one query. If scores are equal, the lower row comes first.
 
         A score is `weight` times the cosine plus `prior`; `prior` and `eligible` are `[count]`.
         """
@@ -245,7 +245,7 @@ def in_parts(queries: NDArray[np.float32], k: int, count: int, top_k: Callable[[
 
 
 def best_by_score(rows: NDArray[np.intp], scores: NDArray[np.float32], k: int) -> TopK:
-    """Return the `k` rows of highest score for one query; if scores are equal, the lower row comes first."""
+    """Return the `k` rows with the highest scores for one query; if scores are equal, the lower row comes first."""
     best = np.argsort(-scores, kind="stable")[:k]
     return TopK(rows[best][None], scores[best][None])
 
@@ -266,7 +266,7 @@ def scores_with_prior(
 
 
 def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArray[np.float32], k: int) -> TopK:
-    """Return the `k` candidates of highest score for each query. Each query must have at least `k` candidates.
+    """Return the `k` candidates with the highest scores for each query. Each query must have at least `k` candidates.
 
     If scores are equal, the lower row comes first.
     """

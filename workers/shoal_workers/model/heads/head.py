@@ -14,9 +14,9 @@ class Head:
     all words of the vocabulary (SPLADE), "ids" takes the one number of a token as the weight of its id (BGE-M3),
     "vectors" keeps them as the token's vector (ColBERT), and "rest" does so for all tokens but the first (BGE-M3).
 
-    For "ids" and "vectors", tokens with an id in `skipped` are left out; in queries only with `skips_queries`. The
-    weight of a word is log(1 + x) of the number x, applied `num_logs` times. A text has at most `max_weights` weights;
-    0 means no limit.
+    For "ids" and "vectors", tokens with an id in `skipped` are left out; in queries only with `skips_queries`. For a
+    word's weight, log(1 + x) is applied `num_logs` times to its number. A text has at most `max_weights` weights; 0
+    means no limit.
     """
 
     kind: str

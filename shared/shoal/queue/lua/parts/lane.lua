@@ -9,7 +9,7 @@ local function wake(lane)
   if call('EXISTS', key_of(lane, 'wake')) == 0 then call('RPUSH', key_of(lane, 'wake'), '') end
 end
 
--- Return a guess of a job's number of texts, if its producer does not give the number.
+-- Guess a job's number of texts, if its producer does not give the number.
 local function guess_of_texts(bytes) return math.ceil(#bytes / 1024) end
 
 -- Add numbers to the sums of a lane, which `settle` adds to the load in Redis.

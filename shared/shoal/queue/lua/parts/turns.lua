@@ -1,5 +1,5 @@
 -- The turns of clients, a part of take. Each client has a list of jobs, and each lane has two rings of clients that wait: new
--- clients, whose first turn is short, and old clients, which had a turn. An old client has a turn after each QUANTUM texts of
+-- clients, whose first turn is short, and old clients, which had a turn. An old client has a turn after every QUANTUM texts of
 -- new clients, so a client that invents new names does not get ahead of all. A client that took more than its turn has a debt.
 local QUANTUM, FIRST_QUANTUM, MOST_DEBT = 32, 4, 1024 -- texts
 local TEXT_BYTES = 4096 -- a job counts as at least one text per 4,096 bytes, so a wrong number of texts does little harm
@@ -45,7 +45,7 @@ local function turn(lane, ring, room, last)
   return served, credit <= 0 or num_left == 0
 end
 
--- Give jobs of a lane until their texts reach the room, which the last job may exceed, or max_jobs are given.
+-- Give jobs of a lane until their texts fill the room, which the last job may exceed, or until max_jobs are given.
 local function serve(lane, room)
   local last = #jobs + args.max_jobs
   local rings, credits, served = {key_of(lane, 'new'), key_of(lane, 'old')}, key_of(lane, 'credit'), 0

@@ -1,6 +1,6 @@
 -- Unread results and idempotency keys, a part of scripts that count them. A sorted set has a member for each of these keys,
 -- 'result:<id> <bytes> <client>' or 'once:<name> <bytes> <client>'. Its score is the Unix time at which `sweep` next
--- checks whether the key still exists. A hash has the number of each kind, the bytes of all, and the bytes of each client.
+-- checks whether the key still exists. A hash has the numbers of both kinds of keys, and the bytes of all clients and of each.
 local UNREAD, UNREAD_LOAD = ROOT .. 'unread', ROOT .. 'unread:load'
 local KEYS_BYTES = 1024 -- memory that Redis needs for a result in addition to the reply, or for an idempotency key
 local FIRST_LOOK_S = 1
