@@ -4,7 +4,6 @@ It leaves only Docker's build cache behind. Megabytes are 10**6 bytes.
 """
 
 import argparse
-import json
 import os
 import re
 import signal
@@ -116,21 +115,9 @@ def debian(release: str, tests: bool) -> Iterator[Row]:
         machine.run("./scripts/run --stop")
         yield at_most(f"{label}: second start", machine.seconds(START), 1.5, "s")
         machine.run("./scripts/run --stop")
-        yield from light_client(machine, label)
         for count in ("first", "second") if tests else ():
             took = machine.seconds("./scripts/test")
             yield Row(f"{label}: `./scripts/test`, {count} time", f"passes in {took:.0f} s", "passes", True)
-
-
-def light_client(machine: Machine, label: str) -> Iterator[Row]:
-    """Install the package without extras."""
-    machine.run("python3 -m venv ~/client")
-    installed = "~/client/bin/python -m pip list --format json"
-    before, size_before = json.loads(machine.run(installed)), machine.size_mb("~/client")
-    machine.run("~/client/bin/python -m pip install --constraint constraints.txt .")
-    num_packages = len(json.loads(machine.run(installed))) - len(before) - 1  # without Shoal itself
-    yield at_most(f"{label}: the light client, its dependencies", num_packages, 5, "packages")
-    yield at_most(f"{label}: the light client, installed", machine.size_mb("~/client") - size_before, 60, "MB")
 
 
 def images() -> Iterator[Row]:

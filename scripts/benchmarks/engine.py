@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle
 from statistics import median
 from typing import Any
@@ -18,9 +17,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.plan import own_process
 from benchmarks.trial import Figures, Trial
 from shoal.contract.options import Options
-from shoal.contract.vectors import cut_and_normalise
 from shoal.settings import Settings
-from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.process import processors
 from shoal_workers.service.service import open_encoder
 
@@ -67,21 +64,16 @@ def started(name: str, num_threads: int, open_engine: Callable[..., Embed], *arg
 
 
 def bare(name: str, precision: str) -> AbstractContextManager[Engine]:
-    """Start a worker's engine; each call is one forward pass."""
+    """Start a worker's engine; a call with few texts is one forward pass."""
     num_threads = processors.threads_for(1, processors.available())
-    return started(name, num_threads, _open_bare, precision, num_threads)
+    return started(name, num_threads, open_shoal, num_threads, precision)
 
 
-def _open_bare(precision: str, num_threads: int) -> Embed:
+def open_shoal(num_threads: int, precision: str, engine: str = "auto") -> Embed:
+    """Open an engine of Shoal with the default model."""
     threadpool_limits(1, user_api="blas")
-    encoder = open_encoder(Settings.from_environment(precision=precision), num_threads)
-    return partial(_embed_in_one_pass, encoder)
-
-
-def _embed_in_one_pass(encoder: Encoder, texts: Sequence[str]) -> NDArray[Any]:
-    tokenized = [TokenizedText(tokens) for tokens in encoder.tokenize(texts)]
-    encoder.encode(tokenized)
-    return cut_and_normalise([text.vectors for text in tokenized if text.vectors is not None], Options())
+    encoder = open_encoder(Settings.from_environment(precision=precision, engine=engine), num_threads)
+    return lambda texts: encoder.embed(texts, Options(), "")
 
 
 def _open(open_engine: Callable[..., Embed], *arguments: object) -> None:

@@ -41,13 +41,8 @@ _SMALL: dict[str, Any] = _BASE | {"hidden_size": 384, "num_hidden_layers": 6, "i
 _XLM: dict[str, Any] = {"vocab_size": 250_002, "max_position_embeddings": 514, "type_vocab_size": 1}
 _LONG: dict[str, Any] = {"max_position_embeddings": 8_192}
 _DEBERTA: dict[str, Any] = {"relative_attention": True, "position_biased_input": False, "type_vocab_size": 0}
-_DEBERTA |= {"max_position_embeddings": 2_048}
-_DEBERTA |= {
-    "pos_att_type": ["p2c", "c2p"],
-    "share_att_key": True,
-    "position_buckets": 256,
-    "norm_rel_ebd": "layer_norm",
-}
+_DEBERTA |= {"pos_att_type": ["p2c", "c2p"], "share_att_key": True, "position_buckets": 256}
+_DEBERTA |= {"norm_rel_ebd": "layer_norm", "max_position_embeddings": 2_048}
 _GEMMA: dict[str, Any] = {"hidden_size": 768, "num_hidden_layers": 24, "num_attention_heads": 3, "head_dim": 256}
 _GEMMA |= {"num_key_value_heads": 1, "intermediate_size": 1_152, "vocab_size": 262_144, "query_pre_attn_scalar": 256}
 _GEMMA |= {"sliding_window": 512, "use_bidirectional_attention": True, "max_position_embeddings": 2_048}
@@ -98,9 +93,8 @@ def run(plan: Plan) -> list[Row]:
                 with started(name, 1, _open, prepared, precision, Options(output="tokens")) as engine:
                     figures |= engine.call(_errors, compared, expected)
             if form == "sparse, queries by a table":
-                with started(
-                    name, 1, _open, prepared, precision, Options(output=output, prompt_name="query")
-                ) as engine:
+                by_table = Options(output=output, prompt_name="query")
+                with started(name, 1, _open, prepared, precision, by_table) as engine:
                     figures |= {"queries/s": _measured(plan, engine, "queries", texts)[RATE]}
             rows.append(Row("models", precision, name, {figure: [value] for figure, value in figures.items()}))
     return rows

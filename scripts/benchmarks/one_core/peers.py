@@ -9,14 +9,10 @@ from typing import Any
 
 import numpy as np
 from stack import model
-from threadpoolctl import threadpool_limits
 
-from benchmarks.engine import Embed
+from benchmarks.engine import Embed, open_shoal
 from benchmarks.plan import own_process, say
-from shoal.contract.options import Options
-from shoal.settings import Settings
 from shoal_workers.model.download import find_source
-from shoal_workers.service.service import open_encoder
 
 
 def source() -> Path:
@@ -121,9 +117,7 @@ MAKERS: dict[str, tuple[str, Callable[[Path, Path, Sequence[str]], None]]] = {
 
 
 def _open_shoal(_: Path, **settings: Any) -> Embed:
-    threadpool_limits(1, user_api="blas")
-    encoder = open_encoder(Settings.from_environment(**settings), 1)
-    return lambda texts: encoder.embed(texts, Options(), "")
+    return open_shoal(1, **settings)
 
 
 def _open_sentence_transformers(folder: Path, backend: str, **more: Any) -> Embed:
