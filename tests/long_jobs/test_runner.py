@@ -226,6 +226,7 @@ def test_an_error_is_kept_without_texts(place: Place) -> None:
         assert 0 < place.connection.ttl(f"rq:job:{status.id}") <= 30 * 86_400
     wait_until(lambda: "source is wrong" in place.log)
     assert TEXT not in place.log
+    assert "rq.worker" not in place.log
     assert "long_job_tasks.py" in place.log
 
 

@@ -152,13 +152,14 @@ class TestMarkdown:
         )
         text = "# Storms #\n\nSee [the *report*](https://a.org/a_b).\n```python\n# code = **1**\n```"
         assert found == Extracted(text, "News of today")
-        for written in ("text\n\n## Storms #\n# Rain", "#  \nStorms\n======\ntext"):  # the first heading
+        code = "```sh\n# code\n```\nStorms\n---\n"
+        for written in ("text\n\n## Storms #\n# Rain", "#  \nStorms\n======\ntext", f"{code}text"):  # the first heading
             assert extract_markdown(written.encode()) == Extracted(written, "Storms")
         assert extract_markdown(b"text\n").title == ""
 
     def test_no_text_takes_long_to_read(self, reader: ReaderClient) -> None:
         """The reader has a second of processor time for each text."""
-        pieces = (b"<!--", b"# ", b"=", b"a\n", b"\n#", b"a\n==")
+        pieces = (b"<!--", b"# ", b"=", b"a\n", b"\n#", b"a\n==", b"\n```a\n~~~\n`", b"\n```` `")
         for begin, piece in (
             *((b"rain ", piece) for piece in pieces),
             *((b"# a", b" "), (b"# a", b" #"), (b"---\ntitle: a", b" ")),

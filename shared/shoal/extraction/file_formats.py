@@ -47,7 +47,10 @@ _LEFT_OUT = {
     *("noscript", "object", "script", "select", "style", "svg", "template", "textarea", "title", "video"),
 }
 
-_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t](.*)|^(.+)\n=+[ \t]*$", re.MULTILINE)
+#: A block of code, so that its comments are no headings, or a heading.
+_HEADING = re.compile(
+    r"^ {0,3}(```|~~~)[^`\n]*\n[\s\S]*?^ {0,3}\1|^ {0,3}#{1,6}[ \t](.*)|^(.+)\n(?:=+|-{2,})[ \t]*$", re.MULTILINE
+)
 _TITLE = re.compile(r"^title:(.*)", re.MULTILINE)
 
 #: The hyphen with which a PDF file divides a word at the end of a line. Before a capital letter or a digit, a hyphen
@@ -143,7 +146,7 @@ def extract_markdown(data: bytes) -> Extracted:
         start = end + 3
     text = "".join([*parts, text[start:]])
     titles = [found[1].strip(" \t").strip("\"'") for found in _TITLE.finditer(front)]
-    titles += ((found[1] or found[2] or "").strip(" \t#") for found in _HEADING.finditer(text))
+    titles += ((found[2] or found[3] or "").strip(" \t#") for found in _HEADING.finditer(text))
     return Extracted(text.strip(), next(filter(None, map(_one_line, titles)), ""))
 
 

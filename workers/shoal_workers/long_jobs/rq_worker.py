@@ -74,7 +74,8 @@ class LongJobWorker(Worker):
         RQ's own loop would end with a traceback when Redis is full. Its start would listen to commands, by which any
         program with access to Redis could end this worker or its jobs.
         """
-        logging.getLogger("rq").setLevel(logging.ERROR)  # this worker itself logs the start and the end of a job
+        for name in ("rq", "rq.worker"):  # this worker itself logs the start and the end of a job
+            logging.getLogger(name).setLevel(logging.ERROR)
         self.heartbeat()
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
         with suppress(StopRequested):
