@@ -70,10 +70,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 def run(plan: Plan) -> list[Row]:
-    """Embed the same texts with each model, one model after the other, in bf16 and in f32.
-
-    The vectors of texts of many lengths, alone and together, are compared with those of transformers in f32.
-    """
+    """Embed texts with each model in bf16 and f32, and compare vectors of many lengths with transformers' in f32."""
     texts = texts_of(TOKENS, plan.texts.articles)
     long = [" ".join(plan.texts.articles[n : n + 40]) for n in range(20)]
     compared = [texts_of(tokens, long)[0] for tokens in COMPARED]
@@ -85,7 +82,7 @@ def run(plan: Plan) -> list[Row]:
             with own_process() as process:
                 process.submit(_make, original, source(), kind, settings, form, compared).result()
         prepared = prepare_if_needed(HOME, str(original))
-        output = {"vector": "vector", "all outputs": "multivector"}.get(form) or form.partition(",")[0]
+        output = "multivector" if form == "all outputs" else form.partition(",")[0]
         for precision in ("bf16", "f32"):
             with started(name, 1, _open, prepared, precision, Options(output=output)) as engine:
                 figures = _measured(plan, engine, precision, texts)
