@@ -20,7 +20,7 @@ from shoal_api.metrics.metrics import Metrics
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.protocols import cohere, infinity, jina, ollama, openai, smaller_services, tei, voyage, weaviate
 from shoal_api.routes import indexes, inference, jobs, pages, pool, service
-from shoal_api.schema.errors import ErrorBody
+from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.validation import refuse
 from shoal_api.viewers.pool_state import PoolReader

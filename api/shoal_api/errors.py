@@ -13,7 +13,7 @@ from shoal.process import logs
 from shoal_api.answers.response import json_response
 from shoal_api.context import context
 from shoal_api.request import json_request
-from shoal_api.schema.errors import STATUS, ErrorBody, ErrorShape
+from shoal_api.schema.error_statuses import STATUS, ErrorBody, ErrorShape
 
 #: Statuses after which the same request may succeed a little later.
 _TRANSIENT = (429, 503)

@@ -1,6 +1,6 @@
 """All errors. Each is a direct subclass of `ShoalError`.
 
-`docs/http.md` lists their codes with remedies, and `shoal_api.schema.errors` gives them their HTTP statuses.
+`docs/http.md` lists their codes with remedies, and `shoal_api.schema.error_statuses` gives them their HTTP statuses.
 """
 
 import errno

@@ -13,7 +13,7 @@ from page import BAD_INPUT, ERRORS, ROOT, BadInput, table
 from shoal.contract.excerpt import MAX_CHARS, excerpt
 from shoal.contract.replies import Reply
 from shoal.errors import BY_CODE, IndexCorrupt, parse
-from shoal_api.schema.errors import STATUS
+from shoal_api.schema.error_statuses import STATUS
 
 pytest_plugins = ["api_fixtures"]
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.errors import BY_CODE
 from shoal.settings import Settings, variable
-from shoal_api.schema.errors import STATUS
+from shoal_api.schema.error_statuses import STATUS
 
 pytest_plugins = ["api_fixtures"]
 

@@ -104,7 +104,7 @@ def push(settings: Settings, index_name: str, to: str) -> None:
     interruption, the same command goes on. Older versions there are removed.
     """
     from shoal.client.redis.client import Client
-    from shoal_workers.index.build.push import push, remove_tables
+    from shoal_workers.index.build.engine_push import push, remove_tables
     from shoal_workers.index.long_jobs import changes_of, name_of
     from shoal_workers.index.versions import changing, remove_old
 

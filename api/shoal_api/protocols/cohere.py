@@ -19,7 +19,7 @@ from shoal_api.enqueue import call
 from shoal_api.protocols.model_routing import prompt_for, route_to_model
 from shoal_api.protocols.rerank import RerankBody, rank, ranking
 from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, TextList, example
-from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, one_field
+from shoal_api.schema.error_statuses import BAD_REQUEST, UNSUPPORTED, one_field
 from shoal_api.schema.responses import ProtocolAnswer
 
 #: Largest number of names in `rank_fields`.

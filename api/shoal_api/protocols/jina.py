@@ -17,7 +17,7 @@ from shoal_api.protocols.model_routing import prompt_for, route_to_model
 from shoal_api.protocols.openai import OpenAIError, embedding_list, usage
 from shoal_api.protocols.rerank import RerankBody, rank, ranking
 from shoal_api.schema.body import TEXTS, Body, Ignored, Name, ShortenedTo, Text, example
-from shoal_api.schema.errors import UNSUPPORTED
+from shoal_api.schema.error_statuses import UNSUPPORTED
 from shoal_api.schema.responses import ProtocolAnswer, ProtocolVectors
 
 Task = Literal["retrieval.query", "retrieval.passage", "text-matching", "classification", "separation"]

@@ -19,7 +19,7 @@ from shoal_api.enqueue import answer_vectors
 from shoal_api.protocols.model_routing import known_names, model_heartbeat, route_to_model, served_models
 from shoal_api.request import json_request
 from shoal_api.schema.body import Body, Dimensions, Ignored, Name, Text, Texts, example
-from shoal_api.schema.errors import BAD_REQUEST, one_field
+from shoal_api.schema.error_statuses import BAD_REQUEST, one_field
 from shoal_api.schema.responses import ProtocolFacts, ProtocolVectors
 
 

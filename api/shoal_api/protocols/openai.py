@@ -16,7 +16,7 @@ from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, as_texts
 from shoal_api.protocols.model_routing import model_heartbeat, route_to_model, served_models
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, TruncateTo, example
-from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, ErrorShape
+from shoal_api.schema.error_statuses import BAD_REQUEST, UNSUPPORTED, ErrorShape
 from shoal_api.schema.requests import TextsOrIds
 from shoal_api.schema.responses import ProtocolFacts, ProtocolVectors
 

@@ -19,7 +19,7 @@ from shoal_api.enqueue import answer_vectors, as_texts, call
 from shoal_api.protocols.model_routing import route_to_model
 from shoal_api.protocols.openai import OpenAIError, usage
 from shoal_api.schema.body import Body, Ignored, Name, Text, Texts, TruncateTo, example
-from shoal_api.schema.errors import ErrorBody
+from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.schema.requests import TextsOrIds, as_list
 from shoal_api.schema.responses import VECTOR_HEADERS, ProtocolAnswer, ProtocolVectors
 

@@ -21,7 +21,7 @@ from shoal_api.protocols.rerank import best_first
 from shoal_api.request import json_request
 from shoal_api.routes import service
 from shoal_api.schema.body import Body, Dimensions, IdLists, Ids, Ignored, Name, Text, TextList, Texts, TopN, example
-from shoal_api.schema.errors import TeiError
+from shoal_api.schema.error_statuses import TeiError
 from shoal_api.schema.requests import TextsOrIds, TruncationDirection, as_list
 from shoal_api.schema.responses import Info, ProtocolAnswer, ProtocolFacts, ProtocolVectors, Ready
 from shoal_api.validation import checked

@@ -15,7 +15,7 @@ from shoal_api.enqueue import answer_vectors, call
 from shoal_api.protocols.model_routing import prompt_for
 from shoal_api.routes import service
 from shoal_api.schema.body import Body, Dimensions, Ignored, Text, TextList, example
-from shoal_api.schema.errors import one_field
+from shoal_api.schema.error_statuses import one_field
 from shoal_api.schema.responses import Info, ProtocolAnswer, ProtocolVectors
 
 

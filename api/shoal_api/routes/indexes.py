@@ -15,7 +15,7 @@ from shoal_api.context import context
 from shoal_api.enqueue import IDEMPOTENCY_KEY, writer
 from shoal_api.long_jobs.long_job import accepted, idempotency_key, raise_failure, submit_with_file, wait
 from shoal_api.request import json_request
-from shoal_api.schema.errors import ErrorBody
+from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.schema.indexes import (
     BuildBody,
     BuildQuery,

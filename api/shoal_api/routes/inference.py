@@ -8,7 +8,7 @@ from shoal_api.answers.vector_format import accepted_type, output_response, outp
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import FINGERPRINT, as_texts, call
 from shoal_api.request import json_request
-from shoal_api.schema.errors import TEI_FIELDS, ErrorBody, OwnOrTeiError
+from shoal_api.schema.error_statuses import TEI_FIELDS, ErrorBody, OwnOrTeiError
 from shoal_api.schema.requests import EmbedBody, ScoreBody, SearchBody, embed_job, rerank_job, search_job
 from shoal_api.schema.responses import Embeddings, Scores, SearchResults
 

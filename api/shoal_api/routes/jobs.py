@@ -41,7 +41,7 @@ from shoal_api.long_jobs.long_job import (
 )
 from shoal_api.long_jobs.upload_store import JobFolder
 from shoal_api.request import PIECE_BYTES, json_request
-from shoal_api.schema.errors import ErrorBody
+from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.schema.long_jobs import (
     AnyDeletedJob,
     AnyJobResult,

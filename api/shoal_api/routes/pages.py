@@ -23,7 +23,7 @@ from shoal_api.answers.vector_format import JSON, MAX_ACCEPT_CHARS, best_type
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.request import MSGPACK_TYPES, json_request
-from shoal_api.schema.errors import ErrorBody
+from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.schema.responses import RATE_HEADERS, Links
 
 if TYPE_CHECKING:

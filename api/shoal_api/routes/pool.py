@@ -13,7 +13,7 @@ from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
 from shoal_api.long_jobs import long_job
 from shoal_api.request import json_request
-from shoal_api.schema.errors import ErrorBody
+from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.schema.requests import DeadLetterPath, ListQuery
 from shoal_api.schema.responses import DocumentedAnswer, Submitted
 

@@ -17,7 +17,7 @@ from shoal_api.answers.response import WholeResponse, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.request import json_request
-from shoal_api.schema.errors import ErrorBody
+from shoal_api.schema.error_statuses import ErrorBody
 from shoal_api.schema.requests import ReadyQuery
 from shoal_api.schema.responses import Health, Info, Ready
 from shoal_api.viewers.pool_meter import PoolSnapshot

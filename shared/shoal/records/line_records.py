@@ -21,7 +21,7 @@ from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, 
 from shoal.records.source_file import SourceFile
 
 #: The endings of compressed files' names. Python has zstd since 3.14; for earlier versions, the extra `zstd` has it.
-PACKED_ENDINGS = (".gz", ".zst")
+COMPRESSED_ENDINGS = (".gz", ".zst")
 
 #: The byte order marks of UTF-16, as the decoder of UTF-8 returns them.
 _UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
@@ -74,14 +74,14 @@ def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, No
     Raises MissingExtra for zstd without its package.
     """
     number, num_blank, name = 0, 0, label.path.lower()
-    packed, faults = _unpacked(file.stream, name)
+    packed, faults = _decompressed(file.stream, name)
     # The decoder turns invalid bytes into surrogates, so that a message can name their line.
     with packed, io.TextIOWrapper(packed, ENCODING, "surrogateescape", newline="") as text:
         try:
             while line := text.readline(MAX_ROW_BYTES + 1):
                 number += 1
                 if packed is not file.stream:
-                    file.count_unpacked(1, len(line), label.at(number))
+                    file.count_decompressed(1, len(line), label.at(number))
                 if number == 1 and line.startswith(_UTF_16):
                     raise BadDocument(f"{label.at(1)}: it is UTF-16; {_CONVERT.format('UTF-16')}")
                 num_blank = num_blank + len(line) if line.isspace() else 0
@@ -99,7 +99,7 @@ def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, No
             ) from error
 
 
-def _unpacked(stream: "io.BufferedReader[Any]", name: str) -> tuple[Any, tuple[type[Exception], ...]]:
+def _decompressed(stream: "io.BufferedReader[Any]", name: str) -> tuple[Any, tuple[type[Exception], ...]]:
     """Return a stream that unpacks the file by the ending of its name, and the stream's errors for damaged data."""
     if name.endswith(".gz"):
         return gzip.GzipFile(fileobj=stream), (EOFError, gzip.BadGzipFile, zlib.error)

@@ -57,7 +57,7 @@ def _pieces(file: SourceFile, label: SourceLabel) -> Iterator[list[Record | BadD
     for batch in _batches(file, label):
         found = None
         with suppress(ValueError, OverflowError):  # for example for a string that is not UTF-8
-            file.count_unpacked(batch.num_rows, size := sum(map(_num_bytes, batch.columns)), label.at(first))
+            file.count_decompressed(batch.num_rows, size := sum(map(_num_bytes, batch.columns)), label.at(first))
             found = batch.to_pylist() if size <= MAX_ROW_BYTES else None
         if found is not None:
             yield found

@@ -22,7 +22,7 @@ from shoal.records.document import (
     listed,
 )
 from shoal.records.document_files import folder_fingerprint, kind_of, list_files, read_document, read_folder
-from shoal.records.line_records import PACKED_ENDINGS, read_csv, read_jsonl, read_tsv, read_txt
+from shoal.records.line_records import COMPRESSED_ENDINGS, read_csv, read_jsonl, read_tsv, read_txt
 from shoal.records.parquet_records import read_parquet
 from shoal.records.source_file import SourceFile, SourceRules, open_file
 from shoal.settings import DEFAULTS
@@ -51,7 +51,7 @@ _TEXT_READERS: dict[str, Reader] = {".csv": read_csv, ".tsv": read_tsv, **_JSON_
 _READERS: dict[str, tuple[Reader, str]] = {
     **{
         f"{ending}{packed}": (read, "line")
-        for packed in ("", *PACKED_ENDINGS)
+        for packed in ("", *COMPRESSED_ENDINGS)
         for ending, read in _TEXT_READERS.items()
     },
     ".parquet": (read_parquet, "row"),
@@ -105,7 +105,7 @@ class Source:
         if not self.is_folder and not self._kind:
             endings = [ending for ending in _READERS if self.name.lower().endswith(ending)]
             if not endings:
-                known, packed = ", ".join([*_TEXT_READERS, ".parquet", *KINDS]), " or ".join(PACKED_ENDINGS)
+                known, packed = ", ".join([*_TEXT_READERS, ".parquet", *KINDS]), " or ".join(COMPRESSED_ENDINGS)
                 raise InvalidRequest(
                     f"{self.path} is of no known kind; its name must end in one of {known}; the name of a packed text "
                     f"file, such as news.csv.gz, ends in {packed} too; unpack other archives"

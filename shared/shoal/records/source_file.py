@@ -54,14 +54,14 @@ class SourceFile:
         self.size_bytes = size_bytes
         self.modified_ns = modified_ns
         self.fraction: Callable[[], float | None] = self._fraction_of_bytes
-        self._num_unpacked = 0
+        self._num_bytes = 0
 
-    def count_unpacked(self, num_rows: int, num_bytes: int, where: str) -> None:
+    def count_decompressed(self, num_rows: int, num_bytes: int, where: str) -> None:
         """Count rows that a reader has unpacked. Raises BadDocument if they are too large for the file's size."""
-        self._num_unpacked += num_rows * ROW_BYTES + num_bytes
-        if self._num_unpacked > max(FREE_BYTES, MAX_EXPANSION * self.size_bytes):
+        self._num_bytes += num_rows * ROW_BYTES + num_bytes
+        if self._num_bytes > max(FREE_BYTES, MAX_EXPANSION * self.size_bytes):
             raise BadDocument(
-                f"{where}: the {self.size_bytes:,} bytes of the file become over {self._num_unpacked:,} bytes of rows, "
+                f"{where}: the {self.size_bytes:,} bytes of the file become over {self._num_bytes:,} bytes of rows, "
                 f"more than {MAX_EXPANSION} times as many: if they are right, unpack the file, or cut it into several"
             )
 

@@ -25,7 +25,7 @@ from shoal.errors import BadSetting
 from shoal_api.access.api_keys import Keyring
 from shoal_api.app import PROTOCOL_APIS
 from shoal_api.request import MSGPACK_TYPES
-from shoal_api.schema.errors import STATUS, ErrorBody
+from shoal_api.schema.error_statuses import STATUS, ErrorBody
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 

@@ -19,7 +19,7 @@ from shoal.settings import OPEN_PATHS
 from shoal_api.answers.response import SAFETY
 from shoal_api.answers.vector_format import RAW
 from shoal_api.app import PROTOCOL_APIS
-from shoal_api.schema.errors import STATUS
+from shoal_api.schema.error_statuses import STATUS
 from shoal_api.schema.requests import JobBody
 
 pytest_plugins = ["api_fixtures"]

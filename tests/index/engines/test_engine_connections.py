@@ -19,7 +19,7 @@ from test_engine_search import hits_of, ignore, publish
 from vector_engines import ENGINES, PASSWORD
 
 from shoal.errors import InvalidRequest, Unavailable
-from shoal_workers.index.build.push import push
+from shoal_workers.index.build.engine_push import push
 from shoal_workers.index.engine_index import EngineIndex, open_version
 from shoal_workers.index.engines.engine import open_table
 

@@ -32,7 +32,7 @@ from shoal_workers.kernel import library
 from shoal_workers.kernel.kernel import KernelModel, KernelPass, KernelThreads, load
 from shoal_workers.kernel.library import CannotCompile, Target, compile_kernel
 from shoal_workers.kernel.weights import ACTIVATIONS, KernelWeights, Shape, arrange, find_unsupported
-from shoal_workers.model.attention import Attention
+from shoal_workers.model.attention_settings import Attention
 from shoal_workers.model.graph import build_graph, core, stored_transformer
 from shoal_workers.model.model import GRAPH
 from shoal_workers.model.prepare import prepare

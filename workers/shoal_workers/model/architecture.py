@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shoal.contract.excerpt import excerpt
-from shoal_workers.model import attention
-from shoal_workers.model.attention import AttentionSettings
+from shoal_workers.model import attention_settings
+from shoal_workers.model.attention_settings import AttentionSettings
 
 #: The class in config.json of late-interaction models that were saved by Stanford's code, whatever their architecture.
 LATE_CLASS = "HF_ColBERT"
@@ -233,7 +233,7 @@ _GTE_ARCHITECTURE = Architecture(
     is_gated=True,
     has_up_bias=False,
     has_gate_last=True,
-    attention=attention.GTE,
+    attention=attention_settings.GTE,
     neutral={"head_dim": (None,)},
 )
 
@@ -298,7 +298,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         has_biases=False,
         has_shifts=False,
         has_first_norm=False,
-        attention=attention.MODERNBERT,
+        attention=attention_settings.MODERNBERT,
         names={"hidden_activation": "hidden_act", "norm_eps": "layer_norm_eps"},
         neutral={
             **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), (False, None)),
@@ -315,7 +315,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         is_gated=True,
         has_biases=False,
         activation="silu",
-        attention=attention.NOMIC_BERT,
+        attention=attention_settings.NOMIC_BERT,
         neutral={
             **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), (False, None)),
             **dict.fromkeys(("prenorm", "parallel_block", "use_rms_norm", "causal"), (False, None)),
@@ -360,7 +360,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         class_prefix="New",
         tensor_prefix="new.",
         head=Head("new.pooler.dense", "tanh", "classifier"),
-        attention=attention.NEW,
+        attention=attention_settings.NEW,
         neutral={
             "position_embedding_type": ("rope",),
             "layer_norm_type": ("layer_norm", None),
@@ -380,7 +380,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         is_rms=True,
         has_biases=False,
         activation="silu",
-        attention=attention.QWEN3,
+        attention=attention_settings.QWEN3,
         names={"rms_norm_eps": "layer_norm_eps"},
         has_key_heads=True,
         neutral={
@@ -401,7 +401,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         adds_one=True,
         scales_words=True,
         activation="gelu_tanh",
-        attention=attention.GEMMA,
+        attention=attention_settings.GEMMA,
         names={"hidden_activation": "hidden_act", "rms_norm_eps": "layer_norm_eps"},
         has_key_heads=True,
         score_divisor="query_pre_attn_scalar",
@@ -428,7 +428,7 @@ def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
         if found.get("hidden_act") == "swiglu":
             found["hidden_act"] = "silu"
     has_ntk = architecture.attention and architecture.attention.has_ntk
-    return attention.without_ntk(found) if has_ntk else found
+    return attention_settings.without_ntk(found) if has_ntk else found
 
 
 def _architecture_of(config: Mapping[str, Any]) -> Architecture | None:
@@ -453,4 +453,4 @@ def find_unsupported(config: Mapping[str, Any]) -> str:
     activation = config.get("hidden_act")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         return f"hidden_act is {excerpt(activation)}"
-    return attention.find_unsupported(config, architecture.attention) if architecture.attention else ""
+    return attention_settings.find_unsupported(config, architecture.attention) if architecture.attention else ""

@@ -10,7 +10,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from shoal.errors import ModelMismatch
-from shoal_workers.model.attention import Attention
+from shoal_workers.model.attention_settings import Attention
 from shoal_workers.model.transformer import Array, Distances, Layer, Linear, Norm, ScoreHead, Transformer
 
 _FUNCTIONS: dict[str, Callable[[ov.Node], ov.Node]] = {

@@ -17,7 +17,7 @@ from shoal_workers.model.architecture import (
     MAX_SIZE,
     Architecture,
 )
-from shoal_workers.model.attention import Attention, read_attention
+from shoal_workers.model.attention_settings import Attention, read_attention
 
 Array = NDArray[np.float32]
 

@@ -16,7 +16,7 @@ from shoal.errors import BadSetting
 from shoal_workers.encoding.engines import Pooled
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.model import weights
-from shoal_workers.model.attention import Attention
+from shoal_workers.model.attention_settings import Attention
 from shoal_workers.model.graph import MASKED
 from shoal_workers.model.model import Model
 from shoal_workers.model.original import Original
