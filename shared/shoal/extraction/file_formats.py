@@ -47,7 +47,8 @@ _LEFT_OUT = {
     *("noscript", "object", "script", "select", "style", "svg", "template", "textarea", "title", "video"),
 }
 
-_HEADING = re.compile(r"^ {0,3}#{1,6}[ \t](.*)|^(.+)\n=+[ \t]*$", re.MULTILINE)
+_FENCED = r"^ {0,3}(`{3,}|~{3,})[^`\n]*\n[\s\S]*?(?:^ {0,3}\1|\Z)"  # a block of code, which has no headings
+_HEADING = re.compile(_FENCED + r"|^ {0,3}#{1,6}[ \t](.*)|^(.+)\n=+[ \t]*$", re.MULTILINE)
 _TITLE = re.compile(r"^title:(.*)", re.MULTILINE)
 
 #: The hyphen with which a PDF file divides a word at the end of a line. Before a capital letter or a digit, a hyphen
@@ -143,7 +144,7 @@ def extract_markdown(data: bytes) -> Extracted:
         start = end + 3
     text = "".join([*parts, text[start:]])
     titles = [found[1].strip(" \t").strip("\"'") for found in _TITLE.finditer(front)]
-    titles += ((found[1] or found[2] or "").strip(" \t#") for found in _HEADING.finditer(text))
+    titles += ((found[2] or found[3] or "").strip(" \t#") for found in _HEADING.finditer(text))
     return Extracted(text.strip(), next(filter(None, map(_one_line, titles)), ""))
 
 
