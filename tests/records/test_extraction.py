@@ -155,11 +155,11 @@ class TestMarkdown:
         code = "```sh\n# code\n```\nStorms\n---\n"
         for written in ("text\n\n## Storms #\n# Rain", "#  \nStorms\n======\ntext", f"{code}text"):  # the first heading
             assert extract_markdown(written.encode()) == Extracted(written, "Storms")
-        assert extract_markdown(b"text\n").title == ""
+        assert extract_markdown(b"text\n````sh\n```\n# code\n````\n~~~\n# more").title == ""
 
     def test_no_text_takes_long_to_read(self, reader: ReaderClient) -> None:
         """The reader has a second of processor time for each text."""
-        pieces = (b"<!--", b"# ", b"=", b"a\n", b"\n#", b"a\n==", b"\n```a\n~~~\n`", b"\n```` `")
+        pieces = (b"<!--", b"# ", b"=", b"a\n", b"\n#", b"a\n==", b"`", b"```\n", b"\n ~~~", b"\n```` `")
         for begin, piece in (
             *((b"rain ", piece) for piece in pieces),
             *((b"# a", b" "), (b"# a", b" #"), (b"---\ntitle: a", b" ")),

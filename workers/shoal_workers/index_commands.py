@@ -181,7 +181,7 @@ def delete(settings: Settings, index_name: str, version: str) -> None:
 @click.argument("index_name", metavar="INDEX")
 @settings_options(*CHANGE_SETTINGS)
 def upload(settings: Settings, index_name: str) -> None:
-    """Write the versions of an index to the store again, because files there are damaged or missing."""
+    """Write all files of an index to the store, because files there are missing or damaged."""
     folder = _folder(settings, index_name)
     if not upload_changes(settings, folder, is_anew=True):
         raise InvalidRequest(f"{folder} has no store: set SHOAL_INDEX_STORE, for an index in SHOAL_INDEX_HOME")

@@ -47,10 +47,8 @@ _LEFT_OUT = {
     *("noscript", "object", "script", "select", "style", "svg", "template", "textarea", "title", "video"),
 }
 
-#: A block of code, so that its comments are no headings, or a heading.
-_HEADING = re.compile(
-    r"^ {0,3}(```|~~~)[^`\n]*\n[\s\S]*?^ {0,3}\1|^ {0,3}#{1,6}[ \t](.*)|^(.+)\n(?:=+|-{2,})[ \t]*$", re.MULTILINE
-)
+_FENCED = r"^ {0,3}(`{3,}|~{3,})[^`\n]*\n[\s\S]*?(?:^ {0,3}\1|\Z)"  # a block of code, which has no headings
+_HEADING = re.compile(_FENCED + r"|^ {0,3}#{1,6}[ \t](.*)|^(.+)\n(?:=+|-{2,})[ \t]*$", re.MULTILINE)
 _TITLE = re.compile(r"^title:(.*)", re.MULTILINE)
 
 #: The hyphen with which a PDF file divides a word at the end of a line. Before a capital letter or a digit, a hyphen

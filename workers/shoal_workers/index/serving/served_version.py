@@ -96,9 +96,8 @@ class ServedVersion:
         self.failure: Failure | None = None
         self.check_at = 0.0
         self.check: FileCheck | None = None
-        self._seen_position = self.manifest.changes_through
-        kinds = Columns.without_rows(folder).kinds
-        self._last_description = _described(self.manifest, kinds, self.manifest.count, 0, self._seen_position)
+        kinds, position = Columns.without_rows(folder).kinds, self.manifest.changes_through
+        self._first_description = _described(self.manifest, kinds, self.manifest.count, 0, position)
 
     def use(self) -> "Future[Index]":
         """Return the future of the opened version, which is opened if it is not open.
@@ -132,7 +131,7 @@ class ServedVersion:
     def description(self) -> dict[str, Any]:
         """The description of the version in the worker's heartbeat."""
         index = self.opened
-        return description_of(index) if index else self._last_description
+        return description_of(index) if index else self._first_description
 
     @property
     def fault(self) -> str:
@@ -141,14 +140,8 @@ class ServedVersion:
         return failure.error.message if failure else index.change_fault if index else ""
 
     def must_open_at(self, position: str) -> bool:
-        """Return True if the version must be opened because the log of its changes has reached a new `position`.
-
-        An open version only notes the position, because its changes are applied anyway.
-        """
-        if not self.is_used:
-            return position != self._seen_position and not self.failure
-        self._seen_position = position
-        return False
+        """Return True if the version is not open, and the log has changes after its build, up to `position`."""
+        return not self.is_used and not self.failure and position != self.manifest.changes_through
 
     def withdraw(self, failure: Failure) -> None:
         """Record a failure, and forget the opened version: its memory is freed when the last search in it ends."""
