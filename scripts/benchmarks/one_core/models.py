@@ -145,7 +145,7 @@ def _make(folder: Path, source: Path, kind: str, settings: dict[str, Any], form:
         shutil.rmtree(old, ignore_errors=True)
     cls = getattr(transformers, kind)
     torch.manual_seed(7)
-    model = cls(cls.config_class(**settings)).to(torch.bfloat16).eval()
+    model = cls(cls.config_class(**settings)).to(torch.bfloat16)
     model.save_pretrained(base)
     about = json.loads((source / "tokenizer_config.json").read_text()) | {"model_max_length": COMPARED[-1]}
     (base / "tokenizer_config.json").write_text(json.dumps(about))
@@ -165,7 +165,8 @@ def _make(folder: Path, source: Path, kind: str, settings: dict[str, Any], form:
         SparseEncoder(modules=[router]).save_pretrained(str(new))
     else:
         SentenceTransformer(modules=[transformer, Pooling(width, "mean")]).save_pretrained(str(new))
-        save_file(_token_vectors(model.float(), transformer.tokenizer, texts), new / EXPECTED)
+        exact = cls.from_pretrained(base, dtype=torch.float32)  # not model.float(), whose angles were rounded to bf16
+        save_file(_token_vectors(exact.eval(), transformer.tokenizer, texts), new / EXPECTED)
     if form == "all outputs":
         for name, outputs in (("sparse", 1), ("colbert", width)):
             head = {"weight": torch.randn(outputs, width) / width**0.5, "bias": torch.zeros(outputs)}
