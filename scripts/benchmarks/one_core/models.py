@@ -26,7 +26,7 @@ from shoal_workers.model.prepare import prepare_if_needed
 #: Number of tokens in a text, and number of texts in a call.
 TOKENS, BATCH = 64, 16
 
-#: Numbers of tokens of the compared texts. A model takes those that it can read.
+#: Numbers of tokens of the compared texts. Each model is compared in the texts that are short enough for it.
 COMPARED = (3, 17, 130, 512, 2_048, 8_192)
 
 #: Name of the file with the token vectors of transformers.
