@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 import psutil
 import pytest
-from api_stub import ABOUT, INDEX
+from api_stub import INDEX
 from blocking import Pool
 from conftest import PATIENCE_S, free_port, wait_until
 from process import Process, environment, run
@@ -329,17 +329,6 @@ class TestRetries:
         supervisor = Supervisor(Settings(**(settings | texts)))
         yield supervisor
         supervisor.stop()
-
-    def test_workers_of_another_service_are_not_its_own(self, supervisor: Supervisor, client: Client) -> None:
-        pool = Pool(queue_of(client).broker, client.keys, alive_s=3_600)
-        del supervisor.services[1:]
-        supervisor.start()
-        wait_until(lambda: is_ready(replace(supervisor.settings, workers=0)))
-        assert not is_ready(supervisor.settings)
-        pool.announce("another", ABOUT)
-        wait_until(lambda: is_ready(supervisor.settings))
-        assert not supervisor._is_ready()
-        pool.leave("another")
 
     @pytest.mark.parametrize(
         ("times", "words", "error", "told", "num_starts"),

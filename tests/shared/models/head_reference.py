@@ -1,8 +1,7 @@
 """Random models with heads, in all published forms, and their outputs by Sentence Transformers.
 
 `python head_reference.py FOLDER` makes a folder for each model, and beside it an `.npz` with the outputs for `TEXTS`:
-`sparse` `[texts, words]`, and for text n the vectors `query{n}` and `document{n}`. `python head_reference.py FOLDER
-long` makes models that read 8,192 tokens, and their outputs for `LONG_TEXTS`.
+`sparse` `[texts, words]`, and for text n the vectors `query{n}` and `document{n}`.
 """
 
 import json
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from long_texts import LONG_TEXTS, MAX_TOKENS
 from random_models import BERT, DISTILBERT, MODERNBERT, ROBERTA, make
 from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
@@ -39,7 +37,11 @@ SPARSE: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         ROBERTA | {"tie_word_embeddings": False},
         {"activation_function": "log1p_relu"},
     ),
-    "modernbert": ("ModernBertForMaskedLM", MODERNBERT, {"activation_function": "log1p_relu"}),
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        MODERNBERT | {"decoder_bias": False},
+        {"activation_function": "log1p_relu"},
+    ),
 }
 
 #: Late-interaction models: the class, and the settings of class, transformer, mask and prompts.
@@ -80,23 +82,7 @@ def main(folder: Path) -> None:
     make_routed(folder / "routed")
 
 
-def make_long(folder: Path) -> None:
-    """Make the models that read long texts: a ModernBERT with each head, and a model like BGE-M3."""
-    settings = MODERNBERT | {"max_position_embeddings": MAX_TOKENS, "num_attention_heads": 2, "decoder_bias": False}
-    base = Transformer(
-        save(folder / "base", "ModernBertForMaskedLM", settings, MAX_TOKENS), transformer_task="fill-mask"
-    )
-    sparse = SparseEncoder(modules=[base, SpladePooling()])
-    sparse.save_pretrained(str(folder / "sparse"))
-    np.savez(folder / "sparse.npz", sparse=sparse.encode(LONG_TEXTS, batch_size=1).to_dense().numpy())
-    base = Transformer(save(folder / "base", "ModernBertModel", settings, MAX_TOKENS))
-    modules = [base, projection(settings), MultiVectorMask(), Normalize("token_embeddings")]
-    MultiVectorEncoder(modules=modules).save_pretrained(str(folder / "multivector"))
-    compute_late(folder / "multivector", LONG_TEXTS)
-    make_bge(folder / "bge", ROBERTA | {"max_position_embeddings": MAX_TOKENS + 2}, LONG_TEXTS, MAX_TOKENS)
-
-
-def save(folder: Path, kind: str, settings: dict[str, Any], max_tokens: int = 48) -> str:
+def save(folder: Path, kind: str, settings: dict[str, Any]) -> str:
     """Save a random transformer with the tokenizer of the tiny models; return its folder."""
     shutil.rmtree(folder, ignore_errors=True)
     tokenizer = word_piece()
@@ -104,7 +90,7 @@ def save(folder: Path, kind: str, settings: dict[str, Any], max_tokens: int = 48
     make(kind, settings | {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": 0}).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "9"}
-    about = names | {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_tokens}
+    about = names | {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 48}
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
     return str(folder)
 
@@ -145,12 +131,12 @@ def make_pylate(folder: Path) -> None:
 IDENTITY = "torch.nn.modules.linear.Identity"
 
 
-def compute_late(folder: Path, texts: list[str] = TEXTS) -> None:
+def compute_late(folder: Path) -> None:
     """Write the vectors of queries and documents beside the folder of a late-interaction model."""
     model = MultiVectorEncoder(str(folder))
     ways: dict[str, Callable[..., Any]] = {"query": model.encode_query, "document": model.encode_document}
     arrays = {
-        f"{way}{n}": encode(text, convert_to_numpy=True) for way, encode in ways.items() for n, text in enumerate(texts)
+        f"{way}{n}": encode(text, convert_to_numpy=True) for way, encode in ways.items() for n, text in enumerate(TEXTS)
     }
     np.savez(folder.with_suffix(".npz"), **arrays)
 
@@ -167,21 +153,19 @@ def make_routed(folder: Path) -> None:
 
 
 @torch.inference_mode()
-def make_bge(
-    folder: Path, settings: dict[str, Any] = ROBERTA, texts: list[str] = BGE_TEXTS, max_tokens: int = 48
-) -> None:
+def make_bge(folder: Path) -> None:
     """Save a model with all three outputs, and compute them like FlagEmbedding for BGE-M3."""
-    base = Transformer(save(folder.with_name("base"), "XLMRobertaModel", settings, max_tokens))
+    base = Transformer(save(folder.with_name("base"), "XLMRobertaModel", ROBERTA))
     model = SentenceTransformer(modules=[base, Pooling(32, "cls"), Normalize()])
     model.save_pretrained(str(folder))
     weigh, project = torch.nn.Linear(32, 1), torch.nn.Linear(32, 24)
     save_file(weigh.state_dict(), folder / "sparse_linear.safetensors")
     save_file(project.state_dict(), folder / "colbert_linear.safetensors")
     arrays = {
-        "vectors": model.encode(texts, batch_size=1),
-        "sparse": np.zeros((len(texts), word_piece().get_vocab_size()), np.float32),
+        "vectors": model.encode(BGE_TEXTS, batch_size=1),
+        "sparse": np.zeros((len(BGE_TEXTS), word_piece().get_vocab_size()), np.float32),
     }
-    for n, text in enumerate(texts):
+    for n, text in enumerate(BGE_TEXTS):
         found = base(base.preprocess([text]))
         tokens, ids = found["token_embeddings"][0], found["input_ids"][0].tolist()
         for number, weight in zip(ids, torch.relu(weigh(tokens))[:, 0].tolist(), strict=True):
@@ -192,4 +176,4 @@ def make_bge(
 
 
 if __name__ == "__main__":
-    (make_long if "long" in sys.argv else main)(Path(sys.argv[1]))
+    main(Path(sys.argv[1]))

@@ -137,16 +137,6 @@ class TestUnsuitableRanges:
 
 
 class TestRanges:
-    def test_each_product_has_the_ranges_of_its_inputs(self, tiny_model: Path) -> None:
-        graph = core().read_model(tiny_model / GRAPH)
-        products = list(int8.find_products(graph))
-        ranges = load_ranges(tiny_model, 1)
-        assert [found.low.size for found in ranges] == [product.weights.shape[1] for product in products]
-        for found in ranges:
-            assert (found.low <= found.mean).all()
-            assert (found.mean <= found.high).all()
-            assert (found.low < found.high).any()
-
     def test_ranges_are_measured_once_for_a_graph(self, own_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         counted, texts = list[str](), int8.texts
         monkeypatch.setattr(int8, "texts", lambda: counted.append("measured") or texts()[:9])  # type: ignore[func-returns-value]
@@ -158,18 +148,15 @@ class TestRanges:
                 np.array_equal(a, b) for pair in zip(first, other, strict=True) for a, b in zip(*pair, strict=True)
             )
         (path,) = (own_model / "cache").glob("*.safetensors")
-        path.write_bytes(path.read_bytes()[:-1])
-        for _ in range(2):
-            assert len(load_ranges(own_model, 1)) == len(first)  # the file was damaged, and is measured once more
         path.with_suffix(".lock").unlink()
         path.with_suffix(".lock").mkdir()  # no process can lock, as in a read-only folder
         assert len(load_ranges(own_model, 1)) == len(first)
-        assert len(counted) == 2
+        assert len(counted) == 1
         graph = (own_model / GRAPH).read_bytes()
         (own_model / GRAPH).unlink()
         (own_model / GRAPH).write_bytes(graph)
         load_ranges(own_model, 1)
-        assert len(counted) == 3
+        assert len(counted) == 2
 
     def test_a_worker_starts_even_if_its_folder_cannot_be_written(self, own_model: Path, tiny_model: Path) -> None:
         (own_model / "cache").write_bytes(b"a file instead of a folder")

@@ -1,14 +1,10 @@
 """Packing puts every token into its place, keeps attention within a text, and needs little padding."""
 
-from collections.abc import Callable
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal_workers.encoding.packing import MASKED, MIN_SHARED_LENGTH, join, pack
-from shoal_workers.encoding.pooling import pool
 
 TEXTS = st.lists(st.lists(st.integers(1, 30_000), min_size=1, max_size=300), min_size=1, max_size=40)
 
@@ -43,26 +39,6 @@ def test_headlines_fill_rows_of_few_shapes() -> None:
     shapes = {shape(*random.integers(6, 15, 32)) for _ in range(100)}
     assert len(shapes) <= 12
     assert all(length % 16 == 0 for _, length in shapes)
-
-
-REDUCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "mean": lambda rows: rows.mean(axis=0),
-    "max": lambda rows: rows.max(axis=0),
-    "cls": lambda rows: rows[0],
-    "lasttoken": lambda rows: rows[-1],
-    "tokens": lambda rows: rows,
-}
-
-
-@pytest.mark.parametrize("how", REDUCTIONS)
-@given(texts=TEXTS, seed=st.integers(0, 9))
-def test_pooling_makes_the_vector_of_a_text_from_its_own_tokens(how: str, texts: list[list[int]], seed: int) -> None:
-    for packing, places in (pack(texts), join(texts)):
-        tokens = np.random.default_rng(seed).normal(size=(packing.ids.size, 3)).astype(np.float32)
-        parts = [REDUCTIONS[how](tokens[start : start + size]) for start, size in zip(*places, strict=True)]
-        expected = np.concatenate(parts) if how == "tokens" else np.stack(parts)
-        assert np.allclose(pool(how, tokens, places), expected, atol=1e-5)
-    assert np.array_equal(pool(how, tokens, places, are_joined=True), pool(how, tokens, places))
 
 
 @given(TEXTS)

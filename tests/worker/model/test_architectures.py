@@ -331,24 +331,14 @@ def test_weights_that_are_no_finite_numbers_or_damaged_are_refused(tiny_source: 
         refuse("is damaged")
 
 
-HOSTILE: dict[str, dict[str, Any]] = {
-    "overlap": {"a": ([2], [0, 8]), "b": ([2], [4, 12])},
-    "hole": {"a": ([2], [4, 12])},
-    "end before the start": {"a": ([1], [4, 0])},
-    "product over 64 bits": {"a": ([2**33, 2**33], [0, 0])},
-    "nothing, times too much": {"a": ([0, 2**62], [0, 0])},
-    "more dimensions than numpy has": {"a": ([1] * 100, [0, 4])},
-    "negative size": {"a": ([-1], [0, 4])},
-    "long list": {"a" * (4 << 20): ([1], [0, 4])},
-}
-
-
-@pytest.mark.parametrize("places", HOSTILE.values(), ids=HOSTILE)
-def test_impossible_places_of_tensors_are_refused(tmp_path: Path, places: dict[str, Any]) -> None:
-    header = {name: {"dtype": "F32", "shape": shape, "data_offsets": at} for name, (shape, at) in places.items()}
-    text = json.dumps(header).encode()
-    end = max(at[1] for _, at in places.values())
-    (tmp_path / weights.FILE).write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+@pytest.mark.parametrize(
+    ("name", "shape", "place"), [("a", [2], [4, 12]), ("a", [-1], [0, 4]), ("a" * (4 << 20), [1], [0, 4])]
+)
+def test_impossible_places_of_tensors_are_refused(
+    tmp_path: Path, name: str, shape: list[int], place: list[int]
+) -> None:
+    text = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": place}}).encode()
+    (tmp_path / weights.FILE).write_bytes(len(text).to_bytes(8, "little") + text + bytes(place[1]))
     with pytest.raises(ModelMismatch, match="is damaged"):
         weights.read(tmp_path)
 

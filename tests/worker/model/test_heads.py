@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import run_reference
-from long_texts import LONG_TEXTS, MAX_TOKENS
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tiny_model import edit
@@ -114,24 +113,6 @@ def test_a_model_makes_all_three_outputs_in_one_pass(models: Path) -> None:
     (text,) = encoder.encoded(["storm in europe"], Options(output=["vector", "sparse", "multivector"]), "")
     assert text.vectors is not None
     assert (text.vectors.shape, {*text.made}) == ((1, 32), {"sparse", "multivector"})
-
-
-@pytest.mark.wide
-@pytest.mark.usefixtures("torch_reference")
-def test_outputs_of_long_texts_equal_the_outputs_of_sentence_transformers(tmp_path: Path) -> None:
-    """With thousands of tokens, the rounding of weights to 16 bits moves a few outputs farther than with few tokens."""
-    folder, texts = tmp_path, LONG_TEXTS
-    run_reference("head_reference.py", folder, "long")
-    for name in ("sparse", "multivector", "bge"):
-        encoder, expected = opened(folder, name)
-        assert encoder.model.max_tokens == MAX_TOKENS
-        if "sparse" in expected:
-            check(outputs_of(encoder, "sparse", texts), [*expected["sparse"]], LOWEST["f32"])
-        if "document0" in expected:
-            of_texts = [expected[f"document{n}"] for n in range(len(texts))]
-            check(outputs_of(encoder, "multivector", texts), of_texts, 0.999)
-        if "vectors" in expected:
-            check([*encoder.embed(texts, Options(), "")], [*expected["vectors"]], LOWEST["f32"])
 
 
 @pytest.mark.wide

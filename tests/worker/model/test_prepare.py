@@ -1,6 +1,5 @@
 """A model is prepared without torch, once for all processes that need it, and completely or not at all."""
 
-import fcntl
 import json
 import os
 import re
@@ -59,18 +58,6 @@ def test_the_default_model_has_the_vectors_of_sentence_transformers_and_needs_no
     assert found == pytest.approx(load_file(EXPECTED)["vectors"], abs=1e-5)
 
 
-def test_a_wait_for_another_process_that_prepares_the_model_is_logged(tmp_path: Path) -> None:
-    folder = prepared_folder(tmp_path, PACKAGED)
-    folder.parent.mkdir(parents=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        process = run(PREPARE, tmp_path, PACKAGED)
-        assert process.stderr
-        assert "waiting for another process that prepares it" in process.stderr.readline()
-    process.communicate()
-    assert process.returncode == 0
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -120,26 +107,6 @@ def test_dense_layers_are_computed(own_source: Path, tmp_path: Path, pooling: st
         assert engine.embed(parity.TEXTS, options, "") == pytest.approx(expected, rel=0.01, abs=0.01)
     with pytest.raises(BadSetting, match=r"a Dense layer|needs a processor|is not compiled"):
         Encoder.open(folder, "avx512", "bf16", 1)
-
-
-@pytest.mark.wide
-@pytest.mark.usefixtures("torch_reference")
-@pytest.mark.parametrize(("pooling", "is_normalised"), [("cls", True), ("mean", False)])
-def test_a_dense_layer_with_a_tanh(own_source: Path, tmp_path: Path, pooling: str, is_normalised: bool) -> None:
-    """LaBSE takes the first token and normalises; distiluse takes the mean and does not."""
-    edit(own_source / "1_Pooling/config.json", pooling_mode=pooling)
-    add_dense(own_source, (20, 32), last="Tanh")
-    modules = json.loads((own_source / "modules.json").read_text())
-    (own_source / "modules.json").write_text(json.dumps(modules if is_normalised else modules[:-1]))
-    path = tmp_path / "vectors.npy"
-    _, errors = run(REFERENCE, own_source, path).communicate()
-    assert path.exists(), errors
-    expected, folder = np.load(path), prepare_if_needed(tmp_path / "home", str(own_source))
-    for precision, min_cosine in (("f32", 0.99999), ("bf16", 0.999)):
-        encoder = Encoder.open(folder, "openvino", precision, 1)
-        alone = np.concatenate([encoder.embed([text], Options(), "") for text in parity.TEXTS])
-        for vectors in (encoder.embed(parity.TEXTS, Options(), ""), alone):
-            assert (vectors * expected).sum(axis=1).min() > min_cosine
 
 
 def test_dense_layers_that_do_more_or_do_not_fit_are_refused(own_source: Path, tmp_path: Path) -> None:
@@ -350,21 +317,16 @@ def test_texts_are_made_lower_case(own_source: Path, tmp_path: Path, normalizer:
     assert upper != pytest.approx(other, abs=0.01)
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_pipe_a_loop_or_a_folder_in_place_of_a_file_is_refused(own_source: Path, tmp_path: Path, name: str) -> None:
-    def refuse(words: str = "") -> None:
-        with pytest.raises((ModelMismatch, ModelNotFound), match=words):
-            prepare_if_needed(tmp_path, str(own_source))
-        (own_source / name).unlink()
-
-    (own_source / name).unlink()
-    os.mkfifo(own_source / name)
-    refuse(f"{name} is neither a file nor a folder")
-    (own_source / name).symlink_to(own_source / name)
-    refuse(f"{name} is neither a file nor a folder")
-    (own_source / name).mkdir()
-    with pytest.raises((ModelMismatch, ModelNotFound)):
-        prepare_if_needed(tmp_path, str(own_source))
+def test_a_pipe_a_loop_or_a_folder_in_place_of_a_file_is_refused(own_source: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        path = own_source / name
+        path.rename(whole := tmp_path / name)
+        for make in (os.mkfifo, lambda path: path.symlink_to(path), os.mkdir):
+            make(path)
+            with pytest.raises((ModelMismatch, ModelNotFound), match=name):
+                prepare_if_needed(tmp_path, str(own_source))
+            path.rmdir() if path.is_dir() else path.unlink()
+        whole.rename(path)
 
 
 def test_huge_files_are_not_read(own_source: Path, tmp_path: Path) -> None:

@@ -126,14 +126,6 @@ def test_other_engines_refuse_static_models(model2vec: Path, engine: str) -> Non
         Encoder.open(model2vec, engine, "auto", 1)
 
 
-def test_damaged_files_are_named_in_errors(tmp_path: Path, rows: NDArray[np.float32]) -> None:
-    for name in ("model.safetensors", "tokenizer.json"):
-        source = save_model2vec(tmp_path / name, embeddings=rows)
-        (source / name).write_bytes((source / name).read_bytes()[:100])
-        with pytest.raises(ModelMismatch, match=r"(is damaged|cannot be used) \("):
-            prepared(source)
-
-
 def test_unknown_words_of_a_unigram_tokenizer_count(tmp_path: Path) -> None:
     pieces = [("<unk>", 0.0), ("▁storm", -1.0), ("▁rain", -2.0), ("▁", -3.0)]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))

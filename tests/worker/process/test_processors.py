@@ -17,17 +17,12 @@ from shoal_workers.service.service import share_of
 GROUP, ALMOST_S = processors.group(), 0.9
 
 
-def test_the_quota_is_read_from_both_versions_of_control_groups(tmp_path: Path) -> None:
-    v2, v1, period = (tmp_path / name for name in ("cpu.max", "quota", "period"))
-    assert processors.quota(v2, v1, period) is None
-    period.write_text("100000\n")
+def test_the_quota_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.max"
+    assert processors.quota(path) is None
     for limit, expected in (("150000", 1.5), ("max", None), ("50000", 0.5)):
-        v2.write_text(f"{limit} 100000\n")
-        assert processors.quota(v2, v1, period) == expected
-    v2.unlink()
-    for limit, expected in (("400000", 4.0), ("-1", None)):
-        v1.write_text(f"{limit}\n")
-        assert processors.quota(v2, v1, period) == expected
+        path.write_text(f"{limit} 100000\n")
+        assert processors.quota(path) == expected
     assert 0 < processors.available() <= len(os.sched_getaffinity(0))
     assert processors.machine_id() == processors.machine_id() != ""
 

@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from blocking import Pool, read_pool
 from queues import Queue, drive, work_off
 
 from shoal.broker.clock import Clock
@@ -11,13 +10,8 @@ from shoal.contract.outline import Outline
 from shoal.errors import Expired
 from shoal.operations import Embed, Search
 from shoal.queue.consumer import Delivery
-from shoal_api.viewers.pool_meter import PoolMeter
 from shoal_workers.loop.worker import Worker
-from shoal_workers.process.measurements import (
-    MAX_JOBS,
-    EndedJob,
-    JobLog,
-)
+from shoal_workers.process.measurements import MAX_JOBS, EndedJob, JobLog
 from shoal_workers.service.service import about
 
 NOW_S = 1_790_000_000.0
@@ -57,21 +51,6 @@ def test_a_heartbeat_has_the_last_jobs_and_their_errors(queue: Queue, worker: Wo
     assert failed["late"] == ("expired", "expired", "embed", "web")
     assert failed["lost"] == ("failed", "unknown_index", "search", "web")
     assert failed[None][:3] == ("failed", "malformed_job", None)
-
-
-def test_the_pool_shows_the_jobs_of_a_heartbeat(queue: Queue, worker: Worker) -> None:
-    worker.step(block_s=0)
-    queue.put("bulk", [Embed(["storm"], id="a", reply_to="me")], client="web")
-    meter, pool = PoolMeter(), Pool(queue.broker, queue.keys, alive_s=3_600)
-    for _ in range(2):
-        pool.announce(worker.id, about(worker))
-        found = meter.measure(read_pool(queue))
-        drive(worker)  # the first round answers the job
-    assert [(job["id"], job["worker"]) for job in found["recent"]] == [("a", worker.id)]
-    (shown,) = found["workers"]
-    assert (shown["state"], shown["model"]) == ("ready", worker.encoder.model.name)
-    assert found["rates"]["jobs_per_s"] > 0
-    assert found["rates"]["encode_s"] > 0
 
 
 def test_a_heartbeat_has_only_the_newest_jobs(queue: Queue) -> None:

@@ -150,14 +150,12 @@ class Encoder:
     def _open_best(cls, model: Model, tokenizer: Tokenizer, folder: Path, precision: str, threads: int) -> Self:
         """Open the kernel's engine for this processor if it can compute the model, otherwise openvino."""
         name = engine_for(precision)
-        for tried in (precision, "f32") if precision == "auto" else (precision,):
-            try:
-                return cls._open_checked(name, model, tokenizer, folder, tried, threads)
-            except BadSetting as error:
-                log.info("the engine is openvino: %s", error.message)
-                break
-            except Exception as error:  # a failed check, or too little memory
-                log.warning("%s failed on %s in the precision %s: %s", name, model.name, tried, str(error))
+        try:
+            return cls._open_checked(name, model, tokenizer, folder, precision, threads)
+        except BadSetting as error:
+            log.info("the engine is openvino: %s", error.message)
+        except Exception as error:  # a failed check, or too little memory
+            log.warning("%s failed on %s in the precision %s: %s", name, model.name, precision, str(error))
         return cls._open_checked("openvino", model, tokenizer, folder, precision, threads)
 
     @classmethod

@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -90,18 +89,11 @@ class KernelPass:
         self._handle = library.start_pass(threads.handle, *pointers, num_parts)
         if not self._handle:
             raise ValueError("a text is empty or too long, or has an id or a position that the model does not have")
-        self._waited_for = waited_for = Lock()
-
-        def close(handle: int) -> None:
-            with waited_for:  # not during `ends_within`, because closing frees the pass
-                library.close_pass(handle)
-
-        self._close = _finalizer(self, close, self._handle, (threads, ids, positions, self.tokens))
+        self._close = _finalizer(self, library.close_pass, self._handle, (threads, ids, positions, self.tokens))
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the end; return True if the pass has ended."""
-        with self._waited_for:
-            return not self._close.alive or bool(self._library.wait_pass(self._handle, seconds))
+        """Wait at most `seconds` for the end; return True if the pass has ended. No other thread may close the pass."""
+        return not self._close.alive or bool(self._library.wait_pass(self._handle, seconds))
 
     def close(self) -> None:
         """Wait for the end of the pass."""

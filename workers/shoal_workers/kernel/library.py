@@ -10,7 +10,6 @@ import platform
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -107,8 +106,7 @@ def compile_kernel(target: Target) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotCompile(str(error)) from error
     finally:
-        with suppress(OSError):  # a read-only file system refuses even to delete a missing file
-            new.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import math
-import stat
+import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -285,16 +285,9 @@ def _refuse_links_out(source: Path) -> None:
     root = source.resolve()
     root = root.parents[1] if root.parent.name == "snapshots" else root
     for path in source.rglob("*"):
-        try:
-            if not path.resolve().is_relative_to(root):
-                raise ModelMismatch(f"{path} leads out of the model's folder: replace the link by the file itself")
-            mode = path.stat().st_mode
-            is_known = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
-        except FileNotFoundError:  # a link to nothing
-            is_known = True
-        except (OSError, RuntimeError):  # a link to itself
-            is_known = False
-        if not is_known:
+        if not Path(os.path.realpath(path)).is_relative_to(root):
+            raise ModelMismatch(f"{path} leads out of the model's folder: replace the link by the file itself")
+        if path.exists() and not path.is_file() and not path.is_dir():
             raise ModelMismatch(f"{path} is neither a file nor a folder: remove it")
 
 

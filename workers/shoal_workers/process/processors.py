@@ -11,22 +11,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
 
-#: Files with the limits of the control group (cgroup), in versions 2 and 1.
-_QUOTA_V2 = Path("/sys/fs/cgroup/cpu.max")
-_QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-_PERIOD_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+#: The file with the limit of the control group (cgroup, version 2).
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
-def quota(v2: Path = _QUOTA_V2, v1: Path = _QUOTA_V1, period_v1: Path = _PERIOD_V1) -> float | None:
+def quota(path: Path = _QUOTA) -> float | None:
     """Return the number of processors that the control group allows, or None without a limit."""
-    try:
-        if v2.exists():
-            limit, period = v2.read_text().split()
-        else:
-            limit, period = v1.read_text().strip(), period_v1.read_text().strip()
-    except OSError:
-        return None
-    return None if limit in ("max", "-1") else int(limit) / int(period)
+    limit, period = path.read_text().split() if path.exists() else ("max", "")
+    return None if limit == "max" else int(limit) / int(period)
 
 
 def available() -> float:
@@ -37,7 +29,7 @@ def available() -> float:
 
 def group() -> str:
     """Return an id that is equal for all processes that may use the same processors of the same machine."""
-    limited_by = next((file.stat().st_ino for file in (_QUOTA_V2, _QUOTA_V1) if file.exists()), 0) if quota() else 0
+    limited_by = _QUOTA.stat().st_ino if quota() else 0
     return blake2b(repr((machine_id(), _bound_to(), limited_by)).encode(), digest_size=8).hexdigest()
 
 

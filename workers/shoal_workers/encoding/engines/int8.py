@@ -10,7 +10,6 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
-from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from shoal_workers.encoding.engines import INT8_VERSION
@@ -44,15 +43,8 @@ class Range(NamedTuple):
     mean: Array
 
 
-class Product(NamedTuple):
-    """A matrix product of activations, the first input of `node`, with weights `[outputs, inputs]`."""
-
-    node: ov.Node
-    weights: Array
-
-
-def find_products(graph: ov.Model) -> Iterator[Product]:
-    """Yield the products of activations with weights, in the graph's order.
+def find_products(graph: ov.Model) -> Iterator[tuple[ov.Node, Array]]:
+    """Yield each product of activations, its first input, with weights `[outputs, inputs]`, in the graph's order.
 
     A layer with one output, such as a reranker's last layer, is left out, because OpenVINO 2026.4 computes it wrong in
     8 bits.
@@ -65,7 +57,7 @@ def find_products(graph: ov.Model) -> Iterator[Product]:
         if source.get_type_name() == "Convert":
             source = source.input_value(0).get_node()
         if source.get_type_name() == "Constant" and len(source.shape) == 2 and source.shape[0] > 1:
-            yield Product(node, source.data.astype(np.float32))
+            yield node, source.data.astype(np.float32)
 
 
 def compress(graph: ov.Model) -> None:
@@ -119,22 +111,15 @@ def load_ranges(folder: Path, threads: int) -> list[Range]:
             with path.with_suffix(".lock").open("wb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not path.exists():
-                    new = path.with_suffix(".new")
-                    new.write_bytes(_packed(_measure(folder, threads)))
+                    new, measured = path.with_suffix(".new"), enumerate(_measure(folder, threads))
+                    arrays = {f"{n}.{name}": array for n, found in measured for name, array in found._asdict().items()}
+                    new.write_bytes(save(arrays))
                     new.replace(path)
         tensors = load(path.read_bytes())
     except OSError:  # the folder cannot be written
         return _measure(folder, threads)
-    except SafetensorError:  # the file is damaged
-        path.unlink()
-        return load_ranges(folder, threads)
     count = len(tensors) // len(Range._fields)
     return [Range(*(tensors[f"{n}.{name}"] for name in Range._fields)) for n in range(count)]
-
-
-def _packed(ranges: Sequence[Range]) -> bytes:
-    tensors = {f"{n}.{name}": array for n, found in enumerate(ranges) for name, array in found._asdict().items()}
-    return bytes(save(tensors))
 
 
 def texts() -> list[str]:
@@ -157,7 +142,7 @@ def _measure(folder: Path, threads: int) -> list[Range]:
     """Encode the texts in f32, one by one, and return the range of the activations of each product."""
     model = Model.open(folder)
     graph = core().read_model(folder / GRAPH)
-    inputs = [product.node.input_value(0) for product in find_products(graph)]
+    inputs = [node.input_value(0) for node, _ in find_products(graph)]
     measured = ov.Model(inputs, graph.get_parameters(), "measured")
     compiled = core().compile_model(
         measured, "CPU", {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}

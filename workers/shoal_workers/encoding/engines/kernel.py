@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -44,13 +45,13 @@ class KernelEngine:
         del transformer  # the transformer takes as much memory as the kernel's weights
         opened = KernelModel(load(library.path(target)), weights)
         log.info("%s multiplies with %s", name, "AMX" if opened.uses_amx else target.vectors)
-        self._open(opened, head, threads)
+        self._model, self._head = opened, head
+        self._open(threads)
 
-    def _open(self, model: KernelModel, head: ScoreHead | None, threads: int) -> None:
-        self._model, self._head = model, head
+    def _open(self, threads: int) -> None:
         self.threads = self.num_streams = threads
-        self._usual = KernelThreads(model, threads)
-        self._aside = at_low_priority(lambda: KernelThreads(model, threads))
+        self._usual = KernelThreads(self._model, threads)
+        self._aside = at_low_priority(lambda: KernelThreads(self._model, threads))
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[EnginePass]":
         num_parts = self.threads if together else 1
@@ -60,9 +61,8 @@ class KernelEngine:
         return [EnginePass(self._aside, packing, 1, self._head) for packing in packings]
 
     def resized(self, threads: int) -> "KernelEngine":
-        engine = object.__new__(type(self))
-        engine.name, engine.precision = self.name, self.precision
-        engine._open(self._model, self._head, threads)
+        engine = copy(self)
+        engine._open(threads)
         return engine
 
 
