@@ -37,9 +37,9 @@ from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import BuildResult, build
-from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, Encoded, LocalEncoder, Waiting, no_wait
-from shoal_workers.index.build.scratch import SCRATCH, BuildState
-from shoal_workers.index.build.validation import SEARCHED_AT_ONCE, Sample
+from shoal_workers.index.build.document_encoder import GROUP, Encoded, LocalEncoder, Waiting, no_wait
+from shoal_workers.index.build.scratch import SCRATCH, SYNC_EVERY, BuildState
+from shoal_workers.index.build.validation import SEARCHED_AT_ONCE, check_sample
 from shoal_workers.index.build.vectors import EMBEDDED, texts_of
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.checksums import checksum
@@ -465,10 +465,9 @@ def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
     HashTable.of(b"".join(hash_of(str(n)) for n in range(len(lines)))).save(tmp_path, IDS)
     encoded = MadeVectors().encode(map(str, range(len(lines))), ("vector",))
     vectors = np.concatenate([found.vectors for found in encoded])
-    parts = list[float]()
-    state = BuildState(tmp_path, lambda _: None, "v1", count=len(lines))
-    sample = Sample.encode(state, MadeVectors(), ("vector",))
-    assert sample.check(vectors, quantise(vectors), None, parts.append) == 1
+    parts = list[float | None]()
+    state = BuildState(tmp_path, lambda progress: parts.append(progress.fraction), "v1", count=len(lines))
+    assert check_sample(state, MadeVectors(), ("vector",), vectors, quantise(vectors), None) == 1
     assert parts == [0, SEARCHED_AT_ONCE / len(lines)]
 
 

@@ -15,6 +15,7 @@ from shoal.contract.options import DOCUMENT_PROMPTS, Options
 from shoal.contract.vectors import SparseVector, cut_and_normalise
 from shoal.errors import NotReady
 from shoal.records.document import Document
+from shoal_workers.index.build.scratch import SYNC_EVERY
 from shoal_workers.model.model import Model
 
 if TYPE_CHECKING:
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
 
 #: Number of texts that this process embeds at a time: enough to sort them by length, and few enough to show progress.
 GROUP = 512
-
-#: Number of vectors after which a build syncs their file to the disk. A build that is started again embeds at most this
-#: many texts again. It is a multiple of the number of texts that encoders embed at a time, so that the same texts are
-#: embedded together after an interruption.
-SYNC_EVERY = 4_096
 
 #: A function that is called with the reason why the encoder waits.
 Waiting = Callable[[str], None]
