@@ -125,9 +125,6 @@ def test_a_date_spans_all_of_its_time() -> None:
         ("2000", "2000-01-01T00:00:00", 366 * DAY_US),
         ("9999-12", "9999-12-01T00:00:00", 31 * DAY_US),
         ("20030219", "2003-02-19T00:00:00", DAY_US),
-        ("2026-W01", "2025-12-29T00:00:00", 7 * DAY_US),
-        ("2026W013", "2025-12-31T00:00:00", DAY_US),
-        ("2026-W01-3T10:00", "2025-12-31T10:00:00", 1),
         ("2003-02-19T10:00:00.000001+02:00", "2003-02-19T08:00:00.000001", 1),
         (86_400, "1970-01-02T00:00:00", 1),
         (-0.5, "1969-12-31T23:59:59.500000", 1),
@@ -138,7 +135,7 @@ def test_a_date_spans_all_of_its_time() -> None:
         first, end = date_span(value)
         since_1970 = datetime.fromisoformat(start).replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
         assert (first, end - first) == (round(since_1970.total_seconds() * SECOND_US), length_us), value
-    texts = ("0000", "2001-00", "2001-02-30", "2026-W54", "2026-W01-8", "soon", "", "202605031000", "0306406152")
+    texts = ("0000", "2001-00", "2001-02-30", "2026-W01", "2026W013", "soon", "", "202605031000", "0306406152")
     for wrong in (*texts, 1e12, float("nan"), True):
         with pytest.raises(ValueError, match=r"."):
             date_span(wrong)

@@ -213,7 +213,7 @@ class _Version:
         return None
 
     def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, str]]) -> BuildResult:
-        """Write the files of the version that do not exist yet."""
+        """Write the other files of the version."""
         folder, state, encoder, dimension = self.state.folder, self.state, self.encoder, self.encoder.model.dimension
         language, indexing = self.language, partial(state.report, "indexing words")
         if language != LEARNED:

@@ -28,10 +28,6 @@ GROUP = 512
 Waiting = Callable[[str], None]
 
 
-def no_wait(reason: str) -> None:
-    """Do nothing while the encoder waits."""
-
-
 def info_of(model: Model, fingerprint: str) -> ModelInfo:
     """Return the properties of a prepared model; its encoder has this `fingerprint`."""
     dimension = model.dimension if model.pooling else 0
@@ -56,7 +52,7 @@ class DocumentEncoder(Protocol):
         """The properties of the model."""
         ...
 
-    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
+    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting) -> Generator[Encoded]:
         """Yield the outputs `vector`, `sparse` or both of the texts in their order, some texts at a time.
 
         While the encoder waits, `waiting` is called repeatedly with the reason. Raises Unsupported.
@@ -71,7 +67,7 @@ class LocalEncoder:
         self.model = info_of(encoder.model, encoder.fingerprint)
         self._encoder = encoder
 
-    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
+    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting) -> Generator[Encoded]:
         """Yield the outputs of the texts, `GROUP` texts at a time. Raises Unsupported."""
         options = Options(output=tuple(outputs))
         self._encoder.check(options, options.outputs)
@@ -102,7 +98,7 @@ class PoolEncoder:
             return cls(client, model)
         raise NotReady("no worker of the pool is ready: start one, or build in this process (--local)")
 
-    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting = no_wait) -> Generator[Encoded]:
+    def encode(self, texts: Iterable[str], outputs: Sequence[str], waiting: Waiting) -> Generator[Encoded]:
         """Yield the outputs of the texts, job by job, through the bulk lane.
 
         It waits for workers, for Redis and for room in the lane. Raises ModelMismatch if the pool switches to another

@@ -10,7 +10,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import IndexCorrupt
+from shoal.contract import wire
+from shoal.errors import IndexCorrupt, InvalidText
 from shoal_workers.index.files.array_file import open_array, save_array
 from shoal_workers.index.files.manifest import DOCUMENTS, IDS, OFFSETS
 
@@ -108,13 +109,19 @@ class Documents:
             )
 
     def document(self, row: int) -> dict[str, Any]:
-        """Return the document of a row: its `id`, `text` and other fields. Raises IndexCorrupt."""
+        """Return the document of a row: its `id`, `text` and other fields.
+
+        Raises IndexCorrupt for a document that no build wrote, or that could not be sent to a client.
+        """
         line = self._lines[self._offsets[row] : self._offsets[row + 1]]
         try:
-            document: dict[str, Any] = json.loads(line.decode())
-            if {type(document[name]) for name in ("id", "text")} != {str}:
+            document = json.loads(line.decode())
+            wire.pack(document)
+            if not isinstance(document, dict) or any(type(document.get(name)) is not str for name in ("id", "text")):
                 raise ValueError("it has no id or no text")
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            if line.count(b"[") + line.count(b"{") > wire.MAX_DEPTH and not wire.is_json(document):
+                raise ValueError("it is nested too deeply")
+        except (ValueError, OverflowError, RecursionError, InvalidText) as error:
             raise IndexCorrupt(
                 f"document {row} in {self._folder / DOCUMENTS} cannot be read ({type(error).__name__}): "
                 "build the index again"

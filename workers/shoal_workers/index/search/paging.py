@@ -6,7 +6,7 @@ import math
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import NamedTuple, Self
 
@@ -97,7 +97,7 @@ class Cursor:
         try:
             values = wire.unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)), max_values=100)
             cursor = cls(**values)
-            if any(type(getattr(cursor, item.name)) is not item.type for item in fields(cls)):
+            if [type(value) for value in values.values()] != [str, int, float]:
                 raise TypeError("a value of another type")
             if not (math.isfinite(cursor.now) and 0 <= cursor.num_shown <= MAX_RANKED):
                 raise ValueError("a number that no search returns")
